@@ -2,8 +2,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// widest is the largest head dim of the kernels in assembly. Each worker keeps hundreds of rows, so
-// few wider rows would need far more workspace than tensors.
+// widest is the largest head dim of the kernels in assembly. Each worker's workspace holds hundreds
+// of rows. If a call had few but wider rows, the workspace would far exceed its tensors.
 const widest = 1 << 13
 
 // decodeRows is the most query rows per KV head in decode kernels.
@@ -31,14 +31,15 @@ var (
 	notBF16  = allTypes[:2]
 )
 
-// Features of all kernels of a pass. The first kernel with a new feature adds it in its own row.
+// Features of all kernels of a pass. A new feature that one kernel supports first is added in this
+// kernel's entry of abouts.
 const (
 	bwdFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
 		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	fwdFeatures = bwdFeatures | flashkit.FeaturePage | flashkit.FeatureCarry
 )
 
-// abouts are the kernels without their functions, the same on every platform.
+// abouts lists the kernels, the same on every platform. Backend.Kernels adds their functions.
 var abouts = [...]flashkit.Kernel{
 	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},

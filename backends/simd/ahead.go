@@ -25,10 +25,11 @@ type span struct {
 // clear drops the spans that are not kept.
 func (a *ahead) clear() { a.n = a.kept }
 
-// keep keeps the current spans, to be prefetched last.
+// keep protects the current spans from clear. They are prefetched after all spans that are added
+// later.
 func (a *ahead) keep() { a.kept = a.n }
 
-// add pushes rows [r, r+n) of a head of t, unless there are gaps between them.
+// add pushes rows [r, r+n) of a head of t, unless the rows have gaps between them in memory.
 func (a *ahead) add(t *flashkit.Tensor, b, h, r, n int) {
 	dim := t.Shape()[3]
 	if n <= 0 || rowStep(t) != dim {
@@ -49,9 +50,9 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 	a.n++
 }
 
-// take returns the address of the next bytes to prefetch, and advances by the bytes that scores
-// prefetches for n rows. If none are left it returns rows. The address always holds a whole
-// float32.
+// take returns the address of the next bytes to prefetch. It advances by 2*n*dim bytes, the amount
+// that the routine scores prefetches for n rows. If no bytes are left it returns rows. The address
+// always holds a whole float32.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {

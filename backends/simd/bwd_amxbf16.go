@@ -15,13 +15,14 @@ import (
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// Keys are in the lanes except for dQ. Q and dO are transposed once per tile, dKᵀ and dVᵀ once at
-// the end. P and dS are float32, then rounded; dS is scaled at the end. delta is the diagonal of dO
-// Oᵀ, summed by dP's instruction in dP's order, so that a row that sees one key has dS = 0.
+// Keys are in the lanes, except in the product for dQ. Q and dO are transposed once per tile, dKᵀ
+// and dVᵀ once at the end. P and dS are computed in float32, then rounded. The factor scale of dS
+// is applied at the end, to dK and dQ. delta is the diagonal of dO Oᵀ, summed by dP's instruction
+// in dP's order, so that dS is exactly 0 in a row that sees one key.
 //
 // Hidden pairs have weight 0 in P and dS.
 
-const tileRowsBwd = 256 // query rows of a tile: few calls of products, whose sums stay in tile registers
+const tileRowsBwd = 256 // query rows of a tile. With many rows, each product keeps its sums in tile registers for long
 
 func bwdAMXBF16Plan(pl *plan) {
 	p := &pl.p
@@ -45,7 +46,7 @@ func (pl *plan) wideFloats() int {
 }
 
 // tileDSStep is the distance between rows of dS: whole cache lines, and no power of two, so that
-// rows of a tile do not share cache lines.
+// the rows of an AMX tile do not compete for the same cache sets.
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
 func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
@@ -78,11 +79,11 @@ type gradBlock struct {
 	q, do              packedRows // of the current tile
 	qBuf, doBuf        []uint16
 	s, dp              []float32 // [rows][lanes]
-	p, ds              []uint32  // a panel, [rows/2][lanes]
+	p, ds              []uint32  // of a panel, [rows/2][lanes]
 	dsRows             []uint16  // [rows][tileDSStep]
-	wide               []float32 // [gradRows][tileDSStep], part of a panel of float32 dS under features
+	wide               []float32 // [gradRows][tileDSStep], float32 dS of some rows of a panel, under features
 	masks              []uint32  // [rows], the visible keys of each row in a panel
-	top                []float32 // [lanes], unused maxima
+	top                []float32 // [lanes], scratch for row maxima
 }
 
 func bwdAMXBF16Block(j *job, ws *pool.Arena, item int) {
@@ -139,8 +140,8 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes P and dS of whole steps of the rows that see keys from k on, and adds to dK and
-// dV.
+// addPanel computes P and dS for the panel of keys from k on, and adds to dK and dV. It takes the
+// rows that see a key of the panel, rounded to whole steps.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
@@ -177,14 +178,14 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	}
 }
 
-// dots sets s and dp to the dot products of rows [r, r+n) of the tile with the panel at key at of
-// the block.
+// dots sets x.s to Q Kᵀ and x.dp to dO Vᵀ. It takes rows [r, r+n) of the tile and the panel that
+// begins at key at of the block.
 func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 }
 
-// shapedDots is dots, with score features applied to s.
+// shapedDots is dots, with score features applied to x.s.
 func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
 	g, k := &x.score, x.from+at
 	softcapGrad, bias, lanes := g.operands(j, &x.keyRange, k, r)
@@ -205,8 +206,8 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	g.fetchSome()
 }
 
-// gradients computes P and dS of n rows of a panel, from row lo on, under features, rounded to
-// pairs and rows.
+// gradients computes P and dS under features, for n rows from row lo on and the panel of keys from
+// k on. It rounds them to pairs in x.p and x.ds, and dS also to rows in x.dsRows.
 func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	g, step, pairs := &x.score, tileDSStep(&j.plan), (n+1)/2
 	if g.db.kind != noBias {
@@ -225,10 +226,12 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, softcapGrad)
 }
 
-// gradRows is the rows whose P and dS are rounded from float32 while in L1.
+// gradRows is the number of rows whose float32 P and dS are rounded at a time, while they are in
+// L1.
 const gradRows = 64
 
-// wideGradients is gradients of n rows from row i on, in float32 first, for dBias.
+// wideGradients is gradients for n of the rows, from the i-th on. It first computes dS in float32,
+// because dBias adds float32.
 func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	step, r, s, pairs := tileDSStep(&j.plan), lo+i, x.s[i*pairLanes:], (n+1)/2
 	x.score.gradientsOf(j, &x.keyRange, k, r, n, i, s, x.dp[i*pairLanes:], x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
@@ -241,7 +244,7 @@ func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	narrowRowsAVX512BF16(&x.dsRows[r*step+k-x.from], &x.wide[0], step, n)
 }
 
-// addQueries adds keys [at, at+keys) of the block to dQ of the tile.
+// addQueries adds dS K over the keys [at, at+keys) of the block to dQ of the tile.
 func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
 	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
 	for from, to := at, 0; from < at+keys; from = to {

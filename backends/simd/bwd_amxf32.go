@@ -10,15 +10,17 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
 //		P  = exp(scale * S - LSE); dS = scale P (dP - delta), in float32, then in planes,
-//		                                       while the tiles are at S and dP of the next
+//		                                       while AMX computes S and dP of the next panel
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// Each product is summed separately, then added. K and V are packed once per block, Q and dO per
-// tile and block: hence large blocks. delta is the diagonal of dO Oᵀ, summed like dP.
+// Each matrix product is summed separately, then added to dQ, dK or dV. K and V are packed once per
+// block, but Q and dO once per tile in each block. Hence blocks are large. delta is the diagonal of
+// dO Oᵀ, summed in the order of dP.
 
-// The rows of a tile and the keys of a block, up to a head dim of 128. dQ sums planeSumKeys keys at
-// a time, independent of the block.
+// planeRowsBwd is the number of rows of a tile, and planeKeysBwd the usual number of keys of a
+// block, for head dims up to 128. dQ sums planeSumKeys keys at a time, whatever the size of a
+// block.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
 func bwdAMXF32Plan(pl *plan) {
@@ -80,21 +82,21 @@ type planeGrads struct {
 	kLanes, vLanes  []uint32  // [planes][panels][dim/2][lanes]
 	kPairs          []uint32  // [planes][keys/2][dim]
 	q, do           planeRows // of the current tile
-	h, row0         int       // its head and first row
+	h, row0         int       // head and first row of the current tile
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
 	pairs           []uint32 // one plane of [rows/2][dim]
 	now, next       scorePanel
-	p, ds           []uint32  // a panel, [planes][rows/2][lanes]
+	p, ds           []uint32  // of a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
-	top, row, sum   []float32 // [lanes], unused maxima; one row of any tensor; scratch of planeSums
+	top, row, sum   []float32 // [lanes], scratch for row maxima; one row of any tensor; scratch of planeSumsAMXBF16
 	outliers        bool      // dS of the tile has outliers
 	kPlane, vPlane  int       // words between planes of K and V
 	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
 
 type scorePanel struct {
-	k, lo, n int       // the first key; the first row, and the rows
+	k, lo, n int       // first key; first row and number of rows
 	s, dp    []float32 // [rows][lanes]
 	masks    []uint32  // [rows], the visible keys of each row
 }
@@ -157,8 +159,9 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes S and dP of the tile for the keys from k on. Interleaved, it computes P and dS
-// of the panel before and adds them to dK and dV. It takes whole steps of the rows that see a key.
+// addPanel computes S and dP of the tile for the panel of keys from k on. Interleaved with these
+// products, it computes P and dS of the panel before and adds to dK and dV. It takes the rows that
+// see a key of the panel, rounded to whole steps.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
@@ -186,7 +189,8 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	x.now, x.next = x.next, x.now
 }
 
-// addFeatured adds the next panel under features, with P and dS in float32 first.
+// addFeatured adds panel x.next to dK and dV under score features. It computes P and dS in float32,
+// then splits them into planes.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)
@@ -221,9 +225,9 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 	x.addSums(j, y, fits)
 }
 
-// gradients computes the pairs [from, to) of rows of P and dS. Interleaved, it sets next to the dot
-// products of n rows of a, for the next panel, with the rows in lanes. It reports whether planes
-// can hold P and dS.
+// gradients computes P and dS of panel x.now, for the pairs [from, to) of rows. Interleaved with
+// that, it sets next to the dot products of n rows of a with the rows in lanes, for panel x.next.
+// It reports whether planes can hold P and dS, which is false for outliers.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -231,7 +235,8 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 		&next[0], &a.rows[x.next.lo*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n)
 }
 
-// addSums adds the current panel, unless empty, to dK and dV.
+// addSums adds panel x.now to dK and dV, unless the panel is empty. If fits is false, it adds the
+// outliers of dS separately.
 func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
@@ -265,7 +270,7 @@ func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	addOutlierSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addOutliers adds the outliers' share to S and dP.
+// addOutliers adds the products with an outlier to S and dP.
 func (s *scorePanel) addOutliers(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
@@ -302,8 +307,8 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 }
 
-// addOutlierQueries adds the outliers' share of the keys [lo, hi), at most planeSumKeys, to dQ of the
-// tile. So the order of sums does not depend on the size of blocks.
+// addOutlierQueries adds the products with an outlier, over the keys [lo, hi), to dQ of the tile. A
+// call has at most planeSumKeys keys, so the order of sums does not depend on the size of blocks.
 func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.outliers; k += pairLanes {

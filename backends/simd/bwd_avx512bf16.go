@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// bwd_avx512bf16 is bwd_avx512 with VDPBF16PS, in the same blocks, panels, tiles and order. A
-// product adds two pairs of bf16 to a float32.
+// bwd_avx512bf16 is bwd_avx512 with VDPBF16PS, in the same blocks, panels, tiles and order. In each
+// lane, the instruction multiplies two pairs of bf16 and adds both products to a float32.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  pairs of columns of Q and dO
@@ -16,13 +16,14 @@ import (
 //		dV += Pᵀ dO; dK += dSᵀ Q               pairs of rows of Q and dO
 //	dQ += dS K                                 pairs of keys
 //
-// P and dS are float32, then rounded; dS is scaled at the end. The first two products read Q and dO
-// in place, the others packed by rows. K and V are packed once per block: by columns, and K also by
-// rows. delta is summed by dP's instruction in dP's order, so that a row that sees one key has dS =
-// 0.
+// P and dS are computed in float32, then rounded. The factor scale of dS is applied at the end, to
+// dK and dQ. The products for S and dP read Q and dO in place. The products for dV and dK read Q
+// and dO packed by rows. K and V are packed once per block: by columns, and K also by rows. delta
+// is summed by dP's instruction in dP's order, so that dS is exactly 0 in a row that sees one key.
 //
-// A pair is one product, so the last three products take panels that all rows of the tile see. At
-// the edges of the band they are bwd_avx512's, in float32.
+// The instruction cannot skip one element of a pair. So the products for dV, dK and dQ use it only
+// for panels that all rows of the tile see. At the edges of the band, these three products are
+// bwd_avx512's, in float32.
 
 // bwdAVX512BF16Plan is planBackward with workspace for packed blocks of keys.
 func bwdAVX512BF16Plan(pl *plan) {
@@ -62,7 +63,7 @@ type pairBlock struct {
 	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
 	kPairs             []uint32 // [keys/2][dim]
 	qPairs, doPairs    []uint32 // of the current tile, [rows/2][dim]
-	pPairs, dsPairs    []uint32 // a panel, [rows/2][lanes]
+	pPairs, dsPairs    []uint32 // of a panel, [rows/2][lanes]
 	ds16               []uint16 // [rows][dsStep]
 }
 
@@ -145,8 +146,8 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	j.progress[item].Store(at + 1)
 }
 
-// wholePanels returns the keys of the panels that all rows of the tile see, independent of the size
-// of blocks.
+// wholePanels returns the range of the block's keys in panels that all rows of the tile see. Panels
+// begin at multiples of pairLanes, whatever the size of blocks.
 func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
 	_, to = x.Keys(y.from)
 	from, _ = x.Keys(y.to - 1)
@@ -199,7 +200,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
-// addPairs calls a product of pairs for all columns, one vector of lanes at a time. b is
+// addPairs calls a product of pairs for all columns, pairLanes columns at a time. b is
 // [pairs][columns].
 func addPairs[T uint16 | uint32](
 	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),

@@ -27,18 +27,18 @@ func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 	}
 }
 
-// biasTile is rows and keys of one head of one batch of DBias. A dimension of length 1 stands for
-// all that share it.
+// biasTile is a tile of query rows and keys in one head of one batch entry of DBias. If a dimension
+// of DBias has length 1, all sequences, heads or rows share its one entry.
 type biasTile struct {
 	rowSum    bool // summed over all query rows
 	from, to  int  // rows
 	k0, k1    int
-	run, past []float32 // [rows][keys], in runs of portableRun rows
+	run, past []float32 // [rows][keys], sums of the current run and of the earlier runs
 	runRows   int       // rows in the run
 }
 
-// biasTile writes one tile of a repeated DBias: the sum over sequences, then heads, then query
-// rows.
+// biasTile writes one tile of a repeated DBias: the sum over the sequences, then heads, then query
+// rows that share it.
 func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
@@ -110,7 +110,8 @@ func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bo
 	return true
 }
 
-// endOf ends the run once an element of the tile has portableRun terms.
+// endOf ends the run once an element of the tile has portableRun terms. rows is the number of query
+// rows that were just added.
 func (t *biasTile) endOf(rows int) {
 	if !t.rowSum {
 		rows = 1

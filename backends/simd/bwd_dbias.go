@@ -9,11 +9,11 @@ import (
 
 // If each pair has its own bias, the block that computes a pair writes its dBias. If biases repeat,
 // blocks of the same keys add to the same sum one after another: in the order of KV heads, then of
-// sequences. Each waits until the block before has passed the tile, as in a chain of dQ. So nothing
-// is added atomically, and the bits do not depend on the workers.
+// sequences. Each block waits until the block before it has added its tile, as in a chain of dQ. So
+// nothing is added atomically, and the bits do not depend on the workers.
 //
-// For a bias that all query rows share, each block sums in float64, and adds after a head or after
-// the last head that shares it.
+// If all query rows share a bias, each block sums its dBias in float64. It adds its sums to the
+// shared sums after each head, or after the last head if heads share the bias.
 
 // biasGrad is dBias of a tile of query rows and a block of keys.
 type biasGrad struct {
@@ -41,10 +41,11 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 	return g
 }
 
-// begin begins a tile.
+// begin prepares g for a tile of query rows.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns the destination of dBias of n rows of a panel, from row lo of the tile on, or nil.
+// panel returns the address for dBias of n rows, from row lo of the tile on, in the panel at key at
+// of the block. It returns nil if DBias is not requested.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {
 		return nil
@@ -60,7 +61,8 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// storePanel stores or sums the dBias that panel received.
+// storePanel takes the dBias that a routine has stored at the address from panel. It writes an
+// ownBias to the tensor, and sums a rowBias.
 func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
@@ -83,8 +85,8 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	}
 }
 
-// endTile adds dBias of tile t of head c of an item's block. at is the tile's index in the order of
-// all blocks.
+// endTile adds a block's dBias of tile t of head c to the shared sums. at is the tile's index in
+// the order in which all blocks visit tiles.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)
@@ -131,10 +133,12 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether no head has dBias of its own to add.
+// sharesHeads reports whether endHead has nothing to add for single heads: the bias is no rowBias,
+// or all heads share it.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 
-// endHead adds a block's sums over all rows of head c, or of all heads if they share a bias.
+// endHead adds a block's sums of a rowBias over all rows of head c to the shared sums. If heads
+// share the bias, it adds the sums of all heads after the last head.
 func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	if g.db.kind != rowBias {
 		return
@@ -160,19 +164,20 @@ func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	j.passBias(item, int64(c))
 }
 
-// biasTurn is the turn of a block to add to dBias.
+// biasTurn is the position of a block in the order of the blocks that add to the same dBias.
 type biasTurn struct {
-	item, at       int // wait until item has passed at; no wait if item is negative
-	number, before int // of this turn, and of the previous one, negative if none
+	item, at       int // wait until item has passed index at; no wait if item is negative
+	number, before int // positions of this block, and of the block before it; before is negative if there is none
 }
 
-// beginsRun reports whether the turn begins a run after the first.
+// beginsRun reports whether the block begins a run of the sum, other than the first run.
 func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
 
-// biasTurn returns the turn of tile t of head c of an item, or of the whole head if t is negative.
+// biasTurn returns the position of an item for tile t of head c, or for the whole head if t is
+// negative.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
-	group, span := p.Heads/p.KVHeads, x.b // sequences take turns in item order
+	group, span := p.Heads/p.KVHeads, x.b // sequences add in item order
 	if j.ragged {
 		span = j.byKey.Place(item)
 	}
@@ -208,8 +213,8 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	return turn
 }
 
-// place returns the index of tile t of head c among a block's tiles of n rows. If t is negative it
-// returns the index of the head.
+// place returns the index of tile t of head c in the order in which a block visits tiles. n is the
+// number of query rows of the sequence. If t is negative, place returns the index of the head.
 func (j *job) place(n, c, t int) int {
 	switch tiles := ceilDiv(n, j.rows); {
 	case t < 0:
@@ -221,7 +226,7 @@ func (j *job) place(n, c, t int) int {
 	}
 }
 
-// Progress counters of dBias follow the counters of dQ.
+// In j.progress, the counters of dBias follow the counters of dQ.
 
 func (j *job) waitForBias(t biasTurn) bool {
 	return t.item < 0 || j.waitFor(j.Items+t.item, int64(t.at))

@@ -10,8 +10,9 @@ const (
 	biasPart  = 64  // keys of a rowBias that are stored at a time
 )
 
-// tilesFirst reports whether a block visits a tile in all heads before the next tile, since the
-// heads share biases. It must not depend on whether dBias is requested.
+// tilesFirst reports whether a block visits a tile in all heads before the next tile. It does if
+// heads share biases, to read them once. The order must not depend on whether dBias is requested,
+// or the bits of dK and dV would.
 func (pl *plan) tilesFirst() bool {
 	if !pl.p.Score.Bias || pl.call.Args == nil {
 		return false
@@ -20,8 +21,8 @@ func (pl *plan) tilesFirst() bool {
 	return s[1] == 1 && s[2] != 1
 }
 
-// biasSums returns the floats in which all workers sum dBias outside its tensor. They hold float64
-// per key, float32 for a 16-bit tensor, or past runs.
+// biasSums returns the number of floats of shared workspace that sum dBias outside its tensor. They
+// are float64 sums of a rowBias, float32 sums for a 16-bit tensor, or sums of earlier runs.
 func (pl *plan) biasSums() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias {
@@ -40,7 +41,7 @@ func (pl *plan) biasSums() int {
 }
 
 // biasRuns reports whether dBias is summed in runs because many blocks add to it. 16-bit gradients
-// need none.
+// need no runs, because their own rounding is coarser.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {
@@ -52,7 +53,7 @@ func (pl *plan) biasRuns() bool {
 	return pl.p.DType == flashkit.Float32 && n > biasRun
 }
 
-// biasGradFloats returns the workspace of a biasGrad.
+// biasGradFloats returns the workspace of a biasGrad, in floats.
 func (pl *plan) biasGradFloats(lanes int) int {
 	switch pl.biasKind() {
 	case ownBias:
@@ -65,7 +66,7 @@ func (pl *plan) biasGradFloats(lanes int) int {
 	return 0
 }
 
-// counterCount returns the number of counters for the blocks.
+// counterCount returns the number of progress counters for the given number of blocks.
 func (pl *plan) counterCount(blocks int) int {
 	if kind := pl.biasKind(); kind == pairBias || kind == rowBias {
 		return 2 * blocks
@@ -73,7 +74,8 @@ func (pl *plan) counterCount(blocks int) int {
 	return blocks
 }
 
-// biasItems returns the items of dBias before and after the blocks.
+// biasItems returns the number of items that clear dBias before the blocks run, or write dBias
+// afterwards.
 func (pl *plan) biasItems() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias && !pl.ragged && pl.p.Band == (flashkit.Band{}) {

@@ -9,11 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// biasSum is the sums of a repeated dBias, from one row and key on.
+// biasSum is the sums of a repeated dBias, beginning at some row and key.
 type biasSum struct {
 	sum      []float32
 	step     int
-	past     []float32 // of past runs, nil if there is one run
+	past     []float32 // sums of earlier runs; nil if there is one run
 	pastStep int
 }
 
@@ -33,7 +33,8 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	return x
 }
 
-// endRun adds the current run, of rows x keys, to the past runs.
+// endRun adds rows x keys sums of the current run to the earlier runs, and clears them in the
+// current run.
 func (x *biasSum) endRun(rows, keys int) {
 	for r := range rows {
 		sum := x.sum[r*x.step:][:keys]
@@ -47,7 +48,8 @@ func (x *biasSum) endRun(rows, keys int) {
 // keySums returns the sums of a rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.Shared.All[:j.biasSums()]) }
 
-// biasItem returns the rows of an item, in one head of dBias.
+// biasItem returns the batch entry, the head and the rows [from, to) of dBias that an item clears
+// or writes.
 func (j *job) biasItem(item int) (b, h, from, to int) {
 	s := j.args.DBias.Shape()
 	per := ceilDiv(s[2], j.rows)
@@ -90,7 +92,8 @@ func beginDBias(j *job, _ *pool.Arena, item int) {
 	}
 }
 
-// clearUnvisited zeros the rows [from, to) for the keys of the blocks that do not visit them.
+// clearUnvisited zeros dBias of the rows [from, to) for the keys of all blocks that do not visit
+// these rows.
 func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	begin := 0
 	for k := 0; k < x.M; k += j.keys {
@@ -105,7 +108,7 @@ func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	j.clearDBias(x, from, to, begin, x.M)
 }
 
-// clearDBias zeros rows and keys of a head.
+// clearDBias zeros dBias of rows [from, to) and keys [k0, k1) of a head.
 func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 	t := &j.args.DBias
 	for i := from; i < to; i++ {

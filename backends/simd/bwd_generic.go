@@ -105,7 +105,8 @@ func (t *seqTile) rowsSeen() (first, last int) {
 	return first, last
 }
 
-// queryGradients writes dQ of one tile of query rows, and their rows of DBias unless these repeat.
+// queryGradients writes dQ of one tile of query rows, and the same rows of DBias, unless DBias
+// repeats.
 func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	p, f, rows := &j.p, j.args, t.to-t.from
 	var x gradPairs
@@ -167,9 +168,9 @@ func planBwdGeneric(pl *plan) {
 
 var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
-// bwdGenericTimes counts seven products per pair: four in a tile of keys, three in one of rows. A
-// repeated DBias takes two more, and the scores once more. With few keys, their items are the
-// longest.
+// bwdGenericTimes predicts the time from seven products per pair: four in a tile of keys, three in
+// a tile of query rows. A repeated DBias needs two more products, and the scores once more. If
+// there are few keys, tiles of keys are the longest items.
 func bwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, x := &bwdGenericPace, pl.call, &pl.portable
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

@@ -12,8 +12,8 @@ import (
 )
 
 // The kernels bwd_avx512 and bwd_avx2 compute bwd_generic's result with five products instead of
-// seven. An item is a block of keys, cut into panels of one key per lane. It owns their dK and dV
-// and walks the tiles of query rows that see them, from the last one down:
+// seven. An item is a block of keys, cut into panels of one key per lane. It owns dK and dV of its
+// keys. It visits the tiles of query rows that see these keys, from the last tile down:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  [rows][lanes], keys in the lanes
@@ -24,21 +24,22 @@ import (
 //
 // K and V of a block are transposed once; all other operands are read in place.
 //
-// The blocks of a chain add to the same dQ in the order of the keys: a block adds to a tile only
-// after its predecessor has. So nothing is added atomically, and the bits do not depend on the
-// workers. Blocks are taken in order, hence the lowest one never waits. Walking down keeps a causal
-// block behind its predecessor, which has more rows. A chain advances at its slowest worker's pace,
-// so a problem of few heads has several chains per head.
+// The blocks of a chain add to the same dQ in the order of the keys: a block adds to dQ of a tile
+// only after its predecessor has added to it. So nothing is added atomically, and the bits do not
+// depend on the workers. Workers take blocks in order, hence the lowest unfinished block never
+// waits. Under a causal mask, a block has fewer rows than its predecessor, but the same last tile.
+// So visiting tiles from the last one down keeps the block behind its predecessor. A chain advances
+// at the pace of its slowest worker, so a problem of few heads has several chains per head.
 //
 // At the edges of the band, products are cut into groups of edgeGroup rows, over the keys that some
-// row of the group sees; hidden pairs have weight 0. If an operand is NaN or infinite the groups
-// are single rows: 0 times NaN is NaN.
+// row of the group sees. Hidden pairs of a group have weight 0. If an operand has NaN or infinity,
+// the groups are single rows, because 0 times NaN is NaN.
 //
-// LSE and delta take two floats per row. A float32 dQ holds the first chain's sum; all other sums
-// are float32 workspace of its size.
+// LSE and delta take two floats of workspace per row. A float32 tensor dQ holds the first chain's
+// sum. Each other sum is float32 workspace of the size of dQ.
 
-// backward returns the run of a kernel that prepares tiles of query rows, computes blocks of keys,
-// and finishes the tiles.
+// backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
+// of keys, and finishes the tiles.
 func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
@@ -62,7 +63,7 @@ func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena,
 	}
 }
 
-// bwdPrepare sets the stats of a tile of query rows, and its dQ to 0.
+// bwdPrepare sets the tileStats of a tile of query rows, and sets dQ of the tile to 0.
 func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
@@ -98,7 +99,7 @@ type keyBlock struct {
 	kStep     int
 	kT, vT    []float32 // [panels][padded dim][lanes]
 	nonFinite bool      // some key is NaN or infinite
-	q, do     []float32 // copies of a tile of query rows, if needed
+	q, do     []float32 // copies of Q and dO of a tile, if needed
 	s, dp     []float32 // [rows][lanes]
 	ds        []float32 // [rows][dsStep]
 	masks     []uint32  // [rows]
@@ -107,12 +108,12 @@ type keyBlock struct {
 	finiteDO  []float32
 	row       []float32 // one row of any tensor
 	cleared   bool      // k has 0 for NaN and infinity
-	top       []float32 // [lanes], unused maxima
+	top       []float32 // [lanes], scratch for row maxima
 	score     gradScore
 	ahead     ahead
 }
 
-// newBlock loads the keys of an item. Under score features, dS is scaled by the factor by.
+// newBlock loads the keys of an item. by is the factor of dS under score features.
 func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
@@ -152,8 +153,8 @@ func (isa *laneRoutines) bwdBlock(j *job, ws *pool.Arena, item int) {
 	isa.storeBlock(j, &x)
 }
 
-// walk calls add for the tiles of query rows that see keys of the block. All blocks have the same
-// order of tiles; at is the tile's index in it.
+// walk calls add for the tiles of query rows that see keys of the block. All blocks visit tiles in
+// the same order. at is the tile's index in this order.
 func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
 	first, end := j.visited(&x.seqTile)
 	group, tilesFirst := j.p.Heads/j.p.KVHeads, j.tilesFirst()
@@ -207,8 +208,8 @@ type rowTile struct {
 	tileStats
 	h, from, to int
 	queryRows
-	finite  queryRows // operands of dK and dV: as Q and dO, but finite
-	cleared bool      // NaN and infinity are 0 in finite
+	finite  queryRows // Q and dO for the products of dK and dV
+	cleared bool      // finite has 0 for NaN and infinity
 	whole   bool      // every row sees every key of the block
 	group   int       // rows or keys per product, unless whole
 }
@@ -218,8 +219,8 @@ type queryRows struct {
 	qStep, doStep int
 }
 
-// addTile adds tile t of query head h to the block of an item. at is the tile's index in the order
-// of all blocks.
+// addTile adds the gradients of tile t of query head h and the block of an item. at is the tile's
+// index in the order in which all blocks visit tiles.
 func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows

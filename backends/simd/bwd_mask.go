@@ -11,8 +11,8 @@ import (
 )
 
 // Hidden pairs have weight 0 in P and dS, but 0 times NaN or infinity is NaN. So under a mask, NaN
-// and infinite elements of the other operand count as 0, and are added separately for the rows that
-// see them.
+// and infinite elements of the operand that P or dS multiplies count as 0, and are added separately
+// for the rows that see them.
 
 type rowMask struct {
 	isa  *laneRoutines
@@ -53,8 +53,8 @@ func (m *rowMask) hide(masks []uint32, b, h, row, k int) bool {
 	return left != 0
 }
 
-// load sets the bits of n rows for the panel of keys from k on, which may end within a vector of
-// lanes.
+// load sets m.bits to the mask of n rows for the panel of keys from k on. The last key may end the
+// panel early.
 func (m *rowMask) load(b, h, row, k, n int) {
 	lanes, width := m.isa.lanes, m.t.Shape()[3]
 	at, mask := m.t.Repeated(b, h, row)+k, m.t.Bools()
@@ -69,7 +69,7 @@ func (m *rowMask) load(b, h, row, k, n int) {
 		}
 		return
 	}
-	beyond := max(0, k+lanes-width) // keys before k at which the load must begin
+	beyond := max(0, k+lanes-width) // number of keys before k at which the load must begin
 	m.isa.maskBits(&m.bits[0], &mask[at-beyond], rowStep(m.t), n)
 	for r := 0; beyond > 0 && r < n; r++ {
 		m.bits[r] >>= beyond
@@ -100,13 +100,13 @@ func (j *job) hides(s *seqTile, h, from, to int) bool {
 	return true
 }
 
-// skips reports whether a head can skip the block of keys from key from on: its rows see none of
-// them, the block begins no run, and no dBias is written.
+// skips reports whether a head can skip the block of keys from key from on: the mask hides these
+// keys from all its rows, the block begins no run, and no dBias is written.
 func (j *job) skips(s *seqTile, h, from int) bool {
 	return j.hides(s, h, from, from+j.keys) && !j.beginsRun(from) && j.biasKind() == noBias
 }
 
-// predecessorOf is predecessor within head h, which skips blocks.
+// predecessorOf is predecessor for head h alone. It passes over the blocks that head h skips.
 func (j *job) predecessorOf(x *keyRange, item, h int) int {
 	y := *x
 	for {
@@ -134,7 +134,8 @@ func (isa *laneRoutines) finiteRows(dst []float32, t *flashkit.Tensor, b, h, r, 
 	return dst, step
 }
 
-// eachNonFinite calls f for the NaN and infinite elements of n rows of t. row has room for one row.
+// eachNonFinite calls f for the NaN and infinite elements of n rows of t. row is scratch for one
+// row.
 func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
 	row = row[:t.Shape()[3]]
 	for r := range n {
@@ -163,8 +164,8 @@ func (isa *laneRoutines) setOperands(j *job, x *keyBlock, y *rowTile) {
 	}
 }
 
-// addNonFiniteKeys adds to dV and dK of a panel, from key k on, the NaN and infinite elements of rows
-// [lo, hi).
+// addNonFiniteKeys adds to dV and dK of the panel from key k on the products with NaN and infinite
+// elements of dO and Q. These elements are in rows [lo, hi) of the tile.
 func (isa *laneRoutines) addNonFiniteKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) {
 	if !y.cleared {
 		return
@@ -183,7 +184,8 @@ func (isa *laneRoutines) addNonFiniteKeys(j *job, x *keyBlock, y *rowTile, k, lo
 	})
 }
 
-// addNonFiniteRows adds to dQ of the tile the NaN and infinite elements of the block's keys.
+// addNonFiniteRows adds to dQ of the tile the products with NaN and infinite elements of the
+// block's keys.
 func (isa *laneRoutines) addNonFiniteRows(j *job, x *keyBlock, y *rowTile, dq []float32, step int) {
 	if !x.cleared {
 		return

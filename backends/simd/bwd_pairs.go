@@ -14,7 +14,7 @@ type gradPairs struct {
 	keys kvTile
 	s    scorer
 	prob [tileK]float32 // Z * P
-	ds   [tileK]float32 // dS, of the score before bias and slope were added
+	ds   [tileK]float32 // gradients of the scores after the cap
 	seen [tileK]int     // scratch of the scorer
 }
 
@@ -28,8 +28,9 @@ func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.s.setHead(t, b, h)
 }
 
-// pairs returns Z * P and dS of row i, the r-th loaded row, for its keys in [lo, hi), and the
-// numbers of these keys from k0 on. A row whose LSE is -Inf has no weights and so no keys.
+// pairs returns the keys of [lo, hi) that row i sees, counted from k0, with Z * P and dS of these
+// pairs. Row i is the r-th loaded row. A row whose LSE is -Inf has no weights, so pairs returns no
+// keys for it.
 func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32) {
 	t := &x.rows
 	lse, delta := float64(t.lse[r]), t.delta[r]
@@ -88,7 +89,7 @@ type pairMatrix struct {
 	prob, ds []float32     // [rows][tileK]
 	seen     [tileQ]uint64 // a bit for each key
 
-	rows        [tileQ]int // rows of a column
+	rows        [tileQ]int // result of column: rows, and their P and dS
 	colP, colDS [tileQ]float32
 }
 
@@ -113,8 +114,9 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	return m.rows[:k], m.colP[:k], m.colDS[:k]
 }
 
-// dotsInHalves sums Dots of the two halves of x and rows. It keeps more digits of dP, from which a
-// delta of similar size is subtracted.
+// dotsInHalves is scalar.Dots, but it sums the two halves of x and of each row separately and then
+// adds both. This gives dP more exact digits, which matters because delta, of similar size, is
+// subtracted from dP.
 func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	if len(at) == 0 {
 		return // rows may be empty, too

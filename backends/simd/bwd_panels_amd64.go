@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// gradPanels is the keys of an item of a backward pass on tiles, with their dK and dV, in panels of
-// one key per lane.
+// gradPanels is the keys of an item of an AMX backward pass, with dK and dV, in panels of one key
+// per lane.
 type gradPanels struct {
 	keyRange
 	gradSum // [panels][dim][lanes]
@@ -16,15 +16,16 @@ type gradPanels struct {
 	score   gradScore
 }
 
-// newGradPanels returns the panels of an item, with dS scaled by the factor by under features.
+// newGradPanels returns the panels of an item. by is the factor of dS under score features.
 func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
-// eachPanel calls panel for the panels that the n rows of a tile see, then queries for their keys.
-// at is the tile's index in the order of all blocks.
+// eachPanel calls panel for each panel in which the n rows of a tile see a key. Once the preceding
+// block of the chain has added to dQ of the tile, it calls queries for the range of these keys. at
+// is the tile's index in the order in which all blocks visit tiles.
 func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k int), queries func(lo, hi int)) {
 	first, _ := x.Keys(row)
 	_, last := x.Keys(row + n - 1)
@@ -50,8 +51,9 @@ func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
 	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }
 
-// panelRows returns the rows of a tile that see the panel from key k on: the first, rounded down to
-// a step, and their number, in whole steps or to the last row.
+// panelRows returns the rows of a tile that see the panel from key k on. lo is the first row,
+// rounded down to a whole step. n is the number of rows, rounded up to whole steps or to the tile's
+// last row.
 func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	first, _ := x.Queries(k)
 	_, last := x.Queries(min(k+pairLanes, x.to) - 1)
@@ -59,8 +61,8 @@ func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	return lo, min(upToTiles(last-row), rows) - lo
 }
 
-// setMasks sets the masks of n rows of head h for the panel from key k on. After an odd number of
-// rows it clears one more. It reports whether some row sees some key.
+// setMasks sets the masks of n rows of head h for the panel from key k on. If n is odd it also
+// clears the mask after the last row. It reports whether some row sees some key.
 func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	if n <= 0 {
 		return false
@@ -75,7 +77,8 @@ func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	return x.mask.hide(masks[:n], x.b, h, row, k)
 }
 
-// store writes dK or dV from panels, [columns][lanes], times by.
+// store writes dK or dV to t. Each panel is [columns][lanes]. by has a factor per lane. rows is
+// scratch.
 func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float32) {
 	dim := t.Shape()[3]
 	padded := pad(dim)

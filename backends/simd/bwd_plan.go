@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	bwdRows   = 128 // query rows of a tile: each tile loads and stores the sums of dK and dV
-	bwdNarrow = 64  // largest head dim at which Q and dO of bwdRows fit in the cache with those sums; beyond it, half the rows
+	bwdRows   = 128 // query rows of a tile: many, since each tile loads and stores the sums of dK and dV
+	bwdNarrow = 64  // largest head dim at which Q and dO of bwdRows rows and these sums fit in the cache; above it, tiles have half the rows
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in L2
 	minBlockK = 64
 	chainKeys = 512 // neighboring keys whose blocks belong to one chain
-	minChains = 4   // least chains of all heads of a sequence
+	minChains = 4   // fewest chains that all heads of a sequence have together
 	edgeGroup = 8   // rows of a register tile, masked together at an edge of the band
 )
 
@@ -35,14 +35,15 @@ func (pl *plan) planLanes() {
 	pl.dqRows = min(pl.rows, pl.p.QLen) // vector products need no padding rows
 }
 
-// planBlocks sets the rows of a tile, the keys of a block and the number of chains. A block has the
-// largest of 2*keys, keys, keys/2, ... least keys that keeps the workers busy.
+// planBlocks sets the rows of a tile, the keys of a block and the number of chains. The number of
+// keys of a block is the largest of 2*keys, keys, keys/2, ..., least that keeps the workers busy.
 //
-// Large blocks read Q and dO and update dQ less often, which pays when these exceed L2. They also
-// read longer rows of a bias. Small blocks balance better.
+// Large blocks read Q and dO and update dQ less often, and they read longer rows of a bias. So
+// 2*keys is tried only with a bias, or if Q, dO and dQ of a head exceed L2. Small blocks balance
+// better.
 //
-// Bits depend neither on the size of blocks, as every sum adds least keys at a time in order, nor
-// on the workers, as chains do not.
+// The bits do not depend on the size of blocks, because every sum adds least keys at a time, in
+// order. They do not depend on the workers, because chains do not.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
@@ -71,8 +72,8 @@ func (pl *plan) evenBlocks(keys int) int {
 }
 
 // balances reports whether blocks keep the workers busy for nine tenths of the time. Workers may
-// differ in speed, so each needs four blocks. Dense calls have equal blocks, so their last round
-// must be nearly full, too.
+// differ in speed, so each needs four blocks. Without a band, all blocks of equal sequences take
+// the same time, so the last round of blocks must be nearly full, too.
 func (pl *plan) balances(blocks int) bool {
 	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
 	return blocks >= 4*pl.workers && (whole || pl.ragged || pl.p.Band != (flashkit.Band{}))
@@ -154,11 +155,11 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	if x.from < back {
 		return -1
 	}
-	return item - back/pl.keys*pl.byKey.Span(item).Turns // all heads of the span have a block before the next keys
+	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, all heads of the span have a block of the same keys before the next keys
 }
 
-// gradRun is the length of a run: query rows of dK and dV, keys of a chain of dQ. 16-bit gradients
-// need no runs.
+// gradRun is the length of a run. It counts query rows for dK and dV, and keys of a chain for dQ.
+// 16-bit gradients need no runs, because their own rounding is coarser.
 const gradRun = 4096
 
 // rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs.
@@ -177,8 +178,8 @@ func (pl *plan) beginsRun(from int) bool {
 	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
 }
 
-// sums returns the number of sums of dQ: one per chain, and with runs another per chain for past
-// runs.
+// sums returns the number of sums of dQ: one per chain, and with runs another per chain for the
+// earlier runs.
 func (pl *plan) sums() int {
 	if pl.keyRuns() {
 		return 2 * pl.chains
@@ -186,8 +187,8 @@ func (pl *plan) sums() int {
 	return pl.chains
 }
 
-// copies returns the number of sums of dQ in workspace: all, or all but the first if dQ itself can
-// hold that one.
+// copies returns the number of sums of dQ in workspace: all, or all but the first if the tensor dQ
+// can hold the first sum.
 func (isa *laneRoutines) copies(pl *plan) int {
 	if isa.directRows(pl.p.DType, pl.p.Dim) {
 		return pl.sums() - 1
@@ -204,8 +205,8 @@ func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.
 // copySize returns the floats of a tile's sum of dQ in workspace.
 func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
 
-// dsStep is the distance between rows of dS. It is no power of two: rows of a column would share
-// cache lines.
+// dsStep is the distance between rows of dS. It is no power of two, since the rows would then
+// compete for the same cache sets.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
 func (pl *plan) gradFloats(dim, vdim int) int {

@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// seen sets the masks of the tile's rows for the keys from k on. It returns the rows that see some
-// of them, in whole groups, for dQ.
+// seen sets the masks of the tile's rows for the panel of keys from k on. It returns the rows [lo,
+// hi) that see some of these keys, rounded to whole groups of edgeGroup rows for dQ.
 func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
 	lo, _ = x.Queries(k)
 	_, hi = x.Queries(k + keys - 1)
@@ -25,8 +25,8 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 	return 0, 0
 }
 
-// setKeyMasks sets the masks of rows from row on: the keys from k on that each sees, or all if
-// whole.
+// setKeyMasks sets the masks of rows from row row on. Bit i is set if the row sees key k+i. If
+// whole, every row sees all keys.
 func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {
@@ -40,7 +40,7 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 	}
 }
 
-// addKeys adds to dV and dK of a panel, from key k on, group by group.
+// addKeys adds to dV and dK of the panel from key k on. It takes group keys at a time.
 func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
@@ -56,7 +56,8 @@ func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group
 	}
 }
 
-// addRows adds the keys [from, to) to dQ of the tile, group by group, minBlockK keys at a time.
+// addRows adds dS K over the keys [from, to) to dQ of the tile. It takes group rows and up to
+// minBlockK keys at a time.
 func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
 	p := &j.p
 	for r := y.from; r < y.to; r += group {
@@ -86,7 +87,7 @@ func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []fl
 	}
 }
 
-// direct reports whether rows of t can replace padded float32 rows.
+// direct reports whether products can take the rows of t in place of padded float32 rows.
 func (isa *laneRoutines) direct(t *flashkit.Tensor) bool {
 	return isa.directRows(t.DType(), t.Shape()[3])
 }

@@ -17,8 +17,8 @@ type tileStats struct {
 	dq        []float32 // [copies][dqRows][padded dim]
 }
 
-// gathered returns a sum of dQ of tile t of query head h, and the distance of its rows. The sums of
-// chains come first.
+// gathered returns a sum of dQ of tile t of query head h, and the distance between its rows. sum is
+// the number of the sum: the sums of the chains come first, then the sums of their earlier runs.
 func (isa *laneRoutines) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
 	f := j.args
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
@@ -39,8 +39,8 @@ func (isa *laneRoutines) clearSums(j *job, x *tileStats, y *seqTile, t int) {
 	}
 }
 
-// sumsOf returns the number of sums of a sequence with m keys. Further sums are 0 and must not be
-// added: -0 + 0 is not -0.
+// sumsOf returns the number of sums of dQ that a sequence with m keys uses. The other sums are 0.
+// They must not be added, because -0 + 0 is not -0.
 func (pl *plan) sumsOf(m int) int {
 	if m > gradRun*pl.chains {
 		return pl.sums()

@@ -15,7 +15,8 @@ func (j *job) clearRows(t *seqTile) {
 	}
 }
 
-// clearRows zeros rows [from, to) of a head: at once if they are contiguous, and past the caches.
+// clearRows zeros rows [from, to) of a head of t. Contiguous rows are cleared as one range, which
+// may bypass the caches; see clearPadding.
 func clearRows(t *flashkit.Tensor, b, h, from, to int) {
 	n, wide := to-from, t.Shape()[3]
 	if n > 1 && rowStep(t) == wide {
@@ -39,11 +40,11 @@ func (j *job) clearGradKeys(t *seqTile) {
 	clearRows(&j.args.DV, t.KVBatch, t.g, t.to, t.end)
 }
 
-// clearElements zeros n elements from offset at on.
+// clearElements zeros n elements of t from offset at on.
 func clearElements(t *flashkit.Tensor, at, n int) { clear(bytesOf(t, at, n)) }
 
-// bytesOf returns the memory of n elements from offset at on, or nil if n is 0: then at may be out
-// of range.
+// bytesOf returns the memory of n elements of t from offset at on. It returns nil if n is 0, since
+// at may then be out of range.
 func bytesOf(t *flashkit.Tensor, at, n int) []byte {
 	switch {
 	case n <= 0:

@@ -8,39 +8,39 @@ import "github.com/flashkit-go/flashkit"
 type convertRoutines struct {
 	lanes   int // query rows of a tile
 	block   int // rows and columns of a block of transpose
-	convert int // least elements of widen and narrow
+	convert int // fewest elements that widen and narrow accept
 
 	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
 }
 
-// toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded
-// elements.
+// toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded elements. The rows
+// are step elements apart.
 func (isa *convertRoutines) toLanes(dst, rows []float32, step, padded int) {
 	for i := 0; i < isa.lanes; i += isa.block {
 		isa.transpose(&dst[i], isa.lanes, isa.block*isa.lanes, &rows[i*step], step, isa.block, &ones[0], padded/isa.block)
 	}
 }
 
-// fromLanes sets lanes rows of padded elements to the transpose of src,
-// [padded][lanes], row i times by[i].
+// fromLanes sets lanes rows of padded elements to the transpose of src, [padded][lanes]. It
+// multiplies row i by by[i].
 func (isa *convertRoutines) fromLanes(rows []float32, step int, src []float32, padded int, by []float32) {
 	for i := 0; i < isa.lanes; i += isa.block {
 		isa.transpose(&rows[i*step], step, isa.block, &src[i], isa.lanes, isa.block*isa.lanes, &by[i], padded/isa.block)
 	}
 }
 
-// transposed sets dst, [padded dim][lanes], to the transpose of n rows of t; further lanes are 0.
-// It returns the rows as wholeRows does.
+// transposed sets dst, [padded dim][lanes], to the transpose of n rows of t. Lanes from n on are 0.
+// It returns the rows before the transposition, as wholeRows does.
 func (isa *convertRoutines) transposed(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	rows, step = isa.wholeRows(buf, t, b, h, from, n)
 	isa.toLanes(dst, rows, step, pad(t.Shape()[3]))
 	return rows, step
 }
 
-// wholeRows returns n rows of t with a padded dim, and zero rows up to the number of lanes. It
-// copies them to buf unless they already have this layout.
+// wholeRows returns n rows of t whose dim is padded with 0, followed by rows of 0 up to the number
+// of lanes. It copies the rows to buf unless the tensor already has this layout.
 func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	dim := t.Shape()[3]
 	padded := pad(dim)
@@ -53,7 +53,7 @@ func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, f
 	return rows, padded
 }
 
-// view is view with vector conversions.
+// view is the function view with vector conversions.
 func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if t.DType() == flashkit.Float32 {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
@@ -63,7 +63,7 @@ func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float
 	return buf, dim
 }
 
-// viewKeys is view of keys of a sequence, paged or not.
+// viewKeys is view for n keys of a sequence from key k on, in pages or not.
 func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
 	if j.p.Page == 0 {
 		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)
@@ -85,7 +85,7 @@ func (isa *convertRoutines) loadRows(dst []float32, step int, t *flashkit.Tensor
 	isa.loadRun(dst, step, t, t.Offset(b, h, r), n)
 }
 
-// loadRun is loadRows from offset at on.
+// loadRun is loadRows for n rows of t that begin at offset at.
 func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
 	dim, next := t.Shape()[3], rowStep(t)
 	if step == dim && next == dim {
@@ -111,7 +111,7 @@ func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []
 	}
 }
 
-// load is load with vector conversions.
+// load is the function load with vector conversions.
 func (isa *convertRoutines) load(dst []float32, t *flashkit.Tensor, from int) {
 	if t.DType() == flashkit.Float32 || len(dst) < isa.convert {
 		load(dst, t, from)
@@ -124,7 +124,7 @@ func (isa *convertRoutines) load(dst []float32, t *flashkit.Tensor, from int) {
 	widen(&dst[0], &t.Uint16s()[from:][:len(dst)][0], len(dst))
 }
 
-// store is store with vector conversions.
+// store is the function store with vector conversions.
 func (isa *convertRoutines) store(t *flashkit.Tensor, to int, src []float32) {
 	if t.DType() == flashkit.Float32 || len(src) < isa.convert {
 		store(t, to, src)

@@ -15,9 +15,9 @@ type pace struct {
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a pair of a row and a key: mainly the exponential
 	element float64 // an element of a row that is loaded once, or stored
-	pack    float64 // an element loaded again per item: of K or V forward, of Q or dO per tile backward
+	pack    float64 // an element that is loaded repeatedly: of K or V for each item forward, of Q or dO for each tile backward
 	widen   float64 // added to pack for an element of a 16-bit type
-	feature float64 // factor on featureTimes, forward
+	feature float64 // forward: factor of featureTimes
 }
 
 // Costs that all kernels share, in nanoseconds.
@@ -34,14 +34,15 @@ type timedPhase struct {
 	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns a phase whose items share the time equal evenly. The longest item has the fraction
-// most of other.
+// uneven returns a phase of equal + other nanoseconds. All items share equal evenly. The longest
+// item has the fraction most of other.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
 
-// crowding is the slowdown, less 1, at 16 or more processors: most cores run two threads, and all
-// share the memory. It ranks the CPU against a device, never one CPU kernel against another.
+// crowding is the slowdown minus 1 with 16 or more workers: most cores then run two threads, and
+// all share the memory. It is the same for all CPU kernels, so it only matters when the CPU is
+// compared with a device.
 const crowding = .5
 
 // cost returns the time of a call whose phases run one after the other.
@@ -54,8 +55,8 @@ func cost(c *flashkit.Call, phases ...timedPhase) time.Duration {
 	return time.Duration(min(t, math.MaxInt64/2))
 }
 
-// time returns the nanoseconds of a phase on up to n workers. Items are whole: the busiest worker
-// and the longest item bound the time.
+// time returns the nanoseconds of a phase on up to n workers. An item runs on one worker. So the
+// phase takes at least the time of the busiest worker, and at least the time of the longest item.
 func (f timedPhase) time(n int) float64 {
 	if f.items <= 0 {
 		return 0
@@ -65,7 +66,7 @@ func (f timedPhase) time(n int) float64 {
 	return t + helpTime*float64(n-1)
 }
 
-// seenRows returns the number of query rows that see a key.
+// seenRows returns the number of query rows that see at least one key.
 func seenRows(p *flashkit.Problem) int {
 	if p.KVLen == 0 {
 		return 0
@@ -75,8 +76,8 @@ func seenRows(p *flashkit.Problem) int {
 	return max(0, end-first)
 }
 
-// pairs returns the pairs of rows and keys, over all heads, that tiles of rows x keys compute, with
-// padding and pairs outside the band.
+// pairs returns the number of pairs of a row and a key that tiles of rows x keys compute, over all
+// heads. It includes padding, and pairs outside the band in the tiles at its edges.
 func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	seen := seenRows(p)
 	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
@@ -89,20 +90,22 @@ func pairs(p *flashkit.Problem, rows, keys int) float64 {
 	return float64(p.Batch*p.Heads) * min(sum, float64(n)*float64(m))
 }
 
-// readKeys returns the keys that tiles of the given number of rows read, over all heads.
+// readKeys returns the number of keys that tiles of the given number of rows read, over all heads.
+// It counts a key once for each tile that reads it. Tiles read keys in steps of step.
 func readKeys(p *flashkit.Problem, rows, step int) float64 {
 	rows = max(1, min(rows, p.QLen))
 	return pairs(p, rows, step) / float64(rows)
 }
 
-// readRows returns the rows that blocks of the given number of keys read, over all heads.
+// readRows returns the number of rows that blocks of the given number of keys read, over all heads.
+// It counts a row once for each block that reads it. Blocks read rows in steps of step.
 func readRows(p *flashkit.Problem, step, keys int) float64 {
 	keys = max(1, min(keys, p.KVLen))
 	return pairs(p, step, keys) / float64(keys)
 }
 
-// rowElements and keyElements return the elements of Q and O, and of K and V, in whole vectors of
-// lanes.
+// rowElements returns the number of elements of Q and O, and keyElements of K and V. Rows and keys
+// are rounded up to a multiple of lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
@@ -111,7 +114,8 @@ func keyElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
-// converted returns x, a number of elements of K and V, or 0 if they are float32.
+// converted returns x, a number of elements of K and V, if they must be widened. It returns 0 if
+// they are float32.
 func converted(p *flashkit.Problem, x float64) float64 {
 	if p.KVType() == flashkit.Float32 {
 		return 0
@@ -119,8 +123,9 @@ func converted(p *flashkit.Problem, x float64) float64 {
 	return x
 }
 
-// share returns the largest item's fraction of a head's pairs. The item has n of the rows and the
-// keys that they see, or n of the keys and the rows that see them.
+// share returns the fraction of a head's pairs that its largest item has. Either the item has n
+// query rows: of is the number of all query rows, and across is the number of keys. Or the item has
+// n keys: of is the number of all keys, and across is the number of query rows.
 func share(p *flashkit.Problem, n, of, across int) float64 {
 	n = min(n, of)
 	seen := n
@@ -134,9 +139,9 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// forward returns the phase of a planned forward pass whose items are tiles of whole lanes and take
-// keys in steps. sharing is the number of rows, of one item or its neighbors, that load a cached
-// key once.
+// forward returns the phases of a planned forward pass. Tiles have whole groups of lanes query
+// rows, and products take step keys. sharing is the number of query rows per load of a key from
+// memory. They belong to one item, or to neighboring items that find the key in cache.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
@@ -146,7 +151,8 @@ func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	return [3]timedPhase{f}
 }
 
-// ofSequences returns the phase of all sequences.
+// ofSequences returns the phase with the work of all sequences. phaseOf returns the phase of
+// sequences of equal lengths.
 func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase) timedPhase {
 	p := call.Problem
 	if equalLengths(call) {
@@ -164,7 +170,8 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 	return sum
 }
 
-// forwardOf is forward of equal sequences, with the features' cost per pair.
+// forwardOf is forward for sequences of equal lengths. feature is the time of the score features
+// per pair.
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
@@ -173,8 +180,9 @@ func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, item
 	return uneven(items, tile, pair, share(p, rows, p.QLen, p.KVLen)/float64(max(1, heads)))
 }
 
-// backward returns the phases of a backward pass in blocks of keys, which are in the lanes and walk
-// tiles of rows. edge is the granularity, in rows, at the edges of the band.
+// backward returns the phases of a backward pass. An item is a block of keys, which are in the
+// lanes. It visits tiles of query rows. At the edges of the band, the rows of a block are rounded
+// up to a multiple of edge.
 func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timedPhase {
 	if equalLengths(call) {
 		return c.backwardOf(&call.Problem, vectorTime(call), lanes, edge, f)
@@ -198,7 +206,8 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
-// backwardOf is backward of equal sequences, with the features' cost per pair.
+// backwardOf is backward for sequences of equal lengths. feature is the time of the score features
+// per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
 	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)
@@ -217,7 +226,7 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 
 // bwdCut is the partition of a backward pass.
 type bwdCut struct {
-	rows, keys    int  // of a tile, of a block
-	tiles, blocks int  // of all heads
-	finish        bool // tiles have a last phase
+	rows, keys    int  // query rows of a tile, keys of a block
+	tiles, blocks int  // numbers of tiles and blocks, over all heads
+	finish        bool // a last phase visits each tile again
 }

@@ -7,7 +7,7 @@ var featureTimes = [...]struct {
 	feature flashkit.Feature
 	pair    float64 // of the portable kernels
 	forward float64 // of the forward kernels in assembly; pace.feature scales it
-	keys    float64 // likewise, if all rows share the bias or mask
+	keys    float64 // as forward, if all rows share the bias or mask
 	vector  float64 // of the backward kernels in assembly
 }{
 	{flashkit.FeatureSoftcap, 25, .25, .25, .1},
@@ -68,7 +68,8 @@ func pairTime(c *flashkit.Call) (sum float64) {
 	return sum
 }
 
-// pairsSeen returns the pairs of rows and keys in all heads and sequences of c.
+// pairsSeen returns the number of pairs of a row and a key inside the band, over all heads and
+// sequences of c.
 func pairsSeen(c *flashkit.Call) float64 {
 	if c.Args == nil { // equal lengths
 		return float64(c.Batch*c.Heads) * float64(c.Problem.Area())
@@ -87,8 +88,9 @@ func rowsAndKeys(c *flashkit.Call) (rows, keys float64) {
 	return rows, keys
 }
 
-// longestPairs returns the pairs of the largest item of a ragged call: n rows or keys of the
-// longest sequence. It returns 0 if all lengths are equal.
+// longestPairs returns the number of pairs in the largest item of a ragged call. The item has n
+// query rows, or n keys if keys is true, of a sequence with the largest lengths. longestPairs
+// returns 0 if all lengths are equal.
 func (pl *plan) longestPairs(n int, keys bool) float64 {
 	c, f := pl.call, &pl.portable
 	if c.Args == nil || !c.Ragged {
@@ -103,8 +105,8 @@ func (pl *plan) longestPairs(n int, keys bool) float64 {
 	return share(&p, n, of, across) * float64(p.Area())
 }
 
-// halfTime is the time, in nanoseconds, in which the portable kernels widen an element of f16,
-// which has its own exponent.
+// halfTime is the time, in nanoseconds, that the portable kernels need to widen an f16 element.
+// Only f16 needs it, because its exponent differs from float32's.
 const halfTime = 3
 
 // halfTimes returns the time to widen the elements if their type is f16.

@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// fwd_amxbf16 is fwd_avx512bf16 with AMX, in the same tiles. A product multiplies 16 rows of 32
-// bf16 by 16 columns of 32 bf16 and adds to float32.
+// fwd_amxbf16 is fwd_avx512bf16 with AMX, and has the same tiles of query rows. An AMX instruction
+// multiplies 16 rows of 32 bf16 by 16 columns of 32 bf16, and adds the products to 16 x 16 float32.
 //
 //	S = K Qᵀ          K is read in place, Q is [dim/2][lanes] of pairs
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
@@ -18,7 +18,7 @@ import (
 //
 // At the edges of the band, keys that a row does not see get weight 0.
 
-const tileItemRows = 1024 // query rows of an item: more than itemRows, as packing weighs more against faster products
+const tileItemRows = 1024 // most query rows of an item: more than itemRows, since K and V are packed per item and products are faster
 
 func fwdAMXBF16Plan(pl *plan) {
 	pl.planTiles()
@@ -78,7 +78,7 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. tiles is empty, with capacity for the tiles.
+// compute computes the tiles of an item. tiles is an empty slice with capacity for all of them.
 func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
@@ -105,7 +105,7 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// processKeys adds keys to the tile; see partsOf.
+// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see partsOf.
 func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	if edge || x.adjusts || x.v.nonFinite || hidden && !x.mask.ofKeys {
@@ -137,8 +137,8 @@ func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 	}
 }
 
-// shapedScores sets the scores of keys from key from on, under features or masks. With a float32
-// bias they are dot products first.
+// shapedScores computes the scores of keys from key from on, with score features and masks. If the
+// bias is float32, it stores dot products and then adjusts them. Otherwise one routine does both.
 func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
 	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
@@ -166,8 +166,8 @@ func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked b
 		float32(j.scale), score.Softcap, bias, lanes, slope, float32(from-t.from-t.seq.Diagonal))
 }
 
-// maskLast hides the padding key after an odd number of keys. Unless masked, all other keys are
-// visible.
+// maskLast hides the padding key after an odd number of keys. Unless masked, it makes all other
+// keys visible.
 func (x *tileScratch) maskLast(keys int, masked bool) {
 	if !masked {
 		for i := range keys {
@@ -179,7 +179,7 @@ func (x *tileScratch) maskLast(keys int, masked bool) {
 	}
 }
 
-// pairBias transposes the 16-bit bias of keys to pairs of keys.
+// pairBias sets x.biasPairs to the transposed 16-bit bias of keys, in pairs of keys.
 func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	b, n := &j.args.Bias, upToTiles(keys)
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -196,7 +196,7 @@ func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	avx512Lanes.fetchBias(j, t, tileBlock, from, keys)
 }
 
-// hideLast hides the padding key after an odd number of keys.
+// hideLast sets the scores of the padding key after an odd number of keys to -Inf.
 func hideLast(s []float32, keys int) {
 	if keys%2 == 0 {
 		return

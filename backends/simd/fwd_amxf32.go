@@ -4,11 +4,11 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwd_amxf32 is fwd_avx512 with AMX, in the tiles of fwd_amxbf16. A float32 is the sum of three
-// bf16. A product of float32 is six products of bf16, added to float32, smallest first. The omitted
-// products are below half a unit in the last place.
+// fwd_amxf32 is fwd_avx512 with AMX, and has fwd_amxbf16's tiles of query rows. A float32 is split
+// into the sum of three bf16, so a float32 product has nine bf16 products. The kernel adds the six
+// largest to float32, smallest first. The other three are below half a unit in the last place.
 //
-//	S = K Qᵀ          planes of K, of rows; of Q, [dim/2][lanes] of pairs
+//	S = K Qᵀ          planes of K as rows, planes of Q as pairs [dim/2][lanes]
 //	P = exp(S - max)  in float32, then in planes of pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        planes of V, transposed, [vdim][keys/2] of pairs
 //
@@ -112,11 +112,11 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// processKeys adds keys to the tile; see partsOf.
+// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see partsOf.
 func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	k, v, outliers := x.k.part(at, keys), x.v.part(at, keys), x.k.outliers || t.rows.outliers
-	masked := edge || hidden || outliers || v.outliers // the maximum lacks the outliers
+	masked := edge || hidden || outliers || v.outliers // the row maxima of the routine lack the outliers
 	x.setMasks(&t.laneTile, from, keys, edge || masked && !hidden, hidden)
 	top, _ := x.beginScores(&t.laneTile, keys, masked)
 	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)

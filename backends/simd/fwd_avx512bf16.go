@@ -4,17 +4,17 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwd_avx512bf16 is fwd_avx512 with VDPBF16PS, in the same tiles. A product adds two pairs of bf16
-// to a float32.
+// fwd_avx512bf16 is fwd_avx512 with VDPBF16PS, in the same tiles. In each lane, the instruction
+// multiplies two pairs of bf16 and adds both products to a float32.
 //
 //	S = K Qᵀ          pairs of columns; K is read in place, Q is [dim/2][lanes]
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        pairs of keys; V is packed for each item, [keys/2][vdim]
 //
-// A pair of keys is one product, so the rows of a tile must see both or neither. At the edges of
-// the band, where they do not, P stays in float32. O then gets the masked product of fwd_avx512
-// with widened rows of V. Keys that a mask hides get weight 0; NaN and infinite elements of V are
-// packed as 0 and added separately.
+// The instruction cannot skip one key of a pair, so each row of a tile must see both keys or
+// neither. At the edges of the band some rows see only one. There P stays in float32, and O gets
+// the masked product of fwd_avx512 with widened rows of V. Keys that a mask hides get weight 0. NaN
+// and infinite elements of V are packed as 0 and added separately.
 
 func fwdAVX512BF16Plan(pl *plan) {
 	avx512Lanes.planRows(pl, itemRows)
@@ -40,9 +40,9 @@ type pairScratch struct {
 	laneScratch
 	laneRange
 	k              halfRows   // K of the block, from key even on
-	v              packedRows // likewise
+	v              packedRows // V of the block, from key even on
 	even           int
-	kPages, vPages []uint16 // copies of their rows from pages
+	kPages, vPages []uint16 // copies of rows of K and V from pages
 	pPairs         []uint32 // [half of the keys of a block][lanes]
 	buf            []uint32 // rows of Q
 }
@@ -97,8 +97,9 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// begin sets the empty tile t to n query rows, loaded and packed. Its O has vdim rows. block is the
-// number of keys of a block; buf has room for the rows.
+// begin initializes the empty tile t for n query rows of s, from row from on. It loads and packs
+// them, and allocates O with vdim rows. block is the number of keys of a block. buf is scratch for
+// the rows.
 func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
 	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
 	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
@@ -119,7 +120,7 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds keys to the tile; see eachPart.
+// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see eachPart.
 func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	p, masked := &j.p, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)
@@ -143,7 +144,8 @@ func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 	}
 }
 
-// addPairs adds P V of keys. Hidden pairs have weight 0, and packed V is finite.
+// addPairs adds P V of keys to O. It needs no masks: hidden pairs have weight 0, and packed V is
+// finite.
 func (x *pairScratch) addPairs(j *job, t *pairTile, from, keys int) {
 	vdim, pairs := j.p.VDim, (keys+1)/2
 	if keys%2 == 1 {

@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A row ends with its sink and, with Carry, the result of earlier keys. Both are merged once m and
-// l are known, in float64, relative to the largest of m, sink and earlier LSE. The factor of
-// dropout is applied there too.
+// A row's result includes its sink and, with Carry, the result of earlier keys. Both are merged
+// after all keys, once m and l are known. The merge is in float64, relative to the largest of m,
+// the sink and the LSE of the earlier keys. It also applies the factor of dropout.
 
 // ends reports whether rows may end with more than a division by l.
 func (pl *plan) ends() bool {
@@ -19,12 +19,13 @@ func (pl *plan) ends() bool {
 	return s.Sink || s.Bias || s.Dropout != 0 || pl.p.Carry
 }
 
-// sinkReach is the largest distance of a sink above the row maximum at which l may take it
-// directly. LSE is the maximum plus ln(l), and loses digits if a distant sink dominates both.
+// sinkReach is the largest distance of a sink above the row maximum at which the sink's weight may
+// be added to l. LSE is the maximum plus ln(l). If a more distant sink dominated both, LSE would
+// lose digits.
 const sinkReach = 4
 
 // endTile sets x.top to the LSE of the tile's rows and x.factors to the factors of their O. With
-// Carry, it sets x.hidden to the factors of the earlier keys' O.
+// Carry, it sets x.scratchMax to the factors of the earlier keys' O.
 func (isa *laneRoutines) endTile(j *job, t *laneTile, x *laneScratch) {
 	sink, exact := j.sinkOf(t.seq.h), j.p.Carry
 	if j.p.Score.Sink && !exact {
@@ -60,7 +61,8 @@ func (j *job) earlier(t *laneTile, i int) float64 {
 	return j.earlierLSE(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i)
 }
 
-// endLane is endTile of row i, unless l already includes the sink.
+// endLane merges row i with the sink and the earlier keys in float64. If l already includes the
+// sink, or if no weight exists, endLane only sets x.scratchMax[i] to 0.
 func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	m, before := j.unit*float64(t.m[i]), j.earlier(t, i)
 	top := max(m, before, sink)
@@ -88,8 +90,9 @@ func (isa *laneRoutines) clearLane(o []float32, i int) {
 	}
 }
 
-// storeCarried writes the tile's rows, padded elements apart, after adding O of the earlier keys. A
-// row without new weights keeps its bits.
+// storeCarried adds O of the earlier keys to the tile's rows in x.rows, which are padded elements
+// apart, and writes the sums. It skips a row if neither the tile's keys nor the sink have a weight,
+// so that the tensor keeps its bits.
 func (isa *laneRoutines) storeCarried(j *job, t *laneTile, x *laneScratch, padded int) {
 	o := &j.args.O
 	for i := range t.n {

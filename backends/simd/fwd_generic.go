@@ -19,8 +19,9 @@ import (
 //	O[i] = o / l; LSE[i] = m + ln(l)
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An item is one tile of
-// query rows of one head. Each row walks exactly the keys that it sees: masked keys cost nothing
-// and cannot leak. Two rows that see the same keys load V once.
+// query rows of one head. Each row walks exactly the keys that it sees. So masked keys cost nothing
+// and cannot influence the result. Two neighboring rows that see the same keys share the loads of
+// V.
 func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	var x fwdRows
 	x.findRows(&j.plan, item)
@@ -45,7 +46,7 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	}
 	x.endRun()
 	for i := range x.rows {
-		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE stay
+		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE keep the result of the earlier keys
 			j.endRow(&x.seqTile, x.from+i, x.m[i], l, o)
 		}
 	}
@@ -57,7 +58,7 @@ type fwdRows struct {
 	rows, dim, vdim int
 	q               []float32
 	qStep           int
-	sums            []float32 // o and l of each row, of the current run, then of past runs
+	sums            []float32 // for each row, o and l of the current run, then o and l of the earlier runs
 	m               [tileQ]float64
 	seesKeys        [tileQ]bool // the row has seen a key
 	kv              kvTile
@@ -102,8 +103,9 @@ func (x *fwdRows) endRun() {
 	}
 }
 
-// weigh returns the weights of row i for the keys [k0, k1), and adds them to l. A row beyond the
-// tile has none. The weights are valid until the next row of the same parity.
+// weigh returns the weights of row i for the keys of [k0, k1) that the row sees, and adds them to
+// l. It returns no weights if i is x.rows. The result is valid until the next call with i of the
+// same parity.
 func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	if i == x.rows {
 		return rowWeights{}
@@ -128,8 +130,8 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	return rowWeights{keys, w}
 }
 
-// addValues adds the weighted rows of V to o of rows i and i+1, to both at once for their common
-// first keys.
+// addValues adds the weighted rows of V to o of rows i and i+1. It loads V once for both rows if
+// their first keys are equal.
 func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	n := min(len(first.keys), len(second.keys)) &^ 3
 	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {
@@ -175,8 +177,8 @@ func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 }
 
 // accumulate turns the scores s into weights w relative to the running maximum m. It first raises m
-// and rescales the sums if a score exceeds m. It returns the new m and the sum of the weights,
-// whose error enters every element of O and LSE.
+// and rescales the sums if a score exceeds m. It returns the new m and the sum of the weights. It
+// sums in float64, because the error of the sum enters every element of O and LSE.
 func accumulate(w []float32, s []float64, m float64, sums []float32) (top float64, sum float32) {
 	top = m
 	for _, x := range s {
@@ -205,7 +207,7 @@ func accumulate(w []float32, s []float64, m float64, sums []float32) (top float6
 	return top, float32(l)
 }
 
-// endRow divides once and writes row i.
+// endRow divides o by l, and writes row i of O and its LSE.
 func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 	f, lse := j.args, math.Inf(-1)
 	if l == 0 { // no key, or none with a score above -Inf
@@ -224,8 +226,8 @@ func (j *job) storeLSE(b, h, i int, lse float32) {
 	}
 }
 
-// planPortable plans the tiles of query rows. Without arguments, sequences have their maximum
-// lengths.
+// planPortable plans the tiles of query rows. If the call has no arguments, it assumes that all
+// sequences have the largest lengths.
 func (pl *plan) planPortable() {
 	x := &pl.portable
 	for b := range pl.sequences() {
@@ -245,7 +247,8 @@ func planFwdGeneric(pl *plan) {
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
-// fwdGenericTimes counts the pairs inside the band, and the keys of whole tiles.
+// fwdGenericTimes predicts the time from the number of pairs inside the band. It assumes that a
+// tile of query rows loads and widens its keys once.
 func fwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, items := &fwdGenericPace, pl.call, pl.work[0].Items
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

@@ -4,10 +4,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon: fwd_generic's result, with the
-// query rows of a tile in the lanes. S and P, [keys][lanes], and O, transposed to [vdim][lanes],
-// are products of broadcast elements of K and V with vectors of queries. K and V are read in place,
-// and row maxima and sums need no shuffles. Only Q and O are transposed.
+// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon. The result is fwd_generic's, but
+// the query rows of a tile are in the lanes. S and P, [keys][lanes], and O, transposed to
+// [vdim][lanes], are products of broadcast elements of K and V with vectors of queries. K and V are
+// read in place, and row maxima and sums need no shuffles. Only Q and O are transposed.
 //
 // An item is up to itemRows rows of one head. Its tiles share each block of keys, and the widening
 // of 16-bit keys, while the block is in cache. Blocks begin at multiples of isa.keys, so the bits
@@ -40,7 +40,7 @@ func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *la
 	}
 }
 
-// fwdTiles computes the tiles of an item. tiles is empty, with capacity for the tiles.
+// fwdTiles computes the tiles of an item. tiles is an empty slice with capacity for all of them.
 func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &tiles[:1][0])

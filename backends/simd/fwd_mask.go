@@ -10,8 +10,8 @@ import (
 
 // A mask hides pairs inside the band. Its bits are read for groups of keys that begin at multiples
 // of maskGroup. If all rows of a tile see the same contiguous keys of a group, the tile skips the
-// others. Otherwise the group is masked pair by pair, as at the edges of the band. The choice
-// depends on the mask's values, not on its shape.
+// group's other keys. Otherwise the group is masked pair by pair, as at the edges of the band. The
+// choice depends on the mask's values, not on its shape.
 
 const maskGroup = 32 // keys
 
@@ -29,15 +29,15 @@ type keyMask struct {
 	step    int                                 // keys per product, which takes all of them or none
 	from    int                                 // first key of the first group
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
-	visible []uint32                            // [keys] bit r: row r sees the key; set in groups hidden in part
+	visible []uint32                            // [keys]; bit r: row r sees the key. Only set in groups that are hidden in part
 	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
-	seen    [tileBlock/maskGroup + 1]uint32     // of each group, the keys that all rows see
+	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
 
-	last struct{ from, to, until, hides int } // result of tilePart with ofKeys
+	last struct{ from, to, until, hides int } // last arguments and results of tilePart, reused if ofKeys
 }
 
-// keysOfMask is the range [from, to) of a group's keys that all rows see. No row sees the others.
-// With some set, rows differ and the range is unused.
+// keysOfMask is the range [from, to) of a group's keys that all rows see. No row sees the group's
+// other keys. If the mask allows no such range, some is true and the range is unused.
 type keysOfMask struct {
 	from, to uint8
 	some     bool
@@ -115,8 +115,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part returns the first range of [from, to) that the mask hides to the same extent: it ends at
-// until.
+// part finds the first range of [from, to) that the mask hides to one extent. It returns the end of
+// the range, and the extent: hidesNothing, hidesSome or hidesAll.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {
@@ -129,7 +129,7 @@ func (x *keyMask) part(from, to int) (until, hides int) {
 	return min(until, to), hides
 }
 
-// segment is part within one group.
+// segment is part for the keys from key to the end of its group.
 func (x *keyMask) segment(key int) (until, hides int) {
 	at := key - x.from
 	g, begin := &x.groups[at/maskGroup], key-at%maskGroup
@@ -157,8 +157,10 @@ func (x *keyMask) hides(to int) bool {
 	return false
 }
 
-// finite reports whether n rows of values have finite squares, so that weights of 0 hide them. It
-// checks once per item; addValues checks once per tile. sums is scratch.
+// finite reports whether n rows of V have no NaN or infinity, so that a weight of 0 hides a key. It
+// may report false for finite rows, if their squares overflow or vdim is not a multiple of the
+// lanes. finite needs one check per block of an item, while addValues with masks checks once per
+// tile. sums is scratch.
 func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if vdim%isa.lanes != 0 {
 		return false
@@ -198,7 +200,7 @@ func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m 
 	}
 }
 
-// boolBits is maskWords of rows with few keys.
+// boolBits is maskWords for rows with fewer keys than lanes.
 func boolBits(words []uint32, mask []bool, step, k, m int) {
 	clear(words)
 	for r := range words {

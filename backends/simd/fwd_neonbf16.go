@@ -7,20 +7,20 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// fwd_neonbf16 is fwd_neon with BFMMLA, in the same tiles. The instruction adds the products of two
-// rows of four bf16 with two rows of four to 2 x 2 sums of float32.
+// fwd_neonbf16 is fwd_neon with BFMMLA, in the same tiles. The instruction multiplies two rows of
+// four bf16 by two other rows of four bf16. It adds the four dot products to 2 x 2 float32.
 //
 //	S = K Qᵀ          fours of columns; K is read in place, Q is packed for each tile
 //	P = exp(S - max)  in float32, then rounded to fours of keys, [keys/4][lanes][4]
 //	Oᵀ += Vᵀ P        fours of keys; V is packed for each item, [keys/4][vdim][4]
 //
-// Four keys are one product, so the rows of a tile must see all of them or none. Elsewhere, at the
-// edges of the band or under a mask, P stays in float32. O then gets the masked product of fwd_neon
-// with widened rows of V.
+// A product takes four keys and cannot skip one of them, so each row of a tile must see all four or
+// none. This fails at the edges of the band or under a mask. There P stays in float32. O then gets
+// the masked product of fwd_neon with widened rows of V.
 
 const quad = 4 // elements of a row in a product
 
-// upToQuads rounds columns of packed rows up to whole vectors.
+// upToQuads rounds dim, the number of columns of packed rows, up to whole vectors.
 func upToQuads(dim int) int { return (dim + 7) &^ 7 }
 
 func fwdNEONBF16Plan(pl *plan) {
@@ -58,7 +58,7 @@ type quadScratch struct {
 	padded  []uint16 // K, padded to whole vectors
 	buf     []uint16 // rows of Q, or four rows of V, padded
 
-	kPages, vPages []uint16 // copies of their rows from pages
+	kPages, vPages []uint16 // copies of rows of K and V from pages
 }
 
 func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
@@ -158,7 +158,7 @@ func (x *quadScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds keys to the tile; see eachPart.
+// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see eachPart.
 func (x *quadScratch) processKeys(j *job, t *quadTile, from, keys int, edge, hidden bool) {
 	vdim, lanes, masked := j.p.VDim, neonLanes.lanes, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)

@@ -25,15 +25,16 @@ func (isa *laneRoutines) planForward(pl *plan) {
 	pl.setItems(perTile, isa.keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, isa.keys))
 }
 
-// planRows sets the tiles per item, at most rows query rows, so that each worker gets
-// itemsPerWorker items.
+// planRows sets the number of tiles per item so that each worker gets itemsPerWorker items. An item
+// has at most the given number of query rows.
 func (isa *laneRoutines) planRows(pl *plan, rows int) {
 	pl.tilesPerItem = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
 
-// planHeads sets the number of heads that take turns. It is the fewest that give each worker
-// several items, so that their keys stay in cache between items. Among them, long items come first.
+// planHeads sets pl.turns, the number of neighboring heads whose items alternate. It is the fewest
+// heads that give each worker several items, so that their keys stay in cache between items. Within
+// these heads, long items come first.
 func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.headsPerItem, pl.rows = headsPerItem, pl.tilesPerItem*lanes
 	heads := pl.headGroups() * pl.alike()

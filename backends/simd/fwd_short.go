@@ -10,13 +10,13 @@ import (
 // If a tile's keys are one block that all its rows see, attendTile computes the whole tile. Its
 // bits equal the separate routines' bits, so a short sequence has the same bits in any batch.
 
-// isShort reports whether the keys of an item are one block, and attendTile may take its tiles.
+// isShort reports whether the keys of an item are one block, and attendTile supports the call.
 func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {
 	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
 }
 
-// fwdShort computes the tiles of an item one after the other. Tiles that attendTile cannot take use
-// t.
+// fwdShort computes the tiles of an item one after the other. If attendTile cannot compute a tile,
+// fwdShort uses t for it.
 func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
 	isa.fetchNextBlock(j, &x.ahead, at, at.last)
@@ -40,7 +40,7 @@ func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *la
 }
 
 // wholeKeys returns the contiguous keys that n rows from row r on all see. It returns none if the
-// rows differ, or if the mask hides keys in between.
+// rows see different keys, or if the mask hides keys in between.
 func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 	first, allUntil := at.Keys(r)
 	allFrom, last := at.Keys(r + n - 1)

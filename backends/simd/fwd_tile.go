@@ -32,7 +32,7 @@ type laneTile struct {
 	keySum            // of the current run
 	m       []float32 // [lanes]
 	run     int       // keys of a run, 0 if one run has all keys
-	past    keySum    // of past runs, relative to pastM
+	past    keySum    // of earlier runs, relative to the row maxima pastM
 	pastM   []float32
 }
 
@@ -54,14 +54,16 @@ type laneScratch struct {
 	featureScratch
 }
 
-// beginTile sets the empty tile t to n query rows, loaded and transposed.
+// beginTile initializes the empty tile t for n query rows of seq, from row from on. It loads and
+// transposes them.
 func (isa *laneRoutines) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
 }
 
-// alpha returns the factors by which addValues rescales O, or nil the first time.
+// alpha returns the factors by which addValues rescales O. The first time in a run it returns nil,
+// and addValues sets O.
 func (t *laneTile) alpha(factors []float32) *float32 {
 	if !t.begun {
 		t.begun = true
@@ -82,9 +84,10 @@ func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int
 	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
-// fetchNextBlock queues prefetches for after the block that ends at key k: the item's next block, or the
-// worker's likely next item. Before the last block it also queues the rows of O. It skips small
-// items, which finish sooner than the prefetches.
+// fetchNextBlock queues prefetches of the keys after the block that ends at key k. They are the
+// item's next block, or the first block of the worker's likely next item, with its Q. If at most
+// one block is left, it also queues the item's rows of O. It skips small items, which finish sooner
+// than the prefetches.
 func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
@@ -112,10 +115,10 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
 }
 
-// accumulate adds the current block's keys to the tile, in parts: at the edges of the band, and
-// where a mask hides keys, some rows do not see them.
+// accumulate adds the current block's keys to the tile. It does so in parts, because some rows do
+// not see some keys at the edges of the band and under a mask.
 func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
-	first, allUntil := t.seq.Keys(t.from) // of the first row; below, of the last one
+	first, allUntil := t.seq.Keys(t.from) // keys of the first row; the next line has the keys of the last row
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
 	from, to := max(x.lo, first), min(x.hi, last)
 	if x.mask.ofRows && from < to {
@@ -141,8 +144,8 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band hides
-// some pairs; hidden: the mask does.
+// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band
+// hides some pairs. hidden: the mask hides some.
 func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
@@ -162,8 +165,8 @@ func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, 
 	isa.addValues(o, v, x.vStep, s, keys, p.VDim, t.alpha(x.factors), masks)
 }
 
-// setMasks sets masks, the rows of the tile that see each key, for keys [from, from+keys). edge
-// applies the edges of the band, hidden the mask.
+// setMasks sets x.masks for the keys [from, from+keys). Bit r of a key's mask is set if row r of
+// the tile sees the key. edge applies the edges of the band, hidden applies the mask.
 func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if hidden {
 		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])

@@ -30,7 +30,7 @@ type gradScore struct {
 	below   uint32 // random numbers below it drop a weight
 	keep    float32
 
-	h, from, n int // the tile's head, first row and rows
+	h, from, n int // head, first row and number of rows of the tile
 
 	bias        []float32 // of the tile and the block, biasStep between rows
 	halves      []uint16  // replaces bias: bf16, read in place
@@ -39,15 +39,15 @@ type gradScore struct {
 	widened     []float32 // copy of the bias, [rows][keys]
 	softcapGrad []float32 // [rows][lanes], nil without a cap
 	kept        []uint32  // [rows], nil without dropout
-	top         []float32 // [lanes], unused maxima
+	top         []float32 // [lanes], scratch for row maxima
 	db          biasGrad
 
 	fetch     [2]rowFetch // rows of the next tile's bias and dBias
 	fetchEach int         // rows per fetchSome
-	parts     int         // parts of a panel's dot products, with a fetchSome after each
+	parts     int         // number of parts of a panel's dot products, with a fetchSome after each
 }
 
-// newGradScore returns a gradScore with dS scaled by the factor by.
+// newGradScore returns a gradScore. by is the factor of dS.
 func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradScore {
 	s := &j.p.Score
 	g := gradScore{isa: isa, on: j.featured(), adjusts: adjusts(j.call), scale: float32(j.scale), unit: float32(j.unit), by: float32(by), parts: 1}
@@ -90,7 +90,7 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 }
 
 // setBias sets the biases of the tile. They are read in place if the kernel takes their type, and
-// whole vectors of lanes stay within the tensor.
+// whole vectors of lanes do not read beyond the tensor.
 func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	rows, step := g.n, rowStep(t)
 	at := t.Repeated(x.b, g.h, g.from) + x.from
@@ -118,8 +118,8 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	}
 }
 
-// gradients sets P and dS of n rows of a panel, from row lo of the tile and key k on, from the dot
-// products s and dp. ds may be dp.
+// gradients computes P and dS of n rows, from row lo of the tile on, for the panel of keys from k
+// on. s and dp hold the dot products. P replaces s. dS goes to ds, which may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	if g.adjusts {
 		softcapGrad, bias, lanes := g.operands(j, x, k, lo)
@@ -128,8 +128,8 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 	g.gradientsOf(j, x, k, lo, n, 0, s, dp, ds, dsStep, masks, lse, delta)
 }
 
-// operands returns the addresses of the cap's derivatives, of float32 biases, and of lane numbers;
-// nil without them.
+// operands returns the addresses of the cap's derivatives, of float32 biases, and of lane numbers.
+// An address is nil if the score has no such feature.
 func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (softcapGrad, bias, lanes *float32) {
 	if g.softcapGrad != nil {
 		softcapGrad = &g.softcapGrad[0]
@@ -157,7 +157,8 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	return &g.kept[0]
 }
 
-// gradientsOf is gradients from finished scores. The derivatives of the cap begin at row capped.
+// gradientsOf is gradients for s that already holds scores. The derivatives of the cap begin at row
+// capped of g.softcapGrad.
 func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	var db *float32
 	if j.p.Score.Bias {
@@ -174,7 +175,7 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	}
 }
 
-// recompute repeats gradients, and stores dS in dp.
+// recompute repeats gradients, and stores dS in dp. It does not add to dBias again.
 func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
 	kind := g.db.kind
 	g.db.kind = noBias // dBias already includes these pairs

@@ -8,9 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Rows of biases and of dBias are far apart, each in its own page if they are long, so they need
-// prefetches. These run between the dot products of the tile before, a few rows at a time: page
-// walks take long, and few lines can be in flight.
+// Rows of biases and of dBias are far apart in memory, each in its own page if they are long. So
+// they need prefetches. The prefetches for a tile run between the dot products of the tile before,
+// a few rows at a time: page walks take long, and few cache lines can be in flight.
 
 const fetchRows = 24 // rows of dot products at a time: whole register tiles for all instruction sets
 
@@ -22,7 +22,8 @@ type rowFetch struct {
 	step, bytes, left int // bytes between rows and bytes per row; rows left
 }
 
-// partOf returns n rows of a tensor, elements of each, from offset at on.
+// partOf returns n rows of a tensor, step elements apart, from offset at on. It takes the given
+// number of elements of each row.
 func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
 	x := rowFetch{step: step * t.DType().Size(), bytes: elements * t.DType().Size(), left: n}
 	if t.DType() == flashkit.Float32 {
@@ -69,8 +70,8 @@ func (g *gradScore) fetchSome() {
 	}
 }
 
-// dots computes the dot products of n rows and a panel, fetchRows at a time if biases are
-// prefetched in between.
+// dots sets s to the dot products of n rows with a panel. It takes fetchRows rows at a time if
+// biases are prefetched in between.
 func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []float32, dim, n int) {
 	most := n
 	if x.score.fetching() {
@@ -83,7 +84,7 @@ func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []
 	}
 }
 
-// copyPanel sets rows of dst, step elements apart, to n rows of a panel.
+// copyPanel copies n rows of a panel to rows of dst, step elements apart.
 func (isa *laneRoutines) copyPanel(dst []float32, step int, panel []float32, n int) {
 	isa.setPanel(&dst[0], step, &panel[0], n)
 }

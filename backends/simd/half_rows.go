@@ -9,12 +9,14 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Rows of 16-bit elements for kernels that multiply them without widening.
+// This file has the rows of 16-bit elements for kernels that multiply 16-bit elements directly,
+// without widening.
 
-// pairWords returns the words of a row of pairs, rounded up to whole blocks of transposePairs.
+// pairWords returns the number of 32-bit words for a row of dim 16-bit elements, rounded up to
+// whole blocks of transposePairs.
 func pairWords(dim int) int { return (dim + 31) / 32 * 16 }
 
-// halves returns words as 16-bit elements.
+// halves returns the memory of words as 16-bit elements.
 func halves(words []uint32) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(&words[0])), 2*len(words))
 }
@@ -29,7 +31,8 @@ func rowsOf(t *flashkit.Tensor, b, h, from, n int) halfRows {
 	return halfRows{t.Uint16s()[t.Offset(b, h, from):], rowStep(t), t.Shape()[3], n}
 }
 
-// keysOf returns n keys of a sequence, paged or not. Keys that span pages are copied to buf.
+// keysOf returns n keys of a sequence from key k on, in pages or not. It copies keys that span
+// pages to buf.
 func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) halfRows {
 	if j.p.Page == 0 {
 		return rowsOf(t, s.KVBatch, s.g, s.K0+k, n)
@@ -40,7 +43,8 @@ func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) hal
 	return j.copyKeys(t, s, k, n, buf, t.Shape()[3])
 }
 
-// copyKeys copies keys of a sequence to rows step elements apart.
+// copyKeys copies n keys of a sequence in pages, from key k on, to rows of dst that are step
+// elements apart.
 func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, step int) halfRows {
 	dim, next := t.Shape()[3], rowStep(t)
 	for i := 0; i < n; {
@@ -53,10 +57,11 @@ func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, s
 	return halfRows{dst, step, dim, n}
 }
 
-// wholePart splits the keys [from, to) of a tile of n query rows. It returns the end of the part
-// that begins at from, and whether all rows see all of it. Such a part consists of whole steps: it
-// begins at a multiple of step, and ends at one or at the last key. A product takes all keys of a
-// step, so a NaN in a masked key of a step would reach the sum. step is a power of 2.
+// wholePart finds the first part of the keys [from, to) for a tile of n query rows. It returns the
+// end of this part, and whether every row sees every key of it. If so, the part consists of whole
+// steps: it begins at a multiple of step, and ends at a multiple or at the sequence's last key. The
+// reason is that a product takes all keys of a step, so NaN in a masked key would reach the sum.
+// step is a power of 2.
 func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bool) {
 	_, end := s.Keys(row)
 	begin, _ := s.Keys(row + n - 1)
@@ -73,7 +78,8 @@ func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bo
 	return min(to, end), true
 }
 
-// newPage allocates a block of 16-bit keys for copies from pages, or returns nil without paging.
+// newPage allocates room for copies of a block of 16-bit keys from pages. It returns nil if the
+// call has no pages.
 func (j *job) newPage(ws *pool.Arena, keys, dim int) []uint16 {
 	if n := j.pageFloats(keys, dim); n > 0 {
 		return halves(takeWords(ws, n))
@@ -81,7 +87,7 @@ func (j *job) newPage(ws *pool.Arena, keys, dim int) []uint16 {
 	return nil
 }
 
-// pageFloats returns the floats that newPage takes.
+// pageFloats returns the number of floats that newPage allocates.
 func (pl *plan) pageFloats(keys, dim int) int {
 	if pl.p.Page == 0 {
 		return 0

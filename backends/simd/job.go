@@ -12,18 +12,18 @@ import (
 // job is one call in progress, split into items. An item's result does not depend on its worker, so
 // the bits do not depend on the number of workers.
 //
-// Jobs are pooled for their workspace. A job is cleared before it returns.
+// Jobs are pooled for their workspace. release clears a job before it puts the job back.
 type job struct {
 	pool.Queue
 	plan
 	args  *flashkit.Args
 	scale float64 // softmax scale
-	unit  float64 // scale of the scores: scale, or 1 if score features have applied it
+	unit  float64 // factor of a score in the exponent: scale, or 1 if the score features have already applied scale
 	base2 float32 // unit * log2(e)
 
 	run      func(j *job, ws *pool.Arena, item int)
-	others   []otherHeads   // further heads of decode items that take turns, one entry per worker
-	progress []atomic.Int64 // progress of each item that later items wait for
+	others   []otherHeads   // decode: one entry per worker, for the second and later heads of its item
+	progress []atomic.Int64 // for each item, the progress for which later items wait
 
 	pool *pool.Pool
 }
@@ -55,11 +55,11 @@ func (j *job) parallel(ctx context.Context, run func(*job, *pool.Arena, int), wo
 
 func (j *job) Item(ws *pool.Arena, item int) { j.run(j, ws, item) }
 
-// count returns a number of floats as an int, saturated: a call without tensors may describe more
-// than memory holds.
+// count converts a number of floats to an int, at most math.MaxInt/2. A call without tensors may
+// describe a problem larger than memory.
 func count(x float64) int { return int(min(x, math.MaxInt/2)) }
 
-// release returns j to the pool, and the error of ctx.
+// release puts j back into the pool. It returns the error of ctx.
 func (b *Backend) release(ctx context.Context, j *job) error {
 	j.Forget()
 	j.call, j.p, j.args, j.run = nil, flashkit.Problem{}, nil, nil

@@ -37,7 +37,8 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// kernel returns the functions of a kernel. Its cost, memory and run follow from one plan.
+// kernel returns a kernel with its name and functions only. Cost, Needs and Run all begin with
+// plan.
 func (b *Backend) kernel(name string, missing func() string, refuses func(flashkit.Problem) string,
 	plan func(*plan), times func(*plan) [3]timedPhase, run func(context.Context, *job)) flashkit.Kernel {
 	return flashkit.Kernel{
@@ -73,8 +74,8 @@ func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 
 func refusesNothing(flashkit.Problem) string { return "" }
 
-// leaveOut sets the functions of a kernel that this program cannot run: it is for another platform,
-// or a build tag excludes it.
+// leaveOut sets the functions of a kernel that this program cannot run: the kernel is for another
+// platform, or a build tag excludes its assembly.
 func leaveOut(k *flashkit.Kernel) {
 	reason := "requires " + k.Requires
 	if strings.Contains(k.Requires, runtime.GOARCH) {

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// featureScratch is the workspace of the features in a forward pass, for all kernels. It is empty
-// in a plain call.
+// featureScratch is the workspace of the score features in a forward pass, for all kernels with
+// query rows in the lanes. It is empty in a call without features.
 type featureScratch struct {
 	mask     keyMask
 	adjusts  bool // scores differ from scaled dot products
@@ -19,19 +19,20 @@ type featureScratch struct {
 	limit    uint32    // random numbers below it drop a weight
 	lanes    []float32 // lane numbers, for ALiBi
 	numbers  []uint32  // numbers of the tile's rows, for dropout
-	part     int       // keys whose scores are being computed
+	part     int       // number of keys whose scores are being computed
 	bias     []float32 // bias of these keys, [lanes][biasStep], or one row with step 0
 	biasStep int
 	biasBuf  []float32 // a copy of the bias, if needed
 	biasTile []float32 // [biasKeys][lanes]
-	earlier  []float32 // row of O from earlier keys
+	earlier  []float32 // with Carry, a row of O over the earlier keys
 }
 
-// biasKeys is the number of keys whose bias is transposed at a time. They stay in L1.
+// biasKeys is the number of keys whose bias is transposed at a time. The transposed bias stays in
+// L1.
 const biasKeys = 32
 
 // setFeatures allocates the workspace for blocks of the given number of keys. A product takes step
-// keys, all of them or none.
+// keys. It cannot skip some of them.
 func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
@@ -55,7 +56,7 @@ func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step i
 	}
 }
 
-// featureFloats returns the floats that setFeatures takes.
+// featureFloats returns the number of floats that setFeatures allocates.
 func (pl *plan) featureFloats(lanes, keys int) int {
 	n, score := pl.keyMaskFloats(keys), &pl.p.Score
 	if score.ALiBi {
@@ -73,8 +74,9 @@ func (pl *plan) featureFloats(lanes, keys int) int {
 	return n
 }
 
-// beginScores returns where scores tracks the row maximum: x.top, or a scratch row if endScores
-// will change the scores. step is the number of keys per call of scores.
+// beginScores prepares x for the scores of keys. It returns the address where the routine scores
+// tracks the row maxima: x.top, or scratch if endScores will change the scores. step is the number
+// of keys per call of scores.
 func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *float32, step int) {
 	copy(x.top, t.m)
 	x.part = keys
@@ -87,7 +89,8 @@ func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *floa
 	return &x.top[0], keys
 }
 
-// scoreKeys is the number of keys whose dot products become scores while they are in L1.
+// scoreKeys is the number of keys per call of scores if features adjust the scores. The dot
+// products of this number of keys stay in L1 until they are adjusted.
 const scoreKeys = 64
 
 // endScores turns the dot products of keys [from+i, from+i+n) into scores and raises the row
@@ -137,8 +140,8 @@ func (j *job) slope(s *seqTile) float32 {
 	return slopeOf(j.args, s.b, s.h)
 }
 
-// biasOf returns the bias of n rows from row on and of keys from key on: its offset, its rows (1 if
-// all query rows share one) and their distance.
+// biasOf returns the bias of n rows from row on and of keys from key on: the offset of the first
+// element, the number of rows (1 if all query rows share one), and the distance between rows.
 func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	b := &j.args.Bias
 	at = b.Repeated(s.b, s.h, row) + key
@@ -167,8 +170,8 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	}
 }
 
-// loadBias sets x.bias to the bias of keys. It copies 16-bit elements, and rows that whole blocks
-// of the transposition would overrun.
+// loadBias sets x.bias to the bias of the given keys. It reads the tensor in place, or copies to
+// x.biasBuf. It copies 16-bit elements, and rows beyond which whole blocks of transpose would read.
 func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -186,11 +189,12 @@ func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, key
 // blocks rounds n up to whole blocks of transpose.
 func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.block }
 
-// biasStep is the distance between rows of copied bias. It is no power of two: such rows would
-// share cache lines.
+// biasStep is the distance between rows of copied bias. It is no power of two, since rows at such a
+// distance would compete for the same cache sets.
 func biasStep(keys int) int { return keys + 16 }
 
-// drop zeroes dropped weights, after they have been summed.
+// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes
+// them.
 func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return
@@ -200,7 +204,7 @@ func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys in
 	isa.dropWeights(&x.s[0], keys, o.Key+from, &x.numbers[0], uint32(o.Head+t.seq.h), uint32(o.Batch+t.seq.b), j.args.Seed, x.limit)
 }
 
-// numberRows sets x.numbers to the row numbers that dropout hashes.
+// numberRows sets x.numbers to the row numbers that enter dropout's random numbers.
 func (isa *laneRoutines) numberRows(j *job, t *laneTile, x *laneScratch) {
 	for i := range x.numbers {
 		x.numbers[i] = uint32(j.args.Origin.Row + t.from + i)

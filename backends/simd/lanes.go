@@ -9,16 +9,17 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// laneRoutines holds the routines of an instruction set for kernels with query rows in the lanes of two
-// or four vectors. The declarations document the routines.
+// laneRoutines holds an instruction set's routines for kernels that keep query rows, or keys in a
+// backward pass, in the lanes of two or four vectors. The declarations of the assembly functions
+// document them.
 //
-// Arguments of routines escape, as calls go through variables: pass workspace or the caller's
-// memory.
+// Calls go through variables, so pointer arguments escape to the heap. To avoid allocations, pass
+// pointers into workspace or into the caller's memory.
 type laneRoutines struct {
 	keys         int  // keys of a block of a forward pass
-	checksFinite bool // without opmasks, addValues checks V for NaN and infinity under masks
+	checksFinite bool // the instruction set has no opmasks: addValues with masks checks V for NaN and infinity
 	fwdPace      pace
-	shortPace    pace // of a forward pass by attendTile
+	shortPace    pace // of a forward pass whose tiles attendTile computes
 	bwdPace      pace
 
 	convertRoutines
@@ -63,17 +64,18 @@ type (
 )
 
 const (
-	tileStep  = 32  // rows or columns per product of tiles
-	tileBlock = 256 // keys of a block of a forward pass with tiles, the largest block of all
+	tileStep  = 32  // rows or columns in a product of AMX tiles
+	tileBlock = 256 // keys of a block in the AMX forward pass for bf16; no other kernel's block is larger
 )
 
-// upToTiles rounds up to whole steps.
+// upToTiles rounds n up to a multiple of tileStep.
 func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 
-// pad rounds a head dim up to whole vectors and whole blocks.
+// pad rounds a head dim up to a multiple of 16: to whole vectors and whole blocks of transpose in
+// every instruction set.
 func pad(dim int) int { return (dim + 15) &^ 15 }
 
-// laneMask returns bits [from, to) within [0, n).
+// laneMask returns a mask in which bits [from, to) are set, clipped to [0, n).
 func laneMask(from, to, n int) uint32 {
 	from, to = max(from, 0), min(to, n)
 	if from >= to {
@@ -88,14 +90,14 @@ func takeInts(ws *pool.Arena, n int) []int {
 	return unsafe.Slice((*int)(unsafe.Pointer(&ws.Take(2 * n)[0])), n)
 }
 
-// asWords returns the memory of floats as words.
+// asWords returns the memory of x as 32-bit words.
 func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }
 
-// ones are neutral factors for up to 32 lanes.
+// ones are factors of 1 for up to 32 lanes.
 var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
-// nonFinite reports whether x, [dim][lanes], may hold NaN or infinity: whether a lane's sum of squares
-// does.
+// nonFinite reports whether x, [dim][lanes], may hold NaN or infinity. It tests the sum of squares
+// of each lane, which may also overflow if all elements are finite. sums is scratch.
 func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 	isa.dots(&sums[0], &x[0], &x[0], dim)
 	for _, sum := range sums {
@@ -106,7 +108,7 @@ func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 	return false
 }
 
-// doubles returns workspace as float64, from the first aligned element on.
+// doubles returns the memory of x as float64, from the first multiple of 8 bytes on.
 func doubles(x []float32) []float64 {
 	if uintptr(unsafe.Pointer(&x[0]))%8 != 0 {
 		x = x[1:]

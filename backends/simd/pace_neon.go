@@ -13,7 +13,7 @@ const (
 	appleClock    = 3.5
 )
 
-// Paces in cycles.
+// Paces of the kernels, in cycles instead of nanoseconds.
 var (
 	fwdCycles    = pace{start: 4000, flop: .033, pair: 1.4, element: .6, widen: .6, pack: .4, feature: 1.5}
 	bwdCycles    = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
@@ -25,7 +25,7 @@ var (
 )
 
 // neonPace converts cycles to nanoseconds at the typical clock of the operating system's machines.
-// The factor of features stays.
+// The factor of features has no unit and stays.
 func neonPace(cycles pace) pace {
 	clock := neoverseClock
 	if runtime.GOOS == "darwin" {

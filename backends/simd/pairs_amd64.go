@@ -10,10 +10,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Shared code of the AVX512-BF16 kernels. They multiply pairs of bf16: 32-bit words with the first
-// element in the low half. A pair is two neighbors of a row, or two rows of a column.
+// This file is shared by the AVX512-BF16 kernels, which multiply pairs of bf16. A pair is a 32-bit
+// word with the first element in the low half. Its elements are neighbors in a row, or neighbors in
+// a column.
 
-// pairLanes is the query rows of a tile, the lanes of avx512Lanes.
+// pairLanes is the number of query rows of a tile, equal to the lanes of avx512Lanes.
 const pairLanes = 32
 
 func fitsAVX512BF16(p flashkit.Problem) string { return fitsPairs(avx512bf16, p) }
@@ -22,27 +23,28 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, t.refuses(p))
 }
 
-// Paces of a processor whose bf16 pair products are no faster than float32.
+// Paces of the AVX512-BF16 kernels on a processor whose bf16 pair products are no faster than
+// float32.
 var (
 	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 
-// pairPace returns c with products at this processor's rate.
+// pairPace returns pace c, measured at pairRate 1, for this processor's pairRate.
 func pairPace(c pace) pace {
 	c.flop /= pairRate()
 	return c
 }
 
-// pairRate is this processor's rate of bf16 pair products relative to float32: 2, 1 or a half; no
-// feature flag tells. It is measured once, in tens of microseconds, and rounded to be the same in
-// every process.
+// pairRate is this processor's rate of bf16 pair products relative to float32: 2, 1 or 1/2. No CPU
+// feature flag tells the rate, so it is measured once, in tens of microseconds. Rounding gives
+// every process the same rate.
 var pairRate = sync.OnceValue(func() float64 {
 	if !avx512bf16.has {
 		return 1
 	}
 	const rounds, tries = 256, 8
-	rate := func(l peakLoop) float64 { // of this core alone; peakLoop.rate takes all cores and more time
+	rate := func(l peakLoop) float64 { // of this core alone; peakLoop.rate uses all cores and takes longer
 		best := time.Hour
 		for range tries {
 			start := time.Now()
@@ -55,15 +57,16 @@ var pairRate = sync.OnceValue(func() float64 {
 	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
 })
 
-// pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t; further lanes and
-// columns are 0. buf has the size of dst.
+// pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t. Lanes from n on,
+// and columns beyond the dim, are 0. buf is scratch of the size of dst.
 func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rows, step := tileRows(t, b, h, from, n, halves(buf))
 	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
 }
 
 // transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for words pairs of n rows,
-// step elements apart. It rounds words and n up to 16, and reads the rows to there.
+// step elements apart. It rounds words and n up to multiples of 16, and also reads the elements up
+// to there.
 func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n int) {
 	for c := 0; c < words; c += 16 {
 		for r := 0; r < n; r += 16 {
@@ -77,7 +80,7 @@ func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rowsOf(t, b, h, from, n).pair(dst)
 }
 
-// pair is pairRows of x.
+// pair is pairRows for the rows of x.
 func (x halfRows) pair(dst []uint32) {
 	if x.n > 1 {
 		pairRowsAVX512BF16(&dst[0], &x.rows[0], x.step, x.dim, x.n/2)
@@ -89,8 +92,8 @@ func (x halfRows) pair(dst []uint32) {
 	}
 }
 
-// tileRows returns n rows of t, from row r on, padded with 0 to whole steps. It copies them to buf
-// only to pad them.
+// tileRows returns n rows of t from row r on. Rows and dim are padded with 0 to multiples of
+// tileStep. tileRows copies the rows to buf only if they need padding.
 func tileRows(t *flashkit.Tensor, b, h, r, n int, buf []uint16) (rows []uint16, step int) {
 	dim := t.Shape()[3]
 	if dim%tileStep == 0 && n%tileStep == 0 {

@@ -11,11 +11,11 @@ import (
 )
 
 // Peak measures the CPU's peak rate of multiply-adds, in FLOP/s, on GOMAXPROCS cores, with operands
-// in registers and the kernels' instructions for t. It returns the best of several tries, which
-// take some tenths of a second, and the name of the instructions.
+// in registers and the kernels' instructions for t. It returns the best rate of several tries, and
+// the name of the instructions. The tries together take some tenths of a second.
 //
-// On arm64 they are float32 FMLA for every type. A kernel that multiplies bf16 by BFMMLA may exceed
-// that rate.
+// On arm64 the instructions are float32 FMLA for every type. A kernel that multiplies bf16 by
+// BFMMLA may exceed that rate.
 func Peak(t flashkit.DType) (rate float64, instructions string) {
 	const tries = 32
 	for _, l := range peakLoops(t) {
@@ -35,8 +35,8 @@ type peakLoop struct {
 	flops float64 // of a round
 }
 
-// rate measures FLOP/s on all cores. It repeats a measurement of some milliseconds the given number
-// of times.
+// rate returns the FLOP/s of l on all cores, averaged over the given number of measurements of some
+// milliseconds.
 func (l peakLoop) rate(times int) float64 {
 	const rounds = 1 << 14
 	start := time.Now()
@@ -46,7 +46,7 @@ func (l peakLoop) rate(times int) float64 {
 	return l.flops * rounds * chunks * float64(times*workers.Procs()) / time.Since(start).Seconds()
 }
 
-// portableLoop is compiled Go, for CPUs without assembly.
+// portableLoop is the loop in Go, for builds and CPUs without assembly.
 var portableLoop = peakLoop{"scalar", portablePeak, 16}
 
 func portablePeak(n int) {
@@ -59,8 +59,8 @@ func portablePeak(n int) {
 	runtime.KeepAlive(x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7)
 }
 
-// chunks is the number of calls per core. Cores take them one by one, so a core that the machine
-// lends to others does not delay the rest.
+// chunks is the number of calls of a loop per core. Goroutines take the calls one by one, so a core
+// that also runs other processes does not delay the rest.
 const chunks = 64
 
 // onAll calls f chunks times for each core.

@@ -29,10 +29,10 @@ func peakLoops(t flashkit.DType) (loops []peakLoop) {
 	return append(loops, portableLoop)
 }
 
-const tilePeakFLOP = 8192 // of a round: about as long as a round of the other loops
+const tilePeakFLOP = 8192 // floating point operations of a round, which takes about as long as a round of the other loops
 
-// tilePeak runs n rounds of tile products. Operands are not zero, since kernels are slower on other
-// numbers.
+// tilePeak runs n rounds of tile products. Operands are not zero, because products of zeros may be
+// faster than a kernel's products.
 func tilePeak(n int) {
 	var tiles [32 * 32]uint16
 	for i := range tiles {

@@ -9,19 +9,19 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// plan splits a call into items, from the call and its number of workers. A kernel's Run, Cost and
-// Needs make the same plan; only Run fills its tables.
+// plan is the partition of a call into items. It depends on the call and the number of workers. A
+// kernel's Run, Cost and Needs make the same plan, but only Run fills the tables byRow and byKey.
 type plan struct {
 	call    *flashkit.Call
-	p       flashkit.Problem // of the call
+	p       flashkit.Problem // problem of the call
 	workers int              // goroutines that the call may use
-	ragged  bool             // sequences differ in length
+	ragged  bool             // the call gives lengths or starts of sequences
 
 	byRow, byKey items.Table
-	work         [2]pool.Phase // forward: query rows. Backward: tiles of query rows, blocks of keys. Decode: chunks, rows to merge
+	work         [2]pool.Phase // items of each phase. Forward: query rows. Backward: tiles of query rows, then blocks of keys. Decode: chunks, then rows to merge
 	shared       int           // floats of workspace that the workers share
 	tables       int           // tables that Run fills
-	rows         int           // query rows of an item, or of a tile backward
+	rows         int           // query rows of an item; in a backward pass, of a tile
 
 	forwardPlan
 	backwardPlan
@@ -31,32 +31,32 @@ type plan struct {
 
 // forwardPlan is the plan of kernels with query rows in lanes.
 type forwardPlan struct {
-	tilesPerItem int // query tiles, of one head
-	headsPerItem int // query heads, of one tile each if they are several
-	turns        int // items of neighboring heads that take turns, tile by tile
+	tilesPerItem int // tiles of query rows, all of one head
+	headsPerItem int // query heads; if more than one, each has a single tile
+	turns        int // neighboring heads whose items alternate, tile by tile
 }
 
 // backwardPlan is the plan of kernels with keys in lanes.
 type backwardPlan struct {
 	keys     int // keys of an item
-	dqRows   int // rows of a workspace sum of dQ
-	chains   int // chains of key blocks, each with its own sum of dQ
+	dqRows   int // rows of one tile's sum of dQ in workspace
+	chains   int // chains of key blocks per head; each chain has its own sum of dQ
 	counters int // progress counters of items
 }
 
 // portablePlan is the plan of the portable kernels.
 type portablePlan struct {
-	n, m       int // rows and keys of the longest sequence
-	rows, keys int // of the largest tile
+	n, m       int // most query rows, and most keys, of any sequence
+	rows, keys int // query rows and keys of the largest tile
 
-	// Items of a backward pass: tiles of query rows, of keys, of a repeated DBias, and heads of
-	// DSink.
+	// Numbers of items of a backward pass: tiles of query rows, tiles of keys, tiles of a repeated
+	// DBias, and heads of DSink.
 	queryItems, keyItems, biasItems, sinkItems int
 
-	ownBias bool // an item of query rows writes their rows of DBias, padding included
+	ownBias bool // an item of query rows writes its own rows of DBias, padding included
 }
 
-// reset makes pl the plan of a call. Its tables keep their memory.
+// reset makes pl the plan of a call. The tables keep their memory.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.rows = [2]pool.Phase{}, 0, 1, 0
@@ -64,7 +64,7 @@ func (pl *plan) reset(c *flashkit.Call) {
 	pl.decode.decodeShape = decodeShape{}
 }
 
-// planned returns the plan of a call for Cost or Needs, which must call forget.
+// planned returns the plan of a call for Cost or Needs. The caller must call forget in the end.
 func planned(c *flashkit.Call, make func(*plan)) *plan {
 	pl := plans.Get().(*plan)
 	pl.reset(c)
@@ -90,11 +90,11 @@ func (pl *plan) memory() float64 {
 // plans pools plans, so that Cost and Needs do not allocate.
 var plans = sync.Pool{New: func() any { return new(plan) }}
 
-// headGroups returns the groups of headsPerItem heads in a sequence.
+// headGroups returns the number of groups of headsPerItem heads in a sequence.
 func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
 
-// cutRows fills the table of query rows. The last rows come first: under a causal mask they see the
-// most keys.
+// cutRows fills the table of query rows. Items of the last rows come first, because these rows see
+// the most keys under a causal mask.
 func (pl *plan) cutRows() {
 	pl.cutTiles(&pl.byRow, true, pl.rows, items.Order{Heads: pl.headGroups(), Turns: pl.turns, LongestFirst: true, LastFirst: true})
 }
@@ -104,12 +104,12 @@ type biasKind int
 
 const (
 	noBias   biasKind = iota // DBias is not requested
-	ownBias                  // each pair has its own
-	pairBias                 // sequences or heads share one per pair
-	rowBias                  // all query rows share one
+	ownBias                  // each pair has its own element
+	pairBias                 // sequences or heads share elements, but query rows do not
+	rowBias                  // all query rows share the element of a key
 )
 
-// biasKind returns the kind of the call's DBias: noBias without arguments.
+// biasKind returns the kind of the call's DBias, or noBias if the call has no arguments.
 func (pl *plan) biasKind() biasKind {
 	if pl.call.Args == nil || !pl.p.Score.Bias || pl.call.Args.DBias.IsZero() {
 		return noBias
@@ -123,8 +123,8 @@ func (pl *plan) biasKind() biasKind {
 	return pairBias
 }
 
-// equalLengths reports whether the call gives no lengths or starts of sequences. Then no array
-// bounds the batch: do not loop over it.
+// equalLengths reports whether the call has neither lengths nor starts of sequences. The batch size
+// of such a call may be huge, since no array backs it: do not loop over the batch.
 func equalLengths(c *flashkit.Call) bool {
 	if c.Args == nil || c.Args.Seqs == nil {
 		return true

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// Shared code of the float32 kernels on AMX. A float32 is the sum of three bf16, its planes. An
-// operand of a product is three planes of bf16, some words apart.
+// This file is shared by the float32 kernels on AMX. They split a float32 into the sum of three
+// bf16. An operand of a product is three planes: plane i holds the i-th bf16 of each element.
 //
 // An outlier is NaN, infinite, or so large that a partial product could overflow though the sum
 // does not. Outliers are packed as 0 and added separately, in float32, for the rows that see them.
@@ -24,7 +24,7 @@ const (
 // planeOf returns the distance between planes of n words.
 func planeOf(n int) int { return n + planePad }
 
-// planeWords returns the words of rows in planes, in any layout.
+// planeWords returns the words of three planes of rows of dim elements, in any layout.
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
@@ -44,11 +44,12 @@ type tensorRows struct {
 	t        *flashkit.Tensor
 	b, h, at int
 	n        int
-	outliers bool           // some may be outliers
-	pages    *flashkit.Call // set for keys of sequence b in pages
+	outliers bool           // some elements may be outliers
+	pages    *flashkit.Call // the call, if the rows are keys of sequence b in pages; else nil
 }
 
-// run returns the offset of row r, and the number of rows from there on at constant distance.
+// run returns the offset of row r, and the number of rows from r on that are at a constant distance
+// in memory.
 func (x *tensorRows) run(r int) (at, n int) {
 	if x.pages == nil {
 		return x.t.Offset(x.b, x.h, x.at+r), x.n - r
@@ -69,7 +70,7 @@ func (x *tensorRows) element(r, c int) float32 {
 	return y[0]
 }
 
-// eachOutlier calls f for the outliers. row has room for one row.
+// eachOutlier calls f for each outlier. row is scratch for one row.
 func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
 	if !x.outliers {
 		return
@@ -86,8 +87,8 @@ func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
 	}
 }
 
-// addOutlierDots adds to s[r][i] the outliers' share of the dot product of row r of a and row i of b.
-// b is in the lanes.
+// addOutlierDots adds to s[r][i] the products with an outlier in the dot product of row r of a and
+// row i of b. The rows of b are in the lanes. row is scratch for one row.
 func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
 	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range b.n {
@@ -103,8 +104,9 @@ func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
 	})
 }
 
-// addOutlierSums adds to sum[c][i] the outliers' share of the product of a, transposed, and weights,
-// planes of pairs [n/2][lanes]. It adds only where bit i of the row's mask is set.
+// addOutlierSums adds to sum[c][i] the outliers in column c of a, each times its row's weight for
+// lane i. weights is planes of [n/2][lanes] pairs. Row r adds to lane i only if bit i of masks[r]
+// is set. row is scratch for one row.
 func addOutlierSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
 	w := halves(weights)
 	a.eachOutlier(row, func(r, c int, y float32) {
@@ -116,7 +118,7 @@ func addOutlierSums(sum []float32, a *tensorRows, weights []uint32, plane int, m
 	})
 }
 
-// planeSum returns the float32 at index at of planes of bf16.
+// planeSum returns the float32 whose three bf16 are at index at of the planes of x.
 func planeSum(x []uint16, plane, at int) float32 {
 	return half.FromBF16(x[at]) + half.FromBF16(x[plane+at]) + half.FromBF16(x[2*plane+at])
 }
@@ -136,12 +138,13 @@ func newPlaneRows(ws *pool.Arena, dim, size int) planeRows {
 // plane returns the words between planes.
 func (x *planeRows) plane() int { return planeOf(x.size * x.step / 2) }
 
-// load packs n rows of t, padded with 0 to whole steps. row has room for one row.
+// load splits n rows of t from row r on into planes. It pads rows and dim with 0 to multiples of
+// tileStep. row is scratch for one row.
 func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
 	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
 }
 
-// loadKeys is load of keys of a sequence, paged or not.
+// loadKeys is load for n keys of a sequence from key k on, in pages or not.
 func (x *planeRows) loadKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, row []float32) {
 	if j.p.Page == 0 {
 		x.load(t, s.KVBatch, s.g, s.K0+k, n, row)
@@ -189,8 +192,8 @@ func (x *planeRows) toPairs(dst []uint32, plane int) {
 	}
 }
 
-// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf has room for one
-// plane.
+// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf is scratch for
+// one plane.
 func (x *planeRows) toColumns(dst, buf []uint32) {
 	for i := range planes {
 		pairRowsAVX512BF16(&buf[0], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)

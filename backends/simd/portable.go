@@ -2,8 +2,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// The portable kernels work on tiles of up to tileQ query rows and tileK keys. They fit in L1 at
-// common head dims, yet many rows share the widening of a 16-bit key tile.
+// The portable kernels work on tiles of up to tileQ query rows and tileK keys. Such tiles fit in L1
+// at common head dims, and up to 64 query rows share the widening of a 16-bit key tile.
 const (
 	tileQ = 64
 	tileK = 64
@@ -12,7 +12,7 @@ const (
 // ceilDiv returns the number of tiles of size that cover n rows.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// everyKey lists the keys of a tile.
+// everyKey lists the indices of all keys of a tile: 0, 1, 2 and so on.
 var everyKey = func() (at [tileK]int) {
 	for i := range at {
 		at[i] = i
@@ -20,18 +20,19 @@ var everyKey = func() (at [tileK]int) {
 	return at
 }()
 
-// portableRun is the keys, or query rows, of a run. Each run has its own sum, as one sum of many
-// keys loses digits.
+// portableRun is the number of keys, or query rows, of a run. Each run has its own sum, because one
+// float32 sum over many keys loses digits.
 const portableRun = 4 * tileK
 
-// twoSums returns two zero sums: of the current run and of past runs.
+// twoSums returns two zeroed sums of n floats: one for the current run, one for all earlier runs.
 func twoSums(ws *pool.Arena, n int) (run, past []float32) {
 	x := ws.Take(2 * n)
 	clear(x)
 	return x[:n], x[n:]
 }
 
-// addRun adds the sum of a run to the past runs' and clears it.
+// addRun adds run, the sum of the current run, to sum, the sum of the earlier runs. It then clears
+// run.
 func addRun(sum, run []float32) {
 	run = run[:len(sum)]
 	for i, x := range run {

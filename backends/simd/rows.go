@@ -5,8 +5,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// view returns n rows of head h of batch b of t, from row r on, as float32, and the distance
-// between them. It reads float32 rows in place and widens 16-bit rows into buf.
+// view returns n rows of head h of batch b of t, from row r on, as float32. step is the distance
+// between rows, in elements. It reads float32 rows in place and widens 16-bit rows into buf.
 func view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if n == 0 {
 		return nil, 0
@@ -30,7 +30,7 @@ func rowStep(t *flashkit.Tensor) int {
 	return t.Strides()[2]
 }
 
-// load widens the row of t at offset from.
+// load sets dst to the elements of t from offset from on, widened to float32.
 func load(dst []float32, t *flashkit.Tensor, from int) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -46,7 +46,7 @@ func load(dst []float32, t *flashkit.Tensor, from int) {
 	}
 }
 
-// store rounds src into the row of t at offset to.
+// store writes src to t from offset to on, rounded to t's type.
 func store(t *flashkit.Tensor, to int, src []float32) {
 	switch t.DType() {
 	case flashkit.Float32:

@@ -9,14 +9,14 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// A float32 sum of many keys loses digits: the larger the sum, the coarser its rounding. Hence
-// three levels: registers sum a block of keys from zero, a run sums its blocks, and a long row sums
-// its runs. The error grows with the square root of the number of blocks in a run, or of runs, not
-// with the number of keys.
+// A float32 sum over many keys loses digits: the larger the sum, the coarser its rounding. Hence
+// sums have three levels. Registers sum the keys of a block, starting at zero. A run sums blocks,
+// and a long row sums runs. The error grows with the square root of the number of blocks in a run,
+// or of runs, not with the number of keys.
 //
 // Runs begin at multiples of their length, independent of a tile's first key.
 
-// keySum is O and l, not yet divided, over all keys so far or over a run.
+// keySum is O, not yet divided by l, and l. Both are sums over a run or over all keys so far.
 type keySum struct {
 	all   []float32 // o, then l
 	o     []float32 // [vdim][lanes]
@@ -29,14 +29,16 @@ func newKeySum(ws *pool.Arena, lanes, vdim int) keySum {
 	return keySum{all: x, o: x[:vdim*lanes], l: x[vdim*lanes:]}
 }
 
-// flushRun ends the tile's run if a run begins at key k, the first of a block.
+// flushRun ends the tile's current run if the next run begins at key k. k is the first key of a
+// block.
 func (isa *laneRoutines) flushRun(j *job, t *laneTile, factors []float32, k int) {
 	if t.run > 0 && k%t.run == 0 {
 		isa.endRun(j, t, factors)
 	}
 }
 
-// endRun adds the current run, unless empty, to the past ones.
+// endRun adds the sums of the current run to t.past, the sums of the earlier runs, and empties the
+// current run. It does nothing if the current run is empty. factors is scratch.
 func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	if !t.begun {
 		return
@@ -57,7 +59,8 @@ func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	clear(t.l)
 }
 
-// endKeys leaves O and l of all keys in t.
+// endKeys adds the current run to the earlier runs, if there are any. t.o and t.l then hold the
+// sums over all keys. O is 0 if the tile has seen no key. factors is scratch.
 func (isa *laneRoutines) endKeys(j *job, t *laneTile, factors []float32) {
 	if t.past.begun {
 		isa.endRun(j, t, factors)
@@ -68,8 +71,8 @@ func (isa *laneRoutines) endKeys(j *job, t *laneTile, factors []float32) {
 	}
 }
 
-// begin sets the empty tile t to n query rows that have seen no key. Its O has vdim rows and is not
-// set; the caller sets Q. block is the number of keys of a block.
+// begin initializes the empty tile t for n query rows of seq, from row from on. It allocates O with
+// vdim rows but does not set O. The caller must set Q. block is the number of keys of a block.
 func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneRoutines, seq *seqTile, from, n, vdim, block int) {
 	t.seq, t.from, t.n, t.run = *seq, from, n, j.runKeys(block)
 	t.keySum, t.m = newKeySum(ws, isa.lanes, vdim), ws.Take(isa.lanes)
@@ -82,15 +85,16 @@ func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneRoutines, seq *seqTile
 	}
 }
 
-// gradSum is dK and dV of an item's keys over the current run of rows.
+// gradSum is dK and dV of an item's keys, summed over the current run of query rows.
 type gradSum struct {
 	all    []float32 // dk, then dv
 	dk, dv []float32
-	past   []float32 // dk and dv of past runs; nil if there is one run
+	past   []float32 // dk and dv summed over the earlier runs; nil if there is one run
 	run    int
 }
 
-// newGradSum returns a zero sum with dim+vdim elements per key, for n query rows.
+// newGradSum returns a zeroed sum for the keys of an item, with dim elements of dK and vdim
+// elements of dV per key. The item adds n query rows per head.
 func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
 	x := ws.Take(j.keys * (dim + vdim))
 	clear(x)
@@ -102,7 +106,8 @@ func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
 	return s
 }
 
-// flushRowRun ends the current run if row, counted over all heads, belongs to another.
+// flushRowRun ends the current run if row belongs to another run: it adds s.all to s.past and
+// clears s.all. row is counted over all heads.
 func (isa *laneRoutines) flushRowRun(s *gradSum, row int) {
 	if run := row / gradRun; s.past != nil && run != s.run {
 		isa.addSum(&s.past[0], &s.all[0], len(s.all)/isa.lanes, &ones[0])
@@ -111,7 +116,7 @@ func (isa *laneRoutines) flushRowRun(s *gradSum, row int) {
 	}
 }
 
-// endRows leaves dK and dV of all rows in s.all.
+// endRows adds the earlier runs to s.all, which then holds dK and dV summed over all rows.
 func (isa *laneRoutines) endRows(s *gradSum) {
 	if s.past != nil {
 		isa.addSum(&s.all[0], &s.past[0], len(s.all)/isa.lanes, &ones[0])

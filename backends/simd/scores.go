@@ -28,7 +28,7 @@ type scorer struct {
 	b, h     int
 	diagonal int
 	slope    float64
-	row      int // of the sequence
+	row      int // number of the row in the sequence
 	bias     int // offset of the row's biases
 	mask     []bool
 
@@ -108,8 +108,8 @@ func (x *scorer) seen(buf *[tileK]int, k0, lo, hi int) []int {
 	return buf[:n]
 }
 
-// scores returns the scores of keys, from their dot products with the row. They are valid until the
-// next call.
+// scores returns the scores of keys, from their dot products with the row. The result is valid
+// until the next call.
 func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 	s := x.s[:len(dots)]
 	for c, d := range dots {
@@ -143,7 +143,7 @@ func (x *scorer) uncapped(ds []float32) []float32 {
 	return ds
 }
 
-// addBias adds the biases of keys, which begin at element at.
+// addBias adds the biases of keys to s. Key 0 has its bias at element at.
 func (x *scorer) addBias(s []float64, at int, keys []int) {
 	switch t := &x.args.Bias; t.DType() {
 	case flashkit.Float32:
@@ -164,8 +164,8 @@ func (x *scorer) addBias(s []float64, at int, keys []int) {
 	}
 }
 
-// dropout returns the factors of the keys' weights: 0 or keep, or 1 without dropout. They are valid
-// until the next call.
+// dropout returns the factors of the keys' weights: 0 or keep, or 1 without dropout. The result is
+// valid until the next call.
 func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	z := x.z[:len(keys)]
 	if x.score.Dropout == 0 {
@@ -173,7 +173,7 @@ func (x *scorer) dropout(k0 int, keys []int) []float32 {
 	}
 	seed, o := philox.Key(x.args.Seed), &x.args.Origin
 	var words [4]uint32
-	block := -1 // eight keys that share a counter
+	block := -1 // number of the eight keys that share a Philox counter
 	for c, key := range keys {
 		key += k0 + o.Key
 		if key>>3 != block {
@@ -208,7 +208,8 @@ func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
 	x.v, x.vStep = j.viewPages(&j.args.V, b, g, k0, n, x.vBuf)
 }
 
-// viewPages is view of keys in pages. It reads float32 rows of one page in place.
+// viewPages is view for n keys of a sequence in pages, from key k0 on. It reads float32 rows in
+// place if one page holds all of them.
 func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (rows []float32, step int) {
 	dim, step := t.Shape()[3], rowStep(t)
 	for i := 0; i < n; {

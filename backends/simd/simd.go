@@ -12,10 +12,10 @@ import (
 )
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call uses up to GOMAXPROCS
-// goroutines, or the limit of Workers or Args.Workers: the caller's and helpers. All backends of
-// the process share the helpers, which sleep between calls.
+// goroutines, or the limit of Workers or Args.Workers. They are the caller's goroutine and helpers.
+// All backends of the process share the helpers, which sleep between calls.
 type Backend struct {
-	last atomic.Pointer[job] // of the last call: the next one reuses its workspace
+	last atomic.Pointer[job] // job of the last call, whose workspace the next call reuses
 	jobs sync.Pool           // *job, of concurrent calls
 	pool *pool.Pool
 
@@ -44,7 +44,7 @@ func New(opts ...Option) *Backend {
 func (b *Backend) Name() string { return "simd" }
 
 // Close stops the helpers that no other backend needs. Calls in progress finish; later calls run on
-// the caller's goroutine alone. A backend that is collected needs no Close.
+// the caller's goroutine alone. A backend that the garbage collector frees needs no Close.
 func (b *Backend) Close() error {
 	b.pool.Close()
 	b.last.Store(nil)
@@ -53,9 +53,9 @@ func (b *Backend) Close() error {
 
 // Poison fills the workspace of all later calls with NaN, at the start of each call and item.
 // Package conformance uses it, see conformance.Poisoner, to find kernels that read stale workspace.
-// Results keep their bits, and calls get slower.
+// Results do not change, but calls get slower.
 func (b *Backend) Poison() { b.poisoned.Store(true) }
 
-// BatchInvariant returns true: a sequence has the same bits alone as in any batch. See
-// conformance.BatchInvariant.
+// BatchInvariant returns true: the results of a sequence have the same bits alone and in any batch.
+// See conformance.BatchInvariant.
 func (b *Backend) BatchInvariant() bool { return true }

@@ -11,10 +11,10 @@ import (
 // tier is a set of instructions that a kernel needs.
 type tier struct {
 	has  bool   // the CPU has them, and the OS saves their registers
-	lack string // the reason for Fits otherwise
+	lack string // the reason to refuse a call if the CPU or the OS lacks them
 }
 
-// newTier returns a tier with its common name.
+// newTier returns the tier of the instructions called name.
 func newTier(name string, has bool) tier {
 	return tier{has, "requires " + name}
 }
@@ -27,7 +27,8 @@ func (t tier) refuses(p flashkit.Problem) string {
 	return t.missing()
 }
 
-// refusesAllBut returns reason, or the refusal of types other than only.
+// refusesAllBut returns reason if it is not empty. Otherwise it refuses every p whose type is not
+// only.
 func refusesAllBut(only flashkit.DType, p flashkit.Problem, reason string) string {
 	if reason == "" && p.DType != only {
 		return fmt.Sprintf("supports %v only", only)

@@ -26,7 +26,8 @@ func (pl *plan) tableBytes() float64 {
 	return float64(pl.tables) * float64(pl.sequences()) * float64(unsafe.Sizeof(items.Span{}))
 }
 
-// sequences returns the number of sequences with a span: 1 if lengths are equal.
+// sequences returns the number of sequences that have their own span in a table. It is 1 if all
+// lengths are equal, since one span then serves all sequences.
 func (pl *plan) sequences() int {
 	if pl.ragged {
 		return pl.p.Batch
@@ -42,8 +43,8 @@ func (pl *plan) alike() int {
 	return pl.p.Batch
 }
 
-// side returns the query rows, or keys, of sequence b, the rows that its tensors have room for, and
-// the length of the other side.
+// side returns n, the query rows or keys of sequence b. room is the number of rows that the tensors
+// have for them, and other is the length of the other side.
 func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	q, kv := pl.p.QLen, pl.p.KVLen
 	if pl.ragged {
@@ -56,7 +57,8 @@ func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	return kv, pl.keyRoom(kv), q
 }
 
-// rowRoom returns the rows of the tensors for a sequence of n query rows.
+// rowRoom returns the number of rows, padding included, that the tensors have for a sequence of n
+// query rows.
 func (pl *plan) rowRoom(n int) int {
 	if pl.call.Traits.PackedQ && !pl.portable.ownBias {
 		return n
@@ -64,7 +66,8 @@ func (pl *plan) rowRoom(n int) int {
 	return pl.p.QLen
 }
 
-// keyRoom returns the rows of the tensors for a sequence of n keys.
+// keyRoom returns the number of rows, padding included, that the tensors have for a sequence of n
+// keys.
 func (pl *plan) keyRoom(n int) int {
 	if pl.call.Traits.PackedKV {
 		return n
@@ -72,8 +75,8 @@ func (pl *plan) keyRoom(n int) int {
 	return pl.p.KVLen
 }
 
-// tilesOf returns the tiles of n rows: at least one if tensors have room for rows, as that tile
-// clears the padding.
+// tilesOf returns the number of tiles of n rows. A sequence without rows has one tile if the
+// tensors have room for rows, because this tile clears the padding.
 func tilesOf(n, room, size int) int {
 	if n == 0 && room > 0 {
 		return 1
@@ -98,13 +101,14 @@ func (pl *plan) sideTiles(size int, rows bool) int {
 // tensors are padding.
 type seqTile struct {
 	flashkit.Seq
-	b, h, g       int // h is the query head
+	b, h, g       int // sequence, query head, KV head
 	from, to, end int
 }
 
 func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
 
-// setRows sets t to up to n query rows. The last tile includes the padding.
+// setRows sets t to up to n query rows from row from on. The tile with the last row also gets the
+// padding.
 func (t *seqTile) setRows(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.N))
 	if t.end = t.to; t.to == t.N {
@@ -112,7 +116,8 @@ func (t *seqTile) setRows(pl *plan, from, n int) {
 	}
 }
 
-// setKeys sets t to up to n keys. The last tile includes the padding.
+// setKeys sets t to up to n keys from key from on. The tile with the last key also gets the
+// padding.
 func (t *seqTile) setKeys(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.M))
 	if t.end = t.to; t.to == t.M {

@@ -8,10 +8,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// Shared code of the AMX kernels. A product adds to C, [rows][columns], the product of A, plain
-// rows, and B, packed by pairRows. It takes 16 or 32 rows of A and 16 or 32 pairs of B, all or
-// none, so masked keys get weight 0. But 0 times NaN or infinity is NaN: such elements are packed
-// as 0, and added separately for the rows that see them.
+// This file is shared by the AMX kernels. A product adds A B to C, [rows][columns]. A has plain
+// rows, B is packed by pairRows. A product takes 16 or 32 rows of A and 16 or 32 pairs of B. It
+// cannot skip single keys, so masked keys get weight 0. But 0 times NaN or infinity is NaN. So NaN
+// and infinite elements are packed as 0, and added separately for the rows that see them.
 
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
@@ -22,8 +22,8 @@ var (
 	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
 )
 
-// crowded returns the pace of float32 tile products on many cores. They slow down there: two
-// threads share one tile unit, and the clock falls. Float32 vectors suffer less.
+// crowded returns pace c of float32 tile products, slowed if there are many workers. Two threads
+// then share one tile unit, and the clock falls. Kernels with float32 vectors slow down less.
 func crowded(c pace, workers int) pace {
 	const many, slower = 8, 1.45 // workers, and the factor
 	if workers >= many {
@@ -51,8 +51,8 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 	}
 }
 
-// partsOf calls f for the visible parts of the current block. edge: the edge of the band hides some
-// pairs; hidden: the mask does.
+// partsOf calls f for each part of the current block that is visible to some row of t. edge tells
+// whether the edge of the band hides pairs of the part. hidden tells whether the mask hides some.
 func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, hidden bool)) {
 	first, _ := t.seq.Keys(t.from)
 	_, last := t.seq.Keys(t.from + t.n - 1)
@@ -76,8 +76,8 @@ func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, 
 	}
 }
 
-// tilePart is part, but joins ranges that are hidden in part with adjacent visible ones. Each part
-// costs tile setup and a pass over O.
+// tilePart is part, but it joins ranges that the mask hides in part with adjacent visible ranges.
+// Fewer parts are faster, because each part needs tile setup and a pass over O.
 func (x *keyMask) tilePart(from, to int) (until, hides int) {
 	if x.ofKeys && x.last.from == from && x.last.to == to {
 		return x.last.until, x.last.hides
@@ -97,7 +97,7 @@ func (x *keyMask) tilePart(from, to int) (until, hides int) {
 	return until, hides
 }
 
-// showAll sets visible for the keys within [from, to) that the mask shows to all rows.
+// showAll sets all bits of visible for the keys of [from, to) that the mask shows to all rows.
 func (x *keyMask) showAll(from, to int) {
 	for k := from; k < to; {
 		end, hides := x.segment(k)
@@ -111,8 +111,9 @@ func (x *keyMask) showAll(from, to int) {
 	}
 }
 
-// planTiles is planRows for kernels that pack K and V per item, which takes about as long as one
-// tile of rows. It makes fewer and larger items if the busiest worker then ends sooner.
+// planTiles is planRows for kernels that pack K and V for each item. Packing takes about as long as
+// computing one tile of rows. So planTiles makes fewer and larger items if the busiest worker then
+// ends sooner.
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.planRows(pl, tileItemRows)
@@ -131,7 +132,7 @@ func (pl *plan) planTiles() {
 	}
 }
 
-// tileKeys is tileRows of keys of a sequence, paged or not.
+// tileKeys is tileRows for n keys of a sequence from key k on, in pages or not.
 func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (rows []uint16, step int) {
 	if j.p.Page == 0 {
 		return tileRows(t, s.KVBatch, s.g, s.K0+k, n, buf)
@@ -157,13 +158,14 @@ type packedRows struct {
 	step      int
 }
 
-// newPackedRows allocates room for rows, a multiple of tileStep. Routines read pairs beyond the
-// last row.
+// newPackedRows allocates room for the given number of rows, a multiple of tileStep. pairs has 16
+// words more, because routines read beyond the last row.
 func newPackedRows(ws *pool.Arena, dim, rows int) packedRows {
 	return packedRows{pairs: takeWords(ws, pairFloats(dim, rows)), columns: takeWords(ws, upToTiles(dim)*rows/2), step: rows / 2}
 }
 
-// pairFloats and packedFloats return the floats of the pairs alone, and of all.
+// pairFloats returns the workspace of pairs, in floats. packedFloats returns the workspace of pairs
+// and columns.
 func pairFloats(dim, rows int) int   { return rows/2*dim + 16 }
 func packedFloats(dim, rows int) int { return pairFloats(dim, rows) + upToTiles(dim)*rows/2 }
 
@@ -209,8 +211,9 @@ func (x *packedRows) eachNonFinite(from, n int, f func(r, c int, y float32)) {
 	}
 }
 
-// addNonFinite adds to sum[c][i] the products of NaN and infinite elements with weights [n/2][lanes],
-// where bit i of the row's mask is set.
+// addNonFinite adds to sum[c][i] the NaN and infinite elements of column c, each times its row's
+// weight for lane i. weights is [n/2][lanes] of pairs. Row r adds to lane i only if bit i of
+// masks[r] is set.
 func (x *packedRows) addNonFinite(sum []float32, from, n int, weights, masks []uint32) {
 	w := halves(weights)
 	x.eachNonFinite(from, n, func(r, c int, y float32) {
@@ -222,7 +225,7 @@ func (x *packedRows) addNonFinite(sum []float32, from, n int, weights, masks []u
 	})
 }
 
-// clearNonFinite sets NaN and infinite elements to 0.
+// clearNonFinite sets the NaN and infinite elements of pairs to 0.
 func clearNonFinite(pairs []uint32) {
 	packed := halves(pairs)
 	for i, x := range packed {
