@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Known answers of the authors' library, Random123, for seven rounds.
+// The words equal known answers of Random123, the library of the authors of Philox, for seven
+// rounds.
 func TestWords(t *testing.T) {
 	const ones = 0xffffffff
 	for _, x := range []struct {
@@ -54,7 +55,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// A share of p is dropped.
+// The share of dropped elements is close to p.
 func TestShare(t *testing.T) {
 	dropped := 0
 	for i := range uint32(5000) {

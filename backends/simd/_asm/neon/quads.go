@@ -172,7 +172,7 @@ func (x *valueSum) storeQuads(size int, label string) {
 			set, at := fmt.Sprintf("%sset%d", label, r+i), (r+i)*rowBytes
 			x.op("CBZ %v, %s", x.alpha, set)
 			for j := range vectors {
-				old := quadSum(r/2, 0) // free: rowsOfPair has moved its sums
+				old := quadSum(r/2, 0) // unused, because rowsOfPair has copied its sums
 				x.v("ldr q%d, [x%d, #%d]", old, x.o, at+16*j)
 				x.v("fmla v%d.4s, v%d.4s, v%d.4s", v[j], old, alpha+j)
 			}
