@@ -1,6 +1,6 @@
 // Package elements computes layer norms and their gradients, sums of rows and AdamW steps with vector
-// instructions. The result of a row, or of an element, does not depend on other rows or elements.
-// Magnitudes below 2^-126 may count as 0.
+// instructions. The norm of a row does not depend on other rows. The sum or step of an element does not
+// depend on other elements. Magnitudes below 2^-126 may count as 0.
 package elements
 
 import "math"

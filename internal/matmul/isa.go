@@ -1,8 +1,8 @@
 package matmul
 
-// An isa holds the routines of an instruction set, whose declarations document them. A vector has
-// lanes columns, a panel of B has up to three vectors, and a tile of C has tile rows. If an isa has
-// no routines, portable Go computes its products.
+// An isa holds the routines of an instruction set. The routines' declarations document them. A
+// vector has lanes columns, a panel of B has up to three vectors, and a tile of C has tile rows. If
+// an isa has no routines, portable Go computes its products.
 //
 // Pointers passed to routines escape, because the calls go through variables. They must therefore
 // point to workspace or to the caller's memory, or each call would allocate.
@@ -10,7 +10,7 @@ type isa struct {
 	name        string
 	rounded     func() *isa // returns the isa for BF16; nil if it is this isa
 	lanes, tile int
-	flops       float64 // per nanosecond, approximately
+	flops       float64 // approximate FLOP per nanosecond
 	rows        int     // most rows of an item
 	block       int     // floats of A's rows that fit the L2 cache together with a panel
 	wide        int     // vectors of a wide panel

@@ -12,7 +12,7 @@ type job struct {
 	args       Args
 	dst, x, dy []float32       // operands of elementwise calls, which have no C
 	packed     *Packed         // destination of packing; the source is A
-	done       <-chan struct{} // of the call's context
+	done       <-chan struct{} // the Done channel of the call's context
 
 	isa     *isa
 	cut     panels

@@ -113,8 +113,8 @@ func at(m matmul.Matrix, i, j int) float64 { return float64(m.Data[i*m.RowStride
 
 const eps = 0x1p-24
 
-// rounded returns an operand's element as the product rounds it. The product rounds this operand if
-// its precision is from or a later one.
+// rounded returns x, an element of an operand, as the product uses it. The product rounds this
+// operand to bf16 in the precision from and in later ones.
 func (p *product) rounded(x float64, from matmul.Precision) float64 {
 	if p.B.Precision < from {
 		return x
@@ -418,8 +418,8 @@ func TestConcurrentCalls(t *testing.T) {
 	wait.Wait()
 }
 
-// A canceled call writes nothing, a call canceled midway returns the error, and a closed engine still
-// works.
+// A call with a canceled context writes nothing. A call canceled midway returns the error. A closed
+// engine still works.
 func TestCanceledAndClosed(t *testing.T) {
 	r, e := seeded(t), matmul.New()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -22,7 +22,7 @@ func (p Precision) String() string {
 	return [...]string{"f32", "bf16-weights", "bf16", "unknown"}[min(p, Precisions)]
 }
 
-// packPairs packs rows from to to-1 of a panel, as pairs of rows. The panel has width columns from
+// packPairs packs rows [from, to) of a panel, as pairs of rows. The panel has width columns from
 // col on. The word of rows k and k+1 has row k in its lower half.
 func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	dst, cols := p.pairs[p.at(col, from, width):], min(width, b.Cols-col)

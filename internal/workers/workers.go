@@ -33,7 +33,7 @@ type Pool struct {
 }
 
 // SetLimit bounds the helpers of all the pool's tasks together to n-1. A task then has at most n
-// goroutines. With 0, only GOMAXPROCS bounds them. It must precede Run.
+// goroutines. With 0, only GOMAXPROCS bounds them. SetLimit must precede Run.
 func (p *Pool) SetLimit(n int) { p.limit = n }
 
 // Limit returns the limit, or 0 if there is none.
@@ -59,8 +59,8 @@ func (p *Pool) Run(t Task, helpers int) {
 // later tasks get no help.
 func (p *Pool) Close() { process.leave(p) }
 
-// A crew is a set of goroutines, at most GOMAXPROCS - 1 when they start, for any number of tasks.
-// They sleep between tasks.
+// A crew is a set of goroutines for any number of tasks. It has at most GOMAXPROCS - 1 goroutines
+// when they start. The goroutines sleep between tasks.
 type crew struct {
 	mu     sync.Mutex
 	wake   sync.Cond    // signaled when there is an offer
@@ -220,8 +220,9 @@ func poll(ready func() bool) {
 }
 
 // Await waits until another part of a task is ready and returns true. It returns false when
-// stopped. The other part is seldom far behind. If it is, its thread may need this processor: Await
-// then yields, and finally sleeps between polls. It calls stopped only after a while.
+// stopped. The other part is seldom far behind. If it is, its thread may need the processor of the
+// waiting goroutine. Await then yields, and finally sleeps between polls. It calls stopped only
+// after a while.
 func Await(ready, stopped func() bool) bool {
 	const spin, yield = 1 << 14, 1 << 14
 	for polls := 0; !ready(); polls++ {

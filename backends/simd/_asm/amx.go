@@ -95,7 +95,7 @@ func setTiles(b string, products func(a GPVirtual)) {
 	down(tileA[0], stepA, tileA[0])
 }
 
-// down sets to to the address 16 rows below from.
+// down sets the register to to the address 16 rows below from.
 func down(from, step, to Register) {
 	LEAQ(Mem{Base: from, Index: step, Scale: 8}, to)
 	LEAQ(Mem{Base: to, Index: step, Scale: 8}, to)
@@ -130,7 +130,7 @@ func productStep(wide int) {
 	down(tileB, stepB, tileB)
 }
 
-// Tiles of A are in registers 6 and 7, of B in 4 and 5, of C in 0 to 3.
+// Tiles of A are in registers 6 and 7, tiles of B in 4 and 5, and tiles of C in 0 to 3.
 func loadTileA(r int)        { TILELOADD(0, tileA[r], stepA, 6+r) }
 func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
 func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }

@@ -55,9 +55,9 @@ func (g *generator) aheadScores() {
 	g.done()
 }
 
-// blockValues emits the routine that computes P V from V as stored. It packs pairs of rows of V
-// into scratch memory. A tile load waits for recent stores, so the routine packs the next keys
-// before the products of the current keys.
+// blockValues emits the routine that computes P V. It packs pairs of rows of V into scratch memory
+// as it goes. A tile load waits for recent stores, so the routine packs the next keys before the
+// products of the current keys.
 func (g *generator) blockValues() {
 	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
 		"sets sum[r][c] = Σ over j of p[r][j]·v[j][c] for rows rows of P, 16 or 32. In each 32 columns,",
@@ -245,7 +245,8 @@ func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns 
 	JNZ(LabelRef(label))
 }
 
-// columnMasks sets K1 and K2 to the masks of the next 32 columns, of which left exist.
+// columnMasks sets K1 and K2 to the masks of the next 32 columns. left is the number of columns
+// left.
 func columnMasks(left GPVirtual) {
 	ones := GP64()
 	MOVQ(left, RCX)
@@ -253,7 +254,7 @@ func columnMasks(left GPVirtual) {
 	CMPQ(RCX, Imm(32))
 	JGE(LabelRef("whole"))
 	SHLQ(CL, ones)
-	NOTQ(ones) // the low bits
+	NOTQ(ones) // one bit for each column left
 	Label("whole")
 	KMOVD(ones.As32(), K1)
 	KSHIFTRD(Imm(16), K1, K2)

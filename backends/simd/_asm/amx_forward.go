@@ -51,8 +51,8 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 }
 
 // tileScores emits the body of scores. products emits the tile products and gets the address of A.
-// stored emits changes of a panel of 32 rows of scores, stored from the first tile of C on. The
-// maxima are taken after these changes.
+// stored emits changes of a stored panel: 32 rows of scores, which begin at the first tile of C.
+// The maxima are taken after these changes.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, rowMax := param("s"), param("keys"), param("rowMax")
 	g.takeTiles()
@@ -181,7 +181,7 @@ func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x
 	s, pairs := param("s"), param("pairs")
 	g.exp2Constants()
 	row, n, p, shift, scale := g.registers[0:2], g.registers[2], g.registers[3], g.registers[4:6], g.registers[8]
-	sums := [2][]VecPhysical{g.registers[6:8], g.registers[13:15]} // of the even keys and of the odd ones
+	sums := [2][]VecPhysical{g.registers[6:8], g.registers[13:15]} // sums of the even keys and of the odd keys
 	floatParam("scale", scale)
 	l := param("l")
 	g.beginWeights(param("m"), param("rowMax"), l, param("alpha"), row[0], n, p, scale, shift)

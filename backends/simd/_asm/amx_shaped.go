@@ -152,8 +152,8 @@ func (a *shaper) features() {
 	Label("level")
 }
 
-// endPanel emits the advance to the next panel. The flags then compare the number of its rows with
-// 0.
+// endPanel emits the advance to the next panel. After it, the flags compare the number of rows left
+// with 0.
 func (a *shaper) endPanel() {
 	t, rows := GP64(), GP64()
 	down(tileC[1], stepC, tileC[0])

@@ -96,8 +96,8 @@ func (g *generator) attendWeights() {
 type rowSum struct {
 	*generator
 	o, oStep     GPVirtual // the current row
-	by           GPVirtual // its 1/l
-	s            GPVirtual // its weights
+	by           GPVirtual // 1/l of the current row
+	s            GPVirtual // the weights of the current row
 	v            GPVirtual // the current columns of V
 	vStep, step3 GPVirtual
 }

@@ -160,11 +160,11 @@ type matrixProduct struct {
 	aStep3, bStep3                  GPVirtual // three times the strides
 }
 
-// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. Part of a row of B
-// and C takes opmasks. Whole vectors take none, because masked loads compete with multiply-adds for
-// ports. The float32 product is summed from zero, then added to C: a sum of few products is smaller
-// than C and has smaller rounding errors. The bf16 product starts from C, because its results need
-// fewer digits.
+// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. Opmasks select the
+// columns of a partial row. Whole rows use no opmasks, because masked loads compete with
+// multiply-adds for ports. The float32 product is summed from zero, then added to C: a sum of few
+// products is smaller than C and has smaller rounding errors. The bf16 product starts from C,
+// because its results need fewer digits.
 func (g *generator) product(transposed, masked bool) {
 	g.declareProduct(transposed, masked)
 	if masked {

@@ -41,7 +41,8 @@ func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 
 // attend emits the routine that reads K and V in decode, with the head dim in the lanes. It
 // computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V, so that each load while it computes with the other.
+// four rows of K and four rows of V. Thus rows of V load while it computes with K, and rows of K
+// load while it computes with V.
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",

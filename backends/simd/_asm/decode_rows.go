@@ -30,8 +30,8 @@ var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry
 
-// beginKeys replaces the prefetch distance of k or v by the first prefetch offset. The offset is
-// odd. A distance of 0 stays.
+// beginKeys replaces the prefetch distance of k or v by the first prefetch offset. It makes the
+// offset odd, so that it differs from the address of a table entry. A distance of 0 stays.
 func beginKeys(name string) {
 	ahead := param(name + "Ahead")
 	TESTQ(ahead, ahead)

@@ -14,7 +14,7 @@ const vectors = 2 // vectors in a row of S, Qᵀ and Oᵀ
 // A generator writes routines for one instruction set.
 type generator struct {
 	suffix      string // appended to the names of routines
-	avx512      bool   // false: AVX2
+	avx512      bool   // false means AVX2
 	bf16        bool   // products take bf16 pairs, see bf16.go
 	vectorBytes int
 	lanes       int   // queries of a tile
@@ -27,7 +27,7 @@ type generator struct {
 
 	tables map[string]Mem // constants in memory, by name
 
-	// Of the current routine:
+	// The fields below belong to the current routine.
 	saved      *Mem        // the stack slot of the caller's MXCSR; nil if the routine does not change MXCSR
 	exp        exponential // constants of exp2
 	upperHalf  VecPhysical // the mask 0xffff0000 of cut, set by cutConstant
@@ -164,8 +164,8 @@ func (g *generator) transpose() {
 
 // transposeBlock emits the transpose of one block of 4-byte elements, four columns at a time. A
 // load inserts four elements of a row into one quarter of a vector, which needs no shuffle. The
-// quarters of one vector hold the rows i, i+4 and so on. four may change the four vectors of
-// columns c to c+3. Unpack instructions then transpose within quarters.
+// quarters of one vector hold the rows i, i+4 and so on. The function four may then change the four
+// vectors of columns c to c+3. Unpack instructions finally transpose within quarters.
 func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
 	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()

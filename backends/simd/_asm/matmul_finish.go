@@ -23,9 +23,9 @@ type activation struct {
 // row.
 type elements struct {
 	g      *generator
-	at     GPVirtual   // bytes
-	masked bool        // the rest of a row, which K1 selects, or mask in AVX2
-	mask   VecPhysical // AVX2
+	at     GPVirtual   // byte offset
+	masked bool        // true for the rest of a row, which K1 selects, or mask in AVX2
+	mask   VecPhysical // used in AVX2
 }
 
 func (e elements) mem(base GPVirtual) Mem { return Mem{Base: base, Index: e.at, Scale: 1} }
@@ -177,7 +177,7 @@ func (g *generator) relu(x VecPhysical) {
 }
 
 // numbers places constants in memory, each repeated in all lanes of a vector. It returns a function
-// of the index of a constant, which returns its address.
+// that returns the address of constant i.
 func (g *generator) numbers(table string, values ...float64) func(i int) Mem {
 	words := make([]uint32, len(values))
 	for i, v := range values {

@@ -156,7 +156,8 @@ func (g *generator) xorVectors(x, y, z VecPhysical) {
 type counter [4]VecPhysical
 
 // upper sets the lower halves of z's lanes to the upper halves of y's lanes. Processors with AMX
-// shift on one port and shuffle on another, so they get a shuffle in place of the shift.
+// shift on one port and shuffle on another. The routines for AMX use the shuffle, which leaves the
+// other port to multiplications.
 func (x *philox) upper(y, z VecPhysical) {
 	if x.suffix == "AMXBF16" {
 		VMOVSHDUP(y, z)
@@ -166,7 +167,8 @@ func (x *philox) upper(y, z VecPhysical) {
 }
 
 // fourth emits round 4. At its start c[0], c[1] and c[2] hold the words c1, c0 and c2 of the
-// counter. c3 has no register: the caller then xors c3 and the key of the round into c[3].
+// counter. c3 has no register. The caller therefore xors c3 and the key of the round into c[3]
+// afterwards.
 func (x *philox) fourth(c counter) {
 	VPMULUDQ(x.m0, c[1], c[1])
 	VPMULUDQ(x.m1, c[2], c[2])

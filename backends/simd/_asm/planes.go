@@ -18,7 +18,7 @@ import (
 
 const (
 	planes   = 3
-	wildFrom = 0x1p58 // larger magnitudes and NaN are wild: splitRows sets them to 0
+	wildFrom = 0x1p58 // magnitudes from here on and NaN are wild: splitRows sets them to 0
 )
 
 func (g *generator) planeScores() {
@@ -85,9 +85,9 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 func nothing() {}
 
 // phaseA, phaseB and phaseAB emit the four products of the loaded tiles. No tile register is spare,
-// so a tile can load only after the last product of the tile before it. The order of the products
-// frees the tiles of A, of B, or of both one by one. next loads a tile into the freed register
-// during the remaining products.
+// so a tile can load only after the last product of the tile that used its register before. The
+// order of the products frees the tiles of A, of B, or of both one by one. next loads a tile into
+// the freed register during the remaining products.
 func (g *generator) phaseA(next func(r int)) {
 	g.multiplyAwake(0, 0)
 	g.multiplyAwake(0, 1)
@@ -117,8 +117,8 @@ func (g *generator) phaseAB(nextA func(r int), nextB func(c int)) {
 	nextA(1)
 }
 
-// tilesOfA and tilesOfB return a function that loads the tile of a number. move first changes the
-// address: each tile of A has its own address, both tiles of B share one.
+// tilesOfA and tilesOfB return a function that loads a tile, given its number. move first changes
+// the address. Each tile of A has its own address, and both tiles of B share one.
 func tilesOfA(move func(r int)) func(r int) {
 	return func(r int) {
 		move(r)

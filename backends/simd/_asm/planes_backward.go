@@ -127,7 +127,7 @@ type gradientPair struct {
 	w, x, piece [2][]VecPhysical // of two rows
 	scratch     [3]VecPhysical
 	by, base2   VecPhysical
-	most        VecPhysical // the largest bits of |x|, shifted left by one: NaN has the largest of all
+	most        VecPhysical // the largest |x| as bits without the sign, shifted left; NaN is above all numbers
 	at, row     GPVirtual   // 32 for each finished pair of rows; the address of the current pair
 }
 

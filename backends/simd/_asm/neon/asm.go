@@ -35,7 +35,7 @@ type generator struct {
 	code, data, stubs strings.Builder
 	tables            map[string]bool
 
-	// Of the current routine:
+	// The fields below belong to the current routine.
 	offsets map[string]int    // of arguments
 	types   map[string]string // of arguments
 	used    int               // number of registers in use

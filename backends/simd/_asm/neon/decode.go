@@ -40,7 +40,8 @@ func (g *generator) attend() {
 
 // attend writes the routine that reads K and V in decode, with the head dim in the lanes. It
 // computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V, so that each load while it computes with the other.
+// four rows of K and four rows of V. Thus rows of V load while it computes with K, and rows of K
+// load while it computes with V.
 func (t storage) attend() {
 	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {

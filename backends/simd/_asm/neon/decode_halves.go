@@ -19,8 +19,8 @@ const (
 )
 
 // products returns the texts of the two instructions that add the products of eight elements to two
-// vectors of sums. The texts lack the last operand, whose shape it returns too. With bfloat16, one
-// instruction multiplies the even elements, the other the odd elements.
+// vectors of sums. The texts lack the last operand. half is the shape of this operand. With
+// bfloat16, one instruction multiplies the even elements, the other the odd elements.
 func (x *attention) products() (one, other, half string) {
 	if x.name == "BF16" {
 		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
@@ -39,8 +39,8 @@ func (x *attention) loadHalves(v, octets int, row reg) {
 	}
 }
 
-// halfScores writes the scores of keys with rows of Q, both in 16 bits. Its sums equal the sums of
-// widened elements.
+// halfScores writes the scores of keys with rows of Q. Elements of Q and K have 16 bits. The sums
+// equal the sums of widened elements.
 func (x *attention) halfScores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
 	one, other, half := x.products()

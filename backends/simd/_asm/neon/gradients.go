@@ -5,7 +5,7 @@ import "math"
 // Registers of gradients: two vectors at a time, then the constants of exp2, the bits of the lanes, and
 // broadcast numbers.
 const (
-	gradX, gradD, gradScratch = 0, 2, 4 // to 11
+	gradX, gradD, gradScratch = 0, 2, 4 // scratch is 4 to 11
 	gradNumbers, gradBits     = 12, 20
 	gradLSE, gradDelta        = 24, 25
 	gradWord, gradScale       = 26, 27

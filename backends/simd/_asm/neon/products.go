@@ -40,7 +40,7 @@ type rowProduct struct {
 	index   reg   // byte offset in the rows of A
 	b, step reg   // the current row of B; the row stride in bytes, or none if rows are contiguous
 	n       reg   // number of steps; destroyed
-	odd     int   // vectors from the sums of even elements to the sums of odd ones; 0 if they are the same
+	odd     int   // number of the first sum of odd elements; 0 if even and odd elements share sums
 	narrow  bool  // rows of B have 8 elements
 	pairs   bool  // bf16: a word of B holds elements of two rows, the first in the lower half
 }

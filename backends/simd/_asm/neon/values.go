@@ -72,8 +72,8 @@ func (g *generator) v2(name string, v int, at reg, offset int) {
 	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
 }
 
-// ifFinite writes a check of V. It jumps to label if V holds neither NaN nor infinity. The check
-// sums products with 0, which are NaN for both.
+// ifFinite writes a check of V. It jumps to label if V holds neither NaN nor infinity. It sums the
+// products of the elements and 0, which are NaN for NaN and infinity.
 func (x *valueSum) ifFinite(label string) {
 	g := x.generator
 	n, row := g.temp(), g.temp()
