@@ -2,7 +2,7 @@
 // in panels: once if it holds weights, else for each call. B, or A and B, may be rounded to bf16: see
 // Precision.
 //
-// Sums over K have a fixed order: the bits of a row of C do not depend on other rows or on the number
+// Sums over K have a fixed order. The bits of a row of C do not depend on other rows or on the number
 // of goroutines. They do depend on the processor's instruction set. Magnitudes below 2^-126 may count
 // as 0.
 package matmul

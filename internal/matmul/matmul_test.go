@@ -218,8 +218,8 @@ func TestAgainstFloat64(t *testing.T) {
 	})
 }
 
-// Products are within the bounds of check for every tail of M and N up to two tiles, and for every
-// K up to MostK + 8.
+// Products are within the bounds of check for every tail of M and N up to two tiles, and for K from
+// 0 to MostK + 8.
 func TestTails(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()

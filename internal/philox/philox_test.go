@@ -44,8 +44,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The first four of eight elements have the lower halves of the words, the others the
-// upper halves, and a number at the limit is kept.
+// The first four of eight elements have the lower halves of the words, the last four the upper
+// halves. An element whose number equals the limit is kept.
 func TestDropped(t *testing.T) {
 	words := [4]uint32{0x00050001, 0x00060002, 0x00070003, 0x00080004}
 	for e := range 16 {

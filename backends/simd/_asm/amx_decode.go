@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The decode routines use tiles. Their passes over K and V prefetch a later block line by line,
-// because the processor has little other work while a tile waits for memory.
+// The decode routines use tiles. Their passes over K and V prefetch a later block line by line. The
+// processor has little other work while a tile waits for memory.
 
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",

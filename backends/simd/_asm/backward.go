@@ -69,8 +69,8 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// dots emits the routine that computes delta. It adds the products in the same order as scores does
-// for dP, so that dP - delta is 0 for a row that sees one key.
+// dots emits the routine that computes delta. It adds the products in the same order as scores adds
+// them for dP. A row that sees one key thus has a difference dP - delta of 0.
 func (g *generator) dots() {
 	rows := "dim"
 	if g.bf16 {

@@ -14,8 +14,8 @@ func (g *generator) tileMatmul() {
 	}
 }
 
-// tilePanel emits C += A B for a panel of pairs. Blocks of two tiles of rows of A, or the last tile
-// alone, are multiplied by one or two tiles of B: one for each vector of the panel.
+// tilePanel emits C += A B for a panel of pairs. It multiplies two tiles of rows of A, or the last
+// tile alone, by one tile of B for each vector of the panel.
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",

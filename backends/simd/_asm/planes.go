@@ -7,11 +7,13 @@ import (
 )
 
 // A float32 is the sum of three bf16: its upper bits, the upper bits of the remainder, and the
-// rest. A float32 product is thus a sum of nine bf16 products. The routines leave out the three
-// smallest. These are below half a unit in the last place of the largest, or below one unit where
-// an operand is truncated instead of rounded:
+// rest. A float32 product is thus a sum of nine bf16 products:
 //
 //	x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + ...
+//
+// The routines leave out the three smallest. If both operands are rounded, these are below half a
+// unit in the last place of the largest product. If an operand is truncated, they are below one
+// unit.
 //
 // The small products are summed first, over all columns, because small sums have small rounding
 // errors. An operand is three planes of bf16 in memory. The distance between planes is in bytes.

@@ -11,8 +11,8 @@ import (
 
 // scores emits the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd columns have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the routine computes dP in place of S, because delta, which is about as large
-// as dP, is subtracted from it.
+// matter most where the routine computes dP in place of S. dP - delta is often much smaller than
+// dP, and has the same absolute error.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",

@@ -22,16 +22,16 @@ func (g *generator) word(x uint32, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// An exponential holds the constants of exp2, in registers or in memory: the coefficients c0 to c5
-// and, for AVX2, the lowest argument and the rounding constant.
+// An exponential holds the constants of exp2, in registers or in memory. They are the coefficients
+// c0 to c5 and, for AVX2, the lowest argument and the rounding constant.
 type exponential struct {
 	c             [6]Op
 	low, rounding Op
 }
 
 // exp2Numbers returns the constants in the order of exponential. Both polynomials are minimax fits
-// of degree 5 to 2^f with c0 = 1 and relative error 1e-7: on [0, 1) for AVX-512, on [-1/2, 1/2] for
-// AVX2.
+// of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on [0, 1), the fit
+// for AVX2 on [-1/2, 1/2].
 func (g *generator) exp2Numbers() []float32 {
 	if g.avx512 {
 		return []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
@@ -67,9 +67,9 @@ func (e *exponential) set(i int, c Op) {
 	}
 }
 
-// Constants of power for AVX2. powerNumbers go to registers: c1 to c6 of a minimax fit of degree 6
-// to 2^f on [-1/2, 1/2] (c0 = 1, relative error 2e-8), then the lower bounds of n and f. powerTable
-// goes to memory: the rounding constant and c0.
+// Constants of power for AVX2. powerNumbers go to registers. They are c1 to c6 of a minimax fit of
+// degree 6 to 2^f on [-1/2, 1/2], then the lower bounds of n and f. The fit has c0 = 1 and relative
+// error 2e-8. powerTable goes to memory: the rounding constant and c0.
 var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
 	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
 
@@ -162,8 +162,8 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneMask sets z to the mask of vector v of a row: all ones in lanes whose bits are set in the
-// word at mask, 0 in the others. It serves instruction sets without opmasks.
+// laneMask sets z to the mask of vector v of a row. A lane is all ones if its bit is set in the
+// word at mask, else 0. Instruction sets without opmasks use this mask.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {

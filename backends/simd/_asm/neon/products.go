@@ -3,13 +3,14 @@ package main
 import "fmt"
 
 // The register tile of all products is 6 rows and 16 columns of C: 24 vectors of sums, V0 to V23. A
-// step of C += A B multiplies one element of A for each row by a row of B, whose 16 elements are
-// the lanes. The other 8 vectors hold A and B:
+// step of C += A B multiplies one element of A for each row by a row of B. The 16 elements of this
+// row are the lanes. The other 8 vectors hold A and B:
 //
-//	rows of A are contiguous (scores, addProduct): V24 to V29 hold four elements of each row of A,
-//	V30 and V31 half a row of B; scores has two sums per element of C and half the rows;
-//	columns of A are contiguous (addValues, addProductT): V24 and V25 hold one element of A for
-//	each row of C, V26 to V29 a row of B.
+//	if rows of A are contiguous (scores, addProduct): V24 to V29 hold four elements of each row
+//	of A, V30 and V31 half a row of B. scores has two sums per element of C and half the rows.
+//
+//	if columns of A are contiguous (addValues, addProductT): V24 and V25 hold one element of A
+//	for each row of C, V26 to V29 a row of B.
 //
 // Each load of B serves 12 or 24 multiply-adds, and no register is spilled.
 
@@ -150,8 +151,8 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 
 // scores writes the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd elements have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the routine computes dP in place of S, because delta, which is about as large
-// as dP, is subtracted from it.
+// matter most where the routine computes dP in place of S. dP - delta is often much smaller than
+// dP, and has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",

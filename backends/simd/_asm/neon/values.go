@@ -166,7 +166,7 @@ func (g *generator) addSum() {
 }
 
 // dots writes the routine that computes delta. It adds the products in the same order as scores
-// does for dP, so that dP - delta is 0 for a row that sees one key.
+// adds them for dP. A row that sees one key thus has a difference dP - delta of 0.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
 		"sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
