@@ -2,7 +2,7 @@ package matmul
 
 import "unsafe"
 
-// A Block is memory for several Packed in sequence. It consists of large pages, which most weight
+// A Block is memory for several Packed in sequence. It requests large pages, which most weight
 // matrices alone would not fill. A product continues to read where the product before it ended.
 type Block struct{ free []float32 }
 

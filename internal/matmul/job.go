@@ -227,7 +227,7 @@ func (j *job) follows(panel, first, last, from, n int) int {
 	return j.args.B.at(col, from, width)
 }
 
-// A part is the product of n columns of rows of A, from column from on, and the same rows of a
+// A part is the product of columns [from, from+n) of some rows of A and rows [from, from+n) of a
 // panel of B.
 type part struct {
 	row, rows, col, width int

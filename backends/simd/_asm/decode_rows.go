@@ -23,9 +23,9 @@ type keyRows struct {
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
-// nearer lists distances in keys. A row is prefetched at the prefetch distance, and again when it
-// is nearer by each of these distances. A processor may drop a prefetch when its miss buffers are
-// full.
+// nearer lists numbers of keys. A row is prefetched once for each number, when it is nearer than
+// the prefetch distance by this number of keys. One prefetch may not suffice: a processor may drop
+// it when its miss buffers are full.
 var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry

@@ -209,7 +209,7 @@ func (a *adjuster) terms(pair int, has variant) {
 }
 
 // both writes an instruction for each of two vectors. A register below adjustTop stands for two
-// registers, one for each vector. Both instructions share other registers.
+// registers, one for each vector. Other registers are the same in both instructions.
 func (a *adjuster) both(format string, registers ...int) {
 	for i := range 2 {
 		var list []any
