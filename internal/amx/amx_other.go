@@ -2,5 +2,5 @@
 
 package amx
 
-// ask returns false: no request is known on this system.
+// ask returns false, because no request for AMX is known on this system.
 func ask() bool { return false }

@@ -2,8 +2,9 @@ package elements
 
 import "math"
 
-// AdamW is a step of the AdamW optimizer: Mean' = Beta1 Mean + Beta1Rest g, Square' = Beta2 Square
-// + Beta2Rest g², then x' = Decay x - Rate Mean' / (sqrt(Square') Root + Eps).
+// AdamW is a step of the AdamW optimizer for a gradient g. It sets Mean' = Beta1 Mean + Beta1Rest g
+// and Square' = Beta2 Square + Beta2Rest g². Then x' = Decay x - Rate Mean' / (sqrt(Square') Root +
+// Eps).
 type AdamW struct{ Beta1, Beta1Rest, Beta2, Beta2Rest, Decay, Rate, Root, Eps float32 }
 
 // Update applies the step to x, mean and square. All slices are as long as grad.

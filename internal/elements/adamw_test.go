@@ -11,7 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
-// Steps of every length equal float64 within the bound and write nothing beyond their end.
+// Steps on slices of every length are within the bound of float64 results and write nothing beyond
+// the slices.
 func TestAdamW(t *testing.T) {
 	a := AdamW{.9, .1, .999, .001, .99999, .002, 3, 1e-8}
 	for name, way := range ways() {

@@ -1,6 +1,6 @@
 // Package elements computes layer norms and their gradients, sums of rows and AdamW steps with vector
-// instructions. The result of a row or an element depends on it alone. Numbers below 2^-126 may
-// count as 0.
+// instructions. The norm of a row does not depend on other rows. The sum or step of an element does not
+// depend on other elements. Magnitudes below 2^-126 may count as 0.
 package elements
 
 import "math"
@@ -14,8 +14,8 @@ type isa struct {
 }
 
 // Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the row's
-// biased variance. A row has len(weight) features, at least 1, and bias is as long. Rows are
-// contiguous; dst is as long as x and may be x. Unless nil, moments gets the mean and 1 /
+// biased variance. A row has len(weight) features, at least 1. bias has the same length. Rows are
+// contiguous. dst is as long as x and may be x. Unless nil, moments gets the mean and 1 /
 // sqrt(variance + eps) of each row.
 func Norm(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
@@ -42,8 +42,9 @@ func (u *isa) rowsOf(dst, x, weight, bias, moments []float32, eps float32) {
 	u.rows(&dst[0], &x[0], &weight[0], &bias[0], m, n, len(x)/n, eps)
 }
 
-// NormGradients sets dx to the gradient of x, given dy, the gradient of Norm's result, and Norm's
-// moments. It adds the gradients of weight and bias to dWeight and dBias. dx may be dy.
+// NormGradients sets dx to the gradient of x. dy is the gradient of Norm's result, and moments
+// holds the moments that Norm computed. It adds the gradients of weight and bias to dWeight and
+// dBias. dx may be dy.
 func NormGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	n := len(weight)
 	if len(x) < n {
@@ -62,7 +63,7 @@ func (u *isa) gradientsOf(dx, x, dy, weight, moments, dWeight, dBias []float32) 
 	u.gradients(&dx[0], &x[0], &dy[0], &weight[0], &moments[0], &dWeight[0], &dBias[0], n, len(x)/n)
 }
 
-// Add adds rows of x, step apart and as long as sum, to sum in order.
+// Add adds rows of x to sum, in order. Rows are as long as sum and step elements apart.
 func Add(sum, x []float32, step, rows int) {
 	if len(sum) == 0 || rows < 1 {
 		return
@@ -117,8 +118,8 @@ func portableGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	}
 }
 
-// parts is the number of partial sums: their additions overlap, and a smaller sum is rounded in
-// smaller units.
+// parts is the number of partial sums of a row. Their additions overlap, and smaller sums have
+// smaller rounding errors.
 const parts = 8
 
 func sumOf(x []float32) float64 {

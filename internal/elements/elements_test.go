@@ -34,7 +34,7 @@ func momentsOf(x []float32, eps float32) (mean, scale float64) {
 	return mean, 1 / math.Sqrt(variance+float64(eps))
 }
 
-// exact returns a row in float64 and the bound of rounding errors.
+// exact returns the layer norm of a row in float64, and bounds of its rounding errors.
 func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
 	mean, scale := momentsOf(x, eps)
 	largest := 0.0
@@ -44,13 +44,14 @@ func exact(x, weight, bias []float32, eps float32) (y, bound []float64) {
 	for i, v := range x {
 		d := (float64(v) - mean) * scale
 		y = append(y, d*float64(weight[i])+float64(bias[i]))
-		// The error of the mean is a rounding of the largest numbers, other errors are roundings of d.
+		// The error of the mean is a rounding error of the largest numbers. Other errors are
+		// rounding errors of d.
 		bound = append(bound, 0x1p-22*((2+math.Abs(d)+4*largest*scale)*math.Abs(float64(weight[i]))+math.Abs(float64(bias[i]))))
 	}
 	return y, bound
 }
 
-// Every width, in place and not, compared with float64. Nothing is written outside the rows.
+// Norm matches float64 for every width, in place and not. It writes nothing outside the rows.
 func TestNorm(t *testing.T) {
 	widths := []int{384, 768, 1021, 1024}
 	for n := 1; n <= 150; n++ {
@@ -108,8 +109,8 @@ func TestNorm(t *testing.T) {
 	}
 }
 
-// A row has the same bits alone and among other rows, at any address, even next to rows of NaN and
-// infinity.
+// The result of a row has the same bits alone and among other rows, at any address, even next to
+// rows of NaN and infinity.
 func TestNormAlone(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for name, way := range ways() {

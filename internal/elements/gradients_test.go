@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every width, in place and not, compared with float64. Nothing is written outside the rows. Old
-// gradients of weight and bias are added to.
+// NormGradients matches float64 for every width, in place and not. It adds to the old gradients of
+// weight and bias, and writes nothing outside the rows.
 func TestNormGradients(t *testing.T) {
 	widths := []int{384, 1021}
 	for n := 1; n <= 140; n++ {

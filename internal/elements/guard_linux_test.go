@@ -9,7 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// Routines access nothing outside the rows, which may be an unmapped page: this test would crash.
+// Rows are next to unmapped pages. The test would crash if a routine accessed memory outside the
+// rows.
 func TestNothingOutsideIsTouched(t *testing.T) {
 	place := func(n int, end bool) []float32 {
 		pieces, free, err := guarded.Memory(1, 4*n)

@@ -4,7 +4,7 @@ package elements
 
 import "golang.org/x/sys/cpu"
 
-// chosen is the best instruction set of this machine, or nil.
+// chosen is the best instruction set of this machine. If it is nil, portable Go does the work.
 var chosen = choose()
 
 func choose() *isa {

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Subject is a call without its arguments. A choice depends on nothing else.
+// A Subject is a call without its arguments. The choice of a kernel depends on nothing else.
 type Subject struct {
 	Problem flashkit.Problem
 	Pass    flashkit.Pass
@@ -18,15 +18,15 @@ type Subject struct {
 	Paired  bool // a forward pass before a backward pass: both must sum scores in the same order
 }
 
-// Ask returns a call of the subject, for questions to kernels.
+// Ask returns a call of the subject without arguments, for a kernel's Fits, Cost and Needs.
 func (s *Subject) Ask() *flashkit.Call {
 	c := s.Problem.Ask(s.Pass)
 	c.Traits = s.Traits
 	return c
 }
 
-// Least returns the index of the candidate with the shortest time, the first of equals, or -1 if
-// none may run.
+// Least returns the index of the candidate with the shortest time, or the first of several with
+// this time. It returns -1 if no candidate may run.
 func Least[T cmp.Ordered](n int, time func(i int) (t T, may bool)) int {
 	best, shortest := -1, *new(T)
 	for i := range n {
@@ -57,7 +57,7 @@ type entry[T any] struct {
 var seed = maphash.MakeSeed()
 
 // set returns the set of a subject. It hashes only the fields that differ most often, as one block
-// of memory: a whole subject takes several times as long.
+// of memory. Hashing a whole subject would take several times as long.
 func (c *Cache[T]) set(s *Subject) *[ways]atomic.Pointer[entry[T]] {
 	p := &s.Problem
 	key := [...]int{
@@ -78,7 +78,7 @@ func (c *Cache[T]) Find(s *Subject) (value T, ok bool) {
 	return value, false
 }
 
-// Keep stores a value in an empty entry of its subject's set, or replaces another.
+// Keep stores a value in an empty entry of its subject's set, or replaces another value of the set.
 func (c *Cache[T]) Keep(s *Subject, value T) {
 	x, set := &entry[T]{*s, value}, c.set(s)
 	for i := range set {

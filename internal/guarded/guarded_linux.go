@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Memory returns pieces of memory, each of bytes rounded up to whole pages, between inaccessible
-// pages. The caller frees them.
+// Memory returns pieces of memory between inaccessible pages. Each piece has bytes bytes, rounded
+// up to whole pages. The caller calls free when it no longer needs the pieces.
 func Memory(pieces, bytes int) (list [][]byte, free func(), err error) {
 	page := syscall.Getpagesize()
 	each := (bytes+page-1)/page*page + page

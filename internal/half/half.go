@@ -28,7 +28,7 @@ func ToF16(x float32) uint16 {
 		return sign | 0x7e00 | uint16(b>>13)&0x3ff // a quiet NaN, with the upper bits of its payload
 	case b >= 0x47800000: // 2^16 and above
 		return sign | 0x7c00
-	case b < 0x38800000: // below 2^-14: subnormal, rounded by the addition of 2^-24/eps
+	case b < 0x38800000: // below 2^-14: subnormal; the addition of 0.5 rounds to units of 2^-24
 		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-math.Float32bits(0.5))
 	}
 	b += 0xfff + b>>13&1 // round to nearest even; a carry may reach infinity
@@ -42,7 +42,7 @@ func FromBF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 func ToBF16(x float32) uint16 {
 	b := math.Float32bits(x)
 	if b&^(1<<31) > 0xff<<23 {
-		return uint16(b>>16) | 0x40 // the payload may sit in the lost half
+		return uint16(b>>16) | 0x40 // keeps it a NaN, even if its payload is only in the lost half
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// format describes a binary format with bits fraction bits, a smallest normal
-// of 2^minExp and a largest finite value, so that one slow rounding routine in
-// float64 can check both conversions.
+// format describes a binary format: it has bits fraction bits, a smallest normal number of 2^minExp
+// and a largest finite value. One slow rounding routine in float64 checks both conversions with it.
 type format struct {
 	name   string
 	from   func(uint16) float32
@@ -25,9 +24,9 @@ var formats = []format{
 	{"bf16", FromBF16, ToBF16, 7, -126, 0x1.fep127},
 }
 
-// round returns x rounded to the format, by the definition.
+// round returns x rounded to the format, by the definition of rounding.
 func (f format) round(x float64) float64 {
-	_, e := math.Frexp(x) // |x| in [2^(e-1), 2^e)
+	_, e := math.Frexp(x) // |x| is in [2^(e-1), 2^e)
 	ulp := math.Ldexp(1, max(e-1, f.minExp)-f.bits)
 	y := math.RoundToEven(x/ulp) * ulp
 	if math.Abs(y) > f.max {

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// derivative is the reference, in float64.
+// derivative is the reference for act'(x), in float64.
 func derivative(act matmul.Activation, x float64) float64 {
 	switch {
 	case act == matmul.None:
@@ -30,7 +30,8 @@ func derivative(act matmul.Activation, x float64) float64 {
 	return s + x*s*(1-s)*2*c*(1+3*0.044715*x*x)
 }
 
-// numbers returns float32 numbers of every size and sign, more of them where activations bend.
+// numbers returns float32 numbers of every size and sign. More of them are in the range where
+// activations are curved.
 func numbers(t *testing.T) (x []float32) {
 	r, step := seeded(t), uint64(1<<15)
 	if !testing.Short() {
@@ -100,7 +101,8 @@ func TestApplyGrad(t *testing.T) {
 	})
 }
 
-// Lengths that are not multiples of a vector.
+// Apply and ApplyGrad are within the bounds for slices whose lengths are not multiples of a vector,
+// and write nothing beyond them.
 func TestApplyTails(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()

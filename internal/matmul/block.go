@@ -2,8 +2,8 @@ package matmul
 
 import "unsafe"
 
-// A Block is memory for several Packed in sequence. Most weights alone would not fill its large
-// pages, and consecutive products read on where the last one ended.
+// A Block is memory for several Packed in sequence. It requests large pages, which most weight
+// matrices alone would not fill. A product continues to read where the product before it ended.
 type Block struct{ free []float32 }
 
 const (
@@ -11,8 +11,8 @@ const (
 	lineWords = 16      // words of a cache line
 )
 
-// NewBlock returns a block of words 4-byte words, or nil for less than 1. Packed matrices need not
-// fill it.
+// NewBlock returns a block of words 4-byte words, or nil if words is less than 1. Packed matrices
+// need not fill it.
 func NewBlock(words int) *Block {
 	n := (words + largePage/4 - 1) / (largePage / 4) * (largePage / 4)
 	if words < 1 || n < words {
@@ -24,8 +24,8 @@ func NewBlock(words int) *Block {
 	return &Block{x[:words]}
 }
 
-// take returns n words from a cache line on, and the words after them. It returns nil if the block
-// is nil or has too few words left.
+// take returns n words that begin at a cache line, and the words after them. It returns nil if the
+// block is nil or has too few words left.
 func (b *Block) take(n int) (x, then []float32) {
 	if b == nil || n < 1 || n > len(b.free) {
 		return nil, nil

@@ -34,7 +34,7 @@ func TestPackIn(t *testing.T) {
 						require.Equal(t, bitsOf(want), bitsOf(got), "%v, %d words, K %d", precision, words, k)
 					}
 				}
-				together[0].Pack(b[1]) // within its part, or elsewhere
+				together[0].Pack(b[1]) // within its part of the block, or in other memory
 				require.Equal(t, bitsOf(apart[1].Memory()), bitsOf(together[0].Memory()))
 				require.Equal(t, bitsOf(apart[2].Memory()), bitsOf(together[2].Memory()))
 			}

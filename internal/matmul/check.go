@@ -48,7 +48,7 @@ func (a *Args) check() error {
 	return nil
 }
 
-// checkOutput refuses overlapping rows in addition to checkRows.
+// checkOutput is checkRows, and also refuses overlapping rows.
 func (m *Matrix) checkOutput(name string, rows, cols int) error {
 	if err := m.checkRows(name, rows, cols); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (m *Matrix) checkRows(name string, rows, cols int) error {
 	return m.check(name, rows, cols)
 }
 
-// check refuses a matrix of another shape, or one that reaches beyond its memory.
+// check returns an error for a matrix of another shape, or one that reaches beyond its memory.
 func (m *Matrix) check(name string, rows, cols int) error {
 	switch {
 	case m.Rows != rows || m.Rows < 0:

@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// A guarded memory is floats between two unmapped parts.
+// A guarded is memory for floats between two unmapped parts.
 type guarded []float32
 
 func newGuarded(t testing.TB, floats int) guarded {
@@ -33,7 +33,8 @@ func (g guarded) place(x []float32, end bool) []float32 {
 	return at[:len(at):len(at)]
 }
 
-// Products access nothing outside the operands, which may be an unmapped page: this test would crash.
+// Operands are next to unmapped pages. The test would crash if a product accessed memory outside
+// its operands.
 func TestNothingOutsideIsTouched(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()

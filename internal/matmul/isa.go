@@ -1,27 +1,27 @@
 package matmul
 
-// An isa holds the routines of an instruction set, which their declarations document. A vector has
-// lanes columns, a panel of B up to three vectors, a tile of C tile rows. Without routines, Go does
-// the work.
+// An isa holds the routines of an instruction set. The routines' declarations document them. A
+// vector has lanes columns, a panel of B has up to three vectors, and a tile of C has tile rows. If
+// an isa has no routines, portable Go computes its products.
 //
-// Pointers passed to routines escape, because the calls go through variables: they must point to
-// workspace or the caller's memory.
+// Pointers passed to routines escape, because the calls go through variables. They must therefore
+// point to workspace or to the caller's memory, or each call would allocate.
 type isa struct {
 	name        string
-	rounded     func() *isa // routines for BF16; nil: these
+	rounded     func() *isa // returns the isa for BF16; nil if it is this isa
 	lanes, tile int
-	flops       float64 // per nanosecond, approximately
+	flops       float64 // approximate FLOP per nanosecond
 	rows        int     // most rows of an item
-	block       int     // floats of rows of A that fit the L2 cache with a panel
-	wide        int     // vectors of a panel
-	depth       int     // K of pairs is padded to a multiple of it
+	block       int     // floats of A's rows that fit the L2 cache together with a panel
+	wide        int     // vectors of a wide panel
+	depth       int     // pairs pad K to a multiple of depth
 	adds        bool    // multiply can add to C
 	tiles       bool    // AMX: multiply writes only sums, in whole tiles
 	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1
 
 	multiply  [3]multiplyFunc
-	widen     [3]widenFunc // float32 by pairs
-	pairs     [3]pairsFunc // pairs from roundRows by pairs
+	widen     [3]widenFunc // A in float32, B in pairs
+	pairs     [3]pairsFunc // A in pairs that roundRows made, B in pairs
 	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
 	finish    [activations]finishFunc
 	slope     [activations]slopeFunc // nil for None
@@ -46,7 +46,7 @@ var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2, rows: 128, blo
 // chosen is the best instruction set of this machine.
 var chosen = available()[0]
 
-// of returns the routines for a precision.
+// of returns the isa for a precision.
 func (u *isa) of(p Precision) *isa {
 	if p == BF16 && u.rounded != nil {
 		return u.rounded()
@@ -54,8 +54,8 @@ func (u *isa) of(p Precision) *isa {
 	return u
 }
 
-// goes reports whether Go does the work, without routines.
+// goes reports whether portable Go computes the products, because the isa has no routines.
 func (u *isa) goes() bool { return u.multiply[0] == nil && u.pairs[0] == nil }
 
-// pairsOf returns the number of pairs that hold k elements of bf16.
+// pairsOf returns the number of pairs that hold k elements of bf16, with their padding.
 func (u *isa) pairsOf(k int) int { return (k + u.depth - 1) / u.depth * u.depth / 2 }

@@ -29,8 +29,8 @@ func available() (list []*isa) {
 	return append(list, &portable)
 }
 
-// tiles returns the routines of AMX if the process may use it. Only bf16 products request that
-// permission.
+// tiles returns the routines of AMX if the process may use AMX, else the routines of AVX512-BF16.
+// It requests the permission for AMX, so only bf16 products call it.
 func tiles() *isa {
 	if amx.Allowed() {
 		return &amxbf16

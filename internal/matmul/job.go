@@ -10,21 +10,21 @@ import (
 // left. The result of an item does not depend on its worker.
 type job struct {
 	args       Args
-	dst, x, dy []float32       // of elementwise calls, which have no C
+	dst, x, dy []float32       // operands of elementwise calls, which have no C
 	packed     *Packed         // destination of packing; the source is A
-	done       <-chan struct{} // of the call's context
+	done       <-chan struct{} // the Done channel of the call's context
 
 	isa     *isa
 	cut     panels
-	rows    int  // of an item
+	rows    int  // rows of C of an item
 	group   int  // panels of an item
 	kBlock  int  // length of a partial sum
-	copies  bool // A is copied part by part, as it is strided or rounded
+	copies  bool // A is copied part by part, because it is strided or rounded
 	copied  int  // offset of the copy in a worker's memory, after the sums
-	rounded int  // offset of its pairs
-	widened int  // offset of a widened part of B
+	rounded int  // offset of the pairs of A's part
+	widened int  // offset of a part of B, widened to float32
 	plain   bool // C is the product plus at most a bias and the old C
-	adds    int  // 2 if multiply adds the old C
+	adds    int  // 2 if multiply adds the old C, else 0
 	items   int64
 	next    atomic.Int64
 	workers int
@@ -33,11 +33,11 @@ type job struct {
 
 const (
 	panelGroup = 4       // panels of an item if rows of A do not fit the L2 cache with a panel
-	copyGroup  = 12      // panels of an item that copies A: their sums fit the L2 cache too
+	copyGroup  = 12      // most panels of an item that copies A: their sums fit the L2 cache too
 	mostK      = 384     // most products of a partial sum: its part of a panel fits the L2 cache
-	elements   = 1 << 13 // of an item
+	elements   = 1 << 13 // elements of an item of an elementwise call
 	packRows   = 64      // rows of B in an item of packing
-	smallTime  = 10_000  // nanoseconds of work worth a helper
+	smallTime  = 10_000  // nanoseconds of work that are worth one more goroutine
 )
 
 // equalParts splits n into equal parts of at most most and returns their length, rounded up to a
@@ -48,8 +48,8 @@ func equalParts(n, most, unit int) int {
 	return (length + unit - 1) / unit * unit
 }
 
-// plan splits a product. The length of a partial sum depends on K and the precision alone, because
-// bits depend on it.
+// plan splits a product into items. The length of a partial sum affects the bits of C, so it
+// depends only on K and the precision.
 func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k
@@ -59,7 +59,7 @@ func (j *job) plan() {
 	if a.B.made == BF16 {
 		unit = 32
 	}
-	j.kBlock = max(unit, equalParts(k, mostK, unit)) // also for K = 0, as block counts by it
+	j.kBlock = max(unit, equalParts(k, mostK, unit)) // not 0 even for K = 0, because block advances by it
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / u.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := u.tile
@@ -85,8 +85,8 @@ func (j *job) plan() {
 	j.hold(j.layout())
 }
 
-// follow decides whether multiply finishes C, which it can with a bias and the old C, or finish
-// does.
+// follow decides whether multiply or finish completes C. multiply can add a bias and the old C, and
+// finish does everything else.
 func (j *job) follow() {
 	a := &j.args
 	itself := a.Residual.Data != nil && &a.Residual.Data[0] == &a.C.Data[0] && a.Residual.RowStride == a.C.RowStride
@@ -99,7 +99,8 @@ func (j *job) follow() {
 	}
 }
 
-// layout sets the offsets in a worker's memory, each at a cache line, and returns its size.
+// layout sets the offsets in a worker's memory, each at a cache line. It returns the size of this
+// memory in floats.
 func (j *job) layout() int {
 	part := j.rows * j.kBlock
 	j.copied = j.sumsOf(j.group)
@@ -117,9 +118,9 @@ func (j *job) layout() int {
 	return j.widened
 }
 
-// tooFew reports whether smaller items would keep the workers busier: a helper that waits long for
-// the last item falls asleep and comes late to the next call. Items of few rows read B more often,
-// items of few panels copy A more often.
+// tooFew reports whether there are too few items to keep the workers busy. A helper that waits long
+// for the last item falls asleep and comes late to the next call. Smaller items have a cost: items
+// of fewer rows read B more often, and items of fewer panels copy A more often.
 func (j *job) tooFew(tile int) bool {
 	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile {
 		return false
@@ -149,14 +150,14 @@ func (j *job) hold(floats int) {
 	}
 }
 
-// planElements splits an elementwise call.
+// planElements splits an elementwise call into items.
 func (j *job) planElements() {
 	j.items = int64((len(j.x) + elements - 1) / elements)
 	time := 20 * float64(len(j.x)) / chosen.flops
 	j.workers = int(min(int64(workers.Most(0)), 1+int64(time/smallTime), j.items))
 }
 
-// planPacking splits the packing of B, which is in the place of A.
+// planPacking splits the packing of B into items. args.A holds B.
 func (j *job) planPacking(most int) {
 	j.items = j.packed.items(&j.args.A)
 	time := 4 * float64(j.packed.k) * float64(j.packed.n) / chosen.flops
@@ -182,8 +183,8 @@ func (j *job) Work(slot int) {
 	}
 }
 
-// block computes rows of C in an item's panels. Long rows of A have parts: each part is multiplied
-// by all these panels while it is in the cache.
+// block computes an item: rows of C in a group of panels. Long rows of A are split into parts. Each
+// part is multiplied by all panels of the group while it is in the cache.
 func (j *job) block(work []float32, row, first int) {
 	a, k, last := &j.args.A, j.args.B.k, min(first+j.group, j.cut.count())
 	rows, size := min(j.rows, j.args.C.Rows-row), j.sumsOf(1)
@@ -203,9 +204,10 @@ func (j *job) block(work []float32, row, first int) {
 	}
 }
 
-// follows returns the index of the part of B after a panel's part. After an item's last part it is
-// the next item's, if workers take items in turn. After all of B it continues in the block: with
-// few rows that is the part of the next product.
+// follows returns the index in B of the part that comes after the given panel's part. After the
+// last part of an item this is the first part of the worker's next item, if workers take items in
+// turn. After all of B the index is in the rest of the block: with few rows, the next product reads
+// there.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -215,7 +217,7 @@ func (j *job) follows(panel, first, last, from, n int) int {
 		panel, from = first, from+n
 	case ahead < j.cut.count():
 		panel, from = ahead, 0
-	case j.rows < j.args.C.Rows: // other rows start over
+	case j.rows < j.args.C.Rows: // the next item has other rows and the first panels
 		panel, from = ahead%j.cut.count(), 0
 	default:
 		b := j.args.B
@@ -225,16 +227,17 @@ func (j *job) follows(panel, first, last, from, n int) int {
 	return j.args.B.at(col, from, width)
 }
 
-// A part is the product of rows of A, from a column on, and a panel.
+// A part is the product of columns [from, from+n) of some rows of A and rows [from, from+n) of a
+// panel of B.
 type part struct {
 	row, rows, col, width int
 	from, n               int
 	a                     Matrix    // the part of A
-	pairs                 *uint32   // or its pairs, rows half a kBlock apart
+	pairs                 *uint32   // or the pairs of this part; rows are kBlock/2 pairs apart
 	sums                  []float32 // [rows][width]
 }
 
-// copyPart replaces the A of a part by a contiguous or rounded copy.
+// copyPart replaces the A of a part by a contiguous copy, a rounded copy, or both.
 func (j *job) copyPart(p *part, work []float32) {
 	if j.args.A.ColStride != 1 || j.isa.roundRows == nil {
 		p.a.copyTo(work[j.copied:])
@@ -272,7 +275,8 @@ func (j *job) part(p *part, work []float32, next int) {
 	}
 }
 
-// multiply calls the routine of the part's panel. Unless c is nil, the result goes to c.
+// multiply calls the routine for the width of the part's panel. The result goes to c, or to the
+// part's sums if c is nil.
 func (j *job) multiply(p *part, c, bias *float32, next int) {
 	b, i := j.args.B, p.width/j.isa.lanes-1
 	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1)|j.adds, j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
@@ -286,7 +290,7 @@ func (j *job) multiply(p *part, c, bias *float32, next int) {
 	}
 }
 
-// multiplyPortable is multiply in Go. work has room for a part of B.
+// multiplyPortable is multiply in portable Go. work has room for a part of B in float32.
 func (j *job) multiplyPortable(p *part, work []float32) {
 	if p.from == 0 {
 		clear(p.sums)
@@ -300,8 +304,9 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 	multiplyPortable(p.sums, &p.a, work[:n], p.width)
 }
 
-// fetchTiles returns the number of tiles that prefetch the next part of B: nearly all, as a burst
-// of prefetches delays reads of A and B and then leaves memory idle.
+// fetchTiles returns the number of tiles over which the prefetches of the next part of B are
+// spread. It is nearly the number of all tiles of the rows. A burst of prefetches would delay reads
+// of A and B, and then leave memory idle.
 func (j *job) fetchTiles(rows int) int {
 	most := 1
 	for _, n := range j.isa.fetch {
@@ -312,7 +317,7 @@ func (j *job) fetchTiles(rows int) int {
 	return most
 }
 
-// copyTo makes a a contiguous copy in memory.
+// copyTo copies a to memory without gaps, and makes a this copy.
 func (a *Matrix) copyTo(memory []float32) {
 	memory = memory[:a.Rows*a.Cols]
 	packPanel(memory, *a, 0, a.Cols)

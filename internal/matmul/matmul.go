@@ -1,8 +1,10 @@
 // Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual. B is packed
-// in panels, once for weights or for each call. B, or A and B, may be rounded to bf16: see Precision.
+// in panels: once if it holds weights, else for each call. B, or A and B, may be rounded to bf16: see
+// Precision.
 //
-// Sums over K have a fixed order: the bits of a row of C do not depend on other rows or on the number
-// of goroutines. They do depend on the processor's instructions. Numbers below 2^-126 may count as 0.
+// Sums over K have a fixed order. The bits of a row of C do not depend on other rows or on the number
+// of goroutines. They do depend on the processor's instruction set. Magnitudes below 2^-126 may count
+// as 0.
 package matmul
 
 import (
@@ -35,24 +37,24 @@ func (m Matrix) T() Matrix {
 // An Activation is a function of every element.
 type Activation uint8
 
-// GELU is x Φ(x), with Φ the distribution function of the normal distribution; GELUTanh
-// its approximation x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))).
+// GELU is x Φ(x), where Φ is the distribution function of the normal distribution. GELUTanh is the
+// approximation x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))) of GELU.
 const (
 	None Activation = iota
 	ReLU
 	GELU
 	GELUTanh
-	activations // their number
+	activations // number of activations
 )
 
-// Args are the arguments of a product. C must not overlap A, and Before must overlap neither.
-// Residual may be C itself, or memory apart from it.
+// Args are the arguments of a product. C must not overlap A. Before must overlap neither C nor A.
+// Residual is C itself or does not overlap C.
 type Args struct {
-	C, A       Matrix     // A [M, K], any strides; C [M, N], any row stride from N, ColStride 1
+	C, A       Matrix     // A [M, K], any strides; C [M, N], RowStride at least N, ColStride 1
 	B          *Packed    // [K, N]
 	Bias       []float32  // [N], or nil
-	Activation Activation // after the bias
-	Before     Matrix     // [M, N] as C; unless Data is nil, gets A B + bias before the activation, for a backward pass
+	Activation Activation // applied after the bias
+	Before     Matrix     // [M, N] as C; unless Data is nil, gets A B + bias, which a backward pass needs
 	Residual   Matrix     // [M, N], ColStride 1; unless Data is nil, added after the activation
 	Accumulate bool       // add to C instead of overwriting it
 	Workers    int        // most goroutines, 0 for GOMAXPROCS
@@ -60,7 +62,7 @@ type Args struct {
 
 // An Engine runs products. It is safe for concurrent use. A warm call allocates nothing.
 type Engine struct {
-	last atomic.Pointer[job] // holds the last call's workspace
+	last atomic.Pointer[job] // the job of the last call, with its workspace
 	jobs sync.Pool           // *job of concurrent calls
 	pool *workers.Pool
 }
@@ -72,16 +74,16 @@ func New() *Engine {
 	return e
 }
 
-// Close ends the helpers that no other pool needs. Calls in progress finish; later ones run on
-// the caller's goroutine alone. A collected engine needs no Close.
+// Close ends the helper goroutines, unless another pool needs them. Calls in progress finish. Later
+// calls run on the caller's goroutine alone. An engine that is garbage collected needs no Close.
 func (e *Engine) Close() {
 	e.pool.Close()
 	e.last.Store(nil)
 }
 
-// Run computes a product. It returns a *flashkit.ProblemError for arguments that do not fit
-// together, before it writes anything, or the error of a canceled context, which leaves C
-// undefined.
+// Run computes a product. For arguments that do not fit together it returns a
+// *flashkit.ProblemError and writes nothing. For a canceled context it returns the error of the
+// context. C is then undefined.
 func (e *Engine) Run(ctx context.Context, a *Args) error {
 	if err := a.check(); err != nil {
 		return err
@@ -99,7 +101,7 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	return ctx.Err()
 }
 
-// Pack is p.Pack(b) by at most most goroutines, 0 for GOMAXPROCS.
+// Pack is p.Pack(b) with at most most goroutines. 0 means GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
 	p.begin(&b, nil)
 	if p.empty() {
@@ -154,7 +156,7 @@ func (e *Engine) newJob(done <-chan struct{}) *job {
 	return j
 }
 
-// do runs a job and returns it to the engine.
+// do runs a job and returns the job to the engine.
 func (e *Engine) do(j *job) {
 	j.next.Store(0)
 	e.pool.Run(j, j.workers-1)

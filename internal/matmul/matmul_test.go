@@ -20,7 +20,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// seeded returns random numbers of a seed, which the log names and FLASHKIT_SEED sets.
+// seeded returns a random generator. The log names its seed, which FLASHKIT_SEED can set.
 func seeded(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	if x, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
@@ -30,7 +30,7 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
-// A product is a case: its operands, and the old C and Before.
+// A product is a test case: the arguments, the unpacked B and the old C.
 type product struct {
 	matmul.Args
 	b   matmul.Matrix
@@ -71,7 +71,7 @@ func draw(r *rand.Rand, s shape, form uint) *product {
 
 const forms = uint(matmul.Precisions) << 11
 
-// someForms returns all forms, or some in short tests.
+// someForms returns all forms in random order, or some of them in short tests.
 func someForms(r *rand.Rand) []int {
 	list := r.Perm(int(forms))
 	if testing.Short() {
@@ -96,7 +96,7 @@ func random(r *rand.Rand, rows, cols int, transposed, gaps bool) matmul.Matrix {
 	return m
 }
 
-// poison sets the elements of a matrix to NaN, without the gaps.
+// poison sets the elements of a matrix to NaN, but not the gaps between rows.
 func poison(m matmul.Matrix) {
 	each(m, func(_, _ int, x *float32) { *x = float32(math.NaN()) })
 }
@@ -113,7 +113,8 @@ func at(m matmul.Matrix, i, j int) float64 { return float64(m.Data[i*m.RowStride
 
 const eps = 0x1p-24
 
-// rounded returns an element as rounded by products from the given precision on.
+// rounded returns x, an element of an operand, as the product uses it. The product rounds this
+// operand to bf16 in the precision from and in later ones.
 func (p *product) rounded(x float64, from matmul.Precision) float64 {
 	if p.B.Precision < from {
 		return x
@@ -121,8 +122,9 @@ func (p *product) rounded(x float64, from matmul.Precision) float64 {
 	return float64(half.FromBF16(half.ToBF16(float32(x))))
 }
 
-// check compares with float64. The bound covers sums of K products in any order and two roundings for
-// each later step, times the steepest slope of an activation.
+// check compares C and Before with the product in float64. The bound covers sums of K products in
+// any order, and two roundings for each later step. The steepest slope of an activation scales the
+// error of its argument.
 func (p *product) check(t testing.TB, msg string) {
 	for i := range p.C.Rows {
 		for j := range p.C.Cols {
@@ -156,7 +158,8 @@ func (p *product) check(t testing.TB, msg string) {
 // steepest is above the slope of any activation.
 const steepest = 1.13
 
-// within accepts the same infinity, and any NaN for NaN.
+// within fails if got differs from want by more than bound. It accepts the same infinity, and any
+// NaN for NaN.
 func within(t testing.TB, want, got, bound float64, msg string, args ...any) {
 	if want == got || want != want && got != got {
 		return
@@ -166,7 +169,7 @@ func within(t testing.TB, want, got, bound float64, msg string, args ...any) {
 	}
 }
 
-// activation is the reference, in float64.
+// activation is the reference for act(x), in float64.
 func activation(act matmul.Activation, x float64) float64 {
 	switch {
 	case act == matmul.ReLU && x < 0:
@@ -181,7 +184,7 @@ func activation(act matmul.Activation, x float64) float64 {
 	return x
 }
 
-// activationBound is the error of an activation of an exact number.
+// activationBound bounds the error of an activation of an exact number.
 func activationBound(act matmul.Activation, x float64) float64 {
 	if act <= matmul.ReLU {
 		return 0
@@ -193,7 +196,8 @@ func run(t testing.TB, e *matmul.Engine, p *product) {
 	require.NoError(t, e.Run(context.Background(), &p.Args))
 }
 
-// Every form, with shapes of several blocks.
+// Products of every form, and of shapes with several items or partial sums, are within the bounds
+// of check.
 func TestAgainstFloat64(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -205,7 +209,7 @@ func TestAgainstFloat64(t *testing.T) {
 			p.check(t, fmt.Sprintf("%v form %d", s, form))
 		}
 		k := matmul.MostK
-		for _, s := range []shape{{1, 1, k}, {20, 50, 2*k + 3}, {3, 1000, 10}, {70, 5, 5 * k}, {8, 48, k + 1}, {129, 20, 2 * k}, {300, 17, 33}} { // of several partial sums, too
+		for _, s := range []shape{{1, 1, k}, {20, 50, 2*k + 3}, {3, 1000, 10}, {70, 5, 5 * k}, {8, 48, k + 1}, {129, 20, 2 * k}, {300, 17, 33}} { // some have several partial sums
 			form := uint(r.Uint32()) % forms
 			p := draw(r, s, form)
 			run(t, e, p)
@@ -214,7 +218,8 @@ func TestAgainstFloat64(t *testing.T) {
 	})
 }
 
-// Every tail of M and N up to two tiles, some tails of K.
+// Products are within the bounds of check for every tail of M and N up to two tiles, and for K from
+// 0 to MostK + 8.
 func TestTails(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -237,7 +242,7 @@ func TestTails(t *testing.T) {
 	})
 }
 
-// Gaps between rows of outputs stay, and so do inputs.
+// A product changes neither the gaps between rows of its outputs nor its inputs.
 func TestNothingElseIsWritten(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r, e := seeded(t), matmul.New()
@@ -329,7 +334,7 @@ func rowsOf(m matmul.Matrix, from, to int) matmul.Matrix {
 	return m
 }
 
-// copied returns the same numbers in other strides.
+// copied returns a matrix of the same numbers with other strides.
 func copied(m matmul.Matrix, transposed bool) matmul.Matrix {
 	x := matmul.Dense(make([]float32, m.Rows*m.Cols), m.Rows, m.Cols)
 	if transposed {
@@ -413,8 +418,8 @@ func TestConcurrentCalls(t *testing.T) {
 	wait.Wait()
 }
 
-// A canceled call writes nothing, a call canceled midway returns the error, and a closed engine still
-// works.
+// A call with a canceled context writes nothing. A call canceled midway returns the error. A closed
+// engine still works.
 func TestCanceledAndClosed(t *testing.T) {
 	r, e := seeded(t), matmul.New()
 	ctx, cancel := context.WithCancel(t.Context())

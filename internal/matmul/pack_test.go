@@ -11,7 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// An engine packs the same words with any number of goroutines, into used memory.
+// An engine packs the same words with any number of goroutines, also into memory that held another
+// matrix.
 func TestPackByWorkers(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		r := seeded(t)

@@ -6,13 +6,14 @@ import (
 )
 
 // Packed is B in consecutive panels, as wide as a register tile: [K][width] floats, or [K/2][width]
-// pairs of bf16. Columns beyond N are 0. Concurrent calls may share it, but not with Pack.
+// pairs of bf16. Columns beyond N are 0. Concurrent products may share a Packed, but no product may
+// run during Pack.
 type Packed struct {
-	Precision Precision // of the next Pack, and of products with its result
+	Precision Precision // of the next Pack and of the products after it
 
 	memory []float32 // for Float32
 	pairs  []uint32  // for other precisions
-	then   []float32 // the rest of the block
+	then   []float32 // the memory of the block after this matrix
 	k, n   int
 	made   Precision // precision of the last Pack
 	isa    *isa
@@ -22,11 +23,12 @@ type Packed struct {
 // Dims returns K and N.
 func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 
-// Pack makes p the packed form of b, in p's memory if that is large enough. If b reaches beyond its
-// memory, or has more elements than its memory, every product with p is a *flashkit.ProblemError.
+// Pack makes p the packed form of b. It reuses p's memory if that is large enough. b must not reach
+// beyond its memory or have more elements than its memory. Otherwise every product with p returns a
+// *flashkit.ProblemError.
 func (p *Packed) Pack(b Matrix) { p.PackIn(nil, b) }
 
-// PackIn is Pack into memory of a block, if enough is left.
+// PackIn is Pack into memory of a block, if the block has enough memory left. Otherwise it is Pack.
 func (p *Packed) PackIn(block *Block, b Matrix) {
 	p.begin(&b, block)
 	for item := range p.items(&b) {
@@ -45,7 +47,7 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
 		return
 	}
-	// Strides that repeat elements must not claim more memory than b has.
+	// A stride of 0 repeats elements. The packed form must not need more memory than b has.
 	if high, n := bits.Mul64(uint64(b.Rows), uint64(b.Cols)); high != 0 || n > uint64(len(b.Data)) {
 		p.err = problem("B.Data", len(b.Data), "has fewer elements than %d x %d", b.Rows, b.Cols)
 		return
@@ -69,7 +71,7 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 
 func (p *Packed) cut() panels { return p.isa.panelsOf(p.n) }
 
-// depth returns the rows of a panel, in floats or in pairs.
+// depth returns the number of rows of a panel: rows of floats, or rows of pairs.
 func (p *Packed) depth() int {
 	if p.made == Float32 {
 		return p.k
@@ -77,7 +79,7 @@ func (p *Packed) depth() int {
 	return p.isa.pairsOf(p.k)
 }
 
-// at returns the index of row from of the panel at col.
+// at returns the index, in packed memory, of row from of the panel at col.
 func (p *Packed) at(col, from, width int) int {
 	if p.made != Float32 {
 		from /= 2
@@ -88,8 +90,8 @@ func (p *Packed) at(col, from, width int) int {
 // empty reports whether there is nothing to pack.
 func (p *Packed) empty() bool { return len(p.memory)+len(p.pairs) == 0 }
 
-// ahead returns the address of packed index i, of its continuation in the block, or of the last
-// word.
+// ahead returns the address of packed word i. For an i beyond the last word, it continues in the
+// rest of the block. If the block ends before i, it returns the address of the last word.
 func (p *Packed) ahead(i int) *byte {
 	if next := i - len(p.memory) - len(p.pairs); next >= 0 && next < len(p.then) {
 		return (*byte)(unsafe.Pointer(&p.then[next]))
@@ -100,7 +102,8 @@ func (p *Packed) ahead(i int) *byte {
 	return (*byte)(unsafe.Pointer(&p.pairs[min(i, len(p.pairs)-1)]))
 }
 
-// items returns the number of items to pack b: groups of contiguous rows, or else panels.
+// items returns the number of work items that pack b. An item is a group of rows if rows are
+// contiguous, else a panel.
 func (p *Packed) items(b *Matrix) int64 {
 	switch {
 	case p.empty():
@@ -129,7 +132,7 @@ func (p *Packed) pack(b *Matrix, item int) {
 	}
 }
 
-// aligned returns n words from a cache line on, in x if it is large enough.
+// aligned returns n words that begin at a cache line. It reuses x if x is large enough.
 func aligned[T float32 | uint32](x []T, n int) []T {
 	const line = 64
 	if cap(x) >= n {
@@ -159,11 +162,12 @@ func packPanel(dst []float32, b Matrix, col, width int) {
 	}
 }
 
-// packColumns packs columns that are contiguous in K: whole blocks by vectors, then the rest.
+// packColumns packs columns whose elements are contiguous. It packs whole blocks with vector
+// instructions, then the rest element by element.
 func packColumns(dst []float32, b Matrix, col, cols, width int) {
 	n := chosen.lanes
 	rows, whole := b.Rows/n*n, cols/n*n
-	if rows > 0 { // else there is no element to point to
+	if rows > 0 { // else b has no element whose address transpose could get
 		for c := 0; c < whole; c += n {
 			chosen.transpose(&dst[c], width, n*width, &b.Data[(col+c)*b.ColStride], b.ColStride, n, &ones[0], rows/n)
 		}
@@ -172,7 +176,7 @@ func packColumns(dst []float32, b Matrix, col, cols, width int) {
 	packElements(dst[min(whole, len(dst)):], b, 0, col+whole, cols-whole, width)
 }
 
-// ones is the factor of transpose.
+// ones are the factors that transpose applies to columns.
 var ones = func() (x [mostLanes]float32) {
 	for i := range x {
 		x[i] = 1
@@ -189,11 +193,11 @@ func packElements(dst []float32, b Matrix, row, col, cols, width int) {
 	}
 }
 
-// panels splits N columns into panels of three vectors, and one or two panels of two at the end, as
-// a panel of one vector would take as long as one of two. AMX has panels of two vectors, and one of
-// one at the end.
+// panels splits N columns into panels of three vectors. The last one or two panels may have two
+// vectors, because a panel of one vector would take as long as a panel of two. With AMX and NEON,
+// panels have two vectors, and the last may have one.
 type panels struct {
-	vectors int // total
+	vectors int // vectors of all panels
 	size    int // vectors of a wide panel
 	wide    int // number of wide panels
 	lanes   int

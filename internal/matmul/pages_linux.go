@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// advise requests large pages: small ones interrupt the reads of a panel, and the hardware
-// prefetcher, every 4 KiB. Errors do no harm.
+// advise requests large pages. With small pages, the reads of a panel and the hardware prefetcher
+// are interrupted every 4 KiB. It ignores errors: small pages are only slower.
 func advise(at unsafe.Pointer, size int) {
 	const page, hugePage = 1 << 21, 14 // MADV_HUGEPAGE
 	skip, end := int(-uintptr(at)%page), size
@@ -14,5 +14,5 @@ func advise(at unsafe.Pointer, size int) {
 		return
 	}
 	memory := unsafe.Slice((*byte)(at), size)
-	_ = syscall.Madvise(memory[skip:end], hugePage) // the kernel may have none
+	_ = syscall.Madvise(memory[skip:end], hugePage) // the kernel may have no large pages
 }

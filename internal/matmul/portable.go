@@ -1,8 +1,8 @@
 package matmul
 
-// multiplyPortable adds the products of rows of a, contiguous in K, and a panel to sums,
-// [rows][width]. The conversions prevent fused multiply-adds, with which the bits of a row would
-// depend on its tile.
+// multiplyPortable adds the products of a and a panel to sums, [rows][width]. Rows of a are
+// contiguous. The functions below convert each product to float32, which forbids fused
+// multiply-adds. With fused multiply-adds, the bits of a row could depend on its tile.
 func multiplyPortable(sums []float32, a *Matrix, panel []float32, width int) {
 	r, k := 0, a.Cols
 	for ; r+2 <= a.Rows; r += 2 {

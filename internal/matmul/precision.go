@@ -22,8 +22,8 @@ func (p Precision) String() string {
 	return [...]string{"f32", "bf16-weights", "bf16", "unknown"}[min(p, Precisions)]
 }
 
-// packPairs packs rows from to to, in pairs, of the columns from col on. The word of rows k and k+1
-// has row k in its lower half.
+// packPairs packs rows [from, to) of a panel, as pairs of rows. The panel has width columns from
+// col on. The word of rows k and k+1 has row k in its lower half.
 func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	dst, cols := p.pairs[p.at(col, from, width):], min(width, b.Cols-col)
 	if to == p.k {
@@ -38,7 +38,7 @@ func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	}
 }
 
-// element returns an element of b as bf16, 0 beyond K.
+// element returns an element of b as bf16, or 0 in a row beyond K.
 func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	if k >= p.k {
 		return 0
@@ -46,7 +46,8 @@ func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	return uint32(half.ToBF16(b.Data[k*b.RowStride+col*b.ColStride]))
 }
 
-// widen sets dst, [n][width], to rows of B in pairs.
+// widen sets dst, [n][width], to n rows of the panel at col, from row from on. It widens their
+// pairs to float32.
 func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	words := p.pairs[p.at(col, from, width):]
 	for k := range n {
@@ -56,8 +57,9 @@ func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	}
 }
 
-// round rounds the elements of a, a contiguous copy, to bf16. It returns them as pairs if the
-// routines take pairs.
+// round rounds the elements of a to bf16. If the instruction set has a routine for it, round
+// returns pairs in work. Otherwise it rounds in place, in a contiguous copy of A's part, and
+// returns nil.
 func (j *job) round(a *Matrix, work []float32) *uint32 {
 	if j.isa.roundRows == nil {
 		for i, x := range a.Data {

@@ -27,18 +27,19 @@ func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 // Key returns the key of a seed.
 func Key(seed uint64) [2]uint32 { return [2]uint32{uint32(seed), uint32(seed >> 32)} }
 
-// Eight elements share a counter. Element e has 16 bits of word e%4: the lower half for the first four
-// elements, the upper half for the others.
+// Eight elements share a counter. Element e gets 16 bits of word e%4: the lower half for the first
+// four elements, the upper half for the last four.
 
 // Below returns the limit for dropping with probability p, 0 <= p < 1. An element is dropped if its
 // 16 bits, shifted to the top of a word, are below the limit. So p is rounded to a multiple of
 // 2^-16.
 func Below(p float32) uint32 { return limit(p) << 16 }
 
-// Keep returns the factor of kept elements, which preserves the mean.
+// Keep returns the factor that multiplies kept elements, so that dropping preserves the mean.
 func Keep(p float32) float32 { return float32(65536 / float64(65536-limit(p))) }
 
-// Dropped reports whether element e of the eight with these words is dropped.
+// Dropped reports whether element e, of the eight that share the counter of words, is dropped.
+// below is the limit.
 func Dropped(words [4]uint32, e int, below uint32) bool {
 	w := words[e%4]
 	if e%8 < 4 {
@@ -47,5 +48,5 @@ func Dropped(words [4]uint32, e int, below uint32) bool {
 	return w < below
 }
 
-// limit returns how many of 65536 values drop an element.
+// limit returns the number of 16-bit values, of all 65536, that drop an element.
 func limit(p float32) uint32 { return min(uint32(float64(p)*65536+.5), 65535) }

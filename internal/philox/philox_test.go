@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Known answers of the authors' library, Random123, for seven rounds.
+// The words equal known answers of Random123, the library of the authors of Philox, for seven
+// rounds.
 func TestWords(t *testing.T) {
 	const ones = 0xffffffff
 	for _, x := range []struct {
@@ -43,8 +44,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// The first four of eight elements have the lower halves of the words, the others the
-// upper halves, and a number at the limit is kept.
+// The first four of eight elements have the lower halves of the words, the last four the upper
+// halves. An element whose number equals the limit is kept.
 func TestDropped(t *testing.T) {
 	words := [4]uint32{0x00050001, 0x00060002, 0x00070003, 0x00080004}
 	for e := range 16 {
@@ -54,7 +55,7 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// A share of p is dropped.
+// The share of dropped elements is close to p.
 func TestShare(t *testing.T) {
 	dropped := 0
 	for i := range uint32(5000) {

@@ -1,9 +1,9 @@
 // Package workers lends goroutines to calculations. Each user, such as a backend, holds a Pool; all
 // pools share the goroutines of the process.
 //
-// The goroutines are global because processors are. Separate ones would wait for their user's next
-// task while other users have work. They start when the first pool asks for help and end when the last
-// such pool is closed.
+// The users share goroutines because they share the processors. Goroutines of one user would wait for
+// its next task while other users have work. Goroutines start when the first pool asks for help and end
+// when the last such pool is closed.
 package workers
 
 import (
@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// A Task is work shared by the caller of Run and its helpers. Each calls Work once with its own
-// slot: 0 for the caller, 1 to the number of helpers for the others. A helper may come late or not
-// at all.
+// A Task is work that the caller of Run shares with its helpers. Each of them calls Work once with
+// its own slot: 0 for the caller, 1 to the number of helpers for the others. A helper may come late
+// or not at all.
 type Task interface {
 	Work(slot int)
 }
@@ -27,23 +27,23 @@ type Pool struct {
 	limit int
 
 	asked  atomic.Int64
-	open   bool // asked for help and not closed; process.mu guards it and the fields below
+	open   bool // asked for help and not closed; process.mu guards open and the fields below
 	closed bool
-	busy   int // helpers in its tasks
+	busy   int // helpers at work in the pool's tasks
 }
 
-// SetLimit bounds the helpers of all the pool's tasks together to n-1, so that a task has at most n
-// goroutines; 0 means GOMAXPROCS alone. It must precede Run.
+// SetLimit bounds the helpers of all the pool's tasks together to n-1. A task then has at most n
+// goroutines. With 0, only GOMAXPROCS bounds them. SetLimit must precede Run.
 func (p *Pool) SetLimit(n int) { p.limit = n }
 
-// Limit returns the limit, 0 for none.
+// Limit returns the limit, or 0 if there is none.
 func (p *Pool) Limit() int { return p.limit }
 
 // Asked returns the number of tasks that asked for help.
 func (p *Pool) Asked() int64 { return p.asked.Load() }
 
-// Run works on t with up to helpers helpers, and returns when all have left. The caller works too,
-// so a task never depends on helpers.
+// Run works on t with up to helpers helpers. It returns when all helpers have left. The caller
+// works too, so a task never depends on helpers.
 func (p *Pool) Run(t Task, helpers int) {
 	if helpers <= 0 {
 		t.Work(0)
@@ -55,17 +55,17 @@ func (p *Pool) Run(t Task, helpers int) {
 	process.withdraw(o)
 }
 
-// Close ends the goroutines, unless another open pool may need them. Tasks in progress finish;
-// later ones get no help.
+// Close ends the goroutines, unless another open pool may need them. Tasks in progress finish, and
+// later tasks get no help.
 func (p *Pool) Close() { process.leave(p) }
 
-// A crew is a set of goroutines, at most GOMAXPROCS - 1 when they start, for any number of tasks.
-// They sleep between tasks.
+// A crew is a set of goroutines for any number of tasks. It has at most GOMAXPROCS - 1 goroutines
+// when they start. The goroutines sleep between tasks.
 type crew struct {
 	mu     sync.Mutex
 	wake   sync.Cond    // signaled when there is an offer
 	offers []*offer     // offers with free slots, the oldest first
-	unused []*offer     // for reuse
+	unused []*offer     // offers of finished tasks, to be used again
 	size   int          // goroutines
 	idle   int          // sleeping goroutines
 	pools  int          // open pools
@@ -81,7 +81,7 @@ func newCrew() *crew {
 	return c
 }
 
-// An offer is a task with room for helpers.
+// An offer is a task that helpers can join.
 type offer struct {
 	task    Task
 	pool    *Pool
@@ -136,8 +136,8 @@ func (c *crew) withdraw(o *offer) {
 	c.mu.Lock()
 	c.remove(o)
 	c.mu.Unlock()
-	// They leave soon. A caller locked to its thread, such as one called from C, changes threads twice
-	// for each yield: first wait without yielding.
+	// The helpers leave soon. Each yield of a caller that is locked to its thread, such as a call from
+	// C, switches threads twice. The caller therefore waits without yielding at first.
 	left := func() bool { return o.present.Load() == 0 }
 	if !watch(left, 10000) {
 		poll(left)
@@ -149,7 +149,7 @@ func (c *crew) withdraw(o *offer) {
 	c.mu.Unlock()
 }
 
-// remove takes o off the offers. The caller holds mu.
+// remove removes o from the offers. The caller holds mu.
 func (c *crew) remove(o *offer) {
 	if i := slices.Index(c.offers, o); i >= 0 {
 		c.offers = slices.Delete(c.offers, i, i+1)
@@ -197,9 +197,9 @@ func (c *crew) serve() {
 	c.size--
 }
 
-// spin waits briefly for the next task or phase, and reports whether one came or none will come:
-// waking a sleeping goroutine takes longer than a small problem. Other goroutines may use the
-// processor meanwhile. The caller holds mu.
+// spin waits briefly for the next task, because waking a sleeping goroutine takes longer than a
+// small problem. It reports whether there is a task or no pool is open. Other goroutines may use
+// the processor meanwhile. The caller holds mu.
 func (c *crew) spin() bool {
 	seen := c.asked.Load()
 	c.mu.Unlock()
@@ -208,8 +208,8 @@ func (c *crew) spin() bool {
 	return c.next() != nil || c.pools == 0
 }
 
-// poll waits briefly until ready. It seldom yields: with many helpers, a small task would wait for
-// the lock of the runtime's scheduler.
+// poll waits briefly until ready. It seldom yields: a yield takes the lock of the runtime's
+// scheduler, and with many helpers a small task would wait for this lock.
 func poll(ready func() bool) {
 	for range 20 {
 		if watch(ready, 500) {
@@ -219,9 +219,10 @@ func poll(ready func() bool) {
 	}
 }
 
-// Await waits until another part of a task is ready and returns true, or false when stopped. The
-// other part is rarely far behind. If it is, its thread may need this processor: Await then yields,
-// and finally sleeps between polls. It calls stopped only after a while.
+// Await waits until another part of a task is ready and returns true. It returns false when
+// stopped. The other part is seldom far behind. If it is, its thread may need the processor of the
+// waiting goroutine. Await then yields, and finally sleeps between polls. It calls stopped only
+// after a while.
 func Await(ready, stopped func() bool) bool {
 	const spin, yield = 1 << 14, 1 << 14
 	for polls := 0; !ready(); polls++ {
@@ -238,7 +239,7 @@ func Await(ready, stopped func() bool) bool {
 	return true
 }
 
-// watch polls ready up to n times.
+// watch calls ready up to n times and reports whether it returned true.
 func watch(ready func() bool, n int) bool {
 	for range n {
 		if ready() {
@@ -262,7 +263,7 @@ func (c *crew) leave(p *Pool) {
 	}
 }
 
-// Most returns the number of goroutines of a task whose user wants at most n, 0 for no bound.
+// Most returns the number of goroutines for a task that may use at most n. 0 means no bound.
 func Most(n int) int {
 	if procs := Procs(); n == 0 || procs < n {
 		return procs
@@ -270,9 +271,9 @@ func Most(n int) int {
 	return n
 }
 
-// Procs returns the most goroutines of any task: GOMAXPROCS, at most ProcsAge old. The runtime
-// answers under its scheduler's lock, which takes longer than a small task while goroutines come
-// and go.
+// Procs returns the largest number of goroutines of any task: GOMAXPROCS, at most ProcsAge old. The
+// value is cached because runtime.GOMAXPROCS takes the lock of the scheduler. While goroutines
+// start and end, waiting for this lock takes longer than a small task.
 func Procs() int {
 	now := int64(time.Since(started))
 	if n := procs.n.Load(); n > 0 && now < procs.until.Load() {
@@ -287,7 +288,7 @@ func Procs() int {
 // ProcsAge is the maximum age of the result of Procs.
 const ProcsAge = time.Millisecond
 
-// procs caches GOMAXPROCS, for the process.
+// procs caches GOMAXPROCS for Procs.
 var (
 	started = time.Now()
 	procs   struct{ n, until atomic.Int64 } // until: time since started

@@ -45,7 +45,7 @@ func (m *meeting) Work(slot int) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(time.Millisecond) // for an excess helper
+	time.Sleep(time.Millisecond) // time for a helper too many to come
 	m.now.Add(-1)
 }
 
@@ -55,8 +55,8 @@ func newMeeting(t *testing.T, want int) *meeting {
 	return m
 }
 
-// A task gets the goroutines it asks for, within GOMAXPROCS and the limit, each in its own slot. Run
-// returns when they have left.
+// A task gets the goroutines that it asks for, within GOMAXPROCS and the limit, each in its own
+// slot. Run returns when the helpers have left.
 func TestRun(t *testing.T) {
 	withProcs(t, 5)
 	for _, c := range []struct{ limit, helpers, want int }{
@@ -156,7 +156,7 @@ func settle(t *testing.T, limit int) {
 	t.Fatalf("%d goroutines are left, were %d", runtime.NumGoroutine(), limit)
 }
 
-// Many callers, temporary pools and short tasks: each slot works on a task once.
+// With many callers, temporary pools and short tasks, every item of a task is done once.
 func TestConcurrentPools(t *testing.T) {
 	withProcs(t, 4)
 	before := runtime.NumGoroutine()
@@ -211,7 +211,7 @@ func TestProcs(t *testing.T) {
 	require.Equal(t, 5, workers.Procs())
 }
 
-// Await ends when ready, at once or after sleeping, or when stopped. It allocates nothing.
+// Await returns when ready, at once or after it has slept, or when stopped. It allocates nothing.
 func TestAwait(t *testing.T) {
 	var ready, stop atomic.Bool
 	never := func() bool { return false }

@@ -4,8 +4,8 @@
 //	cc -O2 -shared -fPIC -o count.so count.c
 //	qemu-aarch64 -plugin ./count.so,only=SUBSTRING -d plugin PROGRAM
 //
-// The table lists symbols that contain SUBSTRING, by instructions. Counts are exact for a single
-// thread; threads that run the same code lose some.
+// The table lists symbols that contain SUBSTRING, sorted by their counts. Counts are exact for a
+// single thread. If threads run the same code, the counts miss some instructions.
 
 #include <pthread.h>
 #include <stdint.h>

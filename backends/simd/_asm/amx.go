@@ -6,18 +6,19 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// AMX-BF16 multiplies tiles of 16 rows of 16 words. A word is a float32 of C, or a bf16 pair of A or B:
+// AMX-BF16 multiplies tiles of 16 rows of 16 words. A word is a float32 of C, or a bf16 pair of A
+// or B:
 //
 //	C[r][c] += Σ over w of A[r][w]·B[w][c]
 //
-// A holds 16 rows as stored, B 16 pairs of rows, packed by pairRows. Four tiles of C, two of A and two
-// of B fill all eight registers.
+// A tile of A holds 16 rows as they are in memory. A tile of B holds 16 pairs of rows, which
+// pairRows has packed. Four tiles of C, two of A and two of B fill all eight registers.
 //
-// Go does not save tiles. Each routine configures and releases them, and no goroutine is stopped inside
-// a routine, so no other code sees them.
+// The Go runtime does not save tiles. Each routine configures and releases the tiles, and the
+// runtime does not stop a goroutine inside a routine, so no other code sees the tiles.
 
-// amxForward emits the routines of forward passes, which other passes share. The kernels use AVX512's and
-// AVX512BF16's for the rest.
+// amxForward emits the routines of forward passes, some of which serve other passes too. For other
+// steps, the kernels call routines of AVX512 and AVX512BF16.
 func (g *generator) amxForward() {
 	g.scoresOfTiles()
 	g.seenScoresOfTiles()
@@ -54,8 +55,9 @@ const (
 	tileBytes = 64 // bytes of a tile row
 )
 
-// Addresses of tiles. Two tiles of A or C are one below the other, two of B or C side by side. The
-// registers are fixed, since tile instructions are data.
+// Registers of the addresses of tiles. The two tiles of A are one below the other, the two tiles of
+// B side by side. The tiles of C are in two rows of two. The registers are fixed because tile
+// instructions are written as data.
 var (
 	tileA = [2]GPPhysical{R8, R9}
 	tileB = GPPhysical(R11)
@@ -64,9 +66,9 @@ var (
 	stepA, stepB, stepC = R10, R12, R13 // row strides in bytes
 )
 
-// takeTiles configures the tiles and sets the strides of B and C to rows of lanes.
+// takeTiles configures the tiles and sets the row strides of B and C to rowBytes.
 func (g *generator) takeTiles() {
-	// Palette 1; bytes per row of eight tiles; their rows.
+	// Palette 1, then the bytes per row of each of the eight tiles, then their numbers of rows.
 	shape := g.table("tileShape", func() {
 		for i, word := range [8]uint64{1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0} {
 			DATA(8*i, U64(word))
@@ -79,7 +81,7 @@ func (g *generator) takeTiles() {
 }
 
 // setTiles emits C = A B for four tiles of C and advances A to the rows below. b names the
-// parameter of B; products gets the address of A.
+// parameter that holds the address of B. products emits the products and gets the address of A.
 func setTiles(b string, products func(a GPVirtual)) {
 	a := GP64()
 	MOVQ(tileA[0], a)
@@ -93,14 +95,14 @@ func setTiles(b string, products func(a GPVirtual)) {
 	down(tileA[0], stepA, tileA[0])
 }
 
-// down sets to = from + 16 rows.
+// down sets the register to to the address 16 rows below from.
 func down(from, step, to Register) {
 	LEAQ(Mem{Base: from, Index: step, Scale: 8}, to)
 	LEAQ(Mem{Base: to, Index: step, Scale: 8}, to)
 }
 
-// tileProducts adds the products to the tiles of C, wide of them side by side. pairs names the
-// parameter that counts pairs. It advances the tiles of A and B.
+// tileProducts adds the products of A and B to the tiles of C, of which wide are side by side.
+// pairs names the parameter that holds the number of pairs. It advances the tiles of A and B.
 func tileProducts(label, pairs string, wide int) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
@@ -110,7 +112,8 @@ func tileProducts(label, pairs string, wide int) {
 	JNZ(LabelRef(label))
 }
 
-// productStep emits one step of the products and advances to the next.
+// productStep emits the products of the current tiles of A and B and advances both to the next
+// tiles.
 func productStep(wide int) {
 	for c := range wide {
 		loadTileB(c)
@@ -127,21 +130,22 @@ func productStep(wide int) {
 	down(tileB, stepB, tileB)
 }
 
-// Tiles of A are in registers 6 and 7, of B in 4 and 5, of C in 0 to 3.
+// Tiles of A are in registers 6 and 7, tiles of B in 4 and 5, and tiles of C in 0 to 3.
 func loadTileA(r int)        { TILELOADD(0, tileA[r], stepA, 6+r) }
 func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
 func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 
-// multiplyAwake is multiplyTiles plus a dummy float32 add, which keeps the vector FMA unit powered.
-// Otherwise the next tile store waits for it to power up; neither tile products nor integer
-// instructions keep it up.
+// multiplyAwake is multiplyTiles plus a dummy float32 addition, which keeps the vector FMA unit
+// powered. Without this addition the unit powers down, and the next tile store waits until it is
+// powered again. Neither tile products nor integer instructions keep the unit powered.
 func (g *generator) multiplyAwake(r, c int) {
 	multiplyTiles(r, c)
 	idle := g.registers[len(g.registers)-1]
 	VADDPS(idle, idle, idle)
 }
 
-// eachTile calls f for each tile of C with its number, row and offset.
+// eachTile calls f for each tile of C with its number t, its row of tiles r and its byte offset in
+// this row.
 func eachTile(wide int, f func(t, r, offset int)) {
 	for r := range tileC {
 		for c := range wide {

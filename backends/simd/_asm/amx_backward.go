@@ -37,7 +37,7 @@ func (g *generator) tileSums() {
 	g.done()
 }
 
-// tileSum emits the loop over the rows of C, wide tiles side by side.
+// tileSum emits the loop over the rows of C, for wide tiles side by side.
 func tileSum(label string, c, b GPVirtual, wide int) {
 	rows := param("rows")
 	Load(Param("a"), tileA[0])
@@ -58,7 +58,8 @@ func tileSum(label string, c, b GPVirtual, wide int) {
 	JG(LabelRef(label + "rows"))
 }
 
-// gradientPairs emits P = e^(scale S - LSE) and dS = P (dP - delta), rounded to bf16.
+// gradientPairs emits the routine that computes P = e^(scale S - LSE) and dS = P (dP - delta),
+// rounded to bf16.
 func (g *generator) gradientPairs() {
 	g.arithmetic("gradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32)",
 		"computes w[i][j] = e^(scale·s[i][j] - lse[i]) and x[i][j] = w[i][j]·(dp[i][j] - delta[i]),",
@@ -107,15 +108,15 @@ func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecP
 	}
 }
 
-// rowGradient emits vector v of row i of two: w = e^(s·by - lse) and x = w·(dp - delta), 0 where
-// the mask is clear. vector returns the address of an operand's vector, word of its word in the
-// first row.
+// rowGradient emits vector v of row i of a pair of rows: w = e^(s·by - lse) and x = w·(dp - delta).
+// Both are 0 where the mask is clear. vector returns the address of an operand's vector in row i.
+// word returns the address of an operand's word for the first row.
 func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
 	n, p, y := scratch[0], scratch[1], scratch[2]
 	VMOVUPS(vector("s"), w)
 	VBROADCASTSS(word("lse").Offset(4*i), y)
 	VFMSUB213PS(y, by, w)
-	VMULPS(base2, w, w) // after the difference, so that large scores lose nothing
+	VMULPS(base2, w, w) // after the difference, so that large scores lose no digits
 	KMOVW(word("masks").Offset(4*i+2*v), K1)
 	g.exp2Masked(w, n, p, K1)
 	VMOVUPS(vector("dp"), x)
@@ -192,7 +193,7 @@ func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, softcapGrad bool
 	VMOVUPS(vector("s"), w)
 	VBROADCASTSS(word("lse"), y)
 	VFMSUB213PS(y, g.by, w)
-	VMULPS(g.base2, w, w) // after the difference, so that large scores lose nothing
+	VMULPS(g.base2, w, w) // after the difference, so that large scores lose no digits
 	KMOVW(word("masks").Offset(2*v), K1)
 	g.exp2Masked(w, n, p, K1)
 	VMOVUPS(vector("dp"), x)

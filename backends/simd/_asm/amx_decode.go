@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The decode routines on tiles. Passes over K and V prefetch a later block line by line: tiles that wait
-// for memory leave little else to do.
+// The decode routines use tiles. Their passes over K and V prefetch a later block line by line. The
+// processor has little other work while a tile waits for memory.
 
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
@@ -55,8 +55,9 @@ func (g *generator) aheadScores() {
 	g.done()
 }
 
-// blockValues emits P V and packs pairs of rows of V on the way. It packs the next keys during the
-// products of the keys before, as tile loads wait for recent stores.
+// blockValues emits the routine that computes P V. It packs pairs of rows of V into scratch memory
+// as it goes. A tile load waits for recent stores, so the routine packs the next keys before the
+// products of the current keys.
 func (g *generator) blockValues() {
 	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
 		"sets sum[r][c] = Σ over j of p[r][j]·v[j][c] for rows rows of P, 16 or 32. In each 32 columns,",
@@ -109,7 +110,8 @@ func (g *generator) blockValues() {
 
 const pairsBytes = tileRows * 2 * tileBytes // bytes of 32 rows and columns of V
 
-// packPairs packs 32 rows of V, advances row, and prefetches.
+// packPairs packs 32 rows and 32 columns of V into pairs at tileB. It advances row and prefetches
+// from ahead.
 func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	for i := range tileRows {
 		x, y, t := g.registers[0], g.registers[1], g.registers[2]
@@ -219,8 +221,9 @@ func (g *generator) loadQuarterOrder(order []VecPhysical) {
 	}
 }
 
-// sumRows emits a loop over rows, and in each over 32 columns, with high + low in x and y. columns
-// gets the number of columns left; next ends a row.
+// sumRows emits a loop over rows and, within a row, over groups of 32 columns. It sets x and y to
+// high + low. columns emits the code of a group and gets the number of columns left. next emits the
+// end of a row.
 func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns func(left GPVirtual), next func()) {
 	rows := param("rows")
 	Label(label)
@@ -242,7 +245,8 @@ func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns 
 	JNZ(LabelRef(label))
 }
 
-// columnMasks sets K1 and K2 to the bits of 32 columns, given the number of columns left.
+// columnMasks sets K1 and K2 to the masks of the next 32 columns. left is the number of columns
+// left.
 func columnMasks(left GPVirtual) {
 	ones := GP64()
 	MOVQ(left, RCX)
@@ -250,7 +254,7 @@ func columnMasks(left GPVirtual) {
 	CMPQ(RCX, Imm(32))
 	JGE(LabelRef("whole"))
 	SHLQ(CL, ones)
-	NOTQ(ones) // the low bits
+	NOTQ(ones) // one bit for each column left
 	Label("whole")
 	KMOVD(ones.As32(), K1)
 	KSHIFTRD(Imm(16), K1, K2)

@@ -17,7 +17,8 @@ func (g *generator) scoresOfTiles() {
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
 }
 
-// seenScoresOfTiles emits S = K Qᵀ where all rows see a key, or none.
+// seenScoresOfTiles emits the routine that computes S = K Qᵀ for masks in which a key is visible to
+// all query rows or to none.
 func (g *generator) seenScoresOfTiles() {
 	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, seen *uint32)",
 		"is scores with rows of s set to -Inf where their bit in seen, [keys/32], is clear, up to a",
@@ -27,7 +28,8 @@ func (g *generator) seenScoresOfTiles() {
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, func() { g.hideRows(seen, lowest) })
 }
 
-// hideRows stores -Inf in the rows of a panel whose bits in seen are clear, and advances seen.
+// hideRows stores -Inf in the rows of a panel of scores whose bits in seen are clear. It advances
+// seen.
 func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	hidden, row, next := GP64(), GP64(), GP64()
 	MOVL(Mem{Base: seen}, hidden.As32())
@@ -48,13 +50,14 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	Label("seen")
 }
 
-// tileScores emits the body of scores. products gets the address of A. stored emits changes to a
-// panel of scores, at the first tile of C, before its maxima are taken.
+// tileScores emits the body of scores. products emits the tile products and gets the address of A.
+// stored emits changes of a stored panel: 32 rows of scores, which begin at the first tile of C.
+// The maxima are taken after these changes.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, rowMax := param("s"), param("keys"), param("rowMax")
 	g.takeTiles()
 	max, more, x := g.registers[4:6], g.registers[6:8], g.registers[0]
-	for v, z := range max { // of the even rows and the odd ones
+	for v, z := range max { // max is for the even rows, more for the odd rows
 		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 		VMOVAPS(z, more[v])
 	}
@@ -112,7 +115,8 @@ func (g *generator) valuesOfTiles() {
 	g.tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
 }
 
-// tileValues emits the body of addValues. products gets the address of A.
+// tileValues emits the body of addValues. products emits the tile products and gets the address of
+// A.
 func (g *generator) tileValues(products func(a GPVirtual)) {
 	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
 	g.takeTiles()
@@ -171,13 +175,13 @@ func (g *generator) weightPairs() {
 	})
 }
 
-// weighPairs emits the body of expScores. store gets vector v of two rows of P and the address of
-// their first vector of pairs. It may change both.
+// weighPairs emits the body of expScores. store emits the store of vector v of two rows of P. It
+// gets the two vectors and the address of their row of pairs. It may change the vectors.
 func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
 	g.exp2Constants()
 	row, n, p, shift, scale := g.registers[0:2], g.registers[2], g.registers[3], g.registers[4:6], g.registers[8]
-	sums := [2][]VecPhysical{g.registers[6:8], g.registers[13:15]} // of the even keys and of the odd ones
+	sums := [2][]VecPhysical{g.registers[6:8], g.registers[13:15]} // sums of the even keys and of the odd keys
 	floatParam("scale", scale)
 	l := param("l")
 	g.beginWeights(param("m"), param("rowMax"), l, param("alpha"), row[0], n, p, scale, shift)
@@ -251,7 +255,7 @@ func (g *generator) finite() {
 	g.done()
 }
 
-// tilePeak emits the loop that measures the peak of tile products.
+// tilePeak emits the routine that measures the peak rate of tile products.
 func (g *generator) tilePeak() {
 	g.routine("tilePeak", "func(n int, a *uint16)", "repeats n times four tile products: 65536 FLOP each time. a is [32][32].")
 	n := param("n")

@@ -9,45 +9,45 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A shaper holds the operands of a routine of dot products and score modification. During the
-// products of a panel, 32 rows of S, it modifies the panel before it, two rows at a time: tile
-// products use no vector port.
+// A shaper holds the operands of a routine that computes dot products and then modifies them as
+// scoreMod does. A panel is 32 rows of S. During the tile products of a panel, the routine modifies
+// the panel before it, two rows at a time. Both overlap, because tile products use no vector port.
 type shaper struct {
 	adjuster
 
 	odd           [2][]VecPhysical // maxima and distances of odd rows
 	lowest, upper VecPhysical      // -Inf; the mask of a pair's second element
-	masks         GPVirtual        // forward: masks; backward: the address for slopes of caps
+	masks         GPVirtual        // forward: the masks; backward: the current row of softcapGrad
 	frame         Mem
 
-	asks []asked          // features that select a loop of rows, in addition to a cap
-	caps func()           // loads the constants of a cap
-	row  func(i, has int) // emits row i of two
-	next func(has int)    // advances to the next two rows
+	asks []asked          // features that select a loop over rows, in addition to softcap
+	caps func()           // emits the loads of the constants of softcap
+	row  func(i, has int) // emits the modification of row i of two
+	next func(has int)    // emits the advance to the next two rows
 }
 
-// An asked is a feature that a call has if a pointer parameter is not nil.
+// An asked is a feature that a call uses if a pointer parameter is not nil.
 type asked struct {
 	param string
 	bit   int
 }
 
-// Features of a loop of rows.
+// Bits of the features of a loop over rows.
 const (
 	shapedCap = 1 << iota
 	shapedLanes
 	shapedBias
-	shapedMask                // forward
-	shapedHalves = shapedMask // backward: a bias in bf16
+	shapedMask                // in forward passes
+	shapedHalves = shapedMask // in backward passes: a bias in bf16
 )
 
-// Frame offsets of the loop's variables.
+// Frame offsets of the variables of the loop over panels.
 const (
 	frameA       = 8 * iota // the panel's first row of A
-	frameKeys               // rows of this panel and of later ones
-	frameRows               // pairs of rows left of the panel before
-	frameMost               // pairs of rows for each step of products
-	frameFeature            // shaped*
+	frameKeys               // number of rows of this panel and of later panels
+	frameRows               // pairs of rows of the panel before that are not yet modified
+	frameMost               // pairs of rows to modify in each step of products
+	frameFeature            // bits of the call's features
 	frameBias               // bytes between rows of a bias
 	frameBytes
 )
@@ -118,12 +118,13 @@ func (a *shaper) beginRows() {
 	DIVQ(RCX)
 	MOVQ(RAX, a.frame.Offset(frameMost))
 	floatParam("scale", a.scale)
-	a.constant(2, a.one.(VecPhysical)) // as rows come in twos
+	a.constant(2, a.one.(VecPhysical)) // advances distances by two rows
 	a.word(0x7fffffff, a.abs.(VecPhysical))
 	a.features()
 }
 
-// features emits the selection of a loop of rows, and loads its operands.
+// features emits the code that stores the bits of the call's features and loads the features'
+// operands.
 func (a *shaper) features() {
 	has := GP64()
 	XORQ(has, has)
@@ -135,7 +136,7 @@ func (a *shaper) features() {
 	}
 	softcap := GP32()
 	MOVL(address("softcap"), softcap)
-	SHLL(Imm(1), softcap) // without the sign
+	SHLL(Imm(1), softcap) // shifts the sign out: -0 is 0
 	JZ(LabelRef("nosoftcap"))
 	ORQ(Imm(shapedCap), has)
 	a.caps()
@@ -151,7 +152,8 @@ func (a *shaper) features() {
 	Label("level")
 }
 
-// endPanel emits the advance to the next panel. The flags tell whether there is one.
+// endPanel emits the advance to the next panel. After it, the flags compare the number of rows left
+// with 0.
 func (a *shaper) endPanel() {
 	t, rows := GP64(), GP64()
 	down(tileC[1], stepC, tileC[0])
@@ -172,8 +174,8 @@ func (a *shaper) endPanel() {
 	TESTQ(t, t)
 }
 
-// takeRows emits the rows for a step of products: all remaining rows at the last step. n is the
-// number of steps to come.
+// takeRows emits the modification of the rows for a step of products. After the last step it takes
+// all rows that remain. n is the number of steps to come.
 func (a *shaper) takeRows(n GPVirtual) {
 	left, rows := GP64(), GP64()
 	MOVQ(a.frame.Offset(frameRows), left)
@@ -193,13 +195,14 @@ func (a *shaper) takeRows(n GPVirtual) {
 	a.split(kind, rows, shapedCap, 0)
 }
 
-// split emits the selection among the loops, from the given bit on.
+// split emits jumps to the loop for the features in kind. It tests the bits from bit on. has holds
+// the tested bits that are set.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
 		return
 	}
-	if bit == shapedHalves && has&shapedBias != 0 && a.asks[len(a.asks)-1].param == "halves" { // the bias is the other one
+	if bit == shapedHalves && has&shapedBias != 0 && a.asks[len(a.asks)-1].param == "halves" { // a float32 bias excludes a bf16 bias
 		a.split(kind, rows, 2*bit, has)
 		return
 	}
@@ -224,14 +227,15 @@ func (a *shaper) rowsOf(rows GPVirtual, has int) {
 	JMP(LabelRef("taken"))
 }
 
-// distance subtracts the slope times the row's distance from the lanes.
+// distance subtracts slope·|away| from the scores, where away is the row's position minus the
+// lanes' positions. It then advances away by two rows.
 func (a *shaper) distance(w adjustment, away VecPhysical) {
 	VANDPS(a.abs, away, w.u)
 	VFNMADD231PS(a.slope, w.u, w.z)
 	VADDPS(a.one, away, away)
 }
 
-// score returns the address of vector v of row i of two.
+// score returns the address of vector v of row i of the current two rows.
 func (a *shaper) score(i, v int) Mem {
 	return Mem{Base: a.s, Disp: i*a.rowBytes + v*a.vectorBytes}
 }
@@ -294,7 +298,8 @@ func (a *scoreShaper) scoreRow(i, has int) {
 	}
 }
 
-// biased adds the bias to a vector. Without a cap it loads and scales the vector first.
+// biased adds the bias to a vector of scores. Without a cap it first loads the vector. It scales
+// the vector if there is a bias or a slope.
 func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	score, capped := a.score(i, v), has&shapedCap != 0
 	switch {

@@ -7,14 +7,16 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
-// A dotShaper is a shaper of backward passes. Rows of S are query rows, its lanes keys. Biases are in
-// float32 or bf16, and there are no maxima.
+// A dotShaper is a shaper of backward passes. Rows of S are query rows, and lanes of S are keys.
+// Biases are in float32 or bf16, and there are no maxima.
 //
-// A cap uses exponentials, which its slope shares. With e = exp(-2|x|),
+// softcap and its derivative share the exponential e = exp(-2|x|):
 //
 //	|tanh(x)| = (1-e)/(1+e), 1-tanh(x)^2 = 4e/(1+e)^2
 //
-// The first has an absolute error near 0, which bf16 hides. The second does not cancel near the cap.
+// Near x = 0 the first formula has a small absolute error, but not a small relative error. The
+// later rounding to bf16 hides this error. The second formula loses no digits to cancellation near
+// the cap.
 type dotShaper struct{ shaper }
 
 func (g *generator) shapedDots() {
@@ -47,7 +49,7 @@ func (a *dotShaper) capConstants() {
 	a.constant(-2*math.Log2E, t)
 	VMULPS(t, u, u)
 	a.constant(-math.MaxFloat32, t)
-	VMAXPS(t, u, a.low) // or a score of 0 would be NaN
+	VMAXPS(t, u, a.low) // an infinite factor would turn a score of 0 into NaN
 	a.constant(.5, t)
 	VMULPS(t, a.cap, a.cap)
 }
@@ -89,7 +91,7 @@ func (a *dotShaper) dotRow(i, has int) {
 	}
 }
 
-// capRow sets z to the caps of a row and stores their slopes.
+// capRow sets z to the capped scores of row i of two, and stores the derivatives in softcapGrad.
 func (a *dotShaper) capRow(i int) {
 	const signed = 0xf2 // z | score &^ abs
 	each := a.each

@@ -8,10 +8,11 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// attend emits attention of a whole tile that sees all keys of a block. It equals transpose,
-// scores, expScores, finalizeLSE, addValues and transpose in sequence, to the bit. Each of those routines
-// waits for pending instructions when it sets and restores MXCSR, too long for short sequences. O =
-// P V has its columns in the lanes, so that it needs no transpose.
+// attend emits the routine for attention of a whole tile that sees all keys of a block. Its results
+// equal, bit for bit, the results of transpose, scores, expScores, finalizeLSE, addValues and
+// transpose in sequence. Each of these routines sets and restores MXCSR, which waits for pending
+// instructions. Short sequences have too little work to hide these waits, so one routine does all
+// steps. It computes O = P V with columns in the lanes, so O needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
 		"sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,",
@@ -26,7 +27,7 @@ func (g *generator) attend() {
 	g.done()
 }
 
-// Rows of totals.
+// Row numbers of totals.
 const (
 	totalMax = iota
 	totalSum
@@ -95,13 +96,13 @@ func (g *generator) attendWeights() {
 type rowSum struct {
 	*generator
 	o, oStep     GPVirtual // the current row
-	by           GPVirtual // its 1/l
-	s            GPVirtual // its weights
-	v            GPVirtual // the current columns
+	by           GPVirtual // 1/l of the current row
+	s            GPVirtual // the weights of the current row
+	v            GPVirtual // the current columns of V
 	vStep, step3 GPVirtual
 }
 
-// attendValues emits O = P V / l, with addValues's order of summation.
+// attendValues emits O = P V / l. It sums in the same order as addValues.
 func (g *generator) attendValues() {
 	values := param("keys")
 	IMULQ(address("vdim"), values)
@@ -114,7 +115,8 @@ func (g *generator) attendValues() {
 	Label("end")
 }
 
-// rowValues emits the loops over columns of V and over rows, with each sums per element of O.
+// rowValues emits the loops over columns of V and over rows of O. each is the number of sums per
+// element of O, 1 or 2.
 func (g *generator) rowValues(name string, each int) {
 	x := rowSum{generator: g, o: GP64(), oStep: bytes(param("oStep")), by: GP64(), s: GP64(), v: param("v"), vStep: bytes(param("vStep")), step3: GP64()}
 	LEAQ(Mem{Base: x.vStep, Index: x.vStep, Scale: 2}, x.step3)
@@ -139,7 +141,8 @@ func (g *generator) rowValues(name string, each int) {
 	JNZ(LabelRef(name + "panel"))
 }
 
-// tile emits the products of all keys for len(even) rows.
+// tile adds the products of all keys to the sums of len(even) rows of O. odd holds the sums of odd
+// keys, or is even.
 func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	weights, b, n := GP64(), GP64(), param("keys")
 	MOVQ(g.s, weights)

@@ -9,8 +9,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// gradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta). dS that will be rounded to
-// bf16 lacks the factor scale.
+// gradients emits the routine that computes P = e^(scale S - LSE) and dS = scale P (dP - delta).
+// With AVX512-BF16, which later rounds dS to bf16, dS lacks the factor scale.
 func (g *generator) gradients() {
 	scaled := "scale·"
 	if g.bf16 {
@@ -36,9 +36,9 @@ func (g *generator) gradients() {
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
 		if !g.avx512 {
-			VMINPS(x, high, x) // bounds a wrong LSE. In this order NaN stays NaN
+			VMINPS(x, high, x) // limits the power if LSE is wrong. This operand order keeps NaN
 		}
-		g.power(x, base2, n, p) // after the difference, so that large scores lose nothing
+		g.power(x, base2, n, p) // multiplies after the difference, so that large scores lose no digits
 		VMOVUPS(at(dp), d)
 		VBROADCASTSS(Mem{Base: delta}, y)
 		VSUBPS(y, d, d)
@@ -69,8 +69,8 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// dots emits delta. It adds in the order of dP, so that dP - delta is 0 for a row that sees one
-// key.
+// dots emits the routine that computes delta. It adds the products in the same order as scores adds
+// them for dP. A row that sees one key thus has a difference dP - delta of 0.
 func (g *generator) dots() {
 	rows := "dim"
 	if g.bf16 {
@@ -106,8 +106,8 @@ type dotSums struct {
 	x, y VecPhysical
 }
 
-// columns emits the products of n columns or pairs, one column for each entry of sums at a time. It
-// leaves the remainder in n.
+// columns emits the products of n columns, or of n pairs of columns. Each iteration takes one
+// column for each entry of sums. The number of columns that remain is left in n.
 func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
 	SUBQ(Imm(uint64(len(sums))), n)
 	JL(LabelRef(label + "end"))
@@ -157,13 +157,14 @@ type matrixProduct struct {
 	*generator
 	transposed, masked              bool
 	c, cStep, a, aStep, b, bStep, n GPVirtual
-	aStep3, bStep3                  GPVirtual // three times the stride
+	aStep3, bStep3                  GPVirtual // three times the strides
 }
 
-// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes, whole vectors or
-// under opmasks. Masked loads share ports with multiply-adds. The float32 product is summed from
-// zero, as a sum of few products is rounded in smaller units than C. The bf16 product starts from
-// C, as its results need fewer digits.
+// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. Opmasks select the
+// columns of a partial row. Whole rows use no opmasks, because masked loads compete with
+// multiply-adds for ports. The float32 product is summed from zero, then added to C: a sum of few
+// products is smaller than C and has smaller rounding errors. The bf16 product starts from C,
+// because its results need fewer digits.
 func (g *generator) product(transposed, masked bool) {
 	g.declareProduct(transposed, masked)
 	if masked {
@@ -203,7 +204,7 @@ func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	} else {
 		clearSums(acc)
 	}
-	for range acc { // the next rows of C, which another core may have written
+	for range acc { // prefetches the next rows of C, which may be in another core's cache
 		for line := 0; line < g.rowBytes; line += 64 {
 			PREFETCHT0(Mem{Base: at, Disp: line})
 		}
@@ -255,7 +256,7 @@ func (g *matrixProduct) store(acc [][]VecPhysical) {
 	}
 }
 
-// advance moves a pointer by one or unroll steps.
+// advance moves a pointer by steps times step. steps is 1, 2, 4 or 8.
 func advance(p, step GPVirtual, steps int) {
 	if steps == 1 {
 		ADDQ(step, p)

@@ -6,10 +6,11 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// AVX512-BF16 multiplies pairs: two neighbors of a row, or two rows of a column. A pair is a 32-bit
-// word with its first element in the low half, so broadcasts, loads and loops equal float32's.
+// AVX512-BF16 multiplies pairs of bf16: two neighbors in a row, or two elements of a column in
+// neighboring rows. A pair is a 32-bit word with its first element in the low half. Broadcasts,
+// loads and loops are therefore the same as for float32.
 
-// bf16Routines emits the routines on pairs. The kernels use AVX512's for the rest.
+// bf16Routines emits the routines on pairs. For other steps, the kernels call routines of AVX512.
 func (g *generator) bf16Routines() {
 	g.pairScores()
 	g.pairValues()
@@ -32,7 +33,8 @@ func bytes16(elements Register) GPVirtual {
 	return r
 }
 
-// pairScores emits S = K Qᵀ and updates the running maxima as it stores.
+// pairScores emits the routine that computes S = K Qᵀ and updates the running maxima as it stores
+// S.
 func (g *generator) pairScores() {
 	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, rowMax *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
@@ -70,8 +72,8 @@ func (g *generator) pairScores() {
 	g.done()
 }
 
-// halfStep is step for the last column of an odd dim. It reads one bf16 of each row; the other half
-// of the pair is 0, also in b.
+// halfStep is step for the last column of an odd dim. It reads one bf16 of each row and sets the
+// other half of the pair to 0. In b, the other half is 0 too.
 func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	TESTQ(U32(1), dim)
 	JZ(LabelRef(label + "even"))
@@ -110,7 +112,8 @@ func (g *generator) transposePairs() {
 	g.done()
 }
 
-// pairRows emits the packing of V, and of operands that the backward pass sums over rows.
+// pairRows emits the routine that packs pairs of rows of V, and of operands that the backward pass
+// sums over rows.
 func (g *generator) pairRows() {
 	g.routine("pairRows", "func(dst *uint32, src *uint16, step, n, pairs int)",
 		"sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for j < pairs, c < n. Rows of src are step",
@@ -148,7 +151,7 @@ func (g *generator) pairRows() {
 	ADDQ(Imm(64), dst)
 	TESTQ(left, left)
 	JG(LabelRef("columns"))
-	LEAQ(Mem{Base: dst, Index: left, Scale: 4}, dst) // undoes the excess of the last vector
+	LEAQ(Mem{Base: dst, Index: left, Scale: 4}, dst) // undoes the excess of the last vector: left is not positive
 	LEAQ(Mem{Base: src, Index: step, Scale: 2}, src)
 	DECQ(pairs)
 	JNZ(LabelRef("pair"))

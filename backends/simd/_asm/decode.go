@@ -13,7 +13,7 @@ import (
 const (
 	decodeKeys  = 4   // keys of a register tile
 	decodeBlock = 128 // keys of a block, at most
-	scoreStep   = 144 // elements between rows of S: a block, and room for the tile of its last key
+	scoreStep   = 144 // elements from a row of S to the next: a block, and room for stores past its last key
 	scoreBytes  = 4 * scoreStep
 )
 
@@ -32,16 +32,17 @@ func (g *generator) decodeRows() int {
 	return 2
 }
 
-// decodeTile returns the registers of a tile: one for each row and key, one for each key, one for
-// each row.
+// decodeTile returns the registers of a tile. both has one for each pair of row and key, keys one
+// for each key, and rows one for each row.
 func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 	n := decodeKeys * g.decodeRows()
 	return g.registers[:n], g.registers[n : n+decodeKeys], g.registers[n+decodeKeys:][:g.decodeRows()]
 }
 
-// attend emits the passes over K and V, with the head dim in the lanes: the scores S = Q Kᵀ of a
-// block and O += P V of the block before. Four keys of each take turns, so that both K and V load
-// during the computation of the other.
+// attend emits the routine that reads K and V in decode, with the head dim in the lanes. It
+// computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
+// four rows of K and four rows of V. Thus rows of V load while it computes with K, and rows of K
+// load while it computes with V.
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
@@ -55,7 +56,7 @@ func (t storage) attend() {
 	beginKeys("k")
 	beginKeys("v")
 	v := param("v")
-	for range t.halves() { // so that an offset in V also addresses O
+	for range t.halves() { // so that V's scaled offset also addresses O and scratch
 		SUBQ(v, address("o"))
 		SUBQ(v, address("scratch"))
 	}
@@ -99,7 +100,8 @@ func (t storage) limit(dim string) string {
 	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
 }
 
-// scores emits the scores of some keys with all rows and advances to the next keys.
+// scores emits the scores of the next keys with all rows of Q and advances to the keys after them.
+// keys is their number.
 func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
 	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
@@ -141,7 +143,7 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	k.end()
 }
 
-// part labels the part of a row in a loop: whole vectors, or the rest.
+// part returns the label of a part of a row: its whole vectors, or the rest after them.
 func part(label string, end *rowEnd) string {
 	if end == nil {
 		return label + "whole"
@@ -152,18 +154,18 @@ func part(label string, end *rowEnd) string {
 // sumLanes sets the first four elements of a[0] to the sums over the lanes of
 // a[0] to a[3]. t is scratch.
 func (g *generator) sumLanes(a, t []VecPhysical) {
-	for i := 0; i < 4; i += 2 { // pairs of vectors, in each quarter
+	for i := 0; i < 4; i += 2 { // adds pairs of vectors, in each quarter
 		VUNPCKLPS(a[i+1], a[i], t[i])
 		VUNPCKHPS(a[i+1], a[i], t[i+1])
 		VADDPS(t[i], t[i+1], a[i])
 	}
-	VUNPCKLPD(a[2], a[0], t[0]) // pairs of pairs
+	VUNPCKLPD(a[2], a[0], t[0]) // adds pairs of these sums
 	VUNPCKHPD(a[2], a[0], t[1])
 	VADDPS(t[0], t[1], a[0])
 	g.quarters(a[0], t[0], func(x, y, z VecPhysical) { VADDPS(x, y, z) })
 }
 
-// quarters reduces the quarters of z into the first one.
+// quarters reduces the quarters of z (halves in AVX2) elementwise into the first one. t is scratch.
 func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 	if g.avx512 {
 		VEXTRACTF64X4(Imm(1), z, t.AsY())
@@ -175,20 +177,20 @@ func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)
 	combine(t.AsX().(VecPhysical), z.AsX().(VecPhysical), z.AsX().(VecPhysical))
 }
 
-// acrossLanes reduces all elements of z and sets every lane to the result.
+// acrossLanes reduces all elements of z and sets every lane to the result. t is scratch.
 func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 	g.quarters(z, t, combine)
 	x, y := z.AsX().(VecPhysical), t.AsX().(VecPhysical)
-	for _, order := range []uint64{0x4e, 0xb1} { // the other half, the other neighbor
+	for _, order := range []uint64{0x4e, 0xb1} { // swaps the halves, then neighbors
 		VPERMILPS(Imm(order), x, y)
 		combine(y, x, x)
 	}
 	VBROADCASTSS(x, z)
 }
 
-// values emits the contribution of some keys to all rows of O and advances to the next keys. The
-// weights of a tile are broadcast once; O passes through registers. Tile rows beyond the last row
-// of O use scratch.
+// values adds the next keys, times their weights, to all rows of O and advances to the keys after
+// them. keys is their number. The weights of a tile are broadcast once. Each tile loads and stores
+// its rows of O. Rows of the tile beyond the last row of O use scratch.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
@@ -205,7 +207,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	MOVQ(o, row)
 	for r := 1; r < t.decodeRows(); r++ {
 		at = append(at, param("scratch"))
-		for range r - 1 { // each its own: shared ones would wait for each other
+		for range r - 1 { // each has its own row of scratch: a load from a shared one would wait for a store
 			ADDQ(oStep, at[r])
 		}
 		ADDQ(oStep, row)
@@ -236,8 +238,8 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	v.end()
 }
 
-// decodeWeights emits P = 2^(scale·(S - max)) in place, with the running maximum and sum, and the
-// rescaling of O.
+// decodeWeights emits the routine that replaces S by P = 2^(scale·(S - max)), updates the running
+// maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
 		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets",
@@ -275,7 +277,7 @@ func (g *generator) decodeWeights() {
 	VXORPS(sum, sum, sum)
 	overRow("weight", func(score Mem) {
 		VMOVUPS(score, x)
-		VSUBPS(shift, x, x) // first, so that large scores lose nothing
+		VSUBPS(shift, x, x) // before scaling, so that large scores lose no digits
 		VMULPS(scale, x, x)
 		g.exp2(x, n, p)
 		VMOVUPS(x, score)
@@ -298,7 +300,8 @@ func (g *generator) decodeWeights() {
 	g.done()
 }
 
-// rescale multiplies a row of O by a factor, unless it is 1: most blocks do not raise the maximum.
+// rescale multiplies a row of O by a factor. It skips a factor of 1, which is the usual one: most
+// blocks do not raise the maximum.
 func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	g.constant(1, one)
 	VUCOMISS(one.AsX(), by.AsX())
@@ -315,8 +318,8 @@ func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	Label("same")
 }
 
-// readLimit emits the loop that measures the memory read bandwidth, with the least work that uses
-// every byte.
+// readLimit emits the routine that measures the memory read bandwidth. It does the least work that
+// uses every byte.
 func (g *generator) readLimit() {
 	const vectors = 8
 	g.routine("readPeak", "func(x *byte, n int)", fmt.Sprintf("reads n bytes, a multiple of %d.", vectors*g.vectorBytes))

@@ -6,28 +6,32 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A keyRows holds the rows of a register tile's keys, of K or V, whose offsets come from a table.
+// A keyRows holds the rows of K or V of a register tile's keys. The rows' offsets come from a
+// table.
 //
 // Prefetches fetch one line of each row at a time into L2. Some processors allow few outstanding L1
-// misses, and many prefetches at once would delay the loads. Rows at a fixed distance ahead are
-// prefetched by that distance, other rows by their entries in the table.
+// misses, and many prefetches at once would delay the loads. If the rows to prefetch are at a fixed
+// distance from the current rows, prefetches use that distance. Otherwise they use the rows'
+// entries in the table.
 type keyRows struct {
 	storage
 	name, dim string // argument names
 	keys      int
 	rows      []GPVirtual
-	offset    GPVirtual // of the current vector in every row
-	later     GPVirtual // odd: the offset of prefetches; even: the address of their table entries
-	apart     *[]func() // emit code after the routine
+	offset    GPVirtual // bytes from the start of a row to the current vector
+	later     GPVirtual // if odd, the offset of prefetches from the rows; if even, the address of table entries
+	apart     *[]func() // functions that emit code after the routine's end
 }
 
-// nearer lists by how many keys nearer rows are prefetched again: a processor may drop a prefetch when its miss
-// buffers are full.
+// nearer lists numbers of keys. A row is prefetched once for each number, when it is nearer than
+// the prefetch distance by this number of keys. One prefetch may not suffice: a processor may drop
+// it when its miss buffers are full.
 var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry
 
-// beginKeys turns a prefetch distance of k or v into the first prefetch offset, which is odd.
+// beginKeys replaces the prefetch distance of k or v by the first prefetch offset. It makes the
+// offset odd, so that it differs from the address of a table entry. A distance of 0 stays.
 func beginKeys(name string) {
 	ahead := param(name + "Ahead")
 	TESTQ(ahead, ahead)
@@ -38,7 +42,8 @@ func beginKeys(name string) {
 	Label(name + "places")
 }
 
-// keyRows loads the offsets of the next keys. name is k or v, dim the argument of its dimension.
+// keyRows loads the offsets of the next keys' rows. name is k or v. dim names the argument with the
+// number of elements of a row.
 func (t storage) keyRows(name, dim string, keys int, apart *[]func()) *keyRows {
 	k := &keyRows{storage: t, name: name, dim: dim, keys: keys, apart: apart}
 	at := param(name + "At")
@@ -67,7 +72,7 @@ func (k *keyRows) begin(label string) (n GPVirtual) {
 
 func (k *keyRows) row(i int) Mem { return Mem{Base: k.rows[i], Index: k.offset, Scale: 1} }
 
-// prefetch emits the prefetch of each row, once for each cache line.
+// prefetch emits the prefetch of each row, once per cache line.
 func (k *keyRows) prefetch(label string) {
 	if k.vectorBytes < line {
 		TESTL(U32(line/2), k.offset.As32())
@@ -84,7 +89,7 @@ func (k *keyRows) prefetch(label string) {
 		Label(label + "table")
 		times, row := nearer, GP64()
 		if k.vectorBytes < line {
-			times = nearer[:1] // each pass over rows of Q prefetches again
+			times = nearer[:1] // every pass over rows of Q repeats the prefetches
 		}
 		for _, before := range times {
 			for i := range k.rows {

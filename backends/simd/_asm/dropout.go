@@ -41,7 +41,7 @@ func (g *generator) dropWeights() {
 				at := GP64()
 				LEAQ(Mem{Base: j, Disp: key}, at)
 				CMPQ(at, keys)
-				JCC(LabelRef(skip)) // below 0 too
+				JCC(LabelRef(skip)) // also if the key is below 0: the comparison is unsigned
 				g.dropVector(numbers, below, x.t, g.part(Mem{Base: s, Disp: key * g.rowBytes}, v))
 				Label(skip)
 			}
@@ -103,7 +103,8 @@ func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// dropVector zeroes the elements of a vector in memory whose words are below limits.
+// dropVector zeroes the elements of the vector at m whose random words are below limits. t is
+// scratch.
 func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
 	if g.avx512 {
 		const notBelow = 5
@@ -117,8 +118,9 @@ func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
 	VMOVUPS(t, m)
 }
 
-// rowProducts emits m0·c0 of round 2, which keys do not change, for the even rows of each vector
-// and for the odd ones. load returns one of them and its upper half.
+// rowProducts emits the products m0·c0 of round 2, which are the same for all keys. Each vector of
+// rows has two: one for its even rows and one for its odd rows. load returns product i and its
+// upper half.
 func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (product, high VecPhysical)) {
 	const n = 2 * vectors
 	rows, products, highs := param("rows"), x.registers[len(x.registers)-2*n:], x.registers[len(x.registers)-n:]
@@ -151,8 +153,8 @@ func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (produc
 	}
 }
 
-// The words of a group of keys: xor terms of c2 in round 2, of c0 and c2 in round 3, and of c2 in
-// round 4.
+// Words of the frame for a group of eight keys. The loop xors them into c2 in round 2, c0 and c2 in
+// round 3, and c2 in round 4.
 const (
 	wordC2 = wordOwn + iota
 	wordC0Third
@@ -191,7 +193,7 @@ func (x *philox) evenAndOdd(v int, products func(i int, c counter) (product, hig
 	return rows
 }
 
-// rowRounds emits the part of rounds 2 to 4 that depends on rows.
+// rowRounds emits the part of rounds 2 to 4 that depends on the rows.
 func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2, high, c[0])
 	VPMULUDQ(x.m1, c[0], c[0])
@@ -202,8 +204,8 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2Fourth, c[3], c[3])
 }
 
-// dropoutMask emits the dropout mask of a backward pass and of decode. The counters of two rows
-// alternate in a vector.
+// dropoutMask emits the routine for the dropout mask of a backward pass and of decode. The lanes of
+// a vector alternate between the counters of two rows.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
 		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < LANES: where its half",
@@ -241,7 +243,7 @@ func (g *generator) dropoutMask() {
 	g.done()
 }
 
-// keyRounds emits the part of rounds 1 to 4 that depends on rows, for row+i and row+i+1.
+// keyRounds emits the part of rounds 1 to 4 that depends on the row, for row+i and row+i+1.
 func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	both := x.table("rowOrder", func() {
 		for i := range x.lanes / 4 {
@@ -264,11 +266,13 @@ func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	x.xorVectors(of.third, c[3], c[3])
 }
 
-// keyProducts hold the terms that no row changes: m0·c0 of round 1; m1·c2 of round 2 with the key of
-// round 3; m0·c0 of round 3, its upper half, and all of it with the key of round 4.
+// keyProducts hold the terms that do not depend on the row. first is m0·c0 of round 1. second is
+// m1·c2 of round 2, xored with the key of round 3. high is the upper half of m0·c0 of round 3.
+// third is that product, xored with the key of round 4.
 type keyProducts struct{ first, second, high, third VecPhysical }
 
-// keyProducts computes the terms of groups of eight keys, each for two rows.
+// keyProducts computes the terms of groups of eight keys. Each group has two 64-bit lanes, one for
+// each of two rows.
 func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	of := keyProducts{r[0], r[1], r[2], r[3]}
 	order := x.table("groupOrder", func() {
@@ -293,13 +297,13 @@ func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	return of
 }
 
-// storeKept stores the key bits of two rows from their words. between is emitted between the two
-// stores, and may end the routine.
+// storeKept computes the mask bits of two rows from their random words and stores them. between
+// emits code between the two stores. This code may end the routine.
 func (x *philox) storeKept(c counter, below VecPhysical, kept Mem, between func()) {
 	x.odds(c[2], c[0])
 	x.odds(c[3], c[1])
 	x.pairHalves(c[1], c[0], c[2], c[0])
-	VPUNPCKHQDQ(c[0], c[2], c[1]) // of 128 bits, the upper half is of the second row
+	VPUNPCKHQDQ(c[0], c[2], c[1]) // the upper half of each 128 bits belongs to the second row
 	VPUNPCKLQDQ(c[0], c[2], c[0])
 	rows := []VecPhysical{c[0], c[1]}
 	if x.avx512 {

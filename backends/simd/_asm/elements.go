@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// normGradients emits the gradients of layer norms, in two passes over each row: sums, then the
-// result.
+// normGradients emits the routine for the gradients of layer norms. It passes twice over each row:
+// for the sums, then for the result.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
 		"sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =",
@@ -43,7 +43,7 @@ func (g *generator) normGradients() {
 		VFMADD231PS(n, d, t)
 		e.store(t, dWeight)
 		e.load(weight, t)
-		VMULPS(d, t, t) // 0 beyond the row
+		VMULPS(d, t, t) // 0 beyond the end of the row
 		VADDPS(t, sums[i%2], sums[i%2])
 		VFMADD231PS(n, t, dots[i%2])
 	})

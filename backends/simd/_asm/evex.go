@@ -11,19 +11,19 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Neither avo nor Go's assembler has the instructions of AVX512-BF16, so they are written as data.
-// Operands are in Go's order, the destination last.
+// Neither avo nor Go's assembler has the instructions of AVX512-BF16, so this file writes them as
+// data. Operands are in Go's order: the destination is last.
 
 // VDPBF16PS adds the two products of each pair of bf16 in y and x to the float32
 // in sum.
 func VDPBF16PS(x, y, sum VecPhysical) { bf16Instruction("VDPBF16PS", prefixF3, 0x52, x, y, sum) }
 
-// VCVTNE2PS2BF16 rounds low into the lower half of z and high into the upper.
+// VCVTNE2PS2BF16 rounds low and high to bf16. The lower half of z gets low, the upper half high.
 func VCVTNE2PS2BF16(low, high, z VecPhysical) {
 	bf16Instruction("VCVTNE2PS2BF16", prefixF2, 0x72, low, high, z)
 }
 
-// The two-bit codes of prefixes.
+// Prefixes of instructions, as their two-bit codes in EVEX and VEX.
 const (
 	prefixF3 = 2
 	prefixF2 = 3
@@ -34,8 +34,8 @@ func bf16Instruction(name string, prefix, opcode byte, x, y, z VecPhysical) {
 	encoded(fmt.Sprintf("%s %s, %s, %s", name, x.Asm(), y.Asm(), z.Asm()), "AVX512BF16", code[:], nil)
 }
 
-// encoded emits an instruction as data, with its text as a comment. uses are the registers it
-// reads.
+// encoded emits an instruction as data, with its text as a comment. uses are the registers that the
+// instruction reads.
 func encoded(text, isa string, code []byte, uses []Op) {
 	var words []string
 	for ; len(code) >= 4; code = code[4:] {
@@ -50,9 +50,9 @@ func encoded(text, isa string, code []byte, uses []Op) {
 	Instruction(&ir.Instruction{Opcode: strings.Join(words, "; ") + " // " + text, Inputs: uses, ISA: []string{isa}})
 }
 
-// evex encodes an instruction of the map 0F38, with W0, on three 512-bit
-// registers. In the manuals' order these are z, y, x: fields reg, vvvv and rm.
-// Their upper bits are stored inverted.
+// evex encodes an instruction of the map 0F38, with W0, on three 512-bit registers. In the order of
+// the manuals these are z, y, x: the fields reg, vvvv and rm. The encoding inverts the number of y
+// and the upper two bits of the other numbers.
 func evex(prefix, opcode byte, x, y, z Index) [6]byte {
 	bit := func(r Index, n int) byte { return byte(r>>n) & 1 }
 	const map0F38, length512, registers = 2, 2, 3

@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The GNU assembler produced the bytes. Each operand takes a register of the upper half, as each bit of
-// a register's number has its own field.
+// The GNU assembler produced the expected bytes. Each bit of a register's number has its own field,
+// so each operand also takes registers of the upper half.
 func TestEVEX(t *testing.T) {
 	for _, c := range []struct {
 		prefix, opcode byte

@@ -8,8 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Score features change a score between dot product and softmax, or a weight after it. The lanes of S
-// are query rows in a forward pass, and keys in a backward pass and in decode.
+// Score features change a score before softmax, or a weight after softmax. The lanes of S are query
+// rows in a forward pass, and keys in a backward pass and in decode.
 
 func (g *generator) featureRoutines() {
 	g.scoreMod()
@@ -19,9 +19,10 @@ func (g *generator) featureRoutines() {
 	g.gradientsOf()
 }
 
-// tanh(4z) is z p(z²) / q(z²), a minimax fit on [-2.2, 2.2] with float32 coefficients and relative
-// error 3e-8. The last coefficient of q is 1; coefficients of p are multiplied by the cap. Beyond the
-// interval the quotient exceeds 1 and is clamped.
+// The approximation of tanh(4z) is z p(z²) / q(z²), a minimax fit on [-2.2, 2.2] with float32
+// coefficients and relative error 3e-8. The leading coefficient of q is 1 and has no entry in
+// tanhQ. The code multiplies the coefficients of p by the cap. Outside the interval the quotient
+// exceeds the cap, and the code clamps it.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -29,37 +30,38 @@ var (
 
 const (
 	tanhScale = 1. / 4
-	tanhLimit = 2.375 * 2.375 // of z²: the quotient is above 1 here, despite roundings
-	capLimit  = 0x1p64        // a larger cap changes only scores above 2^52
+	tanhLimit = 2.375 * 2.375 // of z²: here the quotient exceeds 1 by more than its rounding errors
+	capLimit  = 0x1p64        // replaces a larger cap, which changes only scores above 2^52
 )
 
-// An adjuster holds the operands of scoreMod, with constants in registers if these suffice.
+// An adjuster holds the operands of scoreMod. Its constants are in registers. AVX2 has too few
+// registers and keeps some constants in memory.
 type adjuster struct {
 	*generator
 
 	work         [vectors]adjustment
-	rowMax, away []VecPhysical // away: the distance of the row from the lanes
-	scale        VecPhysical   // with a cap, z = scale·score
+	rowMax, away []VecPhysical // away: the row's position minus the lanes' positions
+	scale        VecPhysical   // with a cap, scaled further so that z = scale·score
 	cap, low     VecPhysical   // low = -cap
 	slope        VecPhysical
-	ps, qs       [5]Op // coefficients; the last of qs is the limit of z²
-	power        Op    // softcapGrad's exponential is 2^(power·|score|)
+	ps, qs       [5]Op // coefficients of tanh; the last of qs is the limit of z²
+	power        Op    // the exponential of storeUncap is 2^(power·|score|)
 	inverse      Op    // 1/cap
 	one, abs     Op
-	s, bias, to  GPVirtual // to: softcapGrad
+	s, bias, to  GPVirtual // to: the current row of softcapGrad
 	step         GPVirtual
 	biasStep     GPVirtual
 	rows         GPVirtual
 }
 
-// An adjustment holds the registers of one vector of scores, which are in z.
+// An adjustment holds the registers that modify one vector of scores. The scores are in z.
 type adjustment struct{ z, u, p, q VecPhysical }
 
 // A variant is the feature set of a loop of scoreMod.
 type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// scoreMod emits score modification. Each set of features has its own loop, in which the others cost
-// nothing.
+// scoreMod emits score modification. Each set of features has its own loop, so that absent features
+// cost nothing.
 func (g *generator) scoreMod() {
 	g.arithmetic("scoreMod", "func(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
 		"computes x = scale·s[r][i] for r < rows, i < LANES. If softcap != 0: t = tanh(x/softcap) and x",
@@ -109,7 +111,7 @@ func floatBits(x ...float32) (bits []uint32) {
 func (a *adjuster) choose() {
 	softcap := GP32()
 	MOVL(address("softcap"), softcap)
-	SHLL(Imm(1), softcap) // without the sign
+	SHLL(Imm(1), softcap) // shifts the sign out: -0 is 0
 	JZ(LabelRef("linear"))
 	a.softcapConstants()
 	a.exp2Memory()
@@ -159,7 +161,7 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhScale, t)
 	VMULPS(t, a.scale, a.scale)
 	a.constant(math.MaxFloat32, t)
-	VMINPS(t, a.scale, a.scale) // or a score of 0 would be NaN
+	VMINPS(t, a.scale, a.scale) // an infinite scale would turn a score of 0 into NaN
 	a.constant(-2*math.Log2E/tanhScale, u)
 	VMULPS(a.scale, u, u)
 	a.constant(-math.MaxFloat32, t)
@@ -180,7 +182,7 @@ func (a *adjuster) softcapConstants() {
 	a.constant(1, t)
 	VDIVPS(a.cap, t, t)
 	a.constant(math.MaxFloat32, u)
-	VMINPS(u, t, t) // or a score of 0 would be NaN
+	VMINPS(u, t, t) // an infinite 1/cap would turn a score of 0 into NaN
 	a.inverse = keep(1, t)
 	for i, c := range tanhP {
 		a.constant(c, u)
@@ -222,7 +224,8 @@ func (a *adjuster) loop(label string, has variant) {
 	JMP(LabelRef("end"))
 }
 
-// terms emits the terms added to a vector. Without a cap it loads and scales the vector first.
+// terms adds the bias and the slope term to one vector of scores. Without a cap it loads and scales
+// the vector first.
 func (a *adjuster) terms(v int, w adjustment, has variant) {
 	score, bias := a.part(Mem{Base: a.s}, v), a.part(Mem{Base: a.bias}, v)
 	switch {
@@ -241,17 +244,19 @@ func (a *adjuster) terms(v int, w adjustment, has variant) {
 	}
 }
 
-// each emits a step for all vectors of a row, whose latencies overlap.
+// each emits one step of a computation for all vectors of a row, so that the vectors' latencies
+// overlap.
 func (a *adjuster) each(f func(v int, w adjustment)) {
 	for v, w := range a.work {
 		f(v, w)
 	}
 }
 
-// tanh loads a row and sets z to cap·tanh(4z). Where z² is clamped, the quotient grows with z.
+// tanh loads a row of scores and sets z to cap·tanh(4z), with z = scale·score. Above the limit of
+// z² both polynomials stay constant. The quotient then grows with z and is clamped.
 func (a *adjuster) tanh() { a.tanhOf(func(v int) Mem { return a.part(Mem{Base: a.s}, v) }) }
 
-// tanhOf is tanh of the vectors at the addresses of score.
+// tanhOf is tanh for the vectors at the addresses that score returns.
 func (a *adjuster) tanhOf(score func(v int) Mem) {
 	each := a.each
 	each(func(v int, w adjustment) { VMULPS(score(v), a.scale, w.z) })
@@ -267,13 +272,13 @@ func (a *adjuster) tanhOf(score func(v int) Mem) {
 	}
 	each(func(_ int, w adjustment) { VMULPS(w.p, w.z, w.z) })
 	each(func(_ int, w adjustment) { VDIVPS(w.q, w.z, w.z) })
-	each(func(_ int, w adjustment) { VMINPS(w.z, a.cap, w.z) }) // in this order it returns z when z is NaN
+	each(func(_ int, w adjustment) { VMINPS(w.z, a.cap, w.z) }) // this operand order keeps a NaN in z
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
 }
 
-// storeUncap stores the derivative 1-t² of a row's caps, t = tanh(x), as exp(-2|x|)·(1+|t|)². Near
-// the cap the difference would cancel, and gradients with it. The exponential is computed as a
-// power of 2 of the score.
+// storeUncap stores the derivative 1-t² of softcap for one row, where t = tanh(x). It computes
+// exp(-2|x|)·(1+|t|)², because the difference 1-t² loses its digits near the cap. The exponential
+// is a power of 2, with |score| times a constant as exponent.
 func (a *adjuster) storeUncap() {
 	each := a.each
 	each(func(v int, w adjustment) { VMOVUPS(a.part(Mem{Base: a.s}, v), w.u) })

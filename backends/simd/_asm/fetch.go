@@ -8,8 +8,8 @@ import (
 
 const line = 64 // bytes of a cache line
 
-// fetch emits the prefetch of rows that are read side by side, more than the hardware prefetcher
-// follows.
+// fetch emits the routine that prefetches rows. Kernels read more rows at a time than the hardware
+// prefetcher follows.
 func (g *generator) fetch() {
 	g.routine("fetch", "func(from *byte, step, bytes, rows int)",
 		"prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory",

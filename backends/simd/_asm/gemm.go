@@ -8,7 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// accumulators returns the register tile: rows x vectors.
+// accumulators returns the registers of a register tile: the given number of rows, each of two
+// vectors.
 func (g *generator) accumulators(rows int) [][]VecPhysical {
 	acc := make([][]VecPhysical, rows)
 	for r := range acc {
@@ -25,8 +26,8 @@ func clearSums(acc [][]VecPhysical) {
 	}
 }
 
-// step multiplies the row of lanes at b by one element for each row of the tile and adds the
-// products.
+// step multiplies the row at b by one element for each row of the tile, and adds the products to
+// that row's sums.
 func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	for v, z := range g.lanesB {
 		VMOVUPS(g.part(b, v), z)
@@ -34,7 +35,8 @@ func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	g.multiply(acc, element)
 }
 
-// multiply adds the products of the row in lanesB and one element for each row of the tile.
+// multiply multiplies the row in lanesB by one element for each row of the tile, and adds the
+// products to that row's sums.
 func (g *generator) multiply(acc [][]VecPhysical, element func(r int) Mem) {
 	for r := range acc {
 		x := g.broadcasts[r%len(g.broadcasts)]
@@ -54,7 +56,7 @@ func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	}
 }
 
-// groupsOf returns the sizes of groups of rows with the given number of sums per row.
+// groupsOf returns the sizes of groups of rows if each row has the given number of sums.
 func (g *generator) groupsOf(sums int) []int {
 	var sizes []int
 	for _, rows := range g.groups {
@@ -65,11 +67,11 @@ func (g *generator) groupsOf(sums int) []int {
 	return sizes
 }
 
-// inGroups emits code for groups of the first size, then for the remainders. body handles a group
-// and keeps count.
+// inGroups emits loops over count rows: groups of the first size, then groups of smaller sizes for
+// the rest. body emits the code of one group and must not change count.
 //
-// Sizes 6, 4, 2 and 1 split 8 rows into 4 + 4; sizes 3, 2 and 1 split 4 rows into 2 + 2: the
-// smallest groups have too few sums to hide the latency of the multiply-add.
+// Sizes 6, 4, 2 and 1 split 8 rows into 4 + 4, not 6 + 2. Sizes 3, 2 and 1 split 4 rows into 2 + 2,
+// not 3 + 1. The smallest groups have too few sums to hide the latency of the multiply-add.
 func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
@@ -87,12 +89,12 @@ func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, lab
 	}
 }
 
-// unroll is the number of steps per iteration. Address arithmetic and the branch compete with
-// multiply-adds for ports on Intel processors.
+// unroll is the number of steps per iteration of an unrolled loop. Unrolling saves address
+// arithmetic and branches, which compete with multiply-adds for ports on Intel processors.
 const unroll = 4
 
-// unrolled emits a loop of n steps: step(i) for i in [0, unroll) and one advance, then the rest one
-// by one. It destroys n.
+// unrolled emits a loop of n steps. Each iteration calls step(i) for i in [0, unroll), and then
+// advance. A second loop does the remaining steps one by one. It destroys n.
 func unrolled(label string, n GPVirtual, step func(i int), advance func(steps int)) {
 	SUBQ(U32(unroll), n)
 	JL(LabelRef(label + "rest"))
@@ -114,7 +116,8 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 	Label(label + "end")
 }
 
-// rowAt returns the address of row r, 0 to 4.
+// rowAt returns the address of row r, 0 to 4. step1 is the row stride, step3 three times the
+// stride.
 func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 	switch r {
 	case 0:

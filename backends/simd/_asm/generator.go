@@ -13,25 +13,25 @@ const vectors = 2 // vectors in a row of S, Qᵀ and Oᵀ
 
 // A generator writes routines for one instruction set.
 type generator struct {
-	suffix      string // of routine names
-	avx512      bool   // false: AVX2
+	suffix      string // appended to the names of routines
+	avx512      bool   // false means AVX2
 	bf16        bool   // products take bf16 pairs, see bf16.go
 	vectorBytes int
 	lanes       int   // queries of a tile
 	rowBytes    int   // bytes of a row of S, Qᵀ and Oᵀ
-	groups      []int // row counts of the register tile, then of its remainders
+	groups      []int // row counts of register tiles: the largest, then smaller ones for the last rows
 
-	registers  []VecPhysical // accumulators first
-	lanesB     []VecPhysical // one row of the operand with queries in its lanes
-	broadcasts []VecPhysical // used in turn: one row loads during the products of another
+	registers  []VecPhysical // all vector registers; the first ones are accumulators
+	lanesB     []VecPhysical // one row of the operand whose columns are the lanes
+	broadcasts []VecPhysical // broadcast elements, used in turn: one loads during the products of another
 
 	tables map[string]Mem // constants in memory, by name
 
-	// Of the current routine:
-	saved      *Mem        // the caller's MXCSR
+	// The fields below belong to the current routine.
+	saved      *Mem        // the stack slot of the caller's MXCSR; nil if the routine does not change MXCSR
 	exp        exponential // constants of exp2
-	upperHalf  VecPhysical // mask of cut, set by cutConstant
-	half       VecPhysical // rounding increment of split
+	upperHalf  VecPhysical // the mask 0xffff0000 of cut, set by cutConstant
+	half       VecPhysical // 0x8000 in every lane, the rounding increment of split
 	upperWords VecPhysical // mask of a bfloat16 vector's odd elements, set by storage.constants
 }
 
@@ -60,11 +60,11 @@ func newGenerator(name string) *generator {
 	return g
 }
 
-// part returns vector v of the row at m.
+// part returns the address of vector v in the row at m.
 func (g *generator) part(m Mem, v int) Mem { return m.Offset(v * g.vectorBytes) }
 
-// routine begins a routine whose pointers do not escape. LANES in does stands for the number of
-// queries of a tile.
+// routine begins a routine whose pointers do not escape. does is its documentation, in which LANES
+// stands for the number of queries of a tile.
 func (g *generator) routine(name, signature string, does ...string) {
 	TEXT(name+g.suffix, NOSPLIT, signature)
 	Pragma("noescape")
@@ -76,8 +76,8 @@ func (g *generator) routine(name, signature string, does ...string) {
 }
 
 // arithmetic begins a routine that reads and writes denormal numbers as 0, because many processors
-// are slow with them. MXCSR belongs to the thread, and the goroutine may move to another one: done
-// restores it.
+// compute slowly with them. This mode is in MXCSR, a register of the thread. The thread later runs
+// other goroutines, so done restores MXCSR.
 func (g *generator) arithmetic(name, signature string, does ...string) {
 	g.routine(name, signature, does...)
 	const flushToZero, denormalsAreZero, noExceptions = 1 << 15, 1 << 6, 0x3f << 7
@@ -89,7 +89,7 @@ func (g *generator) arithmetic(name, signature string, does ...string) {
 	LDMXCSR(mode)
 }
 
-// done ends a routine, and restores MXCSR if arithmetic began it.
+// done ends a routine. It restores MXCSR if the routine was begun by arithmetic.
 func (g *generator) done() {
 	if g.saved != nil {
 		LDMXCSR(*g.saved)
@@ -112,7 +112,8 @@ func address(name string) Mem {
 
 func floatParam(name string, z VecPhysical) { VBROADCASTSS(address(name), z) }
 
-// table returns constants in memory. data writes them at the first use.
+// table returns the address of the named constants in memory. The first call with a name calls
+// data, which writes the constants.
 func (g *generator) table(name string, data func()) Mem {
 	m, ok := g.tables[name]
 	if !ok {
@@ -161,14 +162,15 @@ func (g *generator) transpose() {
 	g.done()
 }
 
-// transposeBlock emits the transpose of one block of 4-byte elements. Loads insert four elements
-// each of rows i, i+4 and so on into the quarters of one vector, which takes no shuffle. four may
-// change the vectors of columns c to c+3. Unpack instructions then transpose within quarters.
+// transposeBlock emits the transpose of one block of 4-byte elements, four columns at a time. A
+// load inserts four elements of a row into one quarter of a vector, which needs no shuffle. The
+// quarters of one vector hold the rows i, i+4 and so on. The function four may then change the four
+// vectors of columns c to c+3. Unpack instructions finally transpose within quarters.
 func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
 	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()
 	LEAQ(Mem{Base: srcStep, Index: srcStep, Scale: 2}, srcStep3)
-	rows := []GPVirtual{src} // each fourth
+	rows := []GPVirtual{src} // addresses of every fourth row
 	for len(rows) < n/4 {
 		next := GP64()
 		LEAQ(Mem{Base: rows[len(rows)-1], Index: srcStep, Scale: 4}, next)
@@ -206,8 +208,8 @@ func (g *generator) broadcastQuarter(m Mem, z VecPhysical) {
 	}
 }
 
-// insertQuarter sets quarter i of z (half i in AVX2) to the four elements at m. Quarter 0 clears
-// the others.
+// insertQuarter sets quarter i of z (half i in AVX2) to the four elements at m. With i = 0 it also
+// clears the other quarters.
 func (g *generator) insertQuarter(i int, m Mem, z VecPhysical) {
 	switch {
 	case i == 0:

@@ -34,10 +34,10 @@ type pairGradients struct {
 	*generator
 
 	s, dp, ds, dsStep, masks, rows, lse, delta, kept, softcapGrad, db GPVirtual
-	at, row                                                           GPVirtual // the row's byte offset; its number
+	at, row                                                           GPVirtual // the current row's byte offset; its number
 
 	x, n, p, y, unit, base2, high, t VecPhysical
-	w, d                             VecPhysical // n and p, after the exponential
+	w, d                             VecPhysical // the registers of n and p, used again after the exponential
 }
 
 func (g *generator) newPairGradients() *pairGradients {
@@ -58,11 +58,12 @@ func (g *generator) newPairGradients() *pairGradients {
 	return x
 }
 
-// vector returns vector v of the current row of an operand, word the row's word.
+// vector returns the address of vector v of an operand's current row.
 func (g *pairGradients) vector(base GPVirtual, v int) Mem {
 	return g.part(Mem{Base: base, Index: g.at, Scale: 1}, v)
 }
 
+// word returns the address of the current row's word of an operand with one word per row.
 func (g *pairGradients) word(base GPVirtual) Mem { return Mem{Base: base, Index: g.row, Scale: 4} }
 
 func (g *pairGradients) weights(v int) {
@@ -70,9 +71,9 @@ func (g *pairGradients) weights(v int) {
 	VBROADCASTSS(g.word(g.lse), g.y)
 	VFMSUB213PS(g.y, g.unit, g.x)
 	if !g.avx512 {
-		VMINPS(g.x, g.high, g.x) // bounds a wrong LSE. In this order NaN stays NaN
+		VMINPS(g.x, g.high, g.x) // limits the power if LSE is wrong. This operand order keeps NaN
 	}
-	g.power(g.x, g.base2, g.n, g.p) // after the difference, so that large scores lose nothing
+	g.power(g.x, g.base2, g.n, g.p) // multiplies after the difference, so that large scores lose no digits
 }
 
 func (g *pairGradients) drop(v int) {

@@ -7,8 +7,8 @@ import (
 	. "github.com/mmcloughlin/avo/operand"
 )
 
-// limits emits the loop that measures the peak of multiply-adds: independent sums in registers,
-// enough to hide the latency.
+// limits emits the routine that measures the peak rate of multiply-adds. Enough independent sums
+// stay in registers to hide the latency of a multiply-add.
 func (g *generator) limits() {
 	rows := g.groups[0]
 	if g.bf16 {

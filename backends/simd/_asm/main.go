@@ -6,9 +6,13 @@
 //	go run . -isa AMXBF16 -pass forward -out ../amxbf16_fwd_amd64.s -stubs ../amxbf16_fwd_amd64.go -pkg simd
 //	go run . -isa AMXBF16 -pass backward -out ../amxbf16_bwd_amd64.s -stubs ../amxbf16_bwd_amd64.go -pkg simd
 //
-// Other passes: decode (AVX512, AVX2, AMXBF16) for the decode kernels; values, rows and attend
-// (AVX512, AVX2) for sums of values, bias rows and whole tiles of short sequences; matmul and
-// elements for internal/matmul and internal/elements.
+// Some instruction sets have further passes:
+//
+//   - decode (AVX512, AVX2, AMXBF16) writes the routines of the decode kernels.
+//   - values, rows and attend (AVX512, AVX2) write sums of values, row copies and sums, and
+//     attention of whole tiles of short sequences.
+//   - matmul (all four) writes the routines of internal/matmul.
+//   - elements (AVX512, AVX2) writes the routines of internal/elements.
 //
 // Forward routines keep the queries of a tile in the lanes of two vectors. S is [keys][lanes],
 // transposed Q is [dim][lanes] and transposed O is [vdim][lanes]. Elements of K and V are

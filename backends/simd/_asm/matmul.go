@@ -8,8 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// matmul emits the routines of internal/matmul. A register tile of C has up to tileRows rows, whose
-// elements of A are broadcast, and one to three vectors of a panel of B.
+// matmul emits the routines of internal/matmul. A register tile of C has up to tileRows rows of one
+// to three vectors. Elements of A are broadcast, and vectors of a panel of B are loaded.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
@@ -27,7 +27,8 @@ func (g *generator) matmul() {
 	}
 }
 
-// tileRows returns the largest number of rows of three vectors in the accumulators.
+// tileRows returns the largest number of rows of a register tile: tiles of three vectors per row
+// must fit in the registers.
 func (g *generator) tileRows() int {
 	if g.avx512 {
 		return 8
@@ -38,12 +39,12 @@ func (g *generator) tileRows() int {
 // A panel holds the operands of a routine that multiplies rows of A by a panel of B.
 type panel struct {
 	vectors            int
-	widened            bool // B is pairs of bf16, A float32
+	widened            bool // B holds pairs of bf16, A float32
 	upper              VecPhysical
 	sums, a, b         GPVirtual
-	aRow, aRow3        GPVirtual // bytes
+	aRow, aRow3        GPVirtual // row stride of A in bytes, and three times it
 	ahead              prefetcher
-	a0, a4, at, n      GPVirtual // of the current tile
+	a0, a4, at, n      GPVirtual // of the current tile: rows 0 and 4 of A, the row of B, the steps left
 	lanesB, broadcasts []VecPhysical
 }
 
@@ -59,8 +60,9 @@ func (g *generator) multiplyPanel(vectors int) {
 		"sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.")
 }
 
-// widenPanel emits C += A B for a panel of bf16 pairs, each element the upper half of a float32. A
-// product is exact before it is added.
+// widenPanel emits C += A B for a float32 A and a panel of bf16 pairs. A bf16 is the upper half of
+// a float32, so one shift or mask widens it. The multiply-add does not round a product before
+// adding it.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
 		"sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.")
@@ -91,9 +93,10 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	g.done()
 }
 
-// tiles emits the loop over tiles. The last tile may have fewer rows; tiles of all sizes share
-// everything except the loop over K. Once the memory ahead is prefetched, prefetches stay at the
-// first line of the panel, which is in the cache.
+// tiles emits the loop over tiles. The last tile may have fewer rows. Each number of rows has its
+// own loop over K, and all tiles share the other code. Once the memory ahead is prefetched,
+// prefetches stay at the first line of the panel. They then cost little, because this line is in
+// the cache.
 func (g *generator) tiles(p *panel, most int) {
 	acc := make([][]VecPhysical, most)
 	for r := range acc {
@@ -126,7 +129,8 @@ func (g *generator) tiles(p *panel, most int) {
 	Label("end")
 }
 
-// beginTile emits the prefetch of the tile's rows of C and sets the operands of its first step.
+// beginTile emits the prefetch of the tile's rows of C and sets the operands of the tile's first
+// step.
 func (g *generator) beginTile(p *panel, most int) {
 	c := param("c")
 	TESTQ(c, c)
@@ -151,7 +155,8 @@ func (g *generator) beginTile(p *panel, most int) {
 	MOVQ(address("k"), p.n)
 }
 
-// storeTile emits the end of a tile: the sums go to C, or to sums if C is nil.
+// storeTile emits the end of a tile. It adds the old sums, the bias and the old C if the arguments
+// ask for them. It stores the tile in C, or in sums if C is nil.
 func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	eachSum := func(next string, f func(r, v int, z VecPhysical)) {
 		for r := range acc {
@@ -193,8 +198,8 @@ func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	Label("next")
 }
 
-// rowsFrom emits the address arithmetic for rows 0 to n of base, up to 8, and returns the
-// addresses.
+// rowsFrom emits the address arithmetic for rows 0 to n of base and returns the addresses of these
+// rows. n is at most 8.
 func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 	step3, base4 := GP64(), base
 	LEAQ(Mem{Base: step, Index: step, Scale: 2}, step3)
@@ -213,7 +218,7 @@ func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 // turnProducts is the largest number of multiply-adds in an iteration of the loop over K.
 const turnProducts = 60
 
-// steps emits the loop over K. A step is a row of B, or of its pairs.
+// steps emits the loop over K. A step takes one stored row of B, which holds elements or pairs.
 func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	halves := 1
 	if p.widened {
@@ -260,8 +265,8 @@ func (g *generator) linesBefore(p *panel, step int) int {
 	return (step*p.vectors*g.vectorBytes + line - 1) / line
 }
 
-// prefetchStep prefetches once for each line of the panel that begins in step i. Tiles of fewer
-// rows are the last ones, and prefetch the rest.
+// prefetchStep prefetches one line for each line of the panel that begins in step i. A tile of
+// fewer rows is the last tile, so it prefetches all lines that remain.
 func (g *generator) prefetchStep(p *panel, rows, i int) {
 	for n := g.linesBefore(p, i); n < g.linesBefore(p, i+1); n++ {
 		if rows == g.tileRows() {
@@ -287,8 +292,8 @@ func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 
 // A prefetcher prefetches memory ahead during a tile, once for each cache line of the panel.
 type prefetcher struct {
-	next  GPVirtual    // the next line
-	steps [3]GPVirtual // bytes to advance for 1, 3 and 5 lines of the panel
+	next  GPVirtual    // the address of the next prefetch
+	steps [3]GPVirtual // bytes that next advances for 1, 3 and 5 lines of the panel
 }
 
 // newPrefetcher emits the strides that spread the prefetches over the first fetch tiles.
@@ -303,7 +308,7 @@ func newPrefetcher() prefetcher {
 	return f
 }
 
-// at returns the address of line n, 0 to 5.
+// at returns the address to prefetch for line n of the panel, 0 to 5 lines after the current line.
 func (f prefetcher) at(n int) Mem {
 	m := Mem{Base: f.next}
 	switch n {
@@ -318,7 +323,7 @@ func (f prefetcher) at(n int) Mem {
 	return m
 }
 
-// advance moves over n lines, 1 to 4 or 6.
+// advance moves next over n lines of the panel. n is 1 to 4, or 6.
 func (f prefetcher) advance(n int) {
 	switch n {
 	case 3, 6:
@@ -360,7 +365,7 @@ func (g *generator) loadB(p *panel, offset, half int) {
 // upperHalves returns the mask of the upper half of each pair.
 func (g *generator) upperHalves() Mem { return g.everyLane("upperHalves", []uint32{0xffff0000}) }
 
-// addStep adds the products of one row of B, of step i, and one element of each row of A.
+// addStep adds the products of one element of each row of A and one row of B, in step i.
 func (g *generator) addStep(p *panel, acc [][]VecPhysical, i, half, halves int) {
 	g.loadB(p, i*p.vectors*g.vectorBytes, half)
 	for r := range acc {

@@ -9,8 +9,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// An activation replaces x by value(x), or by dy times the derivative at x. A nil value is the
-// identity. Both may use registers 1 to 5 and the registers of exp2Constants.
+// An activation is a function act. value replaces x by act(x), and slope replaces x by dy·act'(x).
+// A nil value stands for the identity. Both may use registers 1 to 5 and the registers of
+// exp2Constants.
 type activation struct {
 	name  string
 	exp   bool
@@ -18,12 +19,13 @@ type activation struct {
 	slope func(x, dy VecPhysical)
 }
 
-// elements is a vector of adjacent elements at offset at, or the rest of a row.
+// elements addresses a vector of adjacent elements at offset at: a whole vector, or the rest of a
+// row.
 type elements struct {
 	g      *generator
-	at     GPVirtual   // bytes
-	masked bool        // by K1, or by mask
-	mask   VecPhysical // for AVX2
+	at     GPVirtual   // byte offset
+	masked bool        // true for the rest of a row, which K1 selects, or mask in AVX2
+	mask   VecPhysical // used in AVX2
 }
 
 func (e elements) mem(base GPVirtual) Mem { return Mem{Base: base, Index: e.at, Scale: 1} }
@@ -50,7 +52,8 @@ func (e elements) store(z VecPhysical, base GPVirtual) {
 	}
 }
 
-// tailMask sets K1, or mask in AVX2, to the rest of n elements after whole vectors. It destroys n.
+// tailMask sets K1, or mask in AVX2, to the mask of the elements that remain of n after whole
+// vectors. It destroys n.
 func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
 	lanes := g.vectorBytes / 4
 	ANDQ(Imm(uint64(lanes-1)), n)
@@ -173,7 +176,8 @@ func (g *generator) relu(x VecPhysical) {
 	VMAXPS(x, zero, x)
 }
 
-// numbers returns constants in memory, one vector each.
+// numbers places constants in memory, each repeated in all lanes of a vector. It returns a function
+// that returns the address of constant i.
 func (g *generator) numbers(table string, values ...float64) func(i int) Mem {
 	words := make([]uint32, len(values))
 	for i, v := range values {
@@ -183,7 +187,8 @@ func (g *generator) numbers(table string, values ...float64) func(i int) Mem {
 	return func(i int) Mem { return first.Offset(i * g.vectorBytes) }
 }
 
-// reluSlope emits 0 where x <= 0, for any dy, and dy elsewhere, NaN included.
+// reluSlope sets x to 0 where x <= 0, even if dy is NaN or infinite. Elsewhere, including at a NaN
+// x, it sets x to dy.
 func (g *generator) reluSlope(x, dy VecPhysical) {
 	const notLessOrEqual = 6
 	zero := g.registers[1]
@@ -197,9 +202,9 @@ func (g *generator) reluSlope(x, dy VecPhysical) {
 	}
 }
 
-// GELU is x Φ(x). For z >= 0, Φ(-z) = 2^(-z² log2(e)/2) t P(t) with t = 1/(1 + 0.27 z). P is a
-// minimax fit of degree 8, relative error 2e-8 up to normalEnd, where the power reaches the smallest
-// float32 numbers.
+// GELU is x Φ(x), where Φ is the standard normal distribution function. For z >= 0, Φ(-z) = 2^(-z²
+// log2(e)/2) t P(t) with t = 1/(1 + 0.27 z). P is a minimax fit of degree 8. Its relative error is
+// 2e-8 up to normalEnd, where the power of 2 reaches the smallest float32 numbers.
 const (
 	normalSlope = 0.27
 	normalEnd   = 13.2
@@ -233,7 +238,8 @@ func (g *generator) bits(table string, mask uint32, x, z VecPhysical) {
 	VANDPS(g.everyLane(table, []uint32{mask}), x, z)
 }
 
-// gelu emits max(x, 0) - z Φ(-z), which never multiplies an infinity by 0.
+// gelu emits max(x, 0) - z Φ(-z). It has no product of an infinity and 0, because normalTail bounds
+// z.
 func (g *generator) gelu(x VecPhysical) {
 	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	g.normalTail(x, z, q, e, n, p)
@@ -262,8 +268,8 @@ func (g *generator) geluSlope(x, dy VecPhysical) {
 	VMULPS(dy, x, x)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). The clamp of x to -tanhEnd
-// avoids infinity times 0.
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
+// least -tanhEnd to avoid infinity times 0.
 const (
 	tanhEnd   = 13
 	tanhCubic = 0.044715

@@ -19,7 +19,7 @@ func (g *generator) roundRows() {
 		"elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.")
 	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]
-	// Masks of the rest after whole groups of 32 elements.
+	// K1 and K2 mask the elements after the last whole group of 32.
 	bits := GP64()
 	MOVQ(n, RCX)
 	ANDL(Imm(31), ECX)

@@ -14,8 +14,8 @@ func (g *generator) tileMatmul() {
 	}
 }
 
-// tilePanel emits C += A B for a panel of pairs. Two tiles of rows, or the last one alone, are
-// multiplied by one tile of B for each vector of the panel.
+// tilePanel emits C += A B for a panel of pairs. It multiplies two tiles of rows of A, or the last
+// tile alone, by one tile of B for each vector of the panel.
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
@@ -57,7 +57,8 @@ type tilePanel struct {
 	a, rows, ahead GPVirtual
 }
 
-// block emits the products of one or two tiles of rows and advances.
+// block emits the products of one or two tiles of rows of A, given by high, and advances to the
+// next rows.
 func (p *tilePanel) block(name string, high int, fetch bool) {
 	Label(name)
 	MOVQ(p.a, tileA[0])

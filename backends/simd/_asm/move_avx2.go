@@ -70,7 +70,8 @@ func (g *generator) conversionAVX2(name, signature, does string, from, to uint8,
 	g.done()
 }
 
-// cpuidF16C emits the query of F16C, which golang.org/x/sys/cpu lacks.
+// cpuidF16C emits the routine that queries F16C. The package golang.org/x/sys/cpu does not report
+// it.
 func cpuidF16C() {
 	TEXT("hasF16C", NOSPLIT, "func() bool")
 	Doc("hasF16C reports whether the processor has F16C, which uses the registers of AVX.")

@@ -13,8 +13,9 @@ func (g *generator) elementwise() {
 	g.adamW()
 }
 
-// normRows emits layer norms of rows, in three passes over each: mean, variance, result. Passes
-// that sum keep four sums to hide the latency of additions.
+// normRows emits the routine for layer norms of rows. It passes three times over a row: for the
+// mean, for the variance and for the result. The first two passes keep four sums each, to hide the
+// latency of additions.
 func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
 		"sets each row of dst to (x - mean) / sqrt(variance + eps)·weight + bias. If moments != nil, it",
@@ -82,8 +83,8 @@ func keepMoments(place GPVirtual, mean, scale Register) {
 	Label("kept")
 }
 
-// fourAtATime emits a loop over a row: four vectors at a time, then single ones, then the rest.
-// body gets the vector's index among the four.
+// fourAtATime emits a loop over a row: four vectors at a time, then single vectors, then the rest
+// of the row. body gets the vector's index among the four, or 0.
 func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, body func(e elements, i int)) {
 	e := elements{g: g, at: GP64(), mask: mask}
 	loop := func(label string, vectors int, count GPVirtual) {
@@ -97,7 +98,7 @@ func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, 
 		JNZ(LabelRef(label))
 		Label(label + "Done")
 	}
-	shift := uint64(4+g.vectorBytes/64) - 1 // of elements to vectors
+	shift := uint64(4+g.vectorBytes/64) - 1 // turns a number of elements into a number of vectors
 	n := GP64()
 	XORQ(e.at, e.at)
 	MOVQ(cols, n)

@@ -6,33 +6,35 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}. Each of eight keys gets half
-// a word, the first four of them the lower halves. Each of seven rounds changes counter c and key k:
+// Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}. A counter yields random
+// bits for eight attention keys, half a word each. The first four keys get the lower halves of the
+// four words. Each of the seven rounds changes the counter c and the Philox key k:
 //
 //	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
 //	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
 //	k0, k1 = k0+w0, k1+w1
 //
-// Each word of a counter is in the lower half of a 64-bit lane. A product is then one instruction, and
-// serves unchanged as the next c1 or c3: upper halves are ignored.
+// Each word of a counter is in the lower half of a 64-bit lane. A product is then one instruction.
+// It serves unchanged as the next c1 or c3, because the next rounds ignore its upper half.
 //
-// In the first rounds most words are equal in all lanes, and many do not depend on the loop variable.
-// They are computed in scalar code or before the loop, which leaves five instructions of three rounds.
+// In the first rounds most words are equal in all lanes, and many do not depend on the loop
+// variable. Scalar code, or code before the loop, computes these words. Only five instructions of
+// the first three rounds remain in the loop.
 const (
 	philoxM0, philoxM1 = 0xD2511F53, 0xCD9E8D57
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
 	philoxRounds       = 7
 )
 
-// The words of a philox's frame: the keys of each round, then words that the loop computes in scalar
-// code. Keys of the first rounds include head and batch.
+// Words of a philox's frame: the keys of all rounds, then words that the loop computes in scalar
+// code. The keys of the first two rounds include terms of head and batch.
 const (
 	wordK0, wordK1 = 0, philoxRounds
 	wordOwn        = 2 * philoxRounds
 	philoxWords    = wordOwn + 4
 )
 
-// A philox holds the operands of the rounds.
+// A philox holds the operands of the rounds of Philox.
 type philox struct {
 	*generator
 
@@ -77,8 +79,9 @@ func (g *generator) newPhilox(m0, m1, t VecPhysical) *philox {
 	return x
 }
 
-// inLanes reports whether a word of the frame is stored in all lanes. AVX-512 broadcasts words as
-// it reads them; AVX2 needs an extra instruction.
+// inLanes reports whether the frame stores word i once for each lane. AVX-512 broadcasts words as
+// it reads them. AVX2 would need an extra instruction, so it stores the keys of the rounds in all
+// lanes.
 func (g *generator) inLanes(i int) bool {
 	return !g.avx512 && i < wordOwn
 }
@@ -106,7 +109,8 @@ func (x *philox) set(i int, from GPVirtual) {
 	VMOVDQU(x.t, x.at(i))
 }
 
-// times multiplies p by m0 or m1 in scalar code: it sets p to lo and returns hi.
+// times multiplies p by m0 or m1 in scalar code. The lower half of p then holds the lower half of
+// the product. times returns the upper half.
 func (x *philox) times(by int, p GPVirtual) (hi GPVirtual) {
 	hi = GP64()
 	IMULQ(x.by[by], p)
@@ -147,12 +151,13 @@ func (g *generator) xorVectors(x, y, z VecPhysical) {
 	}
 }
 
-// A counter holds the registers of a counter's words. Loops compute two counters side by side, so
-// that latencies overlap.
+// A counter holds the registers of a counter's four words. Loops compute two counters in parallel,
+// so that latencies overlap.
 type counter [4]VecPhysical
 
-// upper sets the lower halves of z's lanes to the upper halves of y's. Processors with AMX shift on
-// one port and shuffle on another.
+// upper sets the lower halves of z's lanes to the upper halves of y's lanes. Processors with AMX
+// shift on one port and shuffle on another. The routines for AMX use the shuffle, which leaves the
+// other port to multiplications.
 func (x *philox) upper(y, z VecPhysical) {
 	if x.suffix == "AMXBF16" {
 		VMOVSHDUP(y, z)
@@ -161,8 +166,9 @@ func (x *philox) upper(y, z VecPhysical) {
 	VPSRLQ(Imm(32), y, z)
 }
 
-// fourth emits round 4 with c1, c0 and c2 in c. c3 has no register: its caller xors it and the key
-// into c[3].
+// fourth emits round 4. At its start c[0], c[1] and c[2] hold the words c1, c0 and c2 of the
+// counter. c3 has no register. The caller therefore xors c3 and the key of the round into c[3]
+// afterwards.
 func (x *philox) fourth(c counter) {
 	VPMULUDQ(x.m0, c[1], c[1])
 	VPMULUDQ(x.m1, c[2], c[2])
@@ -189,7 +195,7 @@ func (x *philox) rest(counters []counter) {
 	}
 }
 
-// odds sets the upper halves of low's lanes to the lower halves of high's.
+// odds sets the upper halves of low's lanes to the lower halves of high's lanes.
 func (x *philox) odds(high, low VecPhysical) {
 	if x.avx512 {
 		VMOVSLDUP(high, K1, low)
@@ -199,7 +205,7 @@ func (x *philox) odds(high, low VecPhysical) {
 	VPBLENDD(Imm(0xaa), x.t, low, low)
 }
 
-// oddLanes sets K1 for odds and oddHalves.
+// oddLanes sets K1 to the mask that odds and oddHalves use.
 func (g *generator) oddLanes() {
 	if g.avx512 {
 		odd := GP32()
@@ -208,7 +214,8 @@ func (g *generator) oddLanes() {
 	}
 }
 
-// oddHalves sets z to the lower halves of low's words and the upper halves of high's.
+// oddHalves sets the words of z to the lower halves of low's words and the upper halves of high's
+// words.
 func (g *generator) oddHalves(high, low, z VecPhysical) {
 	if g.avx512 {
 		VPBLENDMW(high, low, K1, z)
@@ -217,8 +224,8 @@ func (g *generator) oddHalves(high, low, z VecPhysical) {
 	VPBLENDW(Imm(0xaa), high, low, z)
 }
 
-// pairHalves interleaves the lower halves of even's and odd's words in lower, and the upper halves
-// in upper, which may be even.
+// pairHalves interleaves the lower halves of even's and odd's words in lower, and their upper
+// halves in upper. upper may be the register even.
 func (g *generator) pairHalves(odd, even, lower, upper VecPhysical) {
 	VPSLLD(Imm(16), odd, lower)
 	g.oddHalves(lower, even, lower)

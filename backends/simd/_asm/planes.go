@@ -6,18 +6,21 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A float32 is the sum of three bf16: its upper bits, the upper bits of the remainder, and the rest.
-// A float32 product is thus a sum of nine bf16 products. The three smallest are below half a unit in the
-// last place of the largest, or below one unit where an operand is truncated instead of rounded:
+// A float32 is the sum of three bf16: its upper bits, the upper bits of the remainder, and the
+// rest. A float32 product is thus a sum of nine bf16 products:
 //
 //	x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + ...
 //
-// The small products are summed first, over all columns, so that they are rounded in their own units.
-// An operand is three planes of bf16, a number of bytes apart.
+// The routines leave out the three smallest. If both operands are rounded, these are below half a
+// unit in the last place of the largest product. If an operand is truncated, they are below one
+// unit.
+//
+// The small products are summed first, over all columns, because small sums have small rounding
+// errors. An operand is three planes of bf16 in memory. The distance between planes is in bytes.
 
 const (
 	planes   = 3
-	wildFrom = 0x1p58 // magnitudes from here on are left out
+	wildFrom = 0x1p58 // magnitudes from here on and NaN are wild: splitRows sets them to 0
 )
 
 func (g *generator) planeScores() {
@@ -32,13 +35,13 @@ func (g *generator) planeValues() {
 	g.tileValues(func(a GPVirtual) { g.planeProducts("", "pairs", "vPlane", "p", "pPlane", a, nothing) })
 }
 
-// planeProducts adds the six products to four tiles of C. pairs names the parameter that counts
-// pairs. A begins at the address in from. label prefixes the labels of loops. meanwhile emits
-// interleaved work, four times for 16 pairs.
+// planeProducts adds the six products to four tiles of C. pairs names the parameter that holds the
+// number of pairs. from holds the address of A. label prefixes the labels of loops. meanwhile emits
+// interleaved work, four times for each 16 pairs.
 func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
-	// The five small products. Each changes a plane of A or of B.
+	// The five small products. From one product to the next, the plane of A or of B changes.
 	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
 	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
 	for i, a := range tileA {
@@ -83,9 +86,10 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 // nothing emits no interleaved work.
 func nothing() {}
 
-// phaseA, phaseB and phaseAB emit the four products of the loaded tiles. No register is spare, so the
-// order frees the tiles of A, of B, or of both one by one: next loads the following tile during the
-// remaining products.
+// phaseA, phaseB and phaseAB emit the four products of the loaded tiles. No tile register is spare,
+// so a tile can load only after the last product of the tile that used its register before. The
+// order of the products frees the tiles of A, of B, or of both one by one. next loads a tile into
+// the freed register during the remaining products.
 func (g *generator) phaseA(next func(r int)) {
 	g.multiplyAwake(0, 0)
 	g.multiplyAwake(0, 1)
@@ -115,8 +119,8 @@ func (g *generator) phaseAB(nextA func(r int), nextB func(c int)) {
 	nextA(1)
 }
 
-// tilesOfA and tilesOfB return the load of a tile by number, after a move of its address: one move for
-// each tile of A, one for both tiles of B.
+// tilesOfA and tilesOfB return a function that loads a tile, given its number. move first changes
+// the address. Each tile of A has its own address, and both tiles of B share one.
 func tilesOfA(move func(r int)) func(r int) {
 	return func(r int) {
 		move(r)
@@ -133,7 +137,7 @@ func tilesOfB(move func()) func(c int) {
 	}
 }
 
-// tileSteps adds the products of the loaded tiles and of the steps after them.
+// tileSteps adds the products of the loaded tiles, then the products of all later steps.
 func (g *generator) tileSteps(label, pairs string) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)

@@ -9,8 +9,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeSums emits C += A B for up to 32 columns. Products are summed apart from C, the smallest
-// first.
+// planeSums emits the routine that computes C += A B for up to 32 columns. It sums the products
+// apart from C, the smallest first.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
 		"adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep",
@@ -36,7 +36,7 @@ func (g *generator) planeSums() {
 	SHRQ(Imm(16), ones)
 	KMOVW(ones.As32(), masks[1])
 
-	add := func(label string, n GPVirtual) { // n rows of the previous block
+	add := func(label string, n GPVirtual) { // adds n rows of the previous block to C
 		from := GP64()
 		MOVQ(tileC[0], from)
 		Label(label)
@@ -72,8 +72,9 @@ func (g *generator) planeSums() {
 	g.done()
 }
 
-// planeGradients emits P = e^(scale S - LSE) and dS = scale P (dP - delta) in planes, interleaved
-// with the next S or dP: tile products leave most of the processor free.
+// planeGradients emits the routine that computes P = e^(scale S - LSE) and dS = scale P (dP -
+// delta) in planes. It also computes the next S or dP, because tile products leave most of the
+// processor free.
 func (g *generator) planeGradients() {
 	g.arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
 		"is gradients for planes: of p and ds, plane bytes apart, and of rows, rowsPlane bytes apart.",
@@ -119,15 +120,15 @@ func (g *generator) planeGradients() {
 }
 
 // A gradientPair holds the registers for the gradients of a pair of rows. Base addresses stay in
-// memory, as the tiles take the general registers.
+// memory, because the tiles' addresses take the general registers.
 type gradientPair struct {
 	*generator
 
 	w, x, piece [2][]VecPhysical // of two rows
 	scratch     [3]VecPhysical
 	by, base2   VecPhysical
-	most        VecPhysical // the largest |x|, as shifted integers: NaN is above all
-	at, row     GPVirtual   // 32 for each finished pair; the address of its rows
+	most        VecPhysical // the largest |x| as bits without the sign, shifted left; NaN is above all numbers
+	at, row     GPVirtual   // 32 for each finished pair of rows; the address of the current pair
 }
 
 func (g *generator) newGradientPair() *gradientPair {

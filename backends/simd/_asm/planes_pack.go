@@ -6,7 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeWeights emits P = 2^(scale·(S - max)) in planes of pairs.
+// planeWeights emits the routine that computes P = 2^(scale·(S - max)) in planes of pairs.
 func (g *generator) planeWeights() {
 	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
 		"is expScores for planes of p, plane bytes apart.")
@@ -34,8 +34,8 @@ func (g *generator) planePairs() {
 	g.done()
 }
 
-// cutPairs returns a function that stores the planes of the pairs of vector v of two rows, x and y,
-// which it destroys. piece and upper are its registers.
+// cutPairs returns a function that stores the planes of the pairs of x and y, vector v of two rows.
+// The function destroys x and y. It uses the registers piece and upper.
 func (g *generator) cutPairs(piece []VecPhysical, upper VecPhysical) func(dst, plane GPVirtual, v int, x, y VecPhysical) {
 	g.cutConstant(upper)
 	return func(dst, plane GPVirtual, v int, x, y VecPhysical) {
@@ -61,22 +61,23 @@ func (g *generator) cutConstant(z VecPhysical) {
 	g.word(0xffff0000, g.upperHalf)
 }
 
-// split moves x, rounded to bf16, to piece and leaves the remainder in x. NaN is not lost: if the
-// carry changes it in piece, the difference leaves NaN in x.
+// split sets piece to x, rounded to bf16, and leaves the remainder in x. NaN is not lost: if the
+// carry of the rounding changes a NaN in piece, the difference leaves NaN in x.
 func (g *generator) split(x, piece VecPhysical) {
 	VPADDD(g.half, x, piece)
 	VPANDD(g.upperHalf, piece, piece)
 	VSUBPS(piece, x, x)
 }
 
-// cut is split with truncation, which suffices for one operand of a product: planes of both signs
-// in the other keep the omitted products small.
+// cut is split with truncation in place of rounding. Truncation suffices for one operand of a
+// product. The other operand is rounded, so its planes have both signs and are small, which keeps
+// the omitted products small.
 func (g *generator) cut(x, piece VecPhysical) {
 	VPANDD(g.upperHalf, x, piece)
 	VSUBPS(piece, x, x)
 }
 
-// pairUp stores the pairs of two vectors of bf16 values.
+// pairUp truncates two vectors to bf16 and stores their pairs. It destroys x.
 func (g *generator) pairUp(x, y VecPhysical, to Mem) {
 	const orAnd = 0xf8 // x | y & upperHalf
 	VPSRLD(Imm(16), x, x)
@@ -88,7 +89,7 @@ type splitter struct {
 	*generator
 	x, piece              []VecPhysical
 	limit, absolute, both VecPhysical
-	whole, all            Op // all: columns without a wild element in any row
+	whole, all            Op // opmasks: all columns, and the columns without a wild element so far
 	plane, srcStep        GPVirtual
 }
 
@@ -145,7 +146,8 @@ func (g *generator) splitRows() {
 	g.done()
 }
 
-// load loads 16 columns under a mask and zeroes wild elements.
+// load loads 16 columns under a mask and sets wild elements to 0: NaN and magnitudes from wildFrom
+// on.
 func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVUPS_Z(from, mask, x)
 	VPANDD(g.absolute, x, piece)
@@ -155,7 +157,7 @@ func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVAPS_Z(x, wildless, x)
 }
 
-// sixteen packs 16 columns under a mask.
+// sixteen splits 16 columns under a mask and stores their planes.
 func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 	x, piece := g.x[0], g.piece[0]
 	g.load(Mem{Base: from}, mask, K4, x, piece)
@@ -169,7 +171,7 @@ func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 }
 
 func (g *splitter) thirtyTwo(to, from GPVirtual) {
-	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // hardware prefetching stops at the end of a page
+	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // the hardware prefetcher stops at the end of a page
 	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8, Disp: 64})
 	for v, wildless := range []Op{K4, K5} {
 		g.load(Mem{Base: from, Disp: 64 * v}, g.whole, wildless, g.x[v], g.piece[v])
@@ -189,7 +191,7 @@ func (g *splitter) thirtyTwo(to, from GPVirtual) {
 	ADDQ(Imm(64), to)
 }
 
-// storeWhether emits the result of a routine: whether all bits are set.
+// storeWhether emits the store of a routine's result: whether all bits of an opmask are set.
 func storeWhether(all Op) {
 	yes := GP8()
 	KORTESTW(all, all)

@@ -41,8 +41,9 @@ func (g *generator) copyRows(add bool) {
 	g.done()
 }
 
-// clearLines emits non-temporal stores of zeros: an ordinary store first reads its cache line from
-// memory. It needs only SSE, which every amd64 processor has.
+// clearLines emits the routine that clears memory with non-temporal stores. An ordinary store would
+// first read its cache line from memory. The routine needs only SSE, which every amd64 processor
+// has.
 func clearLines() {
 	TEXT("clearLines", NOSPLIT, "func(p *byte, lines int)")
 	Pragma("noescape")

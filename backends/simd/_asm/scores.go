@@ -9,9 +9,10 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// scores emits S = K Qᵀ and updates the running maxima as it stores. Even and odd columns have
-// separate sums: a smaller sum is rounded in smaller units. That matters most where S is dP, as
-// delta, about as large, is subtracted from it.
+// scores emits the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
+// Even and odd columns have separate sums: smaller sums have smaller rounding errors. These errors
+// matter most where the routine computes dP in place of S. dP - delta is often much smaller than
+// dP, and has the same absolute error.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
@@ -27,7 +28,7 @@ type scoreRows struct {
 	s, k, step, q, keys, rowMax, ahead GPVirtual
 }
 
-// groups emits the scores of all keys. The routine's parameter dim is the number of columns.
+// groups emits the scores of all keys. The routine's parameter dim is the number of columns of K.
 func (g *scoreRows) groups(name string) {
 	step3 := GP64()
 	LEAQ(Mem{Base: g.step, Index: g.step, Scale: 2}, step3)
@@ -57,7 +58,7 @@ type scoreTile struct {
 	ahead       GPVirtual
 }
 
-// columns emits the products of n columns. It destroys n.
+// columns emits the products of n columns of K and Q. It destroys n.
 func (x *scoreTile) columns(n GPVirtual, fetch bool) {
 	inPairs(x.label, n, 2*unroll, func(i int) {
 		sums := [2][][]VecPhysical{x.even, x.odd}[i%2]
@@ -74,8 +75,8 @@ func (x *scoreTile) columns(n GPVirtual, fetch bool) {
 	})
 }
 
-// inPairs emits a loop of n steps, most at a time, then two, then one: step(i) for each of them,
-// then advance. It destroys n.
+// inPairs emits a loop of n steps: most steps per iteration, then two, then one. Each iteration
+// calls step(i) for its steps, numbered from 0, and then advance. It destroys n.
 func inPairs(label string, n GPVirtual, most int, step func(i int), advance func(steps int)) {
 	for _, steps := range slices.Compact([]int{most, 2, 1}) {
 		label := fmt.Sprintf("%sby%d", label, steps)

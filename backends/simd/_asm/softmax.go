@@ -22,16 +22,16 @@ func (g *generator) word(x uint32, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// An exponential holds the constants of exp2, in registers or in memory: coefficients c0 to c5 and,
-// without VREDUCEPS, the lowest argument and the rounding constant.
+// An exponential holds the constants of exp2, in registers or in memory. They are the coefficients
+// c0 to c5 and, for AVX2, the lowest argument and the rounding constant.
 type exponential struct {
 	c             [6]Op
 	low, rounding Op
 }
 
 // exp2Numbers returns the constants in the order of exponential. Both polynomials are minimax fits
-// of degree 5 to 2^f with c0 = 1 and relative error 1e-7: on [0, 1) for AVX-512, on [-1/2, 1/2] for
-// AVX2.
+// of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on [0, 1), the fit
+// for AVX2 on [-1/2, 1/2].
 func (g *generator) exp2Numbers() []float32 {
 	if g.avx512 {
 		return []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
@@ -67,9 +67,9 @@ func (e *exponential) set(i int, c Op) {
 	}
 }
 
-// The constants of power without VREDUCEPS. Registers hold c1 to c6 of a minimax fit of degree 6 to
-// 2^f on [-1/2, 1/2] (c0 = 1, relative error 2e-8) and the lower bounds of n and f. Memory holds
-// the rounding constant and c0.
+// Constants of power for AVX2. powerNumbers go to registers. They are c1 to c6 of a minimax fit of
+// degree 6 to 2^f on [-1/2, 1/2], then the lower bounds of n and f. The fit has c0 = 1 and relative
+// error 2e-8. powerTable goes to memory: the rounding constant and c0.
 var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
 	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
 
@@ -83,11 +83,12 @@ func (g *generator) powerConstants() {
 	}
 }
 
-// power sets x to 2^(by·x); -Inf gives 0, and NaN stays NaN. AVX2 requires by·x <= 128. n and p are
+// power sets x to 2^(by·x). -Inf gives 0, and NaN stays NaN. AVX2 requires by·x <= 128. n and p are
 // scratch.
 //
-// Unlike exp2, AVX2 takes the fraction f of an unrounded product, with a fit of higher degree. n
-// and f have lower bounds, as x may be -Inf.
+// For AVX2, power is more precise than exp2 of a product. Its fraction f comes from the unrounded
+// product by·x, and its polynomial has a higher degree. n and f have lower bounds because x may be
+// -Inf.
 func (g *generator) power(x, by, n, p VecPhysical) {
 	if g.avx512 {
 		VMULPS(by, x, x)
@@ -98,7 +99,7 @@ func (g *generator) power(x, by, n, p VecPhysical) {
 	rounding := g.everyLane("powerConstants", floatBits(powerTable...))
 	VMOVAPS(x, n)
 	VFMADD213PS(rounding, by, n)
-	VMAXPS(n, c[6], n) // in this order it returns n when n is NaN
+	VMAXPS(n, c[6], n) // this operand order keeps a NaN in n
 	VSUBPS(rounding, n, p)
 	VFMSUB213PS(p, by, x)
 	VMAXPS(x, c[7], x)
@@ -111,18 +112,19 @@ func (g *generator) power(x, by, n, p VecPhysical) {
 	VMULPS(n, p, x)
 }
 
-// exp2 sets x to 2^x: x = n + f with n whole, 2^f by polynomial, scaled by 2^n. -Inf gives 0, and
-// NaN stays NaN. AVX2 requires x <= 128. n and p are scratch.
+// exp2 sets x to 2^x. It splits x into a whole number n and a fraction f, computes 2^f by a
+// polynomial, and multiplies by 2^n. -Inf gives 0, and NaN stays NaN. AVX2 requires x <= 128. n and
+// p are scratch.
 //
-// AVX-512: n is the floor of x. VREDUCEPS returns f, 0 for an infinity, and VSCALEFPS takes the
-// floor itself.
+// In AVX-512, n is the floor of x. VREDUCEPS returns f, which is 0 for an infinite x. VSCALEFPS
+// multiplies by 2 to the floor of x, so no instruction computes n.
 //
-// AVX2: the last place of exp.rounding is 1, so adding it rounds x to n and leaves n + 127 in the
-// low bits. Shifted up, they are 2^n as a float32: 0 for n = -127, infinity for n = 128. A product
-// with 2^n keeps NaN, an addition to the exponent would not.
+// In AVX2, the last place of exp.rounding is 1. Adding it to x rounds x to n and leaves n + 127 in
+// the low bits. A shift makes these bits 2^n as a float32: 0 for n = -127, infinity for n = 128.
+// The multiplication by 2^n keeps a NaN. An integer addition of n to the exponent would lose it.
 func (g *generator) exp2(x, n, p VecPhysical) { g.exp2Masked(x, n, p, nil) }
 
-// exp2Masked is exp2. With AVX-512 and a mask it zeroes the lanes whose bits are clear.
+// exp2Masked is exp2. With a mask, which requires AVX-512, lanes whose bits are clear become 0.
 func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	f := x
 	if g.avx512 {
@@ -135,7 +137,7 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 			VMOVUPS(low, n)
 			low = n
 		}
-		VMAXPS(x, low, x) // in this order it returns x when x is NaN
+		VMAXPS(x, low, x) // this operand order keeps a NaN in x
 		VADDPS(g.exp.rounding, x, n)
 		VSUBPS(g.exp.rounding, n, p)
 		VSUBPS(p, x, x)
@@ -160,8 +162,8 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneMask sets each element of z, vector v of a row, to all ones if its lane's bit is set in the
-// word at mask, else to 0. It serves instruction sets without opmasks.
+// laneMask sets z to the mask of vector v of a row. A lane is all ones if its bit is set in the
+// word at mask, else 0. Instruction sets without opmasks use this mask.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {
@@ -206,8 +208,9 @@ func (g *generator) maskScores() {
 	g.done()
 }
 
-// beginWeights sets shift to rowMax, at least the lowest finite number, multiplies l by alpha, and
-// stores m and alpha. x, n and p are scratch.
+// beginWeights sets shift to the larger of rowMax and the lowest finite number. It sets alpha to
+// 2^(scale·(m - shift)), with the old m, and multiplies l by alpha. It then sets m to rowMax, which
+// may be -Inf. x, n and p are scratch.
 func (g *generator) beginWeights(m, rowMax, l, alpha GPVirtual, x, n, p, scale VecPhysical, shift []VecPhysical) {
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
@@ -225,7 +228,8 @@ func (g *generator) beginWeights(m, rowMax, l, alpha GPVirtual, x, n, p, scale V
 	}
 }
 
-// expScores emits P = 2^(scale·(S - max)) in place, with the running maximum and sum.
+// expScores emits the routine that replaces S by P = 2^(scale·(S - max)) and updates the running
+// maximum and sum.
 func (g *generator) expScores() {
 	g.arithmetic("expScores", "func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)",
 		"sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
@@ -240,8 +244,8 @@ func (g *generator) expScores() {
 	g.done()
 }
 
-// sumWeights turns keys rows of s into weights relative to shift and adds them to l. It advances s.
-// x, n, p and sum are scratch.
+// sumWeights replaces keys rows of s by the weights 2^(scale·(s - shift)) and adds the weights to
+// l. It advances s. x, n, p and sum are scratch.
 func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
 	Comment("Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
 	left := GP64()
@@ -253,10 +257,10 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 		VXORPS(z, z, z)
 	}
 	Label("key")
-	for v := range vectors { // the same scratch: the processor renames it
+	for v := range vectors { // vectors share the scratch registers, which the processor renames
 		score := g.part(Mem{Base: s}, v)
 		VMOVUPS(score, x)
-		VSUBPS(shift[v], x, x) // first, so that large scores lose nothing
+		VSUBPS(shift[v], x, x) // before scaling, so that large scores lose no digits
 		VMULPS(scale, x, x)
 		g.exp2(x, n, p)
 		VMOVUPS(x, score)
@@ -275,11 +279,12 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 	JNZ(LabelRef("part"))
 }
 
-// finalizeLSE emits the end of a tile: the factors 1/l of O, and LSE.
+// finalizeLSE emits the routine that ends a tile. It computes LSE and the factors 1/l, by which O
+// is multiplied.
 //
 // For x = 2^e (1+f), 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). p is a
-// minimax fit of degree 7; the relative error of the logarithm is 2e-8. ln(2) has two parts, the
-// first of 12 bits, so that its product with e is exact.
+// minimax fit of degree 7. The relative error of the logarithm is 2e-8. ln(2) is the sum of two
+// constants. The first has 12 bits, so its product with e is exact.
 func (g *generator) finalizeLSE() {
 	g.arithmetic("finalizeLSE", "func(lse, by, m, l *float32, scale float32)",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
@@ -288,7 +293,7 @@ func (g *generator) finalizeLSE() {
 	g.done()
 }
 
-// endTotals emits 1/l and LSE of a tile. scaleParam names the parameter of the scale.
+// endTotals emits 1/l and LSE of a tile. scaleParam names the parameter that holds the scale.
 func (g *generator) endTotals(lse, by, m, l GPVirtual, scaleParam string) {
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,
 		0.14214496314525604, -0.12998183071613312, 0.12622319161891937, -0.0790274366736412}
@@ -333,7 +338,7 @@ func (g *generator) endTotals(lse, by, m, l GPVirtual, scaleParam string) {
 		VADDPS(f, sum, sum)
 		VFMADD231PS(at(m), scale, sum)
 		VSUBPS(x, x, x)
-		VADDPS(x, sum, sum) // NaN stays
+		VADDPS(x, sum, sum) // adds 0, or NaN if l is NaN
 		g.constant(float32(math.Inf(-1)), c)
 		if g.avx512 {
 			VMOVAPS(sum, K1, c)

@@ -30,7 +30,7 @@ func (g *generator) laneNumbers() Mem {
 	})
 }
 
-// halves returns the number of float32 vectors in a vector of elements.
+// halves returns the number of float32 vectors into which one vector of elements is widened.
 func (t storage) halves() int { return 4 / t.bytes }
 
 // step returns the number of elements in a vector.
@@ -48,13 +48,14 @@ func (t storage) order() string {
 
 // A rowEnd is the mask of a row's elements after the last whole vector.
 type rowEnd struct {
-	masks  [2]OpmaskPhysical // of the two halves of a vector; the first also masks the whole
-	vector VecPhysical       // without opmasks
+	masks  [2]OpmaskPhysical // of the two halves of a vector; the first has bits for the whole vector
+	vector VecPhysical       // the mask of AVX2, which has no opmasks
 }
 
-// load sets z to one half of a vector of elements, as float32. At the end of a row it reads nothing
-// beyond and fills with 0. The halves of a bf16 vector are its even and its odd elements: a bf16 is
-// the upper half of a float32, so each half takes one instruction.
+// load sets z to one half of the vector of elements at m, widened to float32. At the end of a row
+// it reads no element beyond the row and fills z with 0. The halves of a bf16 vector are its even
+// and its odd elements. A bf16 is the upper half of a float32, so one shift or mask widens each
+// half.
 func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	avx512 := t.avx512
 	switch t.name {
@@ -95,7 +96,8 @@ func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	}
 }
 
-// constants loads the masks of load for rows of two lengths.
+// constants loads the masks that load needs at the ends of rows. dims names the parameters of two
+// row lengths.
 func (t storage) constants(dims [2]string) [2]rowEnd {
 	last := t.registers[len(t.registers)-2:]
 	if t.name == "BF16" {
@@ -128,8 +130,8 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 	return ends
 }
 
-// alongRow emits a loop over the vectors of a row of n elements, the last of them possibly a part.
-// It destroys n.
+// alongRow emits a loop over the vectors of a row of n elements. vector gets nil for a whole
+// vector, and end for the part of a vector at the end of the row. It destroys n.
 func (t storage) alongRow(label string, n GPVirtual, end *rowEnd, vector func(end *rowEnd), advance func()) {
 	step := Imm(uint64(t.step()))
 	SUBQ(step, n)

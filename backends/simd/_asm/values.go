@@ -24,11 +24,11 @@ func (g *generator) newValueSum(keys string) *valueSum {
 	return x
 }
 
-// values emits Oᵀ = alpha Oᵀ + Vᵀ P. The products are summed from zero, as a sum of few keys is
-// rounded in smaller units than O.
+// values emits Oᵀ = alpha Oᵀ + Vᵀ P. It sums the products from zero and then adds alpha Oᵀ. The sum
+// over few keys is smaller than O, so its rounding errors are smaller.
 //
-// Where V is finite, a weight of 0 adds 0, and no mask is needed. Without opmasks this is worth a
-// check of V.
+// If V is finite, a weight of 0 adds 0, and no mask is needed. Masks are slow without opmasks, so
+// AVX2 first checks whether V is finite.
 func (g *generator) values() {
 	g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in",
@@ -53,9 +53,9 @@ func (g *generator) values() {
 // fewValues is the largest number of elements of V that stay in the L1 cache.
 const fewValues = 1 << 12
 
-// sums emits the sums of products. Small V has separate sums for even and odd keys: a smaller sum
-// is rounded in smaller units. This doubles the registers per column, halves the columns at a time,
-// and reads V twice as often, so V must be in cache.
+// sums emits the sums of products. If V is small, even and odd keys have separate sums: smaller
+// sums have smaller rounding errors. This doubles the registers per column. Each pass then handles
+// half the columns, and reads V twice as often, so V must be in the cache.
 func (g *valueSum) sums(name string, masked bool) {
 	values := GP64()
 	MOVQ(g.keys, values)
@@ -69,7 +69,7 @@ func (g *valueSum) sums(name string, masked bool) {
 	Label(name + "all")
 }
 
-// columns emits the loops over columns of V, with each sums per column.
+// columns emits the loops over columns of V. each is the number of sums per column, 1 or 2.
 func (g *valueSum) columns(name string, masked bool, each int) {
 	inGroups(name, g.vdim, g.groupsOf(each), func(rows int, label string) {
 		sums := g.accumulators(each * rows)
@@ -84,7 +84,8 @@ func (g *valueSum) columns(name string, masked bool, each int) {
 	})
 }
 
-// tile emits the products of all keys for len(even) columns of V.
+// tile adds the products of all keys to the sums of len(even) columns of V. odd holds the sums of
+// odd keys, or is even.
 func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 	a, b, n, m := GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.v, a)
@@ -109,14 +110,15 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 			ADDQ(U32(uint32(steps*4)), m)
 		}
 	}
-	if masked && !g.avx512 { // V is not finite: that is rare
+	if masked && !g.avx512 { // a rare case, as V is not finite: unrolled less
 		inPairs(label+"keys", n, 2, step, next)
 	} else {
 		overKeys(label+"keys", even, odd, n, step, next)
 	}
 }
 
-// overKeys emits a loop over n keys, in pairs if odd keys have separate sums. It destroys n.
+// overKeys emits a loop over n keys. If odd keys have separate sums, each iteration begins with an
+// even key. It destroys n.
 func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i int), advance func(steps int)) {
 	if &even[0] == &odd[0] {
 		unrolled(label, n, step, advance)
@@ -125,7 +127,7 @@ func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i 
 	}
 }
 
-// storeValues adds alpha·O, unless alpha is nil, and stores the sums.
+// storeValues adds alpha·O to the sums, unless alpha is nil, and stores the sums in O.
 func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
 	at := func(r, v int) Mem { return g.part(Mem{Base: g.o, Disp: r * g.rowBytes}, v) }
 	TESTQ(g.alpha, g.alpha)
@@ -146,7 +148,8 @@ func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
 	}
 }
 
-// ifFinite jumps to label if V holds neither NaN nor infinity. It is for AVX2.
+// ifFinite emits a check of V, for AVX2 only. It jumps to label if V holds neither NaN nor
+// infinity.
 func (g *valueSum) ifFinite(label string) {
 	magnitude, tail, most := g.registers[0], g.registers[1], g.registers[2:2+unroll]
 	x, n := g.registers[2+unroll], g.vectorLen()
@@ -185,7 +188,8 @@ func (g *valueSum) ifFinite(label string) {
 }
 
 // maskedStep is step for the lanes whose bits are set in the word at mask. The elements may be NaN.
-// Without opmasks it zeroes an element in the other lanes, where b must be finite.
+// Without opmasks it replaces the elements by 0 in the other lanes. b must be finite in the other
+// lanes.
 func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 	if g.avx512 {
 		opmask := []OpmaskPhysical{K1, K2}

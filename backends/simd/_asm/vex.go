@@ -8,8 +8,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// Neither avo nor Go's assembler has the instructions of AMX, so they are written as data. Operands
-// are in Go's order, the destination last. Tiles are numbers. Rows in memory are step bytes apart.
+// Neither avo nor Go's assembler has the instructions of AMX, so this file writes them as data.
+// Operands are in Go's order: the destination is last. A tile is given by its number. In memory,
+// rows of a tile are step bytes apart.
 
 const amxBF16 = "AMXBF16" // the required instruction set
 
@@ -41,10 +42,10 @@ func TDPBF16PS(b, a, sum int) {
 	encoded(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), amxBF16, vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
 }
 
-// A modRM is the end of an instruction: two tiles, or a tile and memory.
+// A modRM is the end of an encoded instruction: its ModRM byte and the bytes after it.
 type modRM struct {
 	code []byte
-	x, b byte // the fourth bits of the index and of the base
+	x, b byte // the fourth bits of the index's and the base's register numbers
 	uses []Op
 }
 
@@ -56,12 +57,13 @@ func rowsAt(reg, offset int, base, step GPPhysical) modRM {
 	return modRM{binary.LittleEndian.AppendUint32(code, uint32(offset)), high(step), high(base), []Op{base, step}}
 }
 
-// A register's number has three bits in the operand and one in the prefix.
+// low and high split a register's number. The operand holds its three low bits, the prefix the
+// fourth.
 func low(r GPPhysical) byte  { return byte(r.PhysicalIndex() & 7) }
 func high(r GPPhysical) byte { return byte(r.PhysicalIndex() >> 3) }
 
-// vex encodes an instruction of the map 0F38, with W0 and 128 bits. Like evex it
-// stores the upper bits, and v, inverted.
+// vex encodes an instruction of the map 0F38, with W0 and 128 bits. v is the register number in the
+// field vvvv. The encoding inverts v and the upper bits of the other register numbers.
 func vex(prefix, opcode byte, v int, m modRM) []byte {
 	const map0F38, noR = 2, 1 << 7
 	return append([]byte{0xc4, noR | (1^m.x)<<6 | (1^m.b)<<5 | map0F38, ^byte(v)&15<<3 | prefix, opcode}, m.code...)

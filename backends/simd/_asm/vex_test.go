@@ -7,7 +7,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The GNU assembler produced the bytes, with {disp32} for offsets.
+// The GNU assembler produced the expected bytes. {disp32} in its input requested 32-bit offsets.
 func TestVEX(t *testing.T) {
 	for _, c := range []struct {
 		name string

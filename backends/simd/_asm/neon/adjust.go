@@ -2,7 +2,8 @@ package main
 
 import "math"
 
-// tanh(4z) is z p(z²) / q(z²), the fit of ../features.go. Coefficients of p are multiplied by the cap.
+// The approximation of tanh(4z) is z p(z²) / q(z²), the fit of ../features.go. The code multiplies
+// the coefficients of p by the cap.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -10,14 +11,14 @@ var (
 
 const (
 	tanhScale = 1. / 4
-	tanhLimit = 2.375 * 2.375 // of z²: the quotient is above 1 here, despite roundings
-	capLimit  = 0x1p64        // a larger cap changes only scores above 2^52
+	tanhLimit = 2.375 * 2.375 // of z²: here the quotient exceeds 1 by more than its rounding errors
+	capLimit  = 0x1p64        // replaces a larger cap, which changes only scores above 2^52
 )
 
 // Registers of scoreMod: four for each of two vectors of a row, then the constants.
 const (
 	adjustZ, adjustU, adjustP, adjustQ = 0, 2, 4, 6
-	adjustTop, adjustAway              = 8, 12 // 4 each
+	adjustTop, adjustAway              = 8, 12 // the first of four vectors each
 	adjustScale, adjustSlope           = 16, 17
 	adjustCap, adjustLow               = 18, 19
 	adjustPs, adjustQs, adjustLimit    = 20, 25, 29
@@ -33,8 +34,8 @@ type adjuster struct {
 // A variant is the feature set of a loop of scoreMod.
 type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// scoreMod writes score modification. Each set of features has its own loop, in which the others cost
-// nothing.
+// scoreMod writes score modification. Each set of features has its own loop, so that absent
+// features cost nothing.
 func (g *generator) scoreMod() {
 	g.routine("scoreMod", "s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
 		"computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x =",
@@ -48,7 +49,7 @@ func (g *generator) scoreMod() {
 	}
 	rowMax, softcap := g.param("rowMax"), g.param("softcap")
 	g.loadRow(rowMax, 0, adjustTop)
-	g.op("LSLW $1, %v", softcap) // without the sign
+	g.op("LSLW $1, %v", softcap) // shifts the sign out: -0 is 0
 	g.op("CBZW %v, linear", softcap)
 	g.op("CBZ %v, capped", a.to)
 	a.exponentials()
@@ -65,7 +66,8 @@ func (g *generator) scoreMod() {
 	g.done()
 }
 
-// scaleOfTanh loads the cap into limit, and sets scale so that z = scale·score. t is scratch.
+// scaleOfTanh loads the cap into limit and sets scale so that z = scale·score. t is scratch and
+// ends as the largest finite number.
 func (a *adjuster) scaleOfTanh(scale, limit, t int) {
 	a.broadcast("scale", scale)
 	a.broadcast("softcap", limit)
@@ -75,7 +77,7 @@ func (a *adjuster) scaleOfTanh(scale, limit, t int) {
 	a.constant(tanhScale, t)
 	a.v("fmul v%d.4s, v%d.4s, v%d.4s", scale, scale, t)
 	a.constant(math.MaxFloat32, t)
-	a.v("fmin v%d.4s, v%d.4s, v%d.4s", scale, scale, t) // or a score of 0 would be NaN
+	a.v("fmin v%d.4s, v%d.4s, v%d.4s", scale, scale, t) // an infinite scale would turn a score of 0 into NaN
 }
 
 func (a *adjuster) softcapConstants() {
@@ -84,7 +86,7 @@ func (a *adjuster) softcapConstants() {
 	a.v("fneg v%d.4s, v%d.4s", adjustLow, adjustCap)
 	a.constant(1, adjustOne)
 	a.v("fdiv v%d.4s, v%d.4s, v%d.4s", adjustInverse, adjustOne, adjustCap)
-	a.v("fmin v%d.4s, v%d.4s, v%d.4s", adjustInverse, adjustInverse, t) // t is the largest number
+	a.v("fmin v%d.4s, v%d.4s, v%d.4s", adjustInverse, adjustInverse, t) // t is the largest finite number
 	for i, c := range tanhP {
 		a.constant(c, adjustPs+i)
 		a.v("fmul v%d.4s, v%d.4s, v%d.4s", adjustPs+i, adjustPs+i, adjustCap)
@@ -95,8 +97,8 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets softcapGrad to exp(-2|x|), where tanh is of x. They have a loop of their own before
-// all else, as their constants share registers with the constants of tanh.
+// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. Its loop runs
+// before the other loops, because the constants of exp2 and of tanh use the same registers.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()
@@ -180,7 +182,8 @@ func (a *adjuster) loop(label string, has variant) {
 	a.op("B end")
 }
 
-// terms writes the terms added to a pair of vectors. Without a cap it scales the vectors first.
+// terms adds the bias and the slope term to two vectors of scores. Without a cap it scales the
+// vectors first.
 func (a *adjuster) terms(pair int, has variant) {
 	if has.bias {
 		a.v2("ldp", adjustU, a.bias, 16*pair)
@@ -205,8 +208,8 @@ func (a *adjuster) terms(pair int, has variant) {
 	}
 }
 
-// both writes an instruction for both vectors of a pair. Registers below adjustTop are the first of
-// two; the others are shared.
+// both writes an instruction for each of two vectors. A register below adjustTop stands for two
+// registers, one for each vector. Other registers are the same in both instructions.
 func (a *adjuster) both(format string, registers ...int) {
 	for i := range 2 {
 		var list []any
@@ -220,7 +223,8 @@ func (a *adjuster) both(format string, registers ...int) {
 	}
 }
 
-// tanh sets a pair of scores to cap·tanh(4z). Where z² is clamped, the quotient grows with z.
+// tanh sets two vectors of scores to cap·tanh(4z), with z = scale·score. Above the limit of z² both
+// polynomials stay constant. The quotient then grows with z and is clamped.
 func (a *adjuster) tanh() {
 	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
 	a.both("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
@@ -241,12 +245,12 @@ func (a *adjuster) tanh() {
 		from, into = into, from
 	}
 	a.both("fdiv v%d.4s, v%d.4s, v%d.4s", z, z, from)
-	a.both("fmin v%d.4s, v%d.4s, v%d.4s", z, z, adjustCap) // it returns NaN for NaN
+	a.both("fmin v%d.4s, v%d.4s, v%d.4s", z, z, adjustCap) // fmin returns NaN for NaN
 	a.both("fmax v%d.4s, v%d.4s, v%d.4s", z, z, adjustLow)
 }
 
-// storeUncap stores the derivative 1-t² of a pair's caps, t = tanh(x), as exp(-2|x|)·(1+|t|)². Near
-// the cap the difference would cancel, and gradients with it.
+// storeUncap stores the derivative 1-t² of softcap for two vectors, where t = tanh(x). It computes
+// exp(-2|x|)·(1+|t|)², because the difference 1-t² loses its digits near the cap.
 func (a *adjuster) storeUncap(pair int) {
 	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
 	a.v2("ldp", u, a.to, 16*pair)

@@ -13,13 +13,13 @@ const (
 	line     = 64        // bytes of a cache line
 )
 
-// A reg is a general register.
+// A reg is the number of a general register.
 type reg int
 
 func (r reg) String() string { return fmt.Sprintf("R%d", int(r)) }
 
-// free lists the general registers that a routine may use. The system has R18, the assembler R27 and Go
-// R28 to R30.
+// free lists the general registers that a routine may use. The operating system reserves R18, the
+// assembler R27, and Go R28 to R30.
 var free = func() (list []reg) {
 	for i := range reg(26) {
 		if i != 18 {
@@ -31,14 +31,14 @@ var free = func() (list []reg) {
 
 // A generator writes assembly and the declarations of its routines.
 type generator struct {
-	tier              string // suffix of routine names
+	tier              string // appended to the names of routines
 	code, data, stubs strings.Builder
 	tables            map[string]bool
 
-	// Of the current routine:
+	// The fields below belong to the current routine.
 	offsets map[string]int    // of arguments
 	types   map[string]string // of arguments
-	used    int               // registers
+	used    int               // number of registers in use
 }
 
 // routine begins a routine whose pointers do not escape.
@@ -50,7 +50,8 @@ func (g *generator) routine(name, signature string, does ...string) {
 	fmt.Fprintf(&g.code, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, signature, name, size)
 }
 
-// layOut sets the offsets of arguments and returns their size.
+// layOut sets the offsets and types of a signature's arguments. It returns their total size in
+// bytes.
 func (g *generator) layOut(signature string) (size int) {
 	list := strings.Split(signature, ", ")
 	kind := ""
@@ -112,7 +113,7 @@ func (g *generator) temps(n int) (list []reg) {
 	return list
 }
 
-// at returns the operand of an argument.
+// at returns the assembler operand of an argument.
 func (g *generator) at(name string) string {
 	offset, ok := g.offsets[name]
 	if !ok {
@@ -129,7 +130,7 @@ func (g *generator) load(name string, r reg) {
 	}
 }
 
-// param loads an argument into a register of its own, params several.
+// param loads an argument into an unused register. params does so for several arguments.
 func (g *generator) param(name string) reg {
 	r := g.temp()
 	g.load(name, r)
@@ -143,7 +144,7 @@ func (g *generator) params(names ...string) (list []reg) {
 	return list
 }
 
-// stepParam loads a number of float32 as bytes.
+// stepParam loads an argument that counts float32, and converts it to bytes.
 func (g *generator) stepParam(name string) reg {
 	r := g.param(name)
 	g.op("LSL $2, %v", r)
@@ -157,7 +158,7 @@ func (g *generator) broadcast(name string, v int) {
 	g.used--
 }
 
-// word sets all lanes of a vector.
+// word sets all lanes of a vector to x.
 func (g *generator) word(x uint32, v int) {
 	r := g.temp()
 	g.op("MOVW $0x%08x, %v", x, r)
@@ -186,7 +187,7 @@ func (g *generator) table(name string, words ...uint32) reg {
 	return r
 }
 
-// loadRow and storeRow move four adjacent vectors.
+// loadRow and storeRow load and store four adjacent vectors.
 func (g *generator) loadRow(from reg, offset int, v int) {
 	g.v("ldp q%d, q%d, [x%d, #%d]", v, v+1, from, offset)
 	g.v("ldp q%d, q%d, [x%d, #%d]", v+2, v+3, from, offset+32)
@@ -197,22 +198,22 @@ func (g *generator) storeRow(v int, to reg, offset int) {
 	g.v("stp q%d, q%d, [x%d, #%d]", v+2, v+3, to, offset+32)
 }
 
-// each calls f for all vectors of a row, whose latencies overlap.
+// each calls f for every vector of a row, so that the vectors' latencies overlap.
 func each(f func(i int)) {
 	for i := range vectors {
 		f(i)
 	}
 }
 
-// count ends a loop of n steps.
+// count writes the end of a loop of n steps.
 func (g *generator) count(n reg, label string) {
 	g.op("SUBS $1, %v", n)
 	g.op("BNE %s", label)
 }
 
-// inGroups writes code for groups of the largest size, then for the remainders. body handles a
-// group and keeps n. 8 rows are two groups of 4: groups of 2 have too few sums to hide the latency
-// of the multiply-add.
+// inGroups writes loops over n rows: groups of the first size, then groups of smaller sizes for the
+// rest. body writes the code of one group and must not change n. 8 rows are two groups of 4, not 6
+// + 2: groups of 2 have too few sums to hide the latency of the multiply-add.
 func (g *generator) inGroups(name string, n reg, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
@@ -230,8 +231,8 @@ func (g *generator) inGroups(name string, n reg, sizes []int, body func(rows int
 	}
 }
 
-// unrolled writes a loop of n steps, unroll at a time, then one by one. step writes the given
-// number of them. It destroys n.
+// unrolled writes a loop of n steps: unroll steps per iteration, then one step per iteration. step
+// writes the code of the given number of steps. It destroys n.
 func (g *generator) unrolled(label string, n reg, unroll int, step func(steps int)) {
 	g.op("SUBS $%d, %v", unroll, n)
 	g.op("BLT %srest", label)

@@ -17,16 +17,17 @@ type storage struct {
 	*generator
 	name   string
 	bytes  int
-	halves bool // 16-bit elements are multiplied without widening, in Q too
+	halves bool // elements, also of Q, have 16 bits and are multiplied without widening
 }
 
-// Registers of a decode tile. Scores: two sums for each row and key, one of even vectors, one of odd
-// vectors. Values: the weights of a row's keys in one or two vectors, and vectors of O. Vectors of keys
-// are reused in turn: the processor renames them.
+// Registers of a decode tile. Scores have two sums for each query row and key: one over even
+// vectors of the row, one over odd vectors. Values have the weights of a row's keys in one or two
+// vectors, and vectors of O. Keys use the vectors of K and V in turn: the processor renames these
+// vectors.
 const (
-	decodeSums    = 0  // (2r+half)*keys + key
-	decodeKeysV   = 16 // to 23: four for a key, two keys
-	decodeQueries = 24 // to 29 or 31: two, or four for 16-bit keys
+	decodeSums    = 0  // plus (2r+half)*keys + key
+	decodeKeysV   = 16 // scores: to 23, four for each of two keys; values: to 31
+	decodeQueries = 24 // to 27 or 31: for each row two, or four with 16-bit keys
 	valueOs       = 0  // four for each row
 	valueWeights  = 8  // two for each row
 )
@@ -37,9 +38,10 @@ func (g *generator) attend() {
 	}
 }
 
-// attend writes the passes over K and V, with the head dim in the lanes: the scores S = Q Kᵀ of a
-// block and O += P V of the block before. Four keys of each take turns, so that both K and V load
-// during the computation of the other.
+// attend writes the routine that reads K and V in decode, with the head dim in the lanes. It
+// computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
+// four rows of K and four rows of V. Thus rows of V load while it computes with K, and rows of K
+// load while it computes with V.
 func (t storage) attend() {
 	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {
@@ -73,7 +75,7 @@ func (t storage) attend() {
 // A side holds the arguments of the scores or of the values.
 type side struct {
 	name, dim, other, weights, rows, step string // names of arguments
-	at, keys                              reg    // K or V: the table entries of the next rows; the number left
+	at, keys                              reg    // of K or V: the table entries of the next rows; the number of rows left
 	scores                                reg    // S or P of the next keys
 }
 
@@ -85,13 +87,13 @@ func (t storage) newSide(name, dim, other, weights, rows, keys, step string) sid
 type attention struct {
 	storage
 	key, value                     side
-	rows                           []reg // of K or V, of a tile
-	others                         []reg // of Q or O, of a tile
-	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first row, its scores
+	rows                           []reg // current addresses in the rows of K or V of a tile
+	others                         []reg // current addresses in the rows of Q or O of a tile
+	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of these rows, its scores, the prefetch distance
 }
 
-// half writes a turn of one side: four keys, eight with a single query row, or one if fewer are
-// left.
+// half writes the work of one side on its next keys. It takes four keys, or eight if there is a
+// single query row. It takes one if fewer than four are left.
 func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
 	x.op("CBZ %v, %sEnd", s.keys, label)
 	x.op("CMP $%d, %v", decodeKeys, s.keys)
@@ -135,7 +137,7 @@ func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile f
 	})
 }
 
-// setKeys sets the rows of the next keys and advances.
+// setKeys sets the addresses of the next keys' rows and advances to the table entries after them.
 func (x *attention) setKeys(s *side, keys int, label string) {
 	first := x.n
 	x.load(s.name, first)
@@ -150,7 +152,8 @@ func (x *attention) setKeys(s *side, keys int, label string) {
 	x.op("ADD $%d, %v", entry*keys, s.at)
 }
 
-// prefetchPlaces prefetches rows one by one: lines of a page load faster in sequence.
+// prefetchPlaces prefetches the rows of the table entries ahead, one row after another, because the
+// lines of a page load faster in sequence.
 func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	table, end, at := x.left, x.first, x.weights
 	x.load("ahead", table)
@@ -165,7 +168,7 @@ func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	}
 }
 
-// setOthers sets the rows of Q or O of a tile and advances.
+// setOthers sets the addresses of the rows of Q or O of a tile and advances to the rows after them.
 func (x *attention) setOthers(s *side, rows int) {
 	x.load(s.step, x.n)
 	for r := range rows {
@@ -174,7 +177,7 @@ func (x *attention) setOthers(s *side, rows int) {
 	}
 }
 
-// back moves the rows of keys back to their start.
+// back moves the addresses in the rows of keys back to the starts of the rows.
 func (x *attention) back(s *side, keys int) {
 	x.load(s.dim, x.n)
 	for _, row := range x.rows[:keys] {
@@ -182,8 +185,9 @@ func (x *attention) back(s *side, keys int) {
 	}
 }
 
-// alongRow writes loops over a row: one cache line of a key at a time, then eight elements, then
-// one. octets and one write the work.
+// alongRow writes loops over the rows of keys: one cache line of each row at a time, then eight
+// elements, then one. octets writes the work of n groups of eight elements, and one writes the work
+// of one element.
 func (x *attention) alongRow(label string, keys int, octets func(n int), one func()) {
 	perLine := line / x.bytes
 	x.op("SUBS $%d, %v", perLine, x.n)
@@ -215,8 +219,8 @@ func (x *attention) alongRow(label string, keys int, octets func(n int), one fun
 	x.label(label + "end")
 }
 
-// eachOctet writes the work of n octets as float32 vectors, two octets at a time if one load brings
-// both. step gets the number of vectors.
+// eachOctet writes the work of n groups of eight elements as float32 vectors. It takes two groups
+// at a time if one instruction loads both. step gets the number of float32 vectors.
 func (x *attention) eachOctet(n int, step func(vectors int)) {
 	if x.bytes == 2 && n%2 == 0 {
 		for range n / 2 {
@@ -296,7 +300,7 @@ func (x *attention) scores(label string, keys, rows int) {
 	}
 }
 
-// storeScores adds two sums of each key, reduces them over the lanes and stores them.
+// storeScores adds the two sums of each key, reduces them over the lanes and stores the scores.
 func (x *attention) storeScores(first, second, keys, offset int) {
 	for i := range keys {
 		x.v("fadd v%d.4s, v%d.4s, v%d.4s", first+i, first+i, second+i)
@@ -316,7 +320,7 @@ func (x *attention) storeScores(first, second, keys, offset int) {
 	}
 }
 
-// values writes the contribution of some keys to some rows of O, which passes through registers.
+// values adds the keys of a tile, times their weights, to rows of O. Each step loads and stores O.
 func (x *attention) values(label string, keys, rows int) {
 	for r := range rows {
 		for i := 0; i < keys; i += 4 {
@@ -346,7 +350,7 @@ func (x *attention) values(label string, keys, rows int) {
 				for pair := 0; pair < vectors; pair += 2 {
 					x.v2("stp", valueOs+4*r+pair, x.others[r], 16*pair)
 				}
-				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // not by the store: the next load would wait for it
+				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // not by the store, for which the next load would wait
 			}
 		})
 	}, func() {

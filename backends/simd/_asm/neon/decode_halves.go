@@ -1,25 +1,26 @@
 package main
 
 // attendHalves writes the routine that multiplies 16-bit elements without widening. A product of
-// two is exact and is rounded once, with its sum.
+// two elements is exact, so only the addition to its sum rounds.
 func (g *generator) attendHalves(tier, name string) {
 	g.tier = tier
 	storage{g, name, 2, true}.attend()
 }
 
-// Registers of a tile of halves. Scores: as for float32, except that a line of a query row takes four
-// vectors. Values: the weights of a row's keys are elements of one vector, among the lower sixteen as
-// products by element require. Vectors of keys are reused in turn.
+// Registers of a tile of 16-bit elements. Scores use the registers of float32, except that a line
+// of a query row takes four vectors. Values have the weights of a row's keys as elements of one
+// vector. This vector is among the lower sixteen, which products by element require. Keys use the
+// vectors of V in turn.
 const (
 	halfWeights = 0  // one for each row
-	halfKeys    = 2  // to 13: four for a key, three keys
-	halfScratch = 4  // for the weights, before keys load
+	halfKeys    = 2  // to 13: four for each of three keys
+	halfScratch = 4  // for the conversion of the weights, before keys load
 	halfOs      = 16 // eight for each row
 )
 
-// products returns the two instructions that add products of eight halves to two vectors, without
-// the last operand, and the shape of that operand. For bfloat16 one multiplies the even elements,
-// the other the odd ones.
+// products returns the texts of the two instructions that add the products of eight elements to two
+// vectors of sums. The texts lack the last operand. half is the shape of this operand. With
+// bfloat16, one instruction multiplies the even elements, the other the odd elements.
 func (x *attention) products() (one, other, half string) {
 	if x.name == "BF16" {
 		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
@@ -27,7 +28,7 @@ func (x *attention) products() (one, other, half string) {
 	return "fmlal v%[1]d.4s, v%[2]d.4h, ", "fmlal2 v%[1]d.4s, v%[2]d.4h, ", "4h"
 }
 
-// loadHalves loads vectors of 8 halves and advances.
+// loadHalves loads octets vectors of eight 16-bit elements and advances row.
 func (x *attention) loadHalves(v, octets int, row reg) {
 	if octets == 1 {
 		x.v("ldr q%d, [x%d], #16", v, row)
@@ -38,8 +39,8 @@ func (x *attention) loadHalves(v, octets int, row reg) {
 	}
 }
 
-// halfScores writes the scores of some keys with some rows, all in 16 bits. Its sums equal the sums
-// of widened elements.
+// halfScores writes the scores of keys with rows of Q. Elements of Q and K have 16 bits. The sums
+// equal the sums of widened elements.
 func (x *attention) halfScores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
 	one, other, half := x.products()
@@ -76,8 +77,8 @@ func (x *attention) halfScores(label string, keys, rows int) {
 	}
 }
 
-// halfValues writes the contribution of some keys to some rows of O, with 16-bit weights. O passes
-// through registers.
+// halfValues adds the keys of a tile, times their weights in 16 bits, to rows of O. Each step loads
+// and stores O.
 func (x *attention) halfValues(label string, keys, rows int) {
 	one, other, _ := x.products()
 	for r := range rows {
@@ -106,7 +107,7 @@ func (x *attention) halfValues(label string, keys, rows int) {
 			for o := range octets {
 				x.v2("stp", halfOs+8*r+2*o, x.others[r], 32*o)
 			}
-			x.op("ADD $%d, %v", 32*octets, x.others[r]) // not by the store: the next load would wait for it
+			x.op("ADD $%d, %v", 32*octets, x.others[r]) // not by the store, for which the next load would wait
 		}
 	}, func() {
 		for r := range rows {
@@ -124,9 +125,9 @@ func (x *attention) halfValues(label string, keys, rows int) {
 	})
 }
 
-// narrowWeights writes the weights of a row's keys, times 2^15, as 16-bit elements of a vector. The
-// factor rounds binary16 weights above 2^-29 to 11 bits, like normal numbers, and 2^15 does not
-// overflow. bfloat16 rounds all weights to 8 bits and needs no factor.
+// narrowWeights converts the weights of a row's keys, times 2^15, to 16-bit elements of a vector.
+// With this factor, binary16 weights above 2^-29 are normal numbers of 11 bits, and a weight of 1
+// does not overflow. bfloat16 would need no factor, as it rounds all weights to 8 bits.
 func (x *attention) narrowWeights(v, keys, offset int) {
 	const p, unit = halfScratch, halfScratch + 2
 	x.v("movi v%d.4s, #71, lsl #24", unit) // 2^15

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// decodeWeights writes P = 2^(scale·(S - max)) in place, with the running maximum and sum, and the
-// rescaling of O.
+// decodeWeights writes the routine that replaces S by P = 2^(scale·(S - max)), updates the running
+// maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.routine("decodeWeights", "s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int",
 		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets",
@@ -16,7 +16,7 @@ func (g *generator) decodeWeights() {
 	s, rows, keys, m, l := g.param("s"), g.param("rows"), g.param("keys"), g.param("m"), g.param("l")
 	o, oStep := g.param("o"), g.stepParam("oStep")
 	at, n, one := g.temp(), g.temp(), g.temp()
-	const top, lowest, before = 27, 28, 29 // and weightShift in four copies, weightSum
+	const top, lowest, before = 27, 28, 29 // other vectors: weightX and so on; weightShift is in four vectors
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
 	g.constant(-math.MaxFloat32, lowest)
@@ -36,7 +36,7 @@ func (g *generator) decodeWeights() {
 	each(func(q int) { g.v("mov v%d.16b, v%d.16b", weightShift+q, before) })
 	overRow("top", func() {
 		g.loadRow(at, 0, weightX)
-		each(func(q int) { g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", weightShift+q, weightShift+q, weightX+q) }) // a NaN score leaves it as it is
+		each(func(q int) { g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", weightShift+q, weightShift+q, weightX+q) }) // a NaN score leaves the maximum as it is
 	})
 	for q := 1; q < vectors; q++ {
 		g.v("fmaxnm v%d.4s, v%d.4s, v%d.4s", weightShift, weightShift, weightShift+q)
@@ -65,7 +65,7 @@ func (g *generator) decodeWeights() {
 	g.done()
 }
 
-// endWeights sets weightX to alpha, and l to alpha·l plus the sums.
+// endWeights sets weightX to alpha, and l to alpha·l plus the sums of the weights.
 func (g *generator) endWeights(e exponential, before int, l reg) {
 	g.v("mov v%d.16b, v%d.16b", weightX, before)
 	g.v("mov v%d.16b, v%d.16b", weightX+1, before)
@@ -82,7 +82,8 @@ func (g *generator) endWeights(e exponential, before int, l reg) {
 	g.v("str s%d, [x%d], #4", weightSum, l)
 }
 
-// rescale multiplies a row of O by weightX, unless it is 1: most blocks do not raise the maximum.
+// rescale multiplies a row of O by weightX. It skips a factor of 1, which is the usual one: most
+// blocks do not raise the maximum.
 func (g *generator) rescale(o, oStep, at, n, one reg) {
 	g.v("umov w%d, v%d.s[0]", n, weightX)
 	g.op("CMPW %v, %v", one, n)

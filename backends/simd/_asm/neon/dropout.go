@@ -9,10 +9,10 @@ const (
 	philoxRounds       = 7
 )
 
-// Registers of philox. Two counters are computed side by side, so that latencies overlap.
+// Registers of philox. It computes two vectors of counters in parallel, so that latencies overlap.
 const (
-	philoxCounters   = 0  // 2*4
-	philoxScratch    = 8  // 2*4
+	philoxCounters   = 0  // two counters of four words
+	philoxScratch    = 8  // four for each counter
 	philoxMs         = 16 // m0 and m1
 	philoxWs         = 18 // w0 and w1
 	philoxKeys       = 20 // k0 and k1 of the round
@@ -20,7 +20,7 @@ const (
 	philoxLimit      = 24
 	philoxHead       = 25
 	philoxBatch      = 26
-	philoxOwn        = 27 // to 31, for the routine
+	philoxOwn        = 27 // 27 to 31 are free for the calling routine
 	philoxCounterLen = 4
 )
 
@@ -39,8 +39,8 @@ func (g *generator) philoxConstants() {
 	g.broadcast("batch", philoxBatch)
 }
 
-// philox turns two counters, given their first two words, into random words. It returns their
-// registers.
+// philox computes the random words of two vectors of counters, given the first two words of each
+// counter. It returns the registers of the random words.
 func (g *generator) philox(first, second [2]int) (words [2][philoxCounterLen]int) {
 	c := &words
 	for i := range c {
@@ -64,8 +64,8 @@ func (g *generator) philox(first, second [2]int) (words [2][philoxCounterLen]int
 	return words
 }
 
-// philoxRound writes a round of a counter, with four scratch vectors, and returns the registers of
-// its words.
+// philoxRound writes a round for a vector of counters, with four scratch vectors. It returns the
+// registers of the new words.
 func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
 	for i := range 2 {
 		x, low, high := c[2*i], scratch+2*i, scratch+2*i+1
@@ -103,7 +103,7 @@ func (g *generator) dropWeights() {
 			skip := fmt.Sprintf("skip%d", 8*pair/2+key)
 			g.op("ADD $%d, %v, %v", key, j, row)
 			g.op("CMP %v, %v", keys, row)
-			g.op("BHS %s", skip) // below 0 too
+			g.op("BHS %s", skip) // also if the key is below 0: the comparison is unsigned
 			g.op("ADD $%d, %v, %v", key*rowBytes, s, at)
 			g.v2("ldp", x, at, 16*pair)
 			for i := range 2 {
@@ -122,7 +122,8 @@ func (g *generator) dropWeights() {
 	g.done()
 }
 
-// half sets all bits of kept in lanes that keep one key of eight, from its words.
+// half sets all bits of kept in the lanes that keep a key, and clears the other lanes. words holds
+// the random words. key, 0 to 7, selects the half of each word.
 func (g *generator) half(kept, words, key int) {
 	if key < philoxCounterLen {
 		g.v("shl v%d.4s, v%d.4s, #16", kept, words)
@@ -131,8 +132,9 @@ func (g *generator) half(kept, words, key int) {
 	g.v("cmhs v%d.4s, v%d.4s, v%d.4s", kept, words, philoxLimit)
 }
 
-// dropoutMask writes the dropout mask of a backward pass and of decode. A counter has both key groups
-// of a row in two lanes, and of the next row in the others.
+// dropoutMask writes the routine for the dropout mask of a backward pass and of decode. Two lanes
+// of a vector of counters are the two groups of eight keys of a row. The other two lanes are the
+// groups of the next row.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
 		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half word",
@@ -173,7 +175,7 @@ func (g *generator) dropoutMask() {
 		}
 	}
 	sum := philoxScratch
-	g.v("addp v%d.4s, v%d.4s, v%d.4s", sum, sum, sum+1) // for each lane's row
+	g.v("addp v%d.4s, v%d.4s, v%d.4s", sum, sum, sum+1) // adds the two groups of each row
 	for i := range 4 {
 		g.v("str s%d, [x%d], #4", sum, kept)
 		g.op("SUBS $1, %v", rows)

@@ -7,19 +7,21 @@ import (
 	"strings"
 )
 
-// Go's assembler lacks most vector instructions of arm64; the set depends on its version. So all of
-// them are written as data, named in the syntax of other assemblers. A test compares them with llvm-mc.
+// Go's assembler lacks most vector instructions of arm64, and versions of Go differ in the ones
+// they have. The generator therefore writes all vector instructions as data. Their texts have the
+// syntax of other assemblers. A test compares the words with the output of llvm-mc.
 
-// A form is an instruction without its numbers: its word with all numbers 0, and their fields.
+// A form is an instruction without its numbers. word is the instruction with all numbers 0. fields
+// has one letter for each number of the text.
 type form struct {
 	word   uint32
 	fields string
 }
 
-// fields places numbers in a word. d, n and m are registers, t is the second register of a pair. Immediates: i, f and e
-// are an element of words in a product, of halves in a product, and of dup; l and r are left and right shifts of words;
-// p, o, w and h are offsets of a pair of vectors, a vector, a word and a doubleword; u is a post-index offset; b counts
-// the bytes of ext.
+// fields places numbers in a word. d, n and m are registers, and t is the second register of a
+// pair. i, f and e are indices: of a word in a product, of a half in a product, and of the element
+// of dup. l and r are left and right shifts of words. p, o, w and h are offsets of a pair of
+// vectors, a vector, a word and a doubleword. u is a post-index offset. b is the byte count of ext.
 var fields = map[rune]func(x uint32) uint32{
 	'd': func(x uint32) uint32 { return x },
 	'n': func(x uint32) uint32 { return x << 5 },
@@ -36,7 +38,7 @@ var fields = map[rune]func(x uint32) uint32{
 	'w': func(x uint32) uint32 { return x / 4 << 10 },
 	'u': func(x uint32) uint32 { return x & 511 << 12 },
 	'b': func(x uint32) uint32 { return x << 11 },
-	'_': func(uint32) uint32 { return 0 }, // constant
+	'_': func(uint32) uint32 { return 0 }, // a constant of the form
 }
 
 var forms = map[string]form{
@@ -75,8 +77,8 @@ var forms = map[string]form{
 	"bsl v.16b, v.16b, v.16b": {0x6e601c00, "dnm"},
 	"bif v.16b, v.16b, v.16b": {0x6ee01c00, "dnm"},
 	"bit v.16b, v.16b, v.16b": {0x6ea01c00, "dnm"},
-	"movi v.4s, #, lsl #":     {0x4f0264e0, "d__"}, // of 71 and 24
-	"mvni v.4s, #, msl #":     {0x6f07c7e0, "d__"}, // of 255 and 8
+	"movi v.4s, #, lsl #":     {0x4f0264e0, "d__"}, // only 71 and 24
+	"mvni v.4s, #, msl #":     {0x6f07c7e0, "d__"}, // only 255 and 8
 	"movi v.2d, #":            {0x6f00e400, "d_"},
 	"mov v.16b, v.16b":        {0x4ea01c00, "d="},
 	"dup v.4s, w":             {0x4e040c00, "dn"},
@@ -153,7 +155,7 @@ var forms = map[string]form{
 
 var number = regexp.MustCompile(`(\b[vqdshxw]|#|\[)(\d+)`)
 
-// encode returns the word of an instruction.
+// encode returns the word of an instruction's text.
 func encode(text string) (uint32, error) {
 	var numbers []uint32
 	key := number.ReplaceAllStringFunc(text, func(s string) string {

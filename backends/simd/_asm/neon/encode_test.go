@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// assembler returns another assembler, a package of Debian: llvm-19 or clang-14's llvm-14.
+// assembler returns the path of llvm-mc, which Debian has in the packages llvm-19 and llvm-14.
 func assembler(t *testing.T) string {
 	for _, name := range []string{"llvm-mc-19", "llvm-mc-14", "llvm-mc"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -21,7 +21,7 @@ func assembler(t *testing.T) string {
 	return ""
 }
 
-// instructions returns all instructions of the routines, by their words.
+// instructions returns the words of all instructions of the routines, by their texts.
 func instructions(t *testing.T) map[string]string {
 	found := map[string]string{}
 	for _, write := range passes {
@@ -37,7 +37,7 @@ func instructions(t *testing.T) map[string]string {
 	return found
 }
 
-// Every written word equals another assembler's encoding of its text.
+// Every written word equals llvm-mc's encoding of its text, and routines use all forms.
 func TestEncodings(t *testing.T) {
 	path := assembler(t)
 	found := instructions(t)

@@ -5,7 +5,7 @@ import "math"
 // Registers of gradients: two vectors at a time, then the constants of exp2, the bits of the lanes, and
 // broadcast numbers.
 const (
-	gradX, gradD, gradScratch = 0, 2, 4 // to 11
+	gradX, gradD, gradScratch = 0, 2, 4 // scratch is 4 to 11
 	gradNumbers, gradBits     = 12, 20
 	gradLSE, gradDelta        = 24, 25
 	gradWord, gradScale       = 26, 27
@@ -13,7 +13,7 @@ const (
 	gradSeen                  = 30
 )
 
-// gradients writes P = e^(scale S - LSE) and dS = scale P (dP - delta).
+// gradients writes the routine that computes P = e^(scale S - LSE) and dS = scale P (dP - delta).
 func (g *generator) gradients() {
 	g.routine("gradients", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32",
 		"sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = scale·s[i][j]·(dp[i][j] - delta[i]),",
@@ -63,21 +63,21 @@ func (g *generator) gradConstants(unit string) exponential {
 	return e
 }
 
-// gradWeights sets a pair of vectors of scores to e^(scale S - LSE). It clamps the argument from
-// above, as an LSE may be wrong.
+// gradWeights sets two vectors of scores to e^(scale S - LSE). It bounds the exponent from above,
+// because LSE may be wrong.
 func (g *generator) gradWeights(e exponential) {
 	for i := range 2 {
 		x, t := gradX+i, gradScratch+4*i
 		g.v("fneg v%d.4s, v%d.4s", t, gradLSE)
 		g.v("fmla v%d.4s, v%d.4s, v%d.4s", t, x, gradScale)
-		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the difference, so that large scores lose nothing
-		g.v("fmin v%d.4s, v%d.4s, v%d.4s", x, x, gradHigh)  // it returns NaN for NaN
+		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the difference, so that large scores lose no digits
+		g.v("fmin v%d.4s, v%d.4s, v%d.4s", x, x, gradHigh)  // fmin returns NaN for NaN
 	}
 	g.exp2(e, []int{gradX, gradX + 1}, []int{gradScratch, gradScratch + 4})
 }
 
-// A pairGradients holds the registers that gradientsOf needs in addition to gradients. Its scratch is
-// free after the exponential.
+// A pairGradients holds the registers that gradientsOf uses in addition to the registers of
+// gradients. pairBy and pairKept are scratch vectors of the exponential, which are free after it.
 type pairGradients struct {
 	*generator
 	s, dp, ds, kept, softcapGrad, db, at reg

@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// limits writes the loop that measures the peak of multiply-adds: independent sums in registers,
-// enough to hide the latency.
+// limits writes the routine that measures the peak rate of multiply-adds. Enough independent sums
+// stay in registers to hide the latency of a multiply-add.
 func (g *generator) limits() {
 	const sums = 24
 	g.routine("fmaPeak", "n int", fmt.Sprintf("repeats n times %d independent multiply-adds of 4 float32: %d FLOP each time.", sums, sums*8))
@@ -19,7 +19,7 @@ func (g *generator) limits() {
 	g.done()
 }
 
-// readLimit writes the loop that measures the memory read bandwidth.
+// readLimit writes the routine that measures the memory read bandwidth.
 func (g *generator) readLimit() {
 	const pairs = 8
 	g.routine("readPeak", "x *byte, n int", fmt.Sprintf("reads n bytes, a multiple of %d.", 32*pairs))

@@ -11,9 +11,9 @@
 //
 //	go run ./neon -pass matmul -pkg matmul -out ../../../internal/matmul/neon_arm64.s -stubs ../../../internal/matmul/neon_arm64.go
 //
-// The forward routines of the first file and of features keep the queries of a tile in the lanes of four
-// vectors. S is [keys][16], transposed Q is [dim][16] and transposed O is [vdim][16]. Four elements of K
-// or V load at a time, without a transpose; a multiply-add broadcasts one of them.
+// The forward routines of the first two files keep the queries of a tile in the lanes of four vectors.
+// S is [keys][16], transposed Q is [dim][16] and transposed O is [vdim][16]. One load takes four elements
+// of K or V, without a transpose. A multiply-add broadcasts one of these elements.
 package main
 
 import (

@@ -2,9 +2,10 @@ package main
 
 import "fmt"
 
-// matmul writes the routines of internal/matmul. A register tile of C has six rows of a panel of 16
-// columns, in the 24 sums of the other products. It loads four steps of each row of A, and half a row of B
-// at a time, or a vector of bf16. The last panel may have eight columns.
+// matmul writes the routines of internal/matmul. A register tile of C has six rows and 16 columns,
+// with the vectors of sums of products.go. It loads four elements of each row of A at a time. Of B
+// it loads half a row, or one vector of bf16 pairs, at a time. The last panel may have eight
+// columns.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.multiplyPanel(vectors, false)
@@ -31,11 +32,12 @@ type panel struct {
 	add, c, cStep, bias, ahead, fetch reg
 	line                              reg // bytes by which prefetches advance for each cache line of b
 	as                                []reg
-	size, index, at, n                reg // of the current tile: its rows and operands
+	size, index, at, n                reg // of the current tile: its rows, the offset in A, the row of B, the steps left
 }
 
-// multiplyPanel writes C += A B for a panel of float32, or of bf16 pairs, each element the upper
-// half of a float32. A product with bf16 is exact before it is added.
+// multiplyPanel writes C += A B for a float32 A and a panel of float32 or of bf16 pairs. A bf16 is
+// the upper half of a float32, so one shift or mask widens it. The multiply-add does not round a
+// product before adding it.
 func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][c]"
 	if pairs {
@@ -59,9 +61,9 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	g.done()
 }
 
-// tiles writes the loop over tiles. Tiles of all sizes share everything except the loop over K.
-// Once the memory ahead is prefetched, prefetches stay at the first line of the panel, which is in
-// the cache.
+// tiles writes the loop over tiles. Each number of rows has its own loop over K, and all tiles
+// share the other code. Once the memory ahead is prefetched, prefetches stay at the first line of
+// the panel. They then cost little, because this line is in the cache.
 func (x *panel) tiles() {
 	most := tileRows[0]
 	x.label("tile")
@@ -110,7 +112,7 @@ func (x *panel) setSize() {
 	x.label("sized")
 }
 
-// begin writes the prefetch of the tile's rows of C, sets its operands and clears the sums.
+// begin writes the prefetch of the tile's rows of C, sets the tile's operands and clears its sums.
 func (x *panel) begin() {
 	x.op("CBZ %v, fetched", x.c)
 	x.op("MOVD %v, %v", x.c, x.at)
@@ -131,7 +133,7 @@ func (x *panel) begin() {
 	}
 }
 
-// eachRow calls f for the rows of a tile. A tile of fewer rows jumps to next.
+// eachRow calls f for the rows of a tile. The written code of a tile with fewer rows jumps to next.
 func (x *panel) eachRow(next string, f func(r int)) {
 	for r := range x.as {
 		if r > 0 { // the tile may have fewer rows
@@ -143,14 +145,15 @@ func (x *panel) eachRow(next string, f func(r int)) {
 	x.label(next)
 }
 
-// moveRow moves a row of a tile or of an addend.
+// moveRow loads or stores a row of a tile, or loads a row of an addend. name is the instruction.
 func (x *panel) moveRow(name string, v int, at reg, offset int) {
 	for i := range x.vectors {
 		x.v2(name, v+2*i, at, offset+32*i)
 	}
 }
 
-// store writes the end of a tile: the sums go to C, or to sums if C is nil.
+// store writes the end of a tile. It adds the old sums and the bias if the arguments ask for them.
+// It stores the tile in C, or in sums if C is nil.
 func (x *panel) store() {
 	size := 32 * x.vectors
 	add := func(r int) {

@@ -2,9 +2,9 @@ package main
 
 import "math"
 
-// An activation replaces elementX by its value, or by elementY times the derivative. A nil value is
-// the identity. Both may use the vectors between elementX and elementY, and keep constants in the
-// vectors after elementY.
+// An activation is a function act. value replaces the vector elementX by act(x), and slope replaces
+// it by elementY·act'(x). A nil value stands for the identity. Both may use the vectors between
+// elementX and elementY. constants loads their constants into the vectors after elementY.
 type activation struct {
 	name      string
 	constants func()
@@ -15,14 +15,15 @@ type activation struct {
 // Vectors of finish and slope routines.
 const (
 	elementX, elementZ, elementQ, elementE = 0, 1, 2, 3
-	elementScratch                         = 4 // four
-	elementY                               = 8 // an addend or factor
-	numbers                                = 9
-	powers                                 = 24 // the constants of exp2
+	elementScratch                         = 4  // the first of four
+	elementY                               = 8  // an addend or factor
+	numbers                                = 9  // the first constant of an activation
+	powers                                 = 24 // the first constant of exp2
 )
 
-// eachElements writes a loop over n elements: whole vectors, then two and one. body gets the name
-// of a register of that size and a label prefix; at holds the bytes done.
+// eachElements writes a loop over the whole vectors of n elements, then code for two more and one
+// more element. body gets the name of the registers of each size and a label prefix. at holds the
+// byte offset of the current elements.
 func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
 	g.op("MOVD $0, %v", at)
 	g.op("LSR $2, %v, %v", n, left)
@@ -112,7 +113,8 @@ func (g *generator) constantsOfReLU() { g.constants(0) }
 // relu writes max(x, 0). NaN stays NaN.
 func (g *generator) relu() { g.do("fmax", elementX, elementX, numbers) }
 
-// reluSlope writes 0 where x <= 0, for any dy, and dy elsewhere, NaN included.
+// reluSlope sets x to 0 where x <= 0, even if dy is NaN or infinite. Elsewhere, including at a NaN
+// x, it sets x to dy.
 func (g *generator) reluSlope() {
 	g.v("fcmle v%d.4s, v%d.4s, #0.0", elementX, elementX)
 	g.v("bic v%d.16b, v%d.16b, v%d.16b", elementX, elementY, elementX)
@@ -157,7 +159,8 @@ func (g *generator) normalTail() {
 	g.do("fmul", q, q, e)
 }
 
-// gelu writes max(x, 0) - z Φ(-z), which never multiplies an infinity by 0.
+// gelu writes max(x, 0) - z Φ(-z). It has no product of an infinity and 0, because normalTail
+// bounds z.
 func (g *generator) gelu() {
 	g.normalTail()
 	g.do("fmax", elementX, elementX, normalZero)
@@ -177,8 +180,8 @@ func (g *generator) geluSlope() {
 	g.do("fmul", x, x, elementY)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). The clamp of x to -tanhEnd
-// avoids infinity times 0.
+// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
+// least -tanhEnd to avoid infinity times 0.
 const (
 	tanhEnd   = 13
 	tanhCubic = 0.044715

@@ -31,7 +31,8 @@ func (g *generator) transpose() {
 	g.done()
 }
 
-// transposeFours writes the transpose of four vectors, with four scratch vectors.
+// transposeFours writes the transpose of the four vectors from r on. The four vectors from t on are
+// scratch.
 func (g *generator) transposeFours(r, t int) {
 	for i := 0; i < 4; i += 2 { // pairs of rows, even columns and odd ones
 		g.v("trn1 v%d.4s, v%d.4s, v%d.4s", t+i, r+i, r+i+1)
@@ -43,11 +44,12 @@ func (g *generator) transposeFours(r, t int) {
 	}
 }
 
-// converted is the number of elements in a step of the conversions, and their minimum.
+// converted is the number of elements that one step of a conversion handles. A conversion needs at
+// least that many elements.
 const converted = 8
 
 // inEights writes a loop over n >= 8 elements, eight at a time. The last eight may overlap earlier
-// ones.
+// elements, so that no access passes the end.
 func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func()) {
 	back := g.temp()
 	g.label("eights")
@@ -55,7 +57,7 @@ func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func())
 	g.op("BLT rest")
 	body()
 	g.op("B eights")
-	g.label("rest") // n is the rest minus eight
+	g.label("rest") // n is the number of elements left, minus eight
 	g.op("CMP $-%d, %v", converted, n)
 	g.op("BEQ end")
 	for _, p := range []struct {
@@ -82,7 +84,7 @@ func (g *generator) widen(name, kind string) {
 	})
 }
 
-// widenPair widens the eight elements of a vector into it and the next one.
+// widenPair widens the eight elements of vector v to float32 in v and v+1.
 func (g *generator) widenPair(name string, v int) {
 	if name == "F16" {
 		g.v("fcvtl2 v%d.4s, v%d.8h", v+1, v)
@@ -104,8 +106,9 @@ func (g *generator) narrowF16() {
 	})
 }
 
-// narrowBF16 writes the conversion of float32 to bfloat16. It adds half a unit of the last place to
-// the bits, less one where that place is even. A NaN is made quiet instead.
+// narrowBF16 writes the routine that converts float32 to bfloat16. It rounds by an addition to the
+// bits: half a unit in the last place of the result, minus one where this place is even. A NaN
+// becomes quiet instead.
 func (g *generator) narrowBF16() {
 	g.routine("narrowBF16", "dst *uint16, src *float32, n int", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
@@ -131,7 +134,8 @@ func (g *generator) narrowBF16() {
 	})
 }
 
-// copyRows writes the copy, or the addition, of a panel.
+// copyRows writes the routine that copies rows of src to dst, or with add the routine that adds
+// them.
 func (g *generator) copyRows(add bool) {
 	name, does := "copyRows", "sets dst[r][i] = src[r][i]"
 	if add {
@@ -153,8 +157,8 @@ func (g *generator) copyRows(add bool) {
 	g.done()
 }
 
-// fetch writes the prefetch of rows that are read side by side, more than the hardware prefetcher
-// follows.
+// fetch writes the routine that prefetches rows. Kernels read more rows at a time than the hardware
+// prefetcher follows.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
 		"prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory",
@@ -179,8 +183,9 @@ func (g *generator) prefetchLines(label string, at, end reg) {
 	g.op("BLO %s", label)
 }
 
-// maskBits writes the packing of a mask: each byte becomes a bit of a byte, and bytes of either
-// half are paired and summed.
+// maskBits writes the routine that packs a mask. Each byte becomes one bit of a byte. Byte i of the
+// lower half then forms a 16-bit number with byte i of the upper half. The sum of the eight numbers
+// holds all 16 bits.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "masks *uint32, mask *bool, step, rows int",
 		"sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of mask",

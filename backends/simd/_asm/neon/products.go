@@ -2,20 +2,21 @@ package main
 
 import "fmt"
 
-// The register tile of all products is 6 rows of C and 16 columns: 24 vectors of sums, V0 to V23. A
-// step of C += A B multiplies one element of A for each row by a row of B, whose 16 elements are the
-// lanes. The other 8 vectors hold A and B:
+// The register tile of all products is 6 rows and 16 columns of C: 24 vectors of sums, V0 to V23. A
+// step of C += A B multiplies one element of A for each row by a row of B. The 16 elements of this
+// row are the lanes. The other 8 vectors hold A and B:
 //
-//	rows of A contiguous (scores, addProduct): V24 to V29 hold four steps of A, V30 and V31 half
-//	a row of B; scores have two sums per element and half the rows;
-//	columns of A contiguous (addValues, addProductT): V24 and V25 hold a step of A, V26 to V29
-//	a row of B.
+//	if rows of A are contiguous (scores, addProduct): V24 to V29 hold four elements of each row
+//	of A, V30 and V31 half a row of B. scores has two sums per element of C and half the rows.
 //
-// Each load of B serves 12 or 24 multiply-adds, and nothing is spilled.
+//	if columns of A are contiguous (addValues, addProductT): V24 and V25 hold one element of A
+//	for each row of C, V26 to V29 a row of B.
+//
+// Each load of B serves 12 or 24 multiply-adds, and no register is spilled.
 
 var (
-	tileRows      = []int{6, 4, 2, 1} // of the register tile, then of its remainders
-	scoreRows     = []int{3, 2, 1}    // the same with separate sums of even and odd elements
+	tileRows      = []int{6, 4, 2, 1} // of the largest register tile, then of tiles for the last rows
+	scoreRows     = []int{3, 2, 1}    // the same, with separate sums of even and odd elements
 	none      reg = -1
 )
 
@@ -23,7 +24,7 @@ const (
 	elements = 24 // the first vector of A
 	rowHalf  = 30 // half a row of B
 	rowWhole = 26 // a row of B
-	steps    = 4  // per iteration of the inner loops
+	steps    = 4  // steps per iteration of the inner loops
 )
 
 func sum(r, q int) int { return r*vectors + q }
@@ -36,16 +37,16 @@ func (g *generator) clearSums(rows int) {
 
 // A rowProduct holds the operands of C = A B, with contiguous rows of A.
 type rowProduct struct {
-	a       []reg // addresses of rows
-	index   reg   // bytes done in a row
-	b, step reg   // row stride of B in bytes; none if rows are contiguous
-	n       reg   // destroyed
-	odd     int   // vectors from the sums of even elements to the sums of odd ones; 0 if they are the same
+	a       []reg // addresses of rows of A
+	index   reg   // byte offset in the rows of A
+	b, step reg   // the current row of B; the row stride in bytes, or none if rows are contiguous
+	n       reg   // number of steps; destroyed
+	odd     int   // number of the first sum of odd elements; 0 if even and odd elements share sums
 	narrow  bool  // rows of B have 8 elements
 	pairs   bool  // bf16: a word of B holds elements of two rows, the first in the lower half
 }
 
-// bytes returns the stride of contiguous rows of B, or of rows of pairs.
+// bytes returns the stride in bytes of contiguous rows of B, which hold elements or pairs.
 func (x *rowProduct) bytes() int { return x.halves() * rowBytes / 2 }
 
 func (x *rowProduct) halves() int {
@@ -63,7 +64,8 @@ func (x *rowProduct) wordRows(n int) int {
 	return n
 }
 
-// rowSums writes the loop. meanwhile, unless nil, writes additional work of each iteration.
+// rowSums writes the loop that adds the products to the sums. meanwhile, unless nil, writes
+// additional work of each iteration.
 func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.op("SUBS $%d, %v", steps, x.n)
 	g.op("BLT %srest", label)
@@ -74,7 +76,7 @@ func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.rowSteps(x, steps)
 	g.op("SUBS $%d, %v", steps, x.n)
 	g.op("BGE %s", label)
-	g.label(label + "rest") // the lower bits of n count the rest
+	g.label(label + "rest") // the lower bits of n are the number of steps left
 	for n := steps / 2; n > 0; n /= 2 {
 		skip := fmt.Sprintf("%sskip%d", label, n)
 		g.op("TBZ $%d, %v, %s", n/2, x.n, skip)
@@ -116,10 +118,12 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 	}
 }
 
-// upperHalves is the vector that masks the upper half of every word, where B holds pairs.
+// upperHalves is the vector with the mask of the upper half of every word. It is set if B holds
+// pairs.
 const upperHalves = rowHalf + 1
 
-// addPairs adds the products of the lower or upper halves of half a row of words.
+// addPairs adds the products of A and half a row of words of B. half selects the lower or the upper
+// halves of the words.
 func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset, half int) {
 	for q := first; q < first+2; q++ {
 		g.v("ldr q%d, [x%d, #%d]", rowHalf, x.b, offset+16*q)
@@ -134,7 +138,7 @@ func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset,
 	}
 }
 
-// setRows sets registers to the addresses of rows.
+// setRows sets registers to the addresses of consecutive rows.
 func (g *generator) setRows(rows []reg, first, step reg) {
 	for r, a := range rows {
 		if r == 0 {
@@ -145,9 +149,10 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 	}
 }
 
-// scores writes S = K Qᵀ and updates the running maxima as it stores. Even and odd elements have
-// separate sums: a smaller sum is rounded in smaller units. That matters most where S is dP, as
-// delta, about as large, is subtracted from it.
+// scores writes the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
+// Even and odd elements have separate sums: smaller sums have smaller rounding errors. These errors
+// matter most where the routine computes dP in place of S. dP - delta is often much smaller than
+// dP, and has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
 		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
@@ -189,8 +194,8 @@ func (g *generator) storeScores(s, rowMax reg, rows int) {
 	g.op("ADD $%d, %v", rows*rowBytes, s)
 }
 
-// product writes C += A B, with 16 columns of B and C in the lanes. The product is summed from
-// zero, as a sum of few products is rounded in smaller units than C.
+// product writes C += A B, with 16 columns of B and C in the lanes. It sums the products from zero,
+// then adds them to C: a sum of few products is smaller than C and has smaller rounding errors.
 func (g *generator) product() {
 	g.routine("addProduct", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
 		"adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [rows][n].",
@@ -212,7 +217,7 @@ func (g *generator) product() {
 	g.done()
 }
 
-// fetchRows prefetches the rows of C, which another core may have written.
+// fetchRows prefetches rows of C, which may be in another core's cache.
 func (g *generator) fetchRows(c, step, at reg, rows int) {
 	g.op("MOVD %v, %v", c, at)
 	for range rows {
@@ -254,12 +259,12 @@ func (g *generator) productT() {
 // A columnProduct holds the operands of C = Aᵀ B. A row of A has one element for each row of C.
 type columnProduct struct {
 	a, aStep reg
-	b, bStep reg // none if rows of B are contiguous
-	n        reg // destroyed
+	b, bStep reg // bStep is none if rows of B are contiguous
+	n        reg // number of steps; destroyed
 }
 
-// columnSums writes the loop. The last load of a step advances a, so that the other loads do not
-// wait.
+// columnSums writes the loop over the rows of A and B. Only the last load of a step advances a, so
+// that the other loads do not wait for the new address.
 func (g *generator) columnSums(label string, rows int, x columnProduct) {
 	g.unrolled(label, x.n, steps, func(n int) {
 		for i := range n {

@@ -2,10 +2,12 @@ package main
 
 import "fmt"
 
-// Forward products of bfloat16 use BFMMLA, which adds the products of two rows of four elements by two rows
-// of four to a 2 x 2 block of sums. A quad is two such rows in a vector. The tile is again 24 vectors of
-// sums, V0 to V23, each 2 x 2: three pairs of keys, or of columns of V, by eight pairs of queries. A vector
-// holds [first row: query 0, query 1; second row: query 0, query 1].
+// Forward products of bfloat16 use the instruction BFMMLA. Each of its operands is two rows of four
+// elements. It adds the dot products of the rows of one operand and the rows of the other to a 2 x
+// 2 block of sums. A vector of two rows of four elements is called a quad here. The tile is 24
+// vectors of sums, V0 to V23, each a 2 x 2 block. It covers three pairs of keys, or of columns of
+// V, by eight pairs of queries. A vector of sums holds [first row: query 0, query 1; second row:
+// query 0, query 1].
 //
 //	scores      two adjacent rows of K become quads; Q is packed, [dim/8][2][8][8]
 //	addValues   V is packed in quads of four keys and two columns, [keys/4][columns/2][8]; P is
@@ -28,7 +30,8 @@ func (g *generator) bf16ForwardRoutines() {
 	g.packWeights()
 }
 
-// quadScores writes S = K Qᵀ and updates the running maxima as it stores.
+// quadScores writes the routine that computes S = K Qᵀ and updates the running maxima as it stores
+// S.
 func (g *generator) quadScores() {
 	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32",
 		"sets s[j][i] = dot(k[j], q[i]) for keys bfloat16 rows of K, step elements apart, and raises",
@@ -66,9 +69,9 @@ func (g *generator) quadScores() {
 	g.done()
 }
 
-// loadPairs loads eight elements of rows and makes quads of them: low holds the first four elements
-// of two rows, high the last four. A row without a partner is paired with itself. It also returns
-// two free vectors.
+// loadPairs loads eight elements of each row and makes quads of pairs of rows. low lists the quads
+// of the first four elements, high the quads of the last four. A last row without a partner is
+// paired with itself. free lists two unused vectors.
 func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	spare := quadRows + 6
 	for i := 0; i < len(rows); i += 2 {
@@ -83,8 +86,8 @@ func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	return low, high, []int{spare, quadRows + 7}
 }
 
-// rowsOfPair sets four vectors from to on to the first row of a pair of sums. It returns the second
-// row, in the place of half of the sums.
+// rowsOfPair separates the two rows of a pair of sums. The four vectors from to on get the first
+// row. It returns the four vectors of the second row, which replace half of the sums.
 func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	for j := range vectors {
 		a, b := quadSum(pair, 2*j), quadSum(pair, 2*j+1)
@@ -157,7 +160,7 @@ func (x *valueSum) quadStep(pairs int) {
 	x.op("ADD $%d, %v", quadBytes, x.at)
 }
 
-// storeQuads adds alpha·O, unless alpha is nil, and stores the sums.
+// storeQuads adds alpha·O to the sums, unless alpha is nil, and stores the sums in O.
 func (x *valueSum) storeQuads(size int, label string) {
 	const alpha, row = quadQuery, quadRows
 	x.op("CBZ %v, %salpha", x.alpha, label)
@@ -169,7 +172,7 @@ func (x *valueSum) storeQuads(size int, label string) {
 			set, at := fmt.Sprintf("%sset%d", label, r+i), (r+i)*rowBytes
 			x.op("CBZ %v, %s", x.alpha, set)
 			for j := range vectors {
-				old := quadSum(r/2, 0) // rowsOfPair is done with it
+				old := quadSum(r/2, 0) // unused, because rowsOfPair has copied its sums
 				x.v("ldr q%d, [x%d, #%d]", old, x.o, at+16*j)
 				x.v("fmla v%d.4s, v%d.4s, v%d.4s", v[j], old, alpha+j)
 			}
@@ -207,8 +210,8 @@ func (g *generator) packQueries() {
 	g.done()
 }
 
-// zipQuads sets v to v+3, four rows of eight elements, to quads of their columns, two columns each.
-// z to z+3 are scratch.
+// zipQuads replaces the vectors v to v+3, four rows of eight elements, by quads of two columns
+// each. The vectors z to z+3 are scratch.
 func (g *generator) zipQuads(v, z int) {
 	for i := range 2 {
 		g.v("zip1 v%d.8h, v%d.8h, v%d.8h", z+2*i, v+2*i, v+2*i+1)

@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// An exponential holds the registers of exp2's constants: coefficients c[0] to c[5], the lowest
-// argument and the rounding constant.
+// An exponential holds the registers of the constants of exp2: the coefficients c[0] to c[5], the
+// lowest argument and the rounding constant.
 type exponential struct {
 	c             [6]int
 	low, rounding int
@@ -21,7 +21,7 @@ func (g *generator) exp2Constants(first int) exponential {
 	return exp2At(first)
 }
 
-// exp2At returns the constants of exp2 in the vectors from first on.
+// exp2At returns the exponential whose constants are in the vectors from first on.
 func exp2At(first int) exponential {
 	return exponential{[6]int{first, first + 1, first + 2, first + 3, first + 4, first + 5}, first + 6, first + 7}
 }
@@ -34,15 +34,16 @@ func (g *generator) constant(x float32, v int) {
 	}
 }
 
-// exp2 sets vectors to 2^x for x <= 128: x = n + f with n whole, 2^f by polynomial, scaled by 2^n.
-// -Inf gives 0, and NaN stays NaN. Each vector takes four adjacent scratch vectors.
+// exp2 sets vectors to 2^x for x <= 128. It splits x into a whole number n and a fraction f,
+// computes 2^f by a polynomial, and multiplies by 2^n. -Inf gives 0, and NaN stays NaN. Each vector
+// takes four adjacent scratch vectors.
 //
-// The last place of rounding is 1, so adding it rounds x to n and leaves n + 127 in the low bits. Shifted
-// up, they are 2^n as a float32: 0 for n = -127, infinity for n = 128. A product with 2^n keeps NaN, an
-// addition to the exponent would not.
+// The last place of rounding is 1. Adding it to x rounds x to n and leaves n + 127 in the low bits.
+// A shift makes these bits 2^n as a float32: 0 for n = -127, infinity for n = 128. The
+// multiplication by 2^n keeps a NaN. An integer addition of n to the exponent would lose it.
 //
-// A multiply-add overwrites its addend, so a sum that starts from a coefficient costs a move: the
-// polynomial is split into three sums of two terms.
+// A multiply-add overwrites its addend, so each term that starts from a coefficient costs a move.
+// The polynomial is split into three sums of two terms to save moves.
 func (g *generator) exp2(e exponential, x, scratch []int) {
 	const n, low, high, square = 0, 1, 2, 3
 	do := func(format string, registers func(x, s int) []any) {
@@ -50,7 +51,7 @@ func (g *generator) exp2(e exponential, x, scratch []int) {
 			g.v(format, registers(x[i], scratch[i])...)
 		}
 	}
-	do("fmax v%d.4s, v%d.4s, v%d.4s", func(x, _ int) []any { return []any{x, x, e.low} }) // it returns NaN for NaN
+	do("fmax v%d.4s, v%d.4s, v%d.4s", func(x, _ int) []any { return []any{x, x, e.low} }) // fmax returns NaN for NaN
 	do("fadd v%d.4s, v%d.4s, v%d.4s", func(x, s int) []any { return []any{s + n, x, e.rounding} })
 	do("fsub v%d.4s, v%d.4s, v%d.4s", func(_, s int) []any { return []any{s + low, s + n, e.rounding} })
 	do("mov v%d.16b, v%d.16b", func(_, s int) []any { return []any{s + high, e.c[4]} })
@@ -90,14 +91,16 @@ func (g *generator) maskScores() {
 	g.done()
 }
 
-// Registers of expScores: two vectors of scores at a time and their scratch, then the constants.
+// Registers of expScores: two vectors of scores at a time and their scratch vectors, then sums and
+// constants.
 const (
 	weightX, weightScratch     = 0, 2
 	weightShift, weightSum     = 10, 14
 	weightScale, weightNumbers = 18, 19
 )
 
-// expScores writes P = 2^(scale·(S - max)) in place, with the running maximum and sum.
+// expScores writes the routine that replaces S by P = 2^(scale·(S - max)) and updates the running
+// maximum and sum.
 func (g *generator) expScores() {
 	g.routine("expScores", "s *float32, keys int, m, rowMax, l, alpha *float32, scale float32",
 		"sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
@@ -107,7 +110,8 @@ func (g *generator) expScores() {
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
 	g.beginWeights(e, m, rowMax, l, alpha)
-	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding
+	// errors.
 	left := g.temp()
 	g.op("LSR $1, %v, %v", keys, left)
 	g.op("SUB %v, %v", left, keys)
@@ -133,8 +137,8 @@ func (g *generator) expScores() {
 	g.done()
 }
 
-// weigh turns a pair of vectors of scores into weights. The difference comes first, so that large
-// scores lose nothing.
+// weigh replaces two vectors of scores by the weights 2^(scale·(x - shift)). It subtracts before it
+// scales, so that large scores lose no digits.
 func (g *generator) weigh(e exponential, pair int) {
 	for i := range 2 {
 		g.v("fsub v%d.4s, v%d.4s, v%d.4s", weightX+i, weightX+i, weightShift+pair+i)
@@ -145,8 +149,9 @@ func (g *generator) weigh(e exponential, pair int) {
 	g.exp2(e, []int{weightX, weightX + 1}, []int{weightScratch, weightScratch + 4})
 }
 
-// beginWeights sets the shift to rowMax, at least the lowest finite number, multiplies l by alpha, and
-// stores m and alpha.
+// beginWeights sets the shift to the larger of rowMax and the lowest finite number. It sets alpha
+// to 2^(scale·(m - shift)), with the old m, and multiplies l by alpha. It then sets m to rowMax,
+// which may be -Inf.
 func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
 	g.loadRow(rowMax, 0, weightShift)
 	lowest := weightSum
@@ -167,8 +172,8 @@ func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
 	}
 }
 
-// finalizeLSE writes the end of a tile: the factors 1/l of O, and LSE, with the logarithm of
-// ../softmax.go.
+// finalizeLSE writes the routine that ends a tile. It computes LSE, with the logarithm of
+// ../softmax.go, and the factors 1/l, by which O is multiplied.
 func (g *generator) finalizeLSE() {
 	g.routine("finalizeLSE", "lse, by, m, l *float32, scale float32",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
@@ -218,7 +223,7 @@ func (g *generator) finalizeLSE() {
 	g.v("ldr q%d, [x%d], #16", c, m)
 	g.v("fmla v%d.4s, v%d.4s, v%d.4s", p, c, scale)
 	g.v("fsub v%d.4s, v%d.4s, v%d.4s", x, x, x)
-	g.v("fadd v%d.4s, v%d.4s, v%d.4s", p, x, p) // NaN stays
+	g.v("fadd v%d.4s, v%d.4s, v%d.4s", p, x, p) // adds 0, or NaN if l is NaN
 	g.v("bit v%d.16b, v%d.16b, v%d.16b", p, lowest, zero)
 	g.v("str q%d, [x%d], #16", p, lse)
 	g.count(n, "vector")

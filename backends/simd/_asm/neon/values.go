@@ -7,10 +7,11 @@ type valueSum struct {
 	from, at, left, mask                        reg // scratch
 }
 
-// values writes Oᵀ = alpha Oᵀ + Vᵀ P. The products are summed from zero, as a sum of few keys is
-// rounded in smaller units than O.
+// values writes Oᵀ = alpha Oᵀ + Vᵀ P. It sums the products from zero and then adds alpha Oᵀ. The
+// sum over few keys is smaller than O, so its rounding errors are smaller.
 //
-// Where V is finite, a weight of 0 adds 0, and no mask is needed. This is worth a check of V.
+// If V is finite, a weight of 0 adds 0, and no mask is needed. Masks are slow, so the routine first
+// checks whether V is finite.
 func (g *generator) values() {
 	g.routine("addValues", "o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in",
@@ -33,7 +34,8 @@ func (g *generator) values() {
 	g.done()
 }
 
-// sums writes the loops over columns of V, in groups of the given sizes.
+// sums writes the loops over columns of V, in groups of the given sizes. add writes the sums of a
+// group.
 func (x *valueSum) sums(name string, sizes []int, add func(label string, rows int)) {
 	x.inGroups(name, x.vdim, sizes, func(rows int, label string) {
 		x.op("MOVD %v, %v", x.value, x.from)
@@ -46,7 +48,7 @@ func (x *valueSum) sums(name string, sizes []int, add func(label string, rows in
 	})
 }
 
-// store adds alpha·O, unless alpha is nil, and stores the sums.
+// store adds alpha·O to the sums, unless alpha is nil, and stores the sums in O.
 func (x *valueSum) store(rows int, label string) {
 	x.op("CBZ %v, %sset", x.alpha, label)
 	const alpha, old = rowWhole, elements
@@ -70,7 +72,8 @@ func (g *generator) v2(name string, v int, at reg, offset int) {
 	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
 }
 
-// ifFinite jumps to label if V holds neither NaN nor infinity, whose products with 0 are NaN.
+// ifFinite writes a check of V. It jumps to label if V holds neither NaN nor infinity. It sums the
+// products of the elements and 0, which are NaN for NaN and infinity.
 func (x *valueSum) ifFinite(label string) {
 	g := x.generator
 	n, row := g.temp(), g.temp()
@@ -109,8 +112,8 @@ func (x *valueSum) ifFinite(label string) {
 	g.used -= 2
 }
 
-// maskedSums adds the products of the lanes whose bits are set. Elements may be NaN: they become 0
-// in the other lanes.
+// maskedSums adds the products in the lanes whose bits in masks are set. Elements of V may be NaN:
+// in the other lanes it replaces them by 0.
 func (x *valueSum) maskedSums(label string, rows int) {
 	g := x.generator
 	const bits, seen, element, weight = 16, 20, elements, 28
@@ -134,7 +137,7 @@ func (x *valueSum) maskedSums(label string, rows int) {
 	g.count(x.left, label)
 }
 
-// laneBits loads four vectors in which lane i of 16 has bit i.
+// laneBits loads four vectors, from v on. Lane i of their 16 lanes is 1<<i.
 func (g *generator) laneBits(v int) {
 	var words []uint32
 	for i := range lanes {
@@ -162,8 +165,8 @@ func (g *generator) addSum() {
 	g.done()
 }
 
-// dots writes delta. It adds in the order of dP, so that dP - delta is 0 for a row that sees one
-// key.
+// dots writes the routine that computes delta. It adds the products in the same order as scores
+// adds them for dP. A row that sees one key thus has a difference dP - delta of 0.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
 		"sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
