@@ -86,8 +86,8 @@ func (l *launch) forward() error {
 	return l.within(new(workspace), func() error { return l.run(f, blocks, l.family.hopper) })
 }
 
-// The float32 kernels divide the columns of wide heads among blocks. That many of O and dQ, or of
-// dK and dV, fit a block's registers.
+// The float32 kernels divide the columns of wide heads among blocks. The registers of a block hold
+// f32Columns columns of O or dQ, or f32KeyColumns columns of both dK and dV.
 const (
 	f32Columns    = 256
 	f32KeyColumns = 128

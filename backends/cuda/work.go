@@ -91,8 +91,8 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	}
 }
 
-// pigeonhole returns a lower bound of the time: of more than k waves of blocks of some length or
-// longer, one slot runs k+1.
+// pigeonhole returns a lower bound of the time. If blocks of at least some length fill more than k
+// waves, some slot runs k+1 of them.
 func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.sampled] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
