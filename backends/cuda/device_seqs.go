@@ -10,12 +10,12 @@ import (
 // them when they run. A CUDA graph with a call, such as a step of a growing KV cache, is therefore
 // captured once, and replayed while the arrays change.
 //
-// Args.Seqs of the call defines which arrays there are, their lengths, and the maxima of sequence
-// lengths. The numbers in Args.Seqs are checked, but kernels read only the arrays on the device.
-// Each array of Args.Seqs must have its Buffer here. KVLens and Pages may be missing in Args.Seqs
-// if its PagesPerSeq is the length of a row of Pages. The numbers on the device are not checked.
-// Starts that decrease or exceed the tensors, and pages outside the pool, access memory outside the
-// call. Kernels clamp query lengths to between 0 and QLen, and key lengths to between 0 and KVLen.
+// Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs
+// are checked, but kernels read only the arrays on the device. Each array of Args.Seqs must have
+// its Buffer here. KVLens and Pages may be missing in Args.Seqs if its PagesPerSeq is the length of
+// a row of Pages. The numbers on the device are not checked. Starts that decrease or exceed the
+// tensors, and pages outside the pool, access memory outside the call. Kernels clamp query lengths
+// to between 0 and QLen, and key lengths to between 0 and KVLen.
 type DeviceSequences struct {
 	QLens    *Buffer // rows of each query sequence, if padded; nil without such an array
 	QStarts  *Buffer // first row of each packed query sequence, and the end

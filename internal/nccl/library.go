@@ -149,7 +149,8 @@ const (
 	unset       = math.MinInt32
 )
 
-// cells hold communicators, which the library may write long after Init.
+// cells hold communicators, so that their memory stays: the library may write there long after Init
+// returns.
 var (
 	cells   []*Comm
 	cellsMu sync.Mutex
