@@ -73,7 +73,8 @@ func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 	}}
 }
 
-// Launched is NCCL for ranks without another group. The environment must have NCCL_COMM_ID.
+// Launched is package nccl's transport for ranks that have no other group to exchange IDs. The
+// environment must have NCCL_COMM_ID.
 func Launched(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
 		return openRanks(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
