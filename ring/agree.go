@@ -117,8 +117,8 @@ const (
 	rowsRepeat        // one row that repeats
 )
 
-// agree gathers the records of all ranks. It returns an error on every rank unless all requests are
-// valid and equal. wrong is this rank's error.
+// agree gathers the requests of all ranks as records. It returns an error on every rank unless all
+// requests are valid and equal. wrong is the error of this rank's request, nil if it is valid.
 func (j *job) agree(ctx context.Context, wrong error) error {
 	j.record = j.newRecord(wrong)
 	if n := len(j.record) * j.size; len(j.all) != n {
@@ -151,7 +151,7 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 	return j.applyRecords(of)
 }
 
-// applyRecords sets from the records all that the ranks must do alike.
+// applyRecords derives from the records the choices that must be equal on all ranks.
 func (j *job) applyRecords(record func(int) []byte) error {
 	var err error
 	if j.biasRepeats, err = j.repeats("Bias", recordBias, record); err != nil {
@@ -237,7 +237,7 @@ func (j *job) rowsSeen(t flashkit.Tensor) byte {
 }
 
 // repeats reports whether the records describe a Bias or Mask that repeats over rows. If no rank
-// can tell, a DBias is unsupported.
+// has enough rows to tell, a DBias is unsupported.
 func (j *job) repeats(name string, at int, record func(int) []byte) (bool, error) {
 	var seen [rowsRepeat + 1]bool
 	for r := range j.size {

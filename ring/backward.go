@@ -14,9 +14,10 @@ type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
 type addition struct{ sum, part flashkit.Tensor }
 
-// gradientParts is the number of parts, by KV head, of a step whose gradients travel. One part is
-// computed, one sent and one received: with two parts, the buffers take three halves of a shard.
-// Only the last half travels without compute.
+// gradientParts is the number of parts into which a step's KV heads are divided if gradients
+// travel. At a time, one part is computed, one is sent and one is received. With two parts, the
+// buffers need the memory of three halves of a shard. Only the last half travels without concurrent
+// compute.
 const gradientParts = 2
 
 // backward computes the backward pass step by step. Gradients return to the keys' rank during the
@@ -94,11 +95,11 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart describes a sum's first call. all: it writes every element, so no zero fill. few: at
-// most one part is added later.
+// A firstPart describes the first call that adds to a sum. all: this call writes every element, so
+// the sum need not be zeroed. few: at most one more part is added later.
 type firstPart struct{ all, few bool }
 
-// firstWrites returns how DQ, and how DK and DV, start.
+// firstWrites returns how the sum of DQ starts, and how the sums of DK and DV start.
 func (j *job) firstWrites() (rows, keys firstPart) {
 	calls := j.steps[0].calls
 	if len(calls) != 1 {
@@ -134,7 +135,7 @@ func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tens
 	return dk, dv
 }
 
-// round writes sums to outputs of another type.
+// round copies sums to the rank's outputs if their types differ, rounding each element.
 func (j *job) round(sums *gradients) {
 	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, sums.dq}, {j.a.DK, sums.dk}, {j.a.DV, sums.dv}, {j.a.DBias, sums.dbias}} {
 		if x[0].DType() != x[1].DType() && !x[0].IsZero() {
@@ -158,8 +159,9 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// backwardCall computes one call for the heads of a turn and adds its gradients to g. rows and keys
-// mark the first part of all rows or keys, written directly to the rank's outputs.
+// backwardCall computes one call for the heads of a turn and adds its gradients to g. rows is set
+// if the call is the first part of all rows: DQ then goes directly to the rank's output. keys is
+// the same for DK and DV.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)

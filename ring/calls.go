@@ -47,7 +47,7 @@ type step struct {
 	one, giveOne bool
 }
 
-// steps returns a rank's steps: in step t it has the keys of rank r-t.
+// steps returns a rank's steps. In step t, rank r works with the keys of rank r-t.
 func (c *Cut) steps(rank int) []step {
 	list := make([]step, c.size)
 	for t := range list {

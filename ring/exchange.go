@@ -107,8 +107,8 @@ func (j *job) report(at Progress) {
 	}
 }
 
-// addKeys adds to e the keys that travel before turn i: this rank's to the rank ahead, and the rank
-// behind's into buffers, which it returns.
+// addKeys adds to e the keys that travel before turn i. This rank's keys go to the rank ahead. The
+// keys from the rank behind arrive in buffers, which addKeys returns.
 func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	if i >= len(j.turns) {
 		return k, v
@@ -129,8 +129,8 @@ func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 }
 
 // rotate runs the steps, each in the given number of parts. While work computes turn i, the keys of
-// turn i+1 travel, and the messages of addExchange. arrived is called after each exchange. A last
-// turn has only messages.
+// turn i+1 travel, with the messages of addExchange. rotate calls arrived after each exchange. A
+// last turn has messages but no compute.
 func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)

@@ -100,7 +100,8 @@ func (j *job) soleCall() (x *call) {
 	return nil
 }
 
-// initOutputs sets O and LSE to no keys, or to the carried result, with the sink.
+// initOutputs sets O and LSE to the result without keys, or to the carried result, and adds the
+// sink.
 func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:

@@ -56,9 +56,9 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 }
 
 // headParts cuts the KV heads into parts, equal on all ranks. Heads stay whole if a feature has
-// parameters per head. No kernel hides the transfer of the first part's keys, so it has the fewest
-// heads whose rows fill a GPU; a zigzag cut with two rounds has equal parts. The keys of each later
-// part travel during the kernel of the part before.
+// parameters per head. No kernel runs while the keys of the first part travel. The first part
+// therefore has the fewest heads whose rows fill a GPU. In a zigzag cut with two rounds, the parts
+// are equal. The keys of each later part travel during the kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -228,7 +228,7 @@ func (x headRun) ofAll(list []flashkit.Tensor) (some []flashkit.Tensor) {
 	return some
 }
 
-// largeHeads reports whether one KV head's keys are a large message on every rank.
+// largeHeads reports whether the keys of one KV head are a large message on every rank.
 func (j *job) largeHeads() bool {
 	const large = 2 << 20
 	least := large

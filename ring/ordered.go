@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// ordered computes a pass with one device's kernel on all keys, or all rows, and thus in that
-// device's order.
+// ordered computes a pass with one kernel call over all keys or all rows, as one device would. Sums
+// therefore have that device's order.
 func (j *job) ordered(ctx context.Context) error {
 	if j.size == 1 {
 		j.stats.Steps = 1

@@ -76,11 +76,11 @@ func (l *local) receiveAsync(ctx context.Context) {
 	l.incoming <- nil
 }
 
-// pollTime bounds the polling of a rank that gathers, or has a device, before it sleeps. Waking up
-// takes longer than most ranks are late.
+// pollTime bounds the polling before a rank sleeps, if it gathers or has a device. Most ranks are
+// late by less than the time of waking up.
 const pollTime = 100 * time.Microsecond
 
-// poll returns a channel's next value if it comes within pollTime.
+// poll returns the next value of a channel if it arrives within pollTime.
 func poll[T any](c <-chan T) (x T, ok bool) {
 	for begin := time.Now(); ; runtime.Gosched() {
 		select {

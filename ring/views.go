@@ -262,7 +262,7 @@ func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	return buf
 }
 
-// storeRow writes back a row of loadRow, unless it is the tensor's own memory.
+// storeRow writes a row of loadRow back to the tensor, unless the row is the tensor's own memory.
 func storeRow(t flashkit.Tensor, b, h, r int, row []float32) {
 	if t.DType() != flashkit.Float32 {
 		narrow(t, b, h, r, row)

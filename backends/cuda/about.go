@@ -26,8 +26,8 @@ var abouts = [...]struct{ about, requires string }{
 	decodeSM80: {"CUDA: split-KV for few query rows, K and V read once; bound by memory bandwidth", onSM80},
 }
 
-// setAbout describes k, including its order of sums: the same for all tensor-core kernels, another
-// for decode.
+// setAbout sets k's description. k.Scores names the order in which scores are summed: all kernels
+// on tensor cores have the same order, decode_sm80 has another.
 func setAbout(k *flashkit.Kernel, id familyID) {
 	s := &families[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Limits of the driver's time. Open is called by name, so it may wait while the driver starts many
-// GPUs.
+// Limits of the driver's time. openLimit is long, because the driver of a machine with many GPUs
+// starts slowly.
 const (
 	openLimit  = time.Minute
 	closeLimit = 5 * time.Second
 )
 
-// ErrSilent is wrapped by errors of Open and its kin if the driver did not answer in time. A C call
-// cannot be canceled: its goroutine and thread stay behind. Until it returns, other calls of Open
-// and its kin return this error at once.
+// ErrSilent is wrapped by errors of Open, OpenContext, OpenDevice, Devices and Close if the driver
+// did not answer in time. A C call cannot be canceled, so its goroutine and thread remain in the
+// driver. Until the call returns, these functions return ErrSilent at once.
 var ErrSilent = errors.New("driver does not answer")
 
 // stuck counts the goroutines that were left behind in the driver.
@@ -29,8 +29,9 @@ const (
 	abandoned
 )
 
-// answer returns the results of f, which calls the driver. If the context ends or the limit passes
-// first, it returns an error, and a later result of f goes to drop.
+// answer calls f, which calls the driver, and returns f's results. If ctx ends or the limit passes
+// before f returns, answer returns an error. drop then gets f's result when f returns without an
+// error.
 func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error), drop func(T)) (x T, err error) {
 	if stuck.Load() > 0 {
 		return x, ErrSilent

@@ -2,8 +2,9 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// arguments are the heap memory of a call: the block that the driver copies, the checked call, and
-// its sequences. Plain instances use a part of the block.
+// arguments are the heap memory of a call: the checked call, its sequences, and the block of kernel
+// arguments that the driver copies. Plain instances read only the part of the block without
+// features.
 type arguments struct {
 	mapped
 	features
@@ -23,7 +24,7 @@ type arguments struct {
 	whole *flashkit.Problem // of which the call is a part, or nil
 }
 
-// wholeOf returns the whole of a call of p, or p.
+// wholeOf returns the whole problem if the call is a part of one, else p.
 func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	if a.whole != nil {
 		return a.whole

@@ -39,8 +39,9 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	return g
 }
 
-// headsInside reports whether traitGroups pays off: under a causal-like mask with several row
-// tiles, or with very many keys, whose turns at dQ take longest.
+// headsInside reports whether traitGroups makes a call faster. It does under a causal-like mask
+// with several row tiles. It also does with very many keys, because blocks then wait longest to add
+// to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
@@ -52,16 +53,16 @@ func causalLike(p *flashkit.Problem) bool {
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
-// splitsDV reports whether traitWide pays off.
+// splitsDV reports whether traitWide makes a call faster.
 func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
 	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= splitDVSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
-// reverses reports whether traitUp pays off: under a causal-like mask with many blocks, and few
-// rows, so that the L2 cache holds several heads. With more keys than rows, blocks before the
-// diagonal begin at the same row and wait after all, longest in short loops.
+// reverses reports whether traitUp makes a call faster. It does under a causal-like mask with many
+// blocks, and few rows, so that the L2 cache holds several heads. With more keys than rows, several
+// blocks begin at the same row and wait for each other. Short loops suffer most from these waits.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
@@ -94,8 +95,9 @@ func (g *backwardPlan) setParams(a *params) {
 // pairs reports whether device and driver support pairs of blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the row tile of the whole at which a part begins or, if negative, the key tile,
-// from the diagonals of the bands.
+// firstTile returns the row tile of the whole problem at which a part begins. If the part begins at
+// a later key tile instead, it returns minus that tile. The shift between the two bands tells the
+// position.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -104,23 +106,25 @@ func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	return int16(at / t.keys)
 }
 
-// groupWords returns the words of dK and of dV for that many parts of each group.
+// groupWords returns the words of the partial dK and dV if each group of query heads is cut into
+// that many parts.
 func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
-// Limits of the parts of groups: with larger sums, or more key tiles per multiprocessor, there are
-// enough blocks.
+// Limits for cutting groups into parts. If dK or dV has more words, or a multiprocessor more key
+// tiles, there are enough blocks without parts.
 const (
 	maxGroupWords = 1 << 26
 	maxTilesPerSM = 2
 )
 
-// cutBackward partitions a pass among blocks. It may cut a group's query heads into parts, each
-// like a KV head with fewer query heads. More blocks keep more multiprocessors busy, but their dK
-// and dV are stored, loaded and added. Or two blocks share the rows of a key tile, if all run at
-// once. If all rows see all keys, a head's blocks begin at different rows, and none waits.
+// cutBackward partitions a pass among blocks, by the predicted cycles. It may cut a group's query
+// heads into parts, each handled like a KV head with fewer query heads. More blocks keep more
+// multiprocessors busy, but the partial dK and dV are stored, loaded and added. Instead, two blocks
+// may share the rows of a key tile, if all blocks run at once. If all rows see all keys, the blocks
+// of a head begin at different rows, so that none waits to add to dQ.
 func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
 	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
@@ -173,18 +177,19 @@ const (
 	sumBlocks  = 4
 )
 
-// Limits of skewed starts. Above maxSkewed blocks per multiprocessor, the next heads fill the gaps
-// between turns, and a second sum of dQ costs more than the waits. Above one, only long turns
-// justify it; if heads share keys, only long loops.
+// Limits of skewed starts. Above maxSkewed blocks per multiprocessor, blocks of the next heads run
+// while others wait to add to dQ. A second sum of dQ then costs more than the waits. Above one
+// block, only heads with more than skewedKeys key tiles are skewed. If query heads share keys, only
+// loops of at least skewedRows row tiles are.
 const (
 	maxSkewed  = 2
 	skewedKeys = 8 // key tiles, for long turns
 	skewedRows = 8 // row tiles, for long loops
 )
 
-// skew returns where a head's blocks begin: the block of key tile j at row tile j<<(skew-1) or, if
-// skew is negative, j>>-skew. If skew is 0, all begin at the last row tile, as they must if some
-// row does not see all keys.
+// skew returns the row tile at which each block of a head begins, in coded form. The block of key
+// tile j begins at row tile j<<(skew-1) or, if skew is negative, at j>>-skew. If skew is 0, all
+// blocks begin at the last row tile. It is 0 if some row does not see all keys.
 func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
@@ -293,8 +298,8 @@ func (l *launch) backwardF32() error {
 	})
 }
 
-// slotBlocks returns the blocks of bwd_sm90's kernels for packed sequences: as few as their tiles,
-// if most sequences are much shorter than the longest.
+// slotBlocks returns the block counts of bwd_sm90's three kernels for packed sequences. If most
+// sequences are much shorter than the longest, only tiles that the sequences may need get blocks.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -329,7 +334,9 @@ func (l *launch) placeDelta() error {
 	return nil
 }
 
-// keepApart lets bwd_sm90 write DBias, if that is not a sum, and zeroes hidden elements.
+// keepApart lets bwd_sm90 write DBias directly, if no element of DBias sums several batches, heads
+// or rows. It zeroes DBias first if the band or the sequence lengths hide elements, which the
+// kernel does not write.
 func (l *launch) keepApart() error {
 	p, x := &l.p, l.x
 	v, n := &x.dbias, x.dbiasShape

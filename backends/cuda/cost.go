@@ -27,8 +27,8 @@ func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
-// A surcharge is the cost of features: factors of a step and of the time for bytes, and cycles of a
-// block.
+// A surcharge is the cost of features: a factor of a step's time, a factor of the time for memory
+// traffic, and further cycles per block.
 type surcharge struct {
 	step, bytes, begin float64
 	cut                cut // of decode_sm80, if taken from another problem
@@ -40,7 +40,8 @@ type cut struct {
 	cluster bool
 }
 
-// deviceCost predicts the time of a call on device tensors, with unaligned rows if loose.
+// deviceCost predicts the time of a call on device tensors. loose means that rows do not begin at
+// multiples of 16 bytes.
 func (s *family) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
 	return s.costWith(dev, p, loose, surcharge{step: 1, bytes: 1})
 }
@@ -160,8 +161,8 @@ func (s *family) costsOf(t flashkit.DType) *costs {
 	return s.costs
 }
 
-// bytes returns the bytes that a pass moves: each tensor once, and the workspace, without unseen
-// keys and queries that see no key.
+// bytes returns the bytes that a pass moves: each tensor once, and the workspace. Keys that no
+// query sees, and queries that see no key, are left out.
 func (s *family) bytes(p flashkit.Problem) float64 {
 	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blindRows(&p))
 	if p.QLen > 0 {

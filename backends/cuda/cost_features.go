@@ -115,9 +115,10 @@ func (s *family) ownRows(c *flashkit.Call) int {
 	return min(rows, s.shape(&c.Problem).rows)
 }
 
-// sequencesCost predicts the time of a call with a surcharge. Shorter sequences take the time of
-// equal ones with the same query-key pairs in all, but no less than the longest. Blocks launched
-// for the maximum length that find no work are added.
+// sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
+// the same as equal ones with the same total of query-key pairs, but at least the time of the
+// longest alone. Blocks that the launch adds for the maximum length, and that find no work, cost
+// extra.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
@@ -151,7 +152,7 @@ func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	return x
 }
 
-// typical returns equal sequences with the query-key pairs that the load of Traits implies.
+// typical returns a problem of equal sequences with as few query-key pairs as Traits.Load implies.
 func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	part := math.Exp2(-float64(load) / 4)
 	if p.QLen > 1 {

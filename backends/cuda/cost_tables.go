@@ -5,47 +5,47 @@ import "github.com/flashkit-go/flashkit"
 // costs are the fitted costs of a family.
 type costs struct {
 	launch    float64 // microseconds of a call's launches
-	first     float64 // microseconds added by features, for larger arguments and code;
-	lists     float64 // by sequences of different lengths;
-	carries   float64 // by a continued O;
-	sinks     float64 // by sinks in a backward pass;
-	several   float64 // by the instance for all features, if single ones have their own
-	extra     float64 // microseconds of one more kernel, to zero a counter or merge parts;
-	cluster   float64 // or of a merge within a cluster;
-	part      float64 // and nanoseconds per row of a part
+	first     float64 // microseconds that features add, for larger arguments and code
+	lists     float64 // microseconds that sequences of different lengths add
+	carries   float64 // microseconds that a continued O adds
+	sinks     float64 // microseconds that sinks add in a backward pass
+	several   float64 // microseconds that the instance for all features adds, if single features have their own instances
+	extra     float64 // microseconds of one more kernel, which zeroes a counter or merges parts
+	cluster   float64 // microseconds of a merge within a cluster
+	part      float64 // nanoseconds of a merge per row of a part
 	bandwidth float64 // fraction of the peak memory bandwidth
 	exposed   float64 // unhidden fraction of the shorter of steps and bytes
-	deep      float64 // if not 0, how much of it a step hides
+	deep      float64 // if not 0: a block hides more of the shorter time the more steps it has, at this rate
 	loose     float64 // cycles of a warp to copy an element of an unaligned row;
-	queries   float64 // decode_sm80: fraction of it for query rows;
-	unused    float64 // for an element of padding
-	tail      float64 // blocks by which the last ends late, under a mask
+	queries   float64 // decode_sm80: fraction of loose for query rows
+	unused    float64 // fraction of loose for an element of padding
+	tail      float64 // blocks per slot by which the last block ends late, under a mask
 	hidden    float64 // fraction of begin that earlier blocks hide
-	edge      float64 // further steps for one that the band or the last key cuts
+	edge      float64 // further steps for each step that the band or the last key cuts
 	empty     float64 // cycles of a block that sees nothing
 
 	few     float64 // forward: relative time of a step if only some warps have rows;
-	lone    float64 // fwd_sm90: with one of three warpgroups,
-	duo     float64 // or with two
+	lone    float64 // fwd_sm90: relative time of a step if one of three warpgroups has rows
+	duo     float64 // fwd_sm90: relative time of a step if two of three warpgroups have rows
 	row     float64 // decode_sm80: cycles of a block per query row;
 	half    float64 // if not 0, relative time of a step if warps have at most half their rows
 	width   float64 // fraction of a step that padding saves
 	odd     float64 // fraction by which unaligned rows raise the share of biases and masks
 	hop     float64 // backward: cycles until a head's next block may add to dQ;
-	column  float64 // further cycles per column of dQ
+	column  float64 // backward: cycles added to hop per column of dQ
 	again   float64 // fraction of the first blocks' waits in each further wave
 	lag     float64 // bwd_sm90: fraction of the first waits under a mask
 	spread  float64 // fraction of a step per doubling of bytes beyond nearBytes, under a mask
-	later   float64 // cycles added to hop if the block has another step, which is first
-	told    float64 // bwd_sm90: the same for one tile of rows, where a separate lane ends turns
+	later   float64 // backward: cycles added to hop if a block has several steps
+	told    float64 // bwd_sm90: cycles added to hop if heads have one row tile
 	overlap float64 // fraction of blocks that run at the same time as blocks of earlier heads
-	meet    float64 // bwd_sm90: cycles until a pair has begun, and summed dK and dV;
-	sum     float64 // until 8 columns of a group's part are loaded;
-	ends    float64 // of the first and last kernels, for 64 query rows of a head
+	meet    float64 // bwd_sm90: cycles in which a pair of blocks begins, and sums dK and dV
+	sum     float64 // bwd_sm90: cycles to load 8 columns of a group's part
+	ends    float64 // backward: cycles of the first and last kernels, for 64 query rows of a head
 	plus    float64 // cycles of a block with features;
-	carry   float64 // and per element of a continued O
+	carry   float64 // cycles of a block per element of a continued O
 	narrow  float64 // tensor maps: fraction by which rows of 16 bytes lengthen a step;
-	sector  float64 // any kernel: for rows that are not multiples of 32 bytes
+	sector  float64 // fraction by which rows that are not multiples of 32 bytes lengthen a step
 	boxes   float64 // fwd_sm90: cost of pages of 8 keys, relative to large pages
 	blind   float64 // backward: further steps per step of blocks whose rows see no key
 

@@ -56,8 +56,8 @@ var errClosed = errors.New("the backend is closed")
 // backend closed.
 func (b *Backend) Within(f func() error) error { return b.do(f) }
 
-// do is within, unless the device is lost or the backend closed. A sticky error of f loses the
-// device: every later call returns an error.
+// do runs f like within, but returns an error at once if the device is lost or the backend closed.
+// If f returns a sticky error, the device is lost, and every later call returns an error.
 func (b *Backend) do(f func() error) error {
 	if b.closed.Load() {
 		return errClosed

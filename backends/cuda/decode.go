@@ -18,8 +18,9 @@ const (
 	gpcStep    = 2 // multiprocessors by which GPCs differ
 )
 
-// fitsClusters reports whether that many clusters, one block per multiprocessor, surely run at the
-// same time. Multiprocessors come in pairs; a cluster with an odd number of blocks leaves one idle.
+// fitsClusters reports whether that many clusters certainly run at the same time, with one block
+// per multiprocessor. Multiprocessors come in pairs, so a cluster with an odd number of blocks
+// leaves one idle.
 func fitsClusters(clusters, blocks, sms int) bool {
 	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
@@ -27,9 +28,9 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into the number of parts with the least work for the busiest
-// multiprocessor. A part costs the pieces of keys that each of its warps loads, and one more. The
-// last block of a tile merges the parts, unless another launch is cheaper.
+// planDecode chooses the number of parts of the keys that gives the busiest multiprocessor the
+// least work. A part costs the number of key pieces that each of its warps loads, plus one. If the
+// merge is small, the last block of a tile merges the parts; otherwise another launch does.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1

@@ -10,11 +10,12 @@ import (
 // them when they run. A CUDA graph with a call, such as a step of a growing KV cache, is therefore
 // captured once, and replayed while the arrays change.
 //
-// Args.Seqs of the call defines which arrays there are, their lengths, and the maximum of their
-// values; its own values are checked but not used. Each of its arrays must be here too. KVLens and
-// Pages may be here alone, if PagesPerSeq is the length of a row of Pages. The arrays on the device
-// are not checked. Starts that decrease or exceed the tensors, and pages outside the pool, access
-// memory outside the call. Lengths are clamped to 0 and QLen or KVLen.
+// Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs
+// are checked, but kernels read only the arrays on the device. Each array of Args.Seqs must have
+// its Buffer here. KVLens and Pages may be missing in Args.Seqs if its PagesPerSeq is the length of
+// a row of Pages. The numbers on the device are not checked. Starts that decrease or exceed the
+// tensors, and pages outside the pool, access memory outside the call. Kernels clamp query lengths
+// to between 0 and QLen, and key lengths to between 0 and KVLen.
 type DeviceSequences struct {
 	QLens    *Buffer // rows of each query sequence, if padded; nil without such an array
 	QStarts  *Buffer // first row of each packed query sequence, and the end

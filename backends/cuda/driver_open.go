@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// openDriver loads the driver's library and looks up its functions. A name includes the version of
-// the call: no header maps it.
+// openDriver loads the driver's library and looks up its functions. Their names include the version
+// of the call, such as _v2, which cuda.h adds for C programs.
 func openDriver() (*Driver, error) {
 	if err := brokenLibrary(); err != nil {
 		return nil, fmt.Errorf("driver library: %w", err)

@@ -22,10 +22,11 @@ const (
 // partsCycles returns the cycles of merging parts, at `each` bytes per cycle.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
-// planHopper partitions a call's query rows and keys. If there are no more tiles of few warpgroups
-// than multiprocessors, each takes one. If there are fewer still, it also splits the keys, unless
-// the merge costs more. Under a mask, tiles differ in length. With at most two per multiprocessor,
-// each takes a long and a short one; with more, a counter deals them out.
+// planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
+// warpgroups, if each multiprocessor then gets at most one tile. With even fewer rows it also
+// splits the keys, unless the merge costs more. Under a mask, tiles take different times. With at
+// most two tiles per multiprocessor, each multiprocessor gets a long and a short one. With more, a
+// counter on the device hands out tiles.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -87,8 +88,9 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	return h
 }
 
-// pairSteps returns the maximum steps of a multiprocessor. Each takes a tile in the kernel's order,
-// longest first; multiprocessors with short tiles then take the rest.
+// pairSteps returns the maximum number of steps of a multiprocessor that gets up to two tiles. The
+// first tiles are the longest, in the kernel's order. The multiprocessors with the shortest of
+// these take the second tiles first.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -185,8 +187,8 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	return ceilDiv(last, keys) - first/keys
 }
 
-// warpgroupTurns returns 1 if warpgroups take turns, else 0. Dealt tiles of more than two
-// warpgroups are faster without turns.
+// warpgroupTurns returns 1 if the warpgroups of a block take turns at the tensor cores, else 0.
+// Tiles of more than two warpgroups are faster without turns if a counter hands them out (dealt).
 func warpgroupTurns(dealt bool, rows int) int8 {
 	if dealt && rows > splitGroups*groupRows {
 		return 0

@@ -94,8 +94,9 @@ func (c *hostCall) featureChunk() int {
 	return batchesOf(c.call, summed, in+out, c.b.staging.whole)
 }
 
-// batchesOf returns the batch entries of a chunk of limit bytes, in a call with features. It
-// returns all if sequences differ, or if a result is a sum over the batch.
+// batchesOf returns the number of batch entries in a chunk of at most limit bytes, for a call with
+// features. It returns all entries if sequences differ in length, if the call drops weights, or if
+// a result is a sum over the batch.
 func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
 	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout depends on the batch index
 		return max(1, c.Batch)

@@ -60,7 +60,8 @@ func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	return x
 }
 
-// findPages lists the pages of the sequences, and makes the page table of their copies.
+// findPages lists the pages that the sequences use. It makes the page table for the copies of these
+// pages.
 func (x *chunk) findPages() {
 	seqs := x.call.Args.Seqs
 	if x.p.Page == 0 || x.p.Batch == 0 {
@@ -129,8 +130,9 @@ func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	storeFence()
 }
 
-// move copies row by row, or head by head if rows are dense on both sides. Packing bypasses the
-// caches if possible: the device copies cached lines more slowly.
+// move copies a tensor row by row, or head by head if rows are dense on both sides. If addresses
+// and sizes permit, packing bypasses the caches, because the device copies cached lines more
+// slowly.
 func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	size := s.t.DType().Size()
 	rows, n, step := s.shape[2], s.shape[3]*size, s.row

@@ -40,7 +40,8 @@ func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Dur
 	return c.total(staged, bus, device, c.exposed)
 }
 
-// total returns the time of a call whose buffers, bus and device overlap, with an exposed fraction.
+// total returns the time of a call whose buffers, bus and device overlap. exposed is the fraction
+// of the shorter times that is not hidden.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))

@@ -131,7 +131,7 @@ func (k kernelKey) name() string {
 	return name
 }
 
-// loadFrom returns a kernel of a file, which it loads if *m is 0.
+// loadFrom returns a kernel of a source file. If *m is 0, it first loads the file's image into *m.
 func (x *images) loadFrom(d *Driver, m *Module, file, name string) (*function, error) {
 	if *m == 0 {
 		image, err := readImage(imageFiles, file, x.arch)

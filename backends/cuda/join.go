@@ -20,8 +20,8 @@ type joinArgs struct {
 	_                       [4]byte
 }
 
-// joinThreads is the number of threads of a block of kernels/join.cu, joinColumns the columns of a
-// piece.
+// joinThreads is the number of threads of a block of kernels/join.cu. joinColumns is the number of
+// columns that a thread loads at once.
 const (
 	joinThreads = 256
 	joinColumns = 8

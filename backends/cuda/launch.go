@@ -54,7 +54,7 @@ func (l *launch) mapTensors(tiles [4]int) error {
 	return l.b.mapTensors(l.x, l.family.pass, l.p.DType, shapes, tiles)
 }
 
-// sumsAlone launches the sums of features, for a call without a main kernel.
+// sumsAlone launches only the sums of features, for a call that needs no main kernel.
 func (l *launch) sumsAlone() error {
 	if !l.x.hasFeatures {
 		return nil
@@ -86,8 +86,8 @@ func (l *launch) forward() error {
 	return l.within(new(workspace), func() error { return l.run(f, blocks, l.family.hopper) })
 }
 
-// The float32 kernels divide the columns of wide heads among blocks. That many of O and dQ, or of
-// dK and dV, fit a block's registers.
+// The float32 kernels divide the columns of wide heads among blocks. The registers of a block hold
+// f32Columns columns of O or dQ, or f32KeyColumns columns of both dK and dV.
 const (
 	f32Columns    = 256
 	f32KeyColumns = 128
@@ -101,7 +101,8 @@ func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	return ceilDiv(columns, each)
 }
 
-// carriedWords returns the workspace words of the LSE that a call continues.
+// carriedWords returns the words of workspace for the LSE of the earlier keys, if the call
+// continues a result.
 func carriedWords(p *flashkit.Problem) int {
 	if p.Carry {
 		return p.Batch * p.Heads * p.QLen
@@ -223,7 +224,8 @@ func (l *launch) within(w *workspace, main func() error) error {
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
 }
 
-// around adds the copies and sums of features to main.
+// around runs main after the copy of the sequence arrays and of the carried LSE, and before the
+// sums of DBias and DSink.
 func (l *launch) around(w *workspace, main func() error) error {
 	if w.seqInts > 0 {
 		if err := l.x.copySeqs(l.b, l.x.seqAt, l.s); err != nil {

@@ -36,7 +36,7 @@ const granule = 256
 // ceilDiv returns n/size, rounded up.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// reach bounds a band's limits and the lengths; it is beyond every key.
+// reach bounds the sequence lengths and the limits of a band. Every key's index is below it.
 const reach = 1 << 30
 
 // setProblem fills in the problem and clears all other fields.

@@ -45,7 +45,7 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	})
 }
 
-// copyRows copies by a kernel, which changes only bits of NaN.
+// copyRows copies by a kernel, which keeps all bits except bits of NaN.
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
 // maxRuns bounds the copies of one tensor.
@@ -93,8 +93,8 @@ func (r *runs) count() int {
 	return all
 }
 
-// rows removes the innermost dimension if one copy can move all of it, and returns its runs and
-// their distances in bytes.
+// rows removes the innermost dimension from r if one copy can move all of its runs. It returns the
+// number of these runs, and the distances between them in dst and src, in bytes.
 func (r *runs) rows() (n, dst, src int) {
 	const mostPitch = math.MaxInt32 // limit of the driver
 	if len(r.n) == 0 || min(r.dst[0], r.src[0]) < r.bytes || max(r.dst[0], r.src[0]) > mostPitch {

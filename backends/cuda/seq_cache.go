@@ -127,8 +127,9 @@ func (x *arguments) setSeqPointers(at Pointer) {
 	f.pageWidth = int32(x.seqLens[4] / max(1, int(x.batch)))
 }
 
-// copySeqs copies the arrays to the device in stream order. Host memory that is not pinned has been
-// read when the driver's call returns, except in a graph: its copy reads the memory at each replay.
+// copySeqs copies the arrays to the device in stream order. The driver's call has read the pageable
+// host memory when it returns. A graph is different: each replay reads the host memory again, so a
+// captured copy reads memory that the backend keeps.
 func (x *arguments) copySeqs(b *Backend, to Pointer, s StreamHandle) error {
 	x.setSeqPointers(to)
 	x.joinSeqs()

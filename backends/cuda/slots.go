@@ -13,9 +13,9 @@ const (
 // one sequence. With fewer heads they would wait for each other.
 const slotHeads = 8
 
-// slots bounds the tiles of packed sequences of up to `most` rows or keys. Unless always, it
-// returns 0 if that saves less than a fifth of the blocks. The kernels find a slot's sequence by
-// the starts.
+// slots returns an upper bound of the tiles of packed sequences with up to `most` rows or keys
+// each. It returns 0 if that saves less than a fifth of the blocks, unless always is set. Kernels
+// search the starts for the sequence of a slot.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {

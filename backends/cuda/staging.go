@@ -15,7 +15,7 @@ type stagingBuffer struct {
 	bytes  int
 }
 
-// grow ensures the stream, and that many bytes.
+// grow creates the stream if there is none, and enlarges the memory to at least that many bytes.
 func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
 	if l.stream == 0 {
 		if l.stream, err = d.StreamCreate(); err != nil {
@@ -85,7 +85,7 @@ func newStaging() staging {
 	return l
 }
 
-// most returns the buffers of that size for a call.
+// most returns the maximum number of staging buffers for a call, if each has that many bytes.
 func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
 
 func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {

@@ -80,16 +80,17 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mappedViews are the indices of the mapped views, by pass.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-// mappedKeys divides every page that tensor maps support: a box of fewer rows would not begin where
-// the swizzle of its chunks does.
+// mappedKeys divides the number of keys of every page that tensor maps support. A box of fewer rows
+// would not begin at a multiple of the swizzle pattern's 8 rows.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
 
-// cutRows cuts the rows of each head for multiprocessors that take tiles in turn: first tall tiles
-// of all warpgroups, then low ones. Without low tiles, most multiprocessors would wait for the few
-// with one tile more. taken is the time of the last one, in tall tiles.
+// cutRows cuts the rows of each head into tall tiles, which use all warpgroups, and then low tiles.
+// Multiprocessors take the tiles in turn. Without low tiles, most multiprocessors would idle while
+// a few process one more tall tile. taken is the time of the last multiprocessor, in units of a
+// tall tile's time.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // maximum tall tiles at the end of a head that are cut instead
 	time := groupTime
@@ -116,8 +117,8 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	return best, float64(least) / float64(time(groups))
 }
 
-// groupTime is the relative time of a tile with rows in that many warpgroups. The others leave part
-// of their time to these.
+// groupTime is the relative time of a tile with rows in that many warpgroups. With fewer
+// warpgroups, each runs faster, so the time falls less than the rows do.
 func groupTime(groups int) int { return 5*groups + 6 }
 
 // groupShare is groupTime relative to a whole tile.

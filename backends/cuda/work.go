@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A load is the work of the blocks that own the tiles of a head.
+// A load is the work of the blocks that process one head. Each block owns a tile of it.
 type load struct {
 	blocks, empty float64             // with and without work
 	steps, most   float64             // of a block with work: mean and maximum
@@ -91,8 +91,8 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	}
 }
 
-// pigeonhole returns a lower bound of the time: of more than k waves of blocks of some length or
-// longer, one slot runs k+1.
+// pigeonhole returns a lower bound of the time. If blocks of at least some length fill more than k
+// waves, some slot runs k+1 of them.
 func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.sampled] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
@@ -107,9 +107,9 @@ const (
 	fewKeysShare = .4
 )
 
-// shorten subtracts the time that fwd_sm90_short saves with few keys in the last tile. It returns
-// the end of the last head's longest block, which begins with one wave left: blocks run head by
-// head, the longest first.
+// shorten subtracts the time that fwd_sm90_short saves if the last tile has few keys. It returns
+// the time at which the longest block of the last head ends. Blocks run head by head, the longest
+// first, so this block begins when one wave is left.
 func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	if left := p.KVLen % t.keys; left > 0 && left <= fewKeys && !banded(*p) {
 		l.steps, l.most = l.steps-1+fewKeysShare, l.most-1+fewKeysShare
@@ -217,8 +217,8 @@ const maxWaves = 4
 // Under a mask, steps get slower if Q, dO and dQ of the concurrent heads exceed nearBytes.
 const nearBytes = 64 << 20
 
-// backwardCycles returns the cycles of a backward pass. Short loops are bound by dQ, to whose rows
-// the blocks of a head add one after the other.
+// backwardCycles returns the cycles of a backward pass. If blocks have few steps, dQ limits the
+// speed, because the blocks of a head add to the same rows of dQ one after the other.
 func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut backwardCut) float64 {
 	l, heads := s.load(c, t, p, false), p.Batch*p.KVHeads
 	if p.DType == flashkit.Float32 { // blocks that own query rows compute dQ only

@@ -149,7 +149,8 @@ const (
 	unset       = math.MinInt32
 )
 
-// cells hold communicators, which the library may write long after Init.
+// cells hold communicators, so that their memory stays: the library may write there long after Init
+// returns.
 var (
 	cells   []*Comm
 	cellsMu sync.Mutex
@@ -163,8 +164,8 @@ func cell() *Comm {
 	return c
 }
 
-// configOf returns the common configuration of communicators. Split ones share the first one's
-// resources.
+// configOf returns the common configuration of communicators. Communicators made by Split share the
+// resources of their parent.
 func configOf(channels int) *config {
 	return &config{
 		size: uint64(unsafe.Sizeof(config{})), magic: configMagic, version: minVersion,

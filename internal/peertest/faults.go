@@ -106,7 +106,8 @@ func Faults(t *testing.T, tr Transport, ranks int) {
 	t.Run("is slow", func(t *testing.T) { slow(t, tr, few) })
 }
 
-// neverComes makes a rank leave before its first pass.
+// neverComes makes rank 1 wait until ctx ends, without a pass. The other ranks must return errors
+// within two seconds.
 func neverComes(t *testing.T, tr Transport, ranks int) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -151,7 +152,8 @@ func ends(t *testing.T, tr Transport, ranks int) {
 	}
 }
 
-// goodPasses computes n passes without a fault, so that later passes follow earlier messages.
+// goodPasses computes n passes without a fault. The pass after them then uses connections that
+// exist.
 func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 	for range n {
 		if err := forward(ctx, r, r, small, ring.Options{}); err != nil {
@@ -161,8 +163,9 @@ func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 	return nil
 }
 
-// fails makes a rank fail in a step of a pass. The others wait for that in the same step. Among
-// four ranks they still need a message; a rank with all its messages would succeed.
+// fails makes rank 1 of four fail in a step of a pass. The other ranks wait in the same step until
+// it has failed. Each still needs a message then, and must return rank 1's error. In a smaller
+// group a rank might have all its messages, and succeed.
 func fails(t *testing.T, tr Transport, step, pass int) {
 	begin, failed := time.Now(), make(chan struct{})
 	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
@@ -183,8 +186,8 @@ func fails(t *testing.T, tr Transport, step, pass int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// sendsNothing makes a rank fail once the others wait for its messages: on the GPU, in all passes
-// but the first.
+// sendsNothing makes rank 1 fail while the other ranks wait for its messages. In the first pass
+// they wait on the host, in later passes on the GPU.
 func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	var failed time.Time
 	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
@@ -225,7 +228,7 @@ func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 	require.Less(t, time.Since(begin), 4*time.Second)
 }
 
-// slow delays a rank: the others wait and report it.
+// slow delays rank 1. The other ranks must wait without an error, and report the time in Progress.
 func slow(t *testing.T, tr Transport, ranks int) {
 	var mu sync.Mutex
 	waited := time.Duration(0)

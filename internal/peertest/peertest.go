@@ -73,7 +73,8 @@ func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 	}}
 }
 
-// Launched is NCCL for ranks without another group. The environment must have NCCL_COMM_ID.
+// Launched is package nccl's transport for ranks that have no other group to exchange IDs. The
+// environment must have NCCL_COMM_ID.
 func Launched(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
 		return openRanks(list, func(i int, gpu *cuda.Backend) (*peer.Rank, error) {
@@ -145,7 +146,8 @@ func (o singleGPU) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pa
 	return errors.Join(k.Compute(ctx, p, x.Args), x.Download(p, pass, args))
 }
 
-// Ordered checks that a float32 forward pass in order on size ranks has one GPU's bits.
+// Ordered checks that a float32 forward pass with Options.Ordered gives the same bits on size ranks
+// as on one GPU.
 func Ordered(t *testing.T, tr Transport, size int, name string) {
 	p, err := flashkit.ParseProblem(name)
 	require.NoError(t, err)

@@ -53,8 +53,8 @@ type member struct {
 	connecting     int // first messages that the other rank has not started
 	posts          []*post
 	leaving        bool
-	split          bool // a second communicator of the rank,
-	splits         int  // and the number of these
+	split          bool // made by Split
+	splits         int  // the number of communicators that Split made of this one
 }
 
 // A post is one half of a message.

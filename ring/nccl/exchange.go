@@ -177,7 +177,7 @@ func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark
 	return then(r.mark) // while the GPU works, so that its clock measures the wait
 }
 
-// end is Wait with a function for the marks.
+// end is Wait, except that it passes the marks to a function.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	x := g.current
 	if g.current = nil; x == nil {

@@ -76,7 +76,7 @@ func (g *group) failAbort(err error) error {
 	return errors.Join(g.reason(), g.abort())
 }
 
-// abort aborts the communicators, and with them the GPU's waits.
+// abort aborts the communicators. The GPU's waits for other ranks then end.
 func (g *group) abort() (err error) {
 	for _, c := range g.takeComms() {
 		err = errors.Join(err, g.gpu.Within(func() error { return g.lib.Abort(c) }))

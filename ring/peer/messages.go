@@ -58,8 +58,8 @@ func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Ma
 	return mark, nil
 }
 
-// Travel enqueues messages in the rank's copy stream after the given marks, and marks their end. A
-// mark is a *cuda.Event.
+// Travel enqueues messages in the rank's copy stream after the given marks. It returns a mark at
+// their end. Each mark is a *cuda.Event.
 func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (ring.Mark, error) {
 	for _, mark := range after {
 		e, ok := mark.(*cuda.Event)

@@ -296,7 +296,7 @@ func (r *Rank) Put(dst flashkit.Tensor, src []float32) error {
 	return cuda.Upload(r.compute, m, from, src)
 }
 
-// rowOf returns a row's buffer and its offset in bytes.
+// rowOf returns the buffer of a row and the row's offset there in bytes.
 func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
 	m, ok := t.Owner().(*cuda.Buffer)
 	if !ok || t.DType() != flashkit.Float32 || t.Shape() != [4]int{1, 1, 1, n} {
