@@ -1,11 +1,12 @@
-// A QEMU plugin that counts executed instructions, in total and by symbol. It declares the plugin
-// API that it uses, version 1 (QEMU 4.2 to 8.2), and needs no QEMU header.
+// A QEMU plugin that counts executed instructions, in total and by symbol. It declares the
+// functions of the plugin API that it uses, version 1 (QEMU 4.2 to 8.2), and needs no QEMU header.
 //
 //	cc -O2 -shared -fPIC -o count.so count.c
 //	qemu-aarch64 -plugin ./count.so,only=SUBSTRING -d plugin PROGRAM
 //
-// The table lists symbols that contain SUBSTRING, by instructions. Counts are exact for a single
-// thread; threads that run the same code lose some.
+// The table lists the symbols that contain SUBSTRING, those with the most instructions first.
+// Counts are exact for a single thread. If several threads run the same code, some instructions are
+// not counted.
 
 #include <pthread.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
 //
 //	ggml N M D HEADS f16|f32 none|causal flash|naive TIMES
 //
-// Naive is llama.cpp's computation without flash attention: two products and a softmax, with V
-// transposed.
+// naive is llama.cpp's computation without flash attention: a product, a softmax and another
+// product, with V transposed.
 
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static float next(void) {
 	return (float)(state >> 8) / 8388608.0f - 1;
 }
 
-// fill sets a tensor to random numbers and returns a copy, rounded like the tensor,
+// fill sets a tensor to random numbers. It returns a float32 copy of the tensor's rounded numbers,
 // [heads][rows][D].
 static float *fill(struct ggml_tensor *t, int rows, int d, int heads, int transposed) {
 	float *copy = malloc(sizeof(float) * rows * d * heads);
@@ -41,8 +41,8 @@ static float *fill(struct ggml_tensor *t, int rows, int d, int heads, int transp
 
 static int keys_of(int i, int n, int m, int causal) { return causal ? i + m - n + 1 : m; }
 
-// difference returns the largest difference from plain C over every 37th row. O is
-// [rows][heads][D], or [heads][rows][D] for naive.
+// difference returns the largest difference between O and a computation in plain C, over every 37th
+// row. O is [rows][heads][D], or [heads][rows][D] for naive.
 static double difference(const float *o, const float *q, const float *k, const float *v, int n, int m, int d, int heads, int causal, int naive) {
 	double worst = 0, *p = malloc(sizeof(double) * m);
 	for (int h = 0; h < heads; h++)
