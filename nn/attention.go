@@ -29,9 +29,9 @@ func NewMultiHeadAttention(heads int) *MultiHeadAttention {
 }
 
 // Forward returns the attention of q over k and v, [rows of q, Heads * features of a head of v]. q
-// is [rows, Heads * dim], k [keys, KVHeads * dim] and v [keys, KVHeads * features]. One tensor may
-// be passed as all three. k and v have the same Rows. q, k and v have the same Batch. The sequences
-// of k may be longer or shorter than the sequences of q.
+// is [rows, Heads * dim], k [keys, KVHeads * dim] and v [keys, KVHeads * features]. If the shapes
+// agree, one tensor may be passed as several of them. k and v have the same Rows. q, k and v have
+// the same Batch. The sequences of k may be longer or shorter than the sequences of q.
 func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
 	y, _ := m.forward(s, q, k, v)
 	return y

@@ -48,10 +48,11 @@ type Batch struct {
 	Types  []int32 // [rows], from 0 to Types - 1; nil is 0 for all
 }
 
-// A Step runs batches and keeps the memory for the next batch. It runs a batch in groups, which
-// pass through all layers one after the other. A group is sequences of together at most 256 tokens,
-// or one longer sequence. The memory is about 3 Hidden + max(4 Hidden, Intermediate) floats per
-// token of a group, for each worker. One goroutine at a time may use a Step.
+// A Step runs batches and keeps the memory for the next batch. It divides a batch into groups. A
+// group is sequences with at most 256 tokens in total, or one longer sequence. All tokens of a
+// group pass through the layers together. The memory is about 3 Hidden + max(4 Hidden,
+// Intermediate) floats per token of a group, for each worker. One goroutine at a time may use a
+// Step.
 type Step struct {
 	// Workers is the most goroutines of a call, including the caller's; 0 means GOMAXPROCS. Results
 	// do not depend on Workers.
