@@ -21,7 +21,7 @@ type frame struct {
 	device  *device // device of the tensors, nil if they are on the host
 
 	lists  cuda.DeviceSequences // device memory of the sequence arrays, kept for the next call, which often has the same arrays
-	listed bool                 // whether this call uses lists
+	listed bool                 // whether the sequence arrays of this call are in lists
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}

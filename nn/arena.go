@@ -5,7 +5,7 @@ package nn
 type arena struct {
 	blocks [][]float32
 	at     position
-	most   int // peak floats in use since the last reset
+	most   int // largest number of floats in use since the last reset
 }
 
 // A position is a place in an arena. Memory before it is allocated, memory after it is free.
@@ -16,7 +16,7 @@ const (
 	smallest = 1 << 16 // floats of the smallest block
 )
 
-// take returns n uninitialized floats.
+// take allocates n floats and returns them uninitialized.
 func (a *arena) take(n int) []float32 {
 	size := (n + lane - 1) / lane * lane
 	for ; a.at.block < len(a.blocks); a.at = (position{a.at.block + 1, 0}) {

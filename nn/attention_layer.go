@@ -11,7 +11,7 @@ type AttentionConfig struct {
 	KVHeads     int     // heads of k and v, a divisor of Heads; 0: Heads
 	DimHead     int     // features of a head
 	Dropout     float32 // probability of dropping an attention weight in training, in [0, 1)
-	Causal      bool    // a row sees keys up to its own position
+	Causal      bool    // a query sees keys up to its own position
 	Rotary      *Rotary // rotates q and k by position; nil for none
 }
 
@@ -37,7 +37,7 @@ func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	k, v, out, g := or(c.KFeatures, c.QFeatures), or(c.VFeatures, c.QFeatures), or(c.OutFeatures, c.QFeatures), or(c.KVHeads, c.Heads)
 	if c.Heads < 1 || c.DimHead < 1 || g < 1 || c.Heads%g != 0 {
 		i.Fail(problem("AttentionConfig.Heads", c.Heads, "must be at least 1 and a multiple of KVHeads = %d, and DimHead = %d at least 1", g, c.DimHead))
-		c.Heads, g, c.DimHead = 1, 1, 0 // its projections refuse to run
+		c.Heads, g, c.DimHead = 1, 1, 0 // zero features make the projections invalid, so that they fail instead of running
 	}
 	if d := (&Dropout{c.Dropout}); d.check() != nil {
 		i.Fail(d.check())

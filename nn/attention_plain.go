@@ -44,7 +44,7 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 	}
 }
 
-// plainBackward computes DQ, DK and DV of s.args from plainForward's weights.
+// plainBackward computes DQ, DK and DV of s.args. weights are plainForward's attention weights.
 func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 	a := &s.args
 	lse := s.take(a.Q.Shape()[0] * p.Heads * a.Q.Shape()[2]) // s.call.Set requires an LSE, but nothing reads it

@@ -8,7 +8,7 @@
 // records for Backward, and the scratch memory. A Step's later passes reuse that memory and do not
 // allocate. Any number of goroutines can run Forward of the same layers, each with its own Step.
 //
-//	e := nn.NewEngine(d) // of a dispatch.Dispatcher
+//	e := nn.NewEngine(d) // d is a dispatch.Dispatcher
 //	s := e.NewStep()
 //	s.BeginTraining(ctx, seed, number)
 //	loss := cross.Forward(s, model.Forward(s, tokens), targets)

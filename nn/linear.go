@@ -16,8 +16,8 @@ type Linear struct {
 	Precision  Precision  // of Forward's factors; gradients are computed in float32, with unrounded weights
 
 	in, out    int
-	transposed packing // W^T, for Forward
-	plain      packing // W, for Backward
+	transposed packing // packed W^T, for Forward
+	plain      packing // packed W, for Backward
 }
 
 // NewLinear returns a layer from in to out features. Its parameter is "weight", and "bias" if bias

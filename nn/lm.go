@@ -9,7 +9,7 @@ type LanguageModelConfig struct {
 // A LanguageModel predicts the next token. It is an embedding, a Transformer, and a linear layer
 // that computes a logit for each token of the vocabulary.
 type LanguageModel struct {
-	Embedding   *Embedding   // of Vocabulary tokens
+	Embedding   *Embedding   // embedding of Vocabulary tokens
 	Transformer *Transformer // from embeddings to rows with the same number of features
 	Head        *Linear      // from features to logits, with a bias
 }

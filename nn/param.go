@@ -46,7 +46,7 @@ func ZeroGrads(params []*Param) {
 	}
 }
 
-// Count returns the number of elements of all parameters together.
+// Count returns the total number of elements of the parameters.
 func Count(params []*Param) (n int) {
 	for _, p := range params {
 		n += len(p.Data)

@@ -10,7 +10,7 @@ type TransformerConfig struct {
 	Heads       int     // attention heads
 	DimHead     int     // features of a head
 	Dropout     float32 // probability of every dropout, also of attention weights, in [0, 1)
-	Causal      bool    // a row sees keys up to its own position
+	Causal      bool    // a query sees keys up to its own position
 	TimeFirst   bool    // rows are [T, batch], as in PyTorch with batch_first=False
 	SequenceLen int     // the most rows of a sequence
 }
@@ -20,7 +20,7 @@ type TransformerConfig struct {
 // dropout(linear2(dropout(relu(linear1(norm(x)))))).
 type TransformerLayer struct {
 	Attention *AttentionLayer // first normalizes its rows
-	Norm      *LayerNorm      // of the rows after attention
+	Norm      *LayerNorm      // norm of the rows after attention
 	Linear1   *Linear         // from Embedding to Hidden features, with ReLU
 	Linear2   *Linear         // from Hidden to Embedding features
 	Dropout   Dropout         // of the results of Attention, Linear1 and Linear2
@@ -85,7 +85,7 @@ func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 
 // A Transformer adds a learned positional embedding, then applies its layers in order.
 type Transformer struct {
-	Positions *PositionalEmbedding // of SequenceLen positions
+	Positions *PositionalEmbedding // embedding of SequenceLen positions
 	Layers    []*TransformerLayer  // in the order of Forward
 
 	config TransformerConfig

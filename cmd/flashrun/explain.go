@@ -32,7 +32,7 @@ func (l *explained) why() string {
 	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }
 
-// parameterList returns a line for each optional suffix of a problem's name.
+// parameterList returns help text: a line for each optional suffix of a problem's name.
 func parameterList() string {
 	var b strings.Builder
 	for _, x := range flashkit.Parameters() {

@@ -26,7 +26,7 @@ type listed struct {
 	Pass      string   `json:"pass,omitempty"`
 	DTypes    []string `json:"dtypes,omitempty"`
 	About     string   `json:"about,omitempty"`
-	Requires  string   `json:"requires,omitempty"` // machine requirements
+	Requires  string   `json:"requires,omitempty"` // the kernel's requirements of the machine
 	Available bool     `json:"available"`
 	Reason    string   `json:"reason,omitempty"` // reason if not available
 	Device    *gpu     `json:"device,omitempty"` // set if the line describes a GPU

@@ -24,7 +24,7 @@ import (
 // Exit codes. They must not change, because scripts use them.
 const (
 	exitOK          = 0
-	exitFailed      = 1  // a failure while running
+	exitFailed      = 1  // a valid request failed
 	exitUsage       = 2  // an invalid request: flags, files, shapes
 	exitCrashed     = 70 // a bug in flashrun
 	exitInterrupted = 130

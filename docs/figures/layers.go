@@ -6,7 +6,7 @@ func layers() *drawing {
 	const (
 		left, wide = 66., 214.
 		high, step = 22., 34.
-		side       = 340. // x of the residual connections
+		side       = 340. // x of the lines that show the residual connections
 		mid        = left + wide/2
 	)
 	y := 14.

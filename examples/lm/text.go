@@ -17,7 +17,7 @@ import (
 //go:embed plays.txt.gz
 var plays []byte
 
-// A corpus is a text as tokens, one per byte.
+// A corpus is a text that is converted to tokens, one per byte.
 type corpus struct {
 	ids     []int32
 	symbols []byte // distinct bytes of the text; a token is an index into symbols

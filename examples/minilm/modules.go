@@ -110,7 +110,7 @@ func (f *Folder) transformer(dir string, lowercase bool, positions int) error {
 	var most *int
 	empty := only("{}", "null")
 	lower := only("false")
-	if lowercase { // the tokenizer already lowercases
+	if lowercase { // the tokenizer lowercases in any case, so both values are allowed
 		lower = only("false", "true")
 	}
 	found, err := read(dir, name, object(rules{

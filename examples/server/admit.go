@@ -15,10 +15,10 @@ type Limits struct {
 	Connections int           // maximum open connections, including idle connections
 	Requests    int           // maximum admitted requests that have not ended
 	Bytes       int64         // maximum bytes of all admitted requests: tensors and kernel workspace
-	Request     int64         // maximum bytes of a request
+	Request     int64         // maximum bytes of one request
 	Timeout     time.Duration // longest and default time until a request's deadline
 	Short       time.Duration // requests with a longer predicted time go to the lane for long requests
-	Batch       int           // maximum requests per call
+	Batch       int           // maximum number of requests that share a call
 	Copied      int64         // maximum bytes of Q, K and V of a request that may share a call, for which they are copied
 }
 
@@ -66,7 +66,7 @@ func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err
 	}
 	known := flashkit.Problem{Batch: 1, Heads: p.Heads, KVHeads: p.KVHeads, QLen: p.QLen, KVLen: p.KVLen,
 		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Band: p.Band, Scale: p.Scale}
-	if p != known { // this server supports no other fields of a Problem
+	if p != known { // the server does not support the other fields of a Problem
 		return 0, 0, fmt.Errorf("%w: %s: must be plain, of batch 1 and type f32", ErrBad, p)
 	}
 	size := tensorBytes(p)

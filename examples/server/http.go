@@ -183,7 +183,7 @@ func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duratio
 	return p, timeout, err
 }
 
-// chunk is the maximum number of floats per read or write.
+// chunk is the maximum number of floats that one read or write transfers.
 const chunk = 16 << 10
 
 // readFloats reads n little-endian float32. It allocates memory in proportion to the data that has

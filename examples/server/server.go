@@ -34,8 +34,8 @@ type Server struct {
 	bytes       int64 // bytes of admitted requests
 	arrivals    arrivals
 	draining    bool       // no request is admitted any more
-	ended       bool       // all requests have ended
-	left        *sync.Cond // signals the end of a request
+	ended       bool       // no request is left; the lanes end
+	left        *sync.Cond // signaled when a request has ended
 }
 
 // NewServer starts a server. Drain ends it.

@@ -13,11 +13,11 @@ import (
 type Config struct {
 	Vocab        int     // tokens of the vocabulary
 	Hidden       int     // features of a row, a multiple of Heads
-	Layers       int     // may be 0
+	Layers       int     // number of layers; may be 0
 	Heads        int     // attention heads
 	Intermediate int     // features between the two feed-forward products of a layer
 	Positions    int     // tokens of the longest sequence
-	Types        int     // token types
+	Types        int     // number of token types
 	Eps          float64 // added to the variance in layer norms; at least 0
 	Activation   string  // between the two feed-forward products: gelu (by erf), gelu_new or gelu_pytorch_tanh (by tanh), relu
 	Precision    string  // type of the products' factors: f32 or empty, bf16-weights, bf16. Not read from files

@@ -59,7 +59,7 @@ type Step struct {
 	Workers int
 
 	encoder *Encoder
-	groups  []group // one for each worker
+	groups  []group // memory of each worker
 
 	// The state of the call in progress:
 	ctx    context.Context

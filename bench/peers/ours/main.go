@@ -33,7 +33,7 @@ type request struct {
 
 	Problem string            // problem name
 	Pass    string            // fwd or bwd
-	Kernel  string            // for dispatch.With; "" for dispatch's choice
+	Kernel  string            // argument of dispatch.With; "" for dispatch's choice
 	Hold    bool              // open: keep the kernel of the first call
 	File    string            // open: inputs by lower-case argument name, else random. save: outputs
 	Seed    uint64            // seed of random inputs and of dropout
@@ -43,9 +43,9 @@ type request struct {
 	Shapes  map[string][4]int // shapes of Bias and Mask, if they do not have all dimensions of the scores
 	Hidden  float64           // fraction of a random Mask that is false
 	Leave   []string          // optional arguments to omit
-	Like    int               // open: cell that shares its memory of K and V; 0 for none
+	Like    int               // open: number of the cell whose memory of K and V is used; 0 for none
 
-	Seconds float64 // time, read: duration
+	Seconds float64 // time, read: duration of the measurement
 	Limit   float64 // most seconds: open: of the first call; overhead: of all calls
 	Calls   int     // overhead
 	Grow    bool    // overhead

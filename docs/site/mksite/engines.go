@@ -53,8 +53,8 @@ func hash(b []byte) string {
 // pack returns b in the format of the page's data: compressed by gzip, in base64.
 func pack(b []byte) string {
 	var packed bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
-	w.Write(b)                                                 // a Buffer never fails
+	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // no error, because the level is valid
+	w.Write(b)                                                 // a Buffer's Write never fails
 	w.Close()
 	return base64.StdEncoding.EncodeToString(packed.Bytes())
 }

@@ -27,7 +27,7 @@ const first = "his"
 type sample struct {
 	Model  string   `json:"model"`
 	Tokens []string `json:"tokens"`
-	Heads  []int    `json:"heads"` // indices in the layer
+	Heads  []int    `json:"heads"` // indices of the heads in the model's layer
 	Dim    int      `json:"dim"`
 	Scale  float64  `json:"scale"`
 	Row    int      `json:"row"`    // index of the selected token
@@ -98,7 +98,7 @@ func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
 
 var word = regexp.MustCompile(`\w+|[^\w\s]`)
 
-// pieces maps words outside the model's vocabulary to their tokens.
+// pieces maps words that are not in the model's vocabulary to their tokens.
 var pieces = map[string][]string{"bennet": {"ben", "##net"}, "netherfield": {"net", "##her", "##field"}}
 
 // tokens returns the tokens that the model's tokenizer would return for text.

@@ -23,7 +23,7 @@ import (
 // [UNK].
 const maxRunes = 100
 
-// A Tokenizer has a vocabulary. It is safe for concurrent use.
+// A Tokenizer turns text into token ids of a vocabulary. It is safe for concurrent use.
 type Tokenizer struct {
 	head, tail    map[string]int32 // pieces at the beginning of a word; pieces within a word, without their prefix ##
 	longest       int              // bytes of the longest piece
@@ -285,7 +285,8 @@ func stands(r rune) bool {
 	return ideograph(r) || unicode.Is(unicode.P, r)
 }
 
-// ideograph reports whether r is in BERT's blocks of ideographs, a part of Unicode's.
+// ideograph reports whether r is in one of the blocks of ideographs that BERT names. Unicode has
+// more such blocks.
 func ideograph(r rune) bool {
 	return r >= 0x3400 && (r <= 0x4DBF || 0x4E00 <= r && r <= 0x9FFF || 0xF900 <= r && r <= 0xFAFF ||
 		0x20000 <= r && r <= 0x2A6DF || 0x2A700 <= r && r <= 0x2B81F || 0x2B920 <= r && r <= 0x2CEAF ||
