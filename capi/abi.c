@@ -1,6 +1,6 @@
 /*
- * The exported functions. They check their arguments as far as C can, complete shorter structures,
- * and call the Go half, which returns errors as codes.
+ * The exported functions. They check pointers and the sizes of structures, complete shorter
+ * structures, and call the Go half of the library. The Go half returns errors as codes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,10 +14,10 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-/* The Go half has no const. */
+/* The parameters of Go functions cannot be const. */
 #define MUTABLE(x) ((void *)(uintptr_t)(x))
 
-/* The layout of compiled programs: sizes only grow, and no field moves. */
+/* Compiled programs depend on this layout. A size may only grow, and no field may move. */
 #if UINTPTR_MAX == UINT64_MAX
 _Static_assert(sizeof(fk_tensor) == 80, "fk_tensor");
 _Static_assert(sizeof(fk_error) == 512 && offsetof(fk_error, message) == 80, "fk_error");
@@ -27,14 +27,14 @@ _Static_assert(offsetof(fk_args, d_sink) == 1208 && offsetof(fk_args, q_lens) ==
 _Static_assert(sizeof(fk_memory) == 32 && sizeof(FlashAttentionParams) == 28, "fk_memory");
 #endif
 
-/* The Go runtime does not survive a fork: the child lacks its threads. */
+/* A forked child process lacks the threads of the Go runtime, so its calls return an error. */
 static volatile bool forked;
 
 static void after_fork(void) { forked = true; }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* give copies e to the caller's structure, up to its size, and returns the code. */
+/* give copies e to the caller's structure, up to the size of that structure. It returns the code. */
 static int give(fk_error *to, const fk_error *e)
 {
 	if (to == NULL || to->size <= sizeof to->size)
@@ -46,7 +46,7 @@ static int give(fk_error *to, const fk_error *e)
 	return e->code;
 }
 
-/* fail builds an error of the C half, gives it to the caller and returns its code. */
+/* fail gives the caller an error that the C half has found, and returns its code. */
 static int fail(fk_error *to, int code, const char *field, const char *message)
 {
 	fk_error e = fk_error_init();
@@ -59,7 +59,7 @@ static int fail(fk_error *to, int code, const char *field, const char *message)
 	return give(to, &e);
 }
 
-/* done gives the caller the error of a Go call. Go leaves e unset on success. */
+/* done gives the caller the error of a Go call and returns its code. On success e is not initialized. */
 static int done(fk_error *to, int code, const fk_error *e)
 {
 	static const fk_error none;
@@ -77,12 +77,12 @@ static int is_forked(fk_error *err)
 	return fail(err, FK_ERR_FORKED, "", "the process is a fork of the one that loaded the library; load it after the fork, or exec");
 }
 
-/* An upper bound of every future structure: a larger size is uninitialized memory. */
+/* No future structure will be larger. A larger size is therefore uninitialized memory. */
 enum { LONGEST = 1 << 16 };
 
 /*
- * complete makes *s point to a structure of this version. If the caller's has another size, that is
- * a copy in room, whose missing fields are zero.
+ * complete makes *s point to a structure of this version's size. If the caller's structure has
+ * another size, *s then points to a copy in room, in which missing fields are zero.
  */
 static int complete(const char *name, const void **s, void *room, size_t known, fk_error *err)
 {
@@ -125,7 +125,7 @@ PUBLIC int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_
 	if (out == NULL)
 		return fail(err, FK_ERR_NULL, "out", "is NULL");
 	*out = NULL;
-	if (backend == NULL) /* Go's copy of the environment dates from the start of the process */
+	if (backend == NULL) /* getenv, because Go's copy of the environment was made when the library was loaded */
 		backend = getenv("FLASHKIT_BACKEND");
 	if (backend == NULL || *backend == 0)
 		backend = "auto";

@@ -1,10 +1,10 @@
-/* Types that the C half of the library, abi.c, and the Go half share. */
+/* Types that both the C half of the library, abi.c, and the Go half use. */
 #ifndef FLASHKIT_ABI_H
 #define FLASHKIT_ABI_H
 
 #include "flashkit.h"
 
-/* Handles cross as numbers: Go's collector rejects pointers that point nowhere. */
+/* Handles are passed to Go as numbers, because Go's garbage collector rejects invalid pointers. */
 typedef uintptr_t abi_handle;
 
 #endif

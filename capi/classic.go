@@ -13,15 +13,15 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// classic is the dispatcher of the flash_attention_cpu functions. It holds no resource and is never
-// closed.
+// classic returns the dispatcher of the flash_attention_cpu functions. It holds no resources and is
+// never closed.
 var classic = sync.OnceValue(func() *dispatch.Dispatcher { return dispatch.New(simd.New()) })
 
-// floats pools the O and LSE that a backward pass recomputes.
+// floats pools memory for the O and LSE that flash_attention_cpu_backward recomputes.
 var floats = sync.Pool{New: func() any { return new([]float32) }}
 
-// setClassic fills in the problem and the arguments of f. pointers are the tensors of the pass, in
-// the order of its C parameters.
+// setClassic sets the problem and the arguments of f. pointers are the tensors of the pass, in the
+// order of the C function's parameters.
 func (f *frame) setClassic(p *C.FlashAttentionParams, pass flashkit.Pass, pointers ...*C.float) error {
 	b, h, n, d := int(p.batch), int(p.heads), int(p.seq_len), int(p.head_dim)
 	f.problem = flashkit.Problem{Batch: b, Heads: h, KVHeads: h, QLen: n, KVLen: n, Dim: d, VDim: d}
@@ -98,7 +98,7 @@ func abiClassicBackward(q, k, v, dout, dq, dk, dv *C.float, p *C.FlashAttentionP
 	lse, o := (*again)[:rows:rows], (*again)[rows:rows*(x.Dim+1)]
 	f.args.LSE = flashkit.F32(lse, x.Batch, x.Heads, x.QLen, 1)
 	f.args.O = flashkit.F32(o, x.Batch, x.Heads, x.QLen, x.Dim)
-	if err := f.problem.Check(flashkit.PassBackward, &f.args); err != nil { // before the forward pass runs
+	if err := f.problem.Check(flashkit.PassBackward, &f.args); err != nil { // so that an invalid call fails before the forward pass runs
 		return report(&e, err)
 	}
 	d := classic()

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A failure is an error in the terms of flashkit.h.
+// A failure is an error with a code and a field name of flashkit.h.
 type failure struct {
 	code  C.int
 	field string
@@ -22,12 +22,12 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// wrong returns the failure of a field whose value is invalid.
+// wrong returns the failure for a field with an invalid value.
 func wrong(code C.int, field string, value any, format string, args ...any) error {
 	return &failure{code, field, fmt.Sprintf("flashkit: %s = %v: %s", field, value, fmt.Sprintf(format, args...))}
 }
 
-// report writes err to e and returns its code, FK_OK for nil.
+// report writes err to e and returns its code. If err is nil, it returns FK_OK.
 func report(e *C.fk_error, err error) C.int {
 	if err == nil {
 		return C.FK_OK
@@ -43,7 +43,7 @@ func write(e *C.fk_error, code C.int, field, message string) C.int {
 	return code
 }
 
-// put writes s and a zero byte. It cuts s to fit, at the end of a character.
+// put writes s and a zero byte to to. It cuts s to fit, between two characters.
 func put(to []byte, s string) {
 	if len(s) >= len(to) {
 		s = strings.ToValidUTF8(s[:len(to)-1], "")
@@ -51,7 +51,8 @@ func put(to []byte, s string) {
 	clear(to[copy(to, s):])
 }
 
-// report reports err. If only a tensor's head dim is wrong, the code is FK_ERR_HEAD_DIM.
+// report writes err to e and returns its code. If err is about a tensor's head dim, the code is
+// FK_ERR_HEAD_DIM.
 func (f *frame) report(e *C.fk_error, err error) C.int {
 	code, field := classify(err)
 	if code == C.FK_ERR_DIMENSION && f.isHeadDim(err) {
@@ -60,7 +61,8 @@ func (f *frame) report(e *C.fk_error, err error) C.int {
 	return write(e, code, field, message(err))
 }
 
-// isHeadDim reports whether err is a wrong shape whose last dimension, the head dimension, differs.
+// isHeadDim reports whether err is about a tensor's shape whose last dimension, the head dim, is
+// wrong.
 func (f *frame) isHeadDim(err error) bool {
 	var p *flashkit.ProblemError
 	if !errors.As(err, &p) {
@@ -79,7 +81,7 @@ func (f *frame) isHeadDim(err error) bool {
 	return false
 }
 
-// classify returns the code of an error and the flashkit.h name of the field at fault.
+// classify returns the code of an error, and the name in flashkit.h of the invalid field.
 func classify(err error) (C.int, string) {
 	var own *failure
 	var problem *flashkit.ProblemError

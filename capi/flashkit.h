@@ -1,18 +1,20 @@
 /*
  * flashkit.h: exact attention, O = softmax(scale*Q*K^T + ...)*V, and its gradients, for C
- * and C++. Memory is linear in the sequence lengths. Tensors are not
- * copied, except between the host and a GPU.
+ * and C++. The memory of a call is linear in the sequence lengths. Tensors are not copied,
+ * except between the host and a GPU.
  *
  * Conventions of every function that returns int:
- *   - It returns FK_OK, which is 0, or an FK_ERR_ code. The last argument, which may be
- *     NULL, receives the code, the field at fault and a message.
+ *   - It returns FK_OK, which is 0, or an FK_ERR_ code. Its last argument, which may be
+ *     NULL, receives the code, the name of the invalid field and a message.
  *   - After FK_ERR_NULL to FK_ERR_UNAVAILABLE no output was written. After any other error
  *     the outputs are undefined.
- *   - It is thread-safe, but must not be called from a signal handler.
- *   - Every structure begins with its size, set by the caller. New fields are only added at
- *     the end. Fields beyond the size of an older structure count as zero. A larger structure
- *     is accepted if its unknown fields are zero. Zero always means "not requested".
- *     Initialize with {0} and set size, or with fk_..._init().
+ *   - Several threads may call it at the same time. It must not be called from a signal
+ *     handler.
+ *   - Every structure begins with its size, which the caller sets. Later versions add
+ *     fields only at the end. If a program passes an older, smaller structure, the missing
+ *     fields count as zero. A newer, larger structure is accepted if the fields that this
+ *     version does not have are zero. Zero always means "not requested". Initialize a
+ *     structure with {0} and set size, or use fk_..._init().
  *
  * The library contains the Go runtime: see flashkit(3) for signals, fork and threads.
  *
@@ -29,7 +31,7 @@
 extern "C" {
 #endif
 
-/* The version of this interface. The major version is the soname's. */
+/* The version of this interface. The library's soname has the same major version. */
 #define FK_VERSION_MAJOR 0
 #define FK_VERSION_MINOR 1
 
@@ -40,12 +42,12 @@ enum {
 	FK_ERR_HANDLE = 2,       /* a handle is closed, was never open, or has the wrong type */
 	FK_ERR_SIZE = 3,         /* a structure has a wrong size, or sets fields that this library does not know */
 	FK_ERR_DIMENSION = 4,    /* a dimension is out of range, or a tensor's shape does not fit the problem */
-	FK_ERR_HEAD_DIM = 5,     /* dim or v_dim is wrong, of the problem or of a tensor */
+	FK_ERR_HEAD_DIM = 5,     /* dim or v_dim of the problem, or the head dim of a tensor, is wrong */
 	FK_ERR_DTYPE = 6,        /* the element type of a tensor or of the problem is wrong */
 	FK_ERR_STRIDE = 7,       /* a tensor's strides or address are wrong */
 	FK_ERR_OVERLAP = 8,      /* an output shares memory with another tensor, or with itself */
 	FK_ERR_VALUE = 9,        /* another value is wrong: band, scale, softcap, dropout, lengths, pages, a name */
-	FK_ERR_UNSUPPORTED = 10, /* valid, but no kernel of the dispatcher supports it */
+	FK_ERR_UNSUPPORTED = 10, /* the call is valid, but no kernel of the dispatcher supports it */
 	FK_ERR_UNAVAILABLE = 11, /* this machine lacks the requested backend or kernel */
 	FK_ERR_MEMORY = 12,      /* out of memory, on the host or a device */
 	FK_ERR_DRIVER = 13,      /* a device driver failed */
@@ -66,7 +68,7 @@ enum {
 /* Devices that hold a tensor's memory. */
 enum {
 	FK_HOST = 0,
-	FK_CUDA = 1 /* GPU 0, in its primary context, as in the CUDA runtime; FK_CUDA + n is GPU n */
+	FK_CUDA = 1 /* GPU 0, in its primary context, as in the CUDA runtime; FK_CUDA + n: GPU n */
 };
 
 /* Passes. */
@@ -78,8 +80,8 @@ enum {
 /* Bands of visible keys, for fk_problem.band. */
 enum {
 	FK_BAND_FULL = 0,   /* every query row sees every key */
-	FK_BAND_CAUSAL = 1, /* causal: no row sees a key after the diagonal */
-	FK_BAND_WINDOW = 2  /* sliding window: left keys before the diagonal and right keys after it */
+	FK_BAND_CAUSAL = 1, /* causal: a row sees the keys up to the diagonal */
+	FK_BAND_WINDOW = 2  /* sliding window: a row sees left keys before the diagonal, the key on it, and right keys after it */
 };
 
 /* For left and right of a window: no limit on that side. */
@@ -87,34 +89,34 @@ enum {
 
 /* Features of a problem, for fk_problem.features. */
 enum {
-	FK_ALIBI = 1,   /* ALiBi: fk_args.slopes times the distance from the diagonal is subtracted */
+	FK_ALIBI = 1,   /* ALiBi: a head's slope, in fk_args.slopes, times the distance from the diagonal is subtracted from the scores */
 	FK_BIAS = 2,    /* fk_args.bias is added to the scores */
 	FK_MASK = 4,    /* fk_args.mask hides keys: 1 visible, 0 hidden */
-	FK_SINK = 8,    /* attention sink: fk_args.sink is a logit per head that takes weight but has no value */
-	FK_RAGGED = 16, /* sequences differ in length: see fk_args.q_lens and the fields after it */
-	FK_CARRY = 32,  /* the forward pass continues from o and lse, the result over earlier keys */
-	FK_ORIGIN = 64  /* part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
+	FK_SINK = 8,    /* attention sink: fk_args.sink has a logit per head, which adds to the softmax's sum but has no value */
+	FK_RAGGED = 16, /* sequences differ in length: see the fields of fk_args from seqs on */
+	FK_CARRY = 32,  /* o and lse hold the result over earlier keys, which the forward pass continues */
+	FK_ORIGIN = 64  /* the call is part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
 };
 
 /* Flags of fk_open. */
 enum {
-	FK_OPEN_FROZEN = 1,   /* freeze the choice of kernels at opening: every call has the same bits */
-	FK_OPEN_PAIRED = 2,   /* even forward passes without fk_args.lse sum scores in the backward pass's order */
+	FK_OPEN_FROZEN = 1,   /* learn nothing from later calls: a problem always runs on the same kernel, with the same bits */
+	FK_OPEN_PAIRED = 2,   /* forward passes without fk_args.lse also sum scores in the backward pass's order */
 	FK_OPEN_BLANK = 4,    /* ignore the machine's calibration profile */
-	FK_OPEN_ANY_ORDER = 8, /* on GPU tensors sum d_q in any order: faster, but bits differ from run to run */
-	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum in its order */
+	FK_OPEN_ANY_ORDER = 8, /* on GPU tensors, sum d_q in any order: faster, but bits differ from run to run */
+	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum in the backward pass's order */
 };
 
-/* An open dispatcher: backends, and the known speed of their kernels. */
+/* An open dispatcher: it has backends and estimates of the speed of their kernels. */
 typedef struct fk_dispatcher fk_dispatcher;
 
-/* A cancellation handle: ends calls from another thread. */
+/* A cancellation handle, with which another thread can end calls. */
 typedef struct fk_cancel fk_cancel;
 
 /*
- * Details of an error. Strings are cut to fit and end with a zero byte. field is the name
- * of the field at fault, such as "kv_heads", "q.shape", "k.strides[2]" or "q_lens[3]", or
- * empty.
+ * Details of an error. Strings are cut to fit and end with a zero byte. field is empty or
+ * the name of the invalid field, such as "kv_heads", "q.shape", "k.strides[2]" or
+ * "q_lens[3]".
  */
 typedef struct fk_error {
 	size_t size; /* sizeof(fk_error); at most size bytes are written */
@@ -125,17 +127,17 @@ typedef struct fk_error {
 } fk_error;
 
 /*
- * A strided view of the caller's memory: [batch, heads, rows, row elements]. Strides
+ * A strided view of the caller's memory: [batch, heads, rows, elements of a row]. Strides
  * count elements and are not negative. A row is contiguous: strides[3] must be 1 if
- * shape[3] > 1. Inputs may have stride 0 to repeat a dimension. The stride of a dimension
- * of 1 is ignored. data must be aligned to the element size. A zero fk_tensor means
- * "none".
+ * shape[3] > 1. In an input, stride 0 repeats the elements along a dimension. The stride of
+ * a dimension of size 1 is ignored. data must be aligned to the element size. A zero
+ * fk_tensor means "none".
  *
- * The caller guarantees that the memory reaches from data to the last element of shape
- * and strides. The library touches nothing else.
+ * The caller guarantees that the memory from data to the last element of the view is valid.
+ * The library accesses no other memory.
  */
 typedef struct fk_tensor {
-	void *data; /* inputs are not written */
+	void *data; /* the library does not write to inputs */
 	int64_t shape[4];
 	int64_t strides[4];
 	int32_t dtype;
@@ -151,18 +153,18 @@ typedef struct fk_problem {
 	size_t size;      /* sizeof(fk_problem) */
 	int64_t batch;    /* B */
 	int64_t heads;    /* H, query heads */
-	int64_t kv_heads; /* G, divides heads (GQA); query head h reads KV head h / (H/G) */
-	int64_t q_len;    /* N, query rows; the longest sequence of a ragged problem */
-	int64_t kv_len;   /* M, keys and values; the longest sequence of a ragged problem */
+	int64_t kv_heads; /* G, a divisor of heads (GQA); query head h reads KV head h / (H/G) */
+	int64_t q_len;    /* N, query rows; in a ragged problem of the longest sequence */
+	int64_t kv_len;   /* M, keys and values; in a ragged problem of the longest sequence */
 	int64_t dim;      /* D, head dim of Q and K */
 	int64_t v_dim;    /* DV, head dim of V and O */
 	int32_t dtype;    /* element type of Q, K, V, O and their gradients */
 	int32_t kv_dtype; /* element type of K and V: FK_F16 or FK_BF16 if dtype is FK_F32; 0: dtype */
 
 	/*
-	 * Row i sees key j if i+off-left <= j <= i+off+right. off is M-N+shift, which aligns
-	 * the last row with the last key, or only shift if top_left is 1. left and right are
-	 * for FK_BAND_WINDOW, else 0.
+	 * Row i sees key j if i+off-left <= j <= i+off+right. If top_left is 0, off is
+	 * M-N+shift: with shift 0 the last row is aligned with the last key. If top_left is 1,
+	 * off is shift. left and right must be 0 unless band is FK_BAND_WINDOW.
 	 */
 	int32_t band;
 	int32_t top_left; /* 1: align the first row with the first key */
@@ -171,17 +173,17 @@ typedef struct fk_problem {
 	int64_t shift;
 
 	float scale;       /* softmax scale, from 2^-126 to 2.358e38; 0: 1/sqrt(dim) */
-	float softcap;     /* c > 0 turns a score s into c*tanh(s/c); 0: none */
+	float softcap;     /* c > 0 replaces a score s by c*tanh(s/c); 0: none */
 	float dropout;     /* probability to drop a weight, 0 <= p < 1, rounded to a multiple of 2^-16 */
 	uint32_t features; /* FK_ALIBI | FK_BIAS | ... */
-	int64_t page;      /* page size in keys of a paged K and V, in a ragged problem; 0: not paged */
+	int64_t page;      /* keys per page if K and V are paged, in a ragged problem; 0: not paged */
 } fk_problem;
 
 /*
  * The tensors and other data of a call. A pass ignores tensors that only the other pass
- * uses. A tensor of a feature that the problem lacks is an error. Outputs are
- * overwritten, not accumulated, and share memory with no other tensor. Nothing may change
- * during a call.
+ * uses. A tensor that belongs to a feature is an error if the problem does not have this
+ * feature. Outputs are overwritten, not accumulated. They must not share memory with
+ * another tensor. The caller must not change anything during a call.
  */
 typedef struct fk_args {
 	size_t size; /* sizeof(fk_args) */
@@ -190,7 +192,7 @@ typedef struct fk_args {
 	fk_tensor k;   /* [B, G, M, D] */
 	fk_tensor v;   /* [B, G, M, DV] */
 	fk_tensor o;   /* [B, H, N, DV]; 0 for a row that sees no key */
-	fk_tensor lse; /* [B, H, N, 1] f32, natural log; -inf for a row without keys. Optional in the forward pass */
+	fk_tensor lse; /* [B, H, N, 1] f32, natural log; -inf for a row that sees no key. Optional in the forward pass */
 
 	/* The backward pass reads q, k, v, o, lse and d_o and writes d_q, d_k, d_v. */
 	fk_tensor d_o;   /* [B, H, N, DV], the gradient of o */
@@ -199,8 +201,8 @@ typedef struct fk_args {
 	fk_tensor d_k;   /* [B, G, M, D] */
 	fk_tensor d_v;   /* [B, G, M, DV] */
 
-	fk_tensor bias;   /* [B, H, N, M] f32 or dtype; each dimension but M may be 1, which repeats */
-	fk_tensor d_bias; /* shape and type of bias, summed over repeated dimensions. Optional */
+	fk_tensor bias;   /* [B, H, N, M] f32 or dtype; each dimension but M may be 1, and is then repeated */
+	fk_tensor d_bias; /* shape and type of bias; summed over repeated dimensions. Optional */
 	fk_tensor mask;   /* FK_BOOL, shape as for bias */
 	fk_tensor slopes; /* [B, H, 1, 1] f32, B may be 1 */
 	fk_tensor sink;   /* [1, H, 1, 1] f32 */
@@ -210,16 +212,18 @@ typedef struct fk_args {
 
 	/*
 	 * Sequences of a ragged problem; NULL and 0 otherwise. Arrays are on the host unless
-	 * seqs_device is set. Queries are padded or packed; keys are padded, packed or paged,
+	 * seqs_device is set. Queries are padded or packed. Keys are padded, packed or paged,
 	 * independently of the queries.
 	 *   padded: sequence b has the first q_lens[b] rows of batch b, and the first kv_lens[b] keys.
-	 *     NULL: all have q_len, or kv_len. Beyond its length the forward pass writes 0 to o and
-	 *     -inf to lse, and the backward pass writes 0 to d_q, d_k and d_v.
+	 *     If an array is NULL, all sequences have q_len rows, or kv_len keys. In rows
+	 *     beyond a sequence's length, the forward pass writes 0 to o and -inf to lse. The
+	 *     backward pass writes 0 to such rows of d_q, d_k and d_v.
 	 *   packed: the tensors have batch 1. Sequence b has rows q_starts[b] up to, but not
 	 *     including, q_starts[b+1]; likewise kv_starts. Rows outside all sequences are
 	 *     neither read nor written.
-	 *   paged: k and v are pools [pages, G, page, D]. Sequence b has the first kv_lens[b] keys
-	 *     of pages pages[b*pages_per_seq], .... Forward pass only.
+	 *   paged: k and v are pools of pages, [pages, G, page, D] and [pages, G, page, DV].
+	 *     Sequence b has the first kv_lens[b] keys of the pages with the numbers
+	 *     pages[b*pages_per_seq], pages[b*pages_per_seq+1] and so on. Forward pass only.
 	 */
 	int64_t seqs;             /* number of sequences, B */
 	const int32_t *q_lens;    /* [seqs] */
@@ -229,15 +233,16 @@ typedef struct fk_args {
 	const int32_t *pages;     /* page table, [seqs][pages_per_seq] */
 	int64_t pages_per_seq;
 
-	int64_t workers;    /* maximum threads, the caller's included; 0: no limit. Results do not depend on it */
-	int64_t timeout_ns; /* time limit, approximate; 0: none. On GPU tensors: checked before work is enqueued */
+	int64_t workers;    /* maximum threads, including the caller's; 0: no limit. Results do not depend on workers */
+	int64_t timeout_ns; /* approximate time limit; 0: none. With GPU tensors it is checked only before work is enqueued */
 	fk_cancel *cancel;  /* handle that ends the call with FK_ERR_CANCELED, or NULL */
-	void *stream;       /* CUstream, for GPU tensors; NULL: the default stream. The call enqueues and returns */
+	void *stream;       /* CUstream for GPU tensors; NULL: the default stream. The call enqueues its work and returns */
 
 	/*
-	 * For FK_ORIGIN, else 0: the position in the larger problem of this call's first
-	 * sequence, query head, query row and key. The dropout mask counts from there, rows
-	 * and keys within each sequence. Position plus size is below 2^31.
+	 * For FK_ORIGIN, else 0: the indices that this call's first sequence, query head, query
+	 * row and key have in the larger problem. The dropout mask of an element depends on its
+	 * indices in the larger problem. Rows and keys are counted within each sequence. Each
+	 * index plus the size of its dimension must be below 2^31.
 	 */
 	int64_t origin_batch;
 	int64_t origin_head;
@@ -246,15 +251,15 @@ typedef struct fk_args {
 
 	/*
 	 * 0: the sequence arrays are on the host. q.device: kv_lens and pages of a paged
-	 * problem are on that device. They are read unchecked when the work runs, so a CUDA
-	 * graph of the call may be replayed after they change. kv_lens may be NULL: all
-	 * sequences have kv_len keys. Lengths are clamped to [0, kv_len]. Page numbers
-	 * outside the pools read foreign memory.
+	 * problem are on that device. They are read when the work runs. So a CUDA graph of the
+	 * call may be replayed after they have changed. They are not checked: lengths are
+	 * clamped to [0, kv_len], and page numbers outside the pools read other memory. If
+	 * kv_lens is NULL, all sequences have kv_len keys.
 	 */
 	int64_t seqs_device;
 } fk_args;
 
-/* Memory of a call in bytes, not counting its tensors. Allocators may round up. */
+/* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */
 typedef struct fk_memory {
 	size_t size;    /* sizeof(fk_memory); at most size bytes are written */
 	double host;    /* host memory */
@@ -263,24 +268,25 @@ typedef struct fk_memory {
 } fk_memory;
 
 /*
- * fk_open opens the backends that this machine can run. backend is "auto" for every
- * kernel, a backend such as "simd", or a kernel such as "simd/fwd_avx2", which also
- * selects its variant in the other pass. NULL means the environment variable
- * FLASHKIT_BACKEND, or "auto". It returns FK_ERR_UNAVAILABLE if the machine lacks the
- * named backend or kernel. Open once and reuse the dispatcher.
+ * fk_open opens backends that this machine can run. backend is "auto" for all of them, a
+ * backend such as "simd", or a kernel such as "simd/fwd_avx2". A kernel's name also selects
+ * the kernel of the same variant for the other pass. NULL means the value of the
+ * environment variable FLASHKIT_BACKEND, or "auto" if it is not set. It returns
+ * FK_ERR_UNAVAILABLE if the machine lacks the named backend or kernel. A program should
+ * open a dispatcher once and reuse it.
  */
 int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_error *err);
 
 /*
- * fk_close waits for the calls in progress and frees the dispatcher. Later uses of the
- * handle, fk_close included, return FK_ERR_HANDLE.
+ * fk_close waits for the calls in progress and frees the dispatcher. Later calls with the
+ * handle, including fk_close, return FK_ERR_HANDLE.
  */
 int fk_close(fk_dispatcher *d, fk_error *err);
 
 /*
- * fk_problem_of fills in dimensions, types, page and features from the tensors of args.
- * It needs q, k and v. It leaves the band, scale, softcap, dropout, FK_CARRY and
- * FK_ORIGIN of p unchanged.
+ * fk_problem_of sets dimensions, types, page and features of p from the tensors of args.
+ * args must have q, k and v. fk_problem_of leaves the band, scale, softcap, dropout,
+ * FK_CARRY and FK_ORIGIN of p unchanged.
  */
 int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err);
 
@@ -288,55 +294,60 @@ int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err);
 int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err);
 
 /*
- * fk_backward computes the gradients of sum(o*d_o) + sum(lse*d_lse), from the o and lse
- * of the forward pass.
+ * fk_backward computes the gradients of sum(o*d_o) + sum(lse*d_lse). o and lse must be the
+ * forward pass's results.
  */
 int fk_backward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err);
 
 /*
- * fk_merge combines the results over two disjoint sets of keys into the result over both,
- * for the same queries. o, o1 and o2 are [B, H, N, DV] of one type; lse, lse1 and lse2
- * are [B, H, N, 1] f32; all are on the host. An output may be one of the inputs if both
- * views are equal. lse may be NULL. A row without keys, whose lse is -inf, contributes
- * nothing. At most one of the inputs may include a sink, which would count twice.
+ * fk_merge combines two results for the same queries over disjoint sets of keys. It returns
+ * the result over both sets of keys. o, o1 and o2 are [B, H, N, DV] of one type; lse, lse1
+ * and lse2 are [B, H, N, 1] f32; all are on the host. An output may be one of the inputs if
+ * both views are equal. lse may be NULL. A row without keys, whose lse is -inf, contributes
+ * nothing. At most one of the two results may include a sink: a sink in both would count
+ * twice.
  */
 int fk_merge(const fk_tensor *o, const fk_tensor *lse, const fk_tensor *o1, const fk_tensor *lse1,
              const fk_tensor *o2, const fk_tensor *lse2, fk_error *err);
 
-/* fk_workspace returns the memory of the kernel that would run the pass of the problem. */
+/* fk_workspace returns the memory that the chosen kernel for a pass of the problem needs. */
 int fk_workspace(fk_dispatcher *d, const fk_problem *p, int pass, fk_memory *out, fk_error *err);
 
 /*
- * fk_explain writes a line for every kernel of the pass and every missing backend. Its
- * fields are "*" for the kernel that would run, else "-", the name, the predicted time in
- * nanoseconds or 0, and the reason. Fields end with a tab, lines with a newline. No
- * kernel runs.
+ * fk_explain writes a line for every kernel of the pass and every missing backend. A line
+ * has four fields: "*" for the kernel that would run, else "-"; the name; the predicted
+ * time in nanoseconds, or 0; the reason. Tabs separate fields, and a newline ends a line.
+ * fk_explain runs no kernel.
  *
- * As with snprintf, at most len bytes of buf are written, the zero byte included.
- * *needed, unless needed is NULL, is set to the length of the whole text without the zero
- * byte. buf may be NULL if len is 0. A text cut to fit is no error.
+ * As with snprintf, at most len bytes are written to buf, including the zero byte. Unless
+ * needed is NULL, *needed is set to the length of the whole text without the zero byte. buf
+ * may be NULL if len is 0. It is no error if the text is cut to fit.
  */
 int fk_explain(fk_dispatcher *d, const fk_problem *p, int pass, char *buf, size_t len, size_t *needed, fk_error *err);
 
 /*
- * fk_kernels writes a line for every kernel of the dispatcher: its name, "forward" or
- * "backward", the requirement that this machine lacks or nothing, and a description. buf,
- * len and needed are as in fk_explain.
+ * fk_kernels writes a line for every kernel of the dispatcher. A line has four fields: the
+ * name; "forward" or "backward"; the requirement that this machine lacks, or nothing; a
+ * description. buf, len and needed are as in fk_explain.
  */
 int fk_kernels(fk_dispatcher *d, char *buf, size_t len, size_t *needed, fk_error *err);
 
 /*
- * fk_cancel_new creates a cancellation handle. fk_cancel_now ends the calls that hold it,
- * and later ones. fk_cancel_free waits for the calls that hold it and frees it.
+ * fk_cancel_new creates a cancellation handle. fk_cancel_now ends all current and later
+ * calls whose fk_args.cancel is the handle. fk_cancel_free waits until the current calls
+ * with the handle have returned, and frees the handle.
  */
 int fk_cancel_new(fk_cancel **out, fk_error *err);
 int fk_cancel_now(fk_cancel *c, fk_error *err);
 int fk_cancel_free(fk_cancel *c, fk_error *err);
 
-/* fk_error_string returns a constant text for a code, "unknown error" for an unknown one. */
+/*
+ * fk_error_string returns a constant text for an error code, or "unknown error" if there is
+ * no such code.
+ */
 const char *fk_error_string(int code);
 
-/* fk_version returns the library's version, such as "0.1", a constant. */
+/* fk_version returns the library's version, such as "0.1", as a constant string. */
 const char *fk_version(void);
 
 static inline fk_error fk_error_init(void)
@@ -371,7 +382,7 @@ static inline fk_memory fk_memory_init(void)
 	return m;
 }
 
-/* fk_dense returns a dense row-major view of host memory. */
+/* fk_dense returns a view of a dense row-major tensor in host memory. */
 static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch, int64_t heads, int64_t rows, int64_t row)
 {
 	fk_tensor t;
@@ -381,7 +392,7 @@ static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch,
 	t.shape[1] = heads;
 	t.shape[2] = rows;
 	t.shape[3] = row;
-	t.strides[1] = (int64_t)((uint64_t)rows * (uint64_t)row); /* an overflow wraps, and calls reject the strides */
+	t.strides[1] = (int64_t)((uint64_t)rows * (uint64_t)row); /* on overflow the stride wraps, and calls reject it */
 	t.strides[0] = (int64_t)((uint64_t)heads * (uint64_t)t.strides[1]);
 	t.strides[2] = row;
 	t.strides[3] = 1;
@@ -390,9 +401,8 @@ static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch,
 }
 
 /*
- * A second, smaller interface: dense row-major float32 tensors [batch, heads, seq_len,
- * head_dim] on the host, with one head count, one sequence length and one head dim of at
- * most 512.
+ * A second, smaller interface, on the CPU: Q, K, V and O are dense row-major float32
+ * tensors of the same shape, [batch, heads, seq_len, head_dim]. head_dim is at most 512.
  */
 enum {
 	FLASH_ATTENTION_OK = 0,
@@ -412,18 +422,18 @@ typedef struct FlashAttentionParams {
 	int heads;
 	int seq_len;
 	int head_dim;
-	int block_m; /* tile size hints, 0 for none; kernels have their own tile sizes */
+	int block_m; /* block_m and block_n are ignored, except that negative values are errors */
 	int block_n;
 	int causal; /* not 0: row i sees keys 0..i */
 } FlashAttentionParams;
 
-/* O = softmax(Q*K^T/sqrt(head_dim))*V. */
+/* flash_attention_cpu_forward computes O = softmax(Q*K^T/sqrt(head_dim))*V. */
 int flash_attention_cpu_forward(const float *Q, const float *K, const float *V, float *O,
                                 const FlashAttentionParams *params);
 
 /*
- * The gradients of sum(O*dO). No state is kept between calls: the forward pass is
- * recomputed, in memory of the size of O.
+ * flash_attention_cpu_backward computes the gradients of sum(O*dO). It recomputes the
+ * forward pass, because no state is kept between calls. This takes memory of the size of O.
  */
 int flash_attention_cpu_backward(const float *Q, const float *K, const float *V, const float *dO,
                                  float *dQ, float *dK, float *dV, const FlashAttentionParams *params);

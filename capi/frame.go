@@ -12,16 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A frame holds the Go form of a call's arguments. Frames are pooled, so that calls do not
+// A frame holds a call's arguments, converted to Go. Frames are pooled, so that calls do not
 // allocate.
 type frame struct {
 	problem flashkit.Problem
 	args    flashkit.Args
 	seqs    flashkit.Sequences
-	device  *device // device of the tensors, nil for the host
+	device  *device // device of the tensors, nil if they are on the host
 
-	lists  cuda.DeviceSequences // device memory of the sequence arrays, kept for the next call, whose arrays are often the same
-	listed bool                 // whether this call uses lists
+	lists  cuda.DeviceSequences // device memory of the sequence arrays, kept for the next call, which often has the same arrays
+	listed bool                 // whether the sequence arrays of this call are in lists
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -31,7 +31,8 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// setProblem converts a C problem. flashkit validates the rest.
+// setProblem converts a C problem. It checks only the fields that it decodes; flashkit validates
+// the others.
 func (f *frame) setProblem(p *C.fk_problem) error {
 	switch {
 	case p.features&^knownFeatures != 0:
@@ -105,7 +106,7 @@ func (f *frame) describe(p *C.fk_problem) error {
 	return nil
 }
 
-// set converts the arguments of a pass. A nil session means that the call will not run.
+// set converts the arguments of a pass. s is nil if the pass will not run.
 func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 	if err := f.place(a, s); err != nil {
 		return err
@@ -129,7 +130,8 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 	return f.setSequences(a)
 }
 
-// place opens the device of Q. flashkit checks that all other tensors are on it.
+// place sets f.device to the device of Q. flashkit checks that all other tensors are on the same
+// device.
 func (f *frame) place(a *C.fk_args, s *session) (err error) {
 	if a.q.device < C.FK_CUDA || a.q.device > lastDevice || s == nil {
 		return nil
@@ -138,7 +140,7 @@ func (f *frame) place(a *C.fk_args, s *session) (err error) {
 	return err
 }
 
-// setSequences converts the sequence arrays, if there are any.
+// setSequences converts the sequence arrays of a ragged problem.
 func (f *frame) setSequences(a *C.fk_args) error {
 	if a.seqs_device != 0 {
 		return f.setDeviceSequences(a)
@@ -177,7 +179,8 @@ func (f *frame) setSequences(a *C.fk_args) error {
 	return nil
 }
 
-// setDeviceSequences wraps lengths and a page table in device memory.
+// setDeviceSequences sets the lengths and the page table of a paged problem, which are in device
+// memory.
 func (f *frame) setDeviceSequences(a *C.fk_args) error {
 	const most = math.MaxInt32
 	switch {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A kind is the type of a handle's value. It is the handle's lowest bits, so that a handle of the
-// wrong type is rejected.
+// A kind is the type of the object behind a handle. It is stored in the handle's lowest bits, so
+// that a handle of the wrong type is rejected.
 type kind uintptr
 
 const (
@@ -18,9 +18,9 @@ const (
 
 func kindOf(handle uintptr) kind { return kind(handle & (1<<kindBits - 1)) }
 
-// A table gives handles to objects of C programs. It never reuses a handle, so that a closed one is
-// recognized. Counting starts at a random number, so that a handle of another process is rejected,
-// too.
+// A table maps handles, which C programs hold, to objects. It never reuses a handle, so that a
+// closed handle is recognized. Handles count up from a random number, so that a handle from another
+// process is also rejected.
 type table[T any] struct {
 	kind kind
 	mu   sync.RWMutex
@@ -28,7 +28,8 @@ type table[T any] struct {
 	held map[uintptr]*entry[T]
 }
 
-// Calls in progress hold an entry's read lock; remove takes the write lock.
+// An entry is an object of a table. Calls in progress hold its read lock, and remove takes its
+// write lock.
 type entry[T any] struct {
 	mu     sync.RWMutex
 	closed bool
@@ -40,7 +41,7 @@ func (t *table[T]) add(value T) uintptr {
 	defer t.mu.Unlock()
 	if t.held == nil {
 		t.held = make(map[uintptr]*entry[T])
-		t.last = uintptr(rand.Uint64()) >> (kindBits + 1) // the top bit stays free for counting
+		t.last = uintptr(rand.Uint64()) >> (kindBits + 1) // shifted by one bit more, so that counting cannot overflow
 	}
 	t.last++
 	handle := t.last<<kindBits | uintptr(t.kind)
@@ -48,7 +49,7 @@ func (t *table[T]) add(value T) uintptr {
 	return handle
 }
 
-// hold returns the entry of a handle, or nil. The caller releases it.
+// hold returns the entry of an open handle, or nil. The caller must release the entry.
 func (t *table[T]) hold(handle uintptr) *entry[T] {
 	t.mu.RLock()
 	e := t.held[handle]
@@ -72,8 +73,8 @@ func (t *table[T]) holds(handle uintptr) bool {
 
 func (e *entry[T]) release() { e.mu.RUnlock() }
 
-// remove removes the entry of a handle after waiting for the calls that hold it. It reports whether
-// the handle was open.
+// remove removes the entry of a handle and waits for the calls that hold it. ok reports whether the
+// handle was open.
 func (t *table[T]) remove(handle uintptr) (value T, ok bool) {
 	t.mu.Lock()
 	e := t.held[handle]

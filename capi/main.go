@@ -1,8 +1,8 @@
-// Command capi is the library libflashkit: flashkit.h over package dispatch. `make capi` in the
-// root builds it with -buildmode=c-shared and c-archive.
+// Command capi is the library libflashkit, which implements flashkit.h with package dispatch. `make
+// capi` in the root builds it with -buildmode=c-shared and c-archive.
 //
-// C programs call functions of abi.c, which call the exported functions of this file. Each returns
-// an FK_ code and writes its error to e.
+// C programs call functions of abi.c, which call the exported Go functions. Each exported function
+// returns an FK_ code and writes an error to e.
 package main
 
 // #include "abi.h"
@@ -19,7 +19,7 @@ import (
 
 func main() {}
 
-// caught turns a panic into an error: a panic must not unwind into C.
+// caught turns a panic into an error, because a panic must not unwind into C.
 func caught(code *C.int, e *C.fk_error) {
 	if x := recover(); x != nil {
 		*code = write(e, C.FK_ERR_INTERNAL, "", fmt.Sprint("panic: ", x))
@@ -141,7 +141,8 @@ func abiKernels(h C.abi_handle, buf *C.char, n C.size_t, needed *C.size_t, e *C.
 	return C.FK_OK
 }
 
-// ask runs answer for a pass of a problem.
+// ask converts a problem, calls answer with it and reports the error. The dispatcher stays open
+// during the call.
 func ask(h C.abi_handle, p *C.fk_problem, pass C.int, e *C.fk_error, answer func(*session, flashkit.Problem, flashkit.Pass) error) C.int {
 	s := sessions.hold(uintptr(h))
 	if s == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A merging combines results over two sets of keys. With lse = log(exp(lse1)+exp(lse2)), the
-// weights are exp(lse1-lse) and exp(lse2-lse).
+// A merging combines the results o1 and o2 over two sets of keys. With lse =
+// log(exp(lse1)+exp(lse2)), o is exp(lse1-lse)*o1 + exp(lse2-lse)*o2.
 type merging struct {
 	o, lse, o1, lse1, o2, lse2 flashkit.Tensor
 }
@@ -48,7 +48,7 @@ func (m *merging) set(o, lse, o1, lse1, o2, lse2 *C.fk_tensor) error {
 	return m.checkOutputs()
 }
 
-// check checks a tensor's type and shape against o.
+// check returns an error if a tensor's type and shape do not match o.
 func (m *merging) check(name string, t *flashkit.Tensor) error {
 	shape, dtype := m.o.Shape(), m.o.DType()
 	if name == "lse" || name == "lse1" || name == "lse2" {
@@ -69,8 +69,8 @@ func (m *merging) check(name string, t *flashkit.Tensor) error {
 	return nil
 }
 
-// checkOutputs rejects outputs whose elements overlap. An output may share memory with another
-// tensor only if both are the same view.
+// checkOutputs returns an error if elements of an output overlap each other or another tensor. An
+// output may share memory with another tensor only if both are the same view.
 func (m *merging) checkOutputs() error {
 	for _, out := range [...]struct {
 		name string
@@ -94,8 +94,8 @@ func (m *merging) checkOutputs() error {
 	return nil
 }
 
-// overlap reports whether two different views share memory. It allows two views with gaps to
-// interleave: the caller guarantees that their elements are distinct.
+// overlap reports whether two views share memory and are not the same view. If both views have
+// gaps, it assumes that they interleave without a common element: the caller guarantees that.
 func overlap(x, y *flashkit.Tensor) bool {
 	from, to := x.Address(), x.Address()+uintptr(x.Len()*x.DType().Size())
 	otherFrom, otherTo := y.Address(), y.Address()+uintptr(y.Len()*y.DType().Size())
@@ -113,7 +113,8 @@ func isDense(t *flashkit.Tensor) bool {
 	return t.Len() == s[0]*s[1]*s[2]*s[3]
 }
 
-// isApart reports whether each stride is at least the extent of all smaller ones.
+// isApart reports whether no elements of t overlap. It tests that each stride is at least the
+// extent of the dimensions with smaller strides.
 func isApart(t *flashkit.Tensor) bool {
 	shape, strides := t.Shape(), t.Strides()
 	reach, done := shape[3], [3]bool{}
@@ -164,7 +165,8 @@ func (m *merging) row(b, h, r, n int) {
 	mixHalf(m.o.Uint16s()[at:][:n], m.o1.Uint16s()[from1:][:n], m.o2.Uint16s()[from2:][:n], w1, w2, read, write)
 }
 
-// weights returns the weights of two results and their combined LSE. An LSE of -inf has weight 0.
+// weights returns the weights of two results and their combined LSE, given their LSEs. A result
+// with LSE -inf has weight 0.
 func weights(first, second float64) (w1, w2 float32, lse float64) {
 	most := max(first, second)
 	if math.IsInf(most, -1) {
@@ -174,7 +176,7 @@ func weights(first, second float64) (w1, w2 float32, lse float64) {
 	return float32(e1 / (e1 + e2)), float32(e2 / (e1 + e2)), most + math.Log(e1+e2)
 }
 
-// mix writes w1*x + w2*y. A weight of 0 ignores its operand, even NaN.
+// mix sets to to w1*x + w2*y. If a weight is 0, its operand is ignored, even if it is NaN.
 func mix(to, x, y []float32, w1, w2 float32) {
 	switch {
 	case w1 == 0 && w2 == 0:

@@ -22,8 +22,8 @@ var fields = func() map[string]string {
 	return all
 }()
 
-// words maps words of a flashkit.ProblemError's Reason to flashkit.h: fields, last parts of field
-// names if unambiguous, and features.
+// words maps words in the Reason of a flashkit.ProblemError to names in flashkit.h: names of
+// fields, last parts of such names, and features.
 var words = func() map[string]string {
 	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
 	for name, field := range fields {
@@ -44,7 +44,8 @@ var named = func() *regexp.Regexp {
 	return regexp.MustCompile(`\b(` + strings.Join(names, "|") + `)\b`)
 }()
 
-// message returns the text of an error with the names of flashkit.h.
+// message returns the text of an error, in which names of package flashkit are replaced by names of
+// flashkit.h.
 func message(err error) string {
 	var p *flashkit.ProblemError
 	if !errors.As(err, &p) {
@@ -55,8 +56,8 @@ func message(err error) string {
 	return strings.Replace(err.Error(), p.Error(), renamed.Error(), 1)
 }
 
-// fieldName returns the flashkit.h name of a field: kv_heads for "KVHeads", q.shape for "Q.shape",
-// q_lens[3] for "Seqs.QLens[3]".
+// fieldName returns the name in flashkit.h of a field: kv_heads for "KVHeads", q.shape for
+// "Q.shape", q_lens[3] for "Seqs.QLens[3]".
 func fieldName(field string) string {
 	if name, ok := fields[field]; ok {
 		return name

@@ -16,26 +16,27 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// A session is the value of an fk_dispatcher: the dispatcher, and GPUs whose memory holds tensors.
-// The first call that needs a GPU opens it.
+// A session is the object behind an fk_dispatcher: the dispatcher, and the GPUs whose memory holds
+// tensors of calls. The first call with tensors on a GPU opens this GPU.
 type session struct {
 	*dispatch.Dispatcher
-	paired   bool // for calls on GPU tensors; Dispatcher has its own
+	paired   bool // for calls with GPU tensors; Dispatcher has its own setting
 	unpaired bool
-	anyOrder bool // sums dQ of GPU tensors in any order
+	anyOrder bool // dQ of GPU tensors may be summed in any order
 
 	mu      sync.Mutex
 	devices map[C.int32_t]*device
 }
 
-// A device is a GPU whose memory holds tensors.
+// A device is a GPU whose memory holds tensors of calls.
 type device struct {
 	number  C.int32_t // FK_CUDA + n
 	backend *cuda.Backend
-	memory  *cuda.Buffer // all device memory: ownership is the C program's responsibility
+	memory  *cuda.Buffer // a buffer over all device memory, because the C program owns the tensors' memory
 }
 
-// wrap sets *b to a buffer of bytes at an address, or keeps it if equal.
+// wrap sets *b to a buffer of the given size and address. If *b already is this buffer, wrap keeps
+// it and does not allocate.
 func (d *device) wrap(b **cuda.Buffer, at uintptr, bytes int) {
 	if x := *b; x == nil || x.Backend() != d.backend || x.Address() != cuda.Pointer(at) || x.Bytes() != bytes {
 		*b = d.backend.Wrap(cuda.Pointer(at), bytes)
@@ -69,7 +70,8 @@ func open(backend *C.char, flags C.uint32_t) (*session, error) {
 	return &session{Dispatcher: d, paired: flags&C.FK_OPEN_PAIRED != 0, unpaired: flags&C.FK_OPEN_UNPAIRED != 0, anyOrder: flags&C.FK_OPEN_ANY_ORDER != 0}, nil
 }
 
-// choose opens the backends of a FLASHKIT_BACKEND choice and restricts the dispatcher to it.
+// choose opens the backends for a value of FLASHKIT_BACKEND. It returns a dispatcher that uses only
+// the backend or kernel that the value names.
 func choose(backend *C.char) (*dispatch.Dispatcher, error) {
 	name := C.GoString(backend)
 	opened, err := dispatch.Open(context.Background(), name)
@@ -91,7 +93,7 @@ func (s *session) close() error {
 	return err
 }
 
-// gpu returns a device, opened at its first use.
+// gpu returns the device with the given number. It opens the device at its first use.
 func (s *session) gpu(number C.int32_t) (*device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +129,8 @@ func (s *session) has(prefix string) bool {
 	return false
 }
 
-// kernel returns the dispatcher's only cuda kernel for a pass, or "" if there are several.
+// kernel returns the name of the dispatcher's cuda kernel for a pass, or "" unless there is exactly
+// one.
 func (s *session) kernel(pass flashkit.Pass) (name string) {
 	n := 0
 	for _, k := range s.Kernels() {
@@ -150,7 +153,7 @@ func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stre
 	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, o)
 }
 
-// A ticket is the value of an fk_cancel.
+// A ticket is the object behind an fk_cancel.
 type ticket struct {
 	ctx context.Context
 	now context.CancelFunc
@@ -161,8 +164,8 @@ var (
 	tickets  = table[ticket]{kind: kindCancel}
 )
 
-// limits returns the context of a call. The caller releases held and calls stop if they are not
-// nil.
+// limits returns a context with the cancellation handle and the timeout of a call. If held is not
+// nil, the caller releases it. If stop is not nil, the caller calls it.
 func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop context.CancelFunc, err error) {
 	ctx = context.Background()
 	if a.timeout_ns < 0 {
@@ -180,7 +183,7 @@ func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop contex
 	return ctx, held, stop, nil
 }
 
-// stale returns the error of a handle that is not open or has the wrong type.
+// stale returns the error for a handle that is NULL, is not open or has the wrong type.
 func stale(field string, handle uintptr) error {
 	text := "is closed, or was never open"
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// print writes s and a zero byte to buf, cut to n bytes, and returns len(s).
+// print writes s and a zero byte to buf, which has n bytes. It cuts s to fit. It returns len(s).
 func print(buf *C.char, n C.size_t, s string) int {
 	if buf != nil && n > 0 {
 		to := bytesAt(buf, int(min(n, C.size_t(len(s))+1)))
@@ -49,13 +49,13 @@ func listing(s *session) string {
 	return text.String()
 }
 
-// plain replaces tabs and newlines with spaces.
+// plain replaces each run of white space, such as tabs and newlines, by a space.
 func plain(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func bytesAt(at *C.char, n int) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(at)), n) }
 
-// word returns a pointer field of a C structure as a number. It may be a handle or a device
-// address, which Go must not treat as a pointer.
+// word returns a pointer field of a C structure as a number. The field may hold a handle or a
+// device address, which Go must not treat as a pointer.
 func word[T any](p *T) uintptr { return *(*uintptr)(unsafe.Pointer(p)) }
 
 func duration(ns C.int64_t) time.Duration { return time.Duration(ns) }

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// view converts a C tensor to a flashkit tensor. It does not read its elements.
+// view converts a C tensor to a flashkit tensor. It does not read the tensor's elements.
 func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	if word(&t.data) == 0 && t.shape == [4]C.int64_t{} {
 		return nil
@@ -36,7 +36,7 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 		return wrong(C.FK_ERR_VALUE, name+".device", t.device, "must be FK_HOST, or FK_CUDA and the number of a GPU, up to %d", lastDevice)
 	}
 	var mem unsafe.Pointer
-	if n > 0 { // an empty tensor's address is arbitrary
+	if n > 0 { // the address of an empty tensor may be invalid
 		mem = t.data
 	}
 	switch dtype {
@@ -52,7 +52,7 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	return nil
 }
 
-// lastDevice bounds fk_tensor.device, far above the GPUs of any machine.
+// lastDevice is the largest allowed fk_tensor.device. No machine has that number of GPUs.
 const lastDevice = 1 << 10
 
 func (f *frame) owner(number C.int32_t) flashkit.Owner {
@@ -62,12 +62,13 @@ func (f *frame) owner(number C.int32_t) flashkit.Owner {
 	return unopened(number - C.FK_CUDA)
 }
 
-// An unopened GPU owns tensors on another device than Q's, or of calls that will not run.
+// An unopened is the owner of tensors on a GPU that the call has not opened: any GPU but Q's, or
+// any GPU if the pass will not run.
 type unopened int
 
 func (n unopened) Device() string { return fmt.Sprintf("GPU %d", int(n)) }
 
-// length returns the number of elements from a view's first to its last one.
+// length returns the number of elements of memory from a view's first element to its last.
 func length(t *C.fk_tensor, size int, name string) (int, error) {
 	for d, n := range t.shape {
 		if n < 0 {
@@ -86,7 +87,7 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	if reason := addressFault(at, size); reason != "" {
 		return 0, wrong(C.FK_ERR_STRIDE, name+".data", hex(at), "%s", reason)
 	}
-	most := min(math.MaxInt64, uint64(math.MaxUint-at))/uint64(size) - 1 // the last possible index
+	most := min(math.MaxInt64, uint64(math.MaxUint-at))/uint64(size) - 1 // the largest index that does not overflow an address
 	last := uint64(0)
 	for d, n := range t.shape {
 		stride := t.strides[d]
@@ -107,8 +108,8 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	return int(last + 1), nil
 }
 
-// addressFault returns the reason that at cannot be an address of elements of size bytes, or "". Go
-// treats small numbers in pointers as memory corruption.
+// addressFault returns why at cannot be the address of elements of size bytes, or "". It rejects
+// small numbers, because the Go runtime treats a pointer with such a value as memory corruption.
 func addressFault(at uintptr, size int) string {
 	switch {
 	case at < 4096:

@@ -2,8 +2,8 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/matmul"
 
-// Forward returns a applied to every element of x, [rows, features], as a separate layer.
-// Linear.Activation costs less.
+// Forward applies the activation to every element of x, [rows, features], and returns the result.
+// To apply it to the result of a Linear layer, Linear.Activation costs less.
 func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "x", &x, 0, nil) {
 		return Tensor{}
@@ -16,7 +16,7 @@ func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x for dy, the result's gradient.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result.
 func (a Activation) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "dy", &dy, 0, nil) {
 		return Tensor{}
@@ -31,7 +31,8 @@ func (a Activation) check() error {
 	return nil
 }
 
-// activations are owners of records: an Activation has no address.
+// activations are the owners of an Activation's records. Other layers own records by their address;
+// an Activation has none.
 var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh}
 
 // activationGrad returns dy times the derivative of the activation at x.
@@ -47,7 +48,8 @@ func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
 	return dx
 }
 
-// denseRows returns the number of consecutive rows without gaps: all, or one.
+// denseRows returns the number of rows that one call can handle as contiguous memory: all rows of a
+// tensor without gaps between rows, else 1.
 func (x *Tensor) denseRows() int {
 	if x.isDense() {
 		return max(1, x.Count())
@@ -55,7 +57,7 @@ func (x *Tensor) denseRows() int {
 	return 1
 }
 
-// span returns the memory of n dense rows from row i.
+// span returns the memory of rows [i, i+n), which have no gaps between them.
 func (x *Tensor) span(i, n int) []float32 {
 	return x.Data[i*x.stride():][: n*x.Features : n*x.Features]
 }

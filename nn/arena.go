@@ -1,21 +1,22 @@
 package nn
 
-// An arena is a stack allocator. It grows while a first pass determines its size, then stays.
+// An arena is a stack allocator. It grows during the first passes and keeps its memory for later
+// ones.
 type arena struct {
 	blocks [][]float32
 	at     position
-	most   int // peak floats in use since the last reset
+	most   int // largest number of floats in use since the last reset
 }
 
-// A position is the end of an arena's used part.
+// A position is a place in an arena. Memory before it is allocated, memory after it is free.
 type position struct{ block, used int }
 
 const (
-	lane     = 16      // floats of a cache line, the alignment of allocations
-	smallest = 1 << 16 // floats of a block
+	lane     = 16      // floats of a cache line; every allocation is rounded up to a multiple
+	smallest = 1 << 16 // floats of the smallest block
 )
 
-// take returns n uninitialized floats.
+// take allocates n floats and returns them uninitialized.
 func (a *arena) take(n int) []float32 {
 	size := (n + lane - 1) / lane * lane
 	for ; a.at.block < len(a.blocks); a.at = (position{a.at.block + 1, 0}) {
@@ -48,8 +49,8 @@ func (a *arena) size() (n int) {
 	return n
 }
 
-// reset frees everything. It replaces several blocks by one of the peak size, so that later
-// allocations are adjacent.
+// reset frees all allocations. It replaces several blocks by one block of the peak size, so that
+// later allocations are contiguous.
 func (a *arena) reset() {
 	if len(a.blocks) > 1 {
 		clear(a.blocks)

@@ -6,39 +6,40 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row's features are its
-// heads' features, concatenated. It has no parameters.
+// A MultiHeadAttention computes softmax(Q K^T Scale) V for several heads. A row of a tensor has the
+// features of all heads, concatenated. The layer has no parameters.
 type MultiHeadAttention struct {
 	Heads   int     // query heads
-	KVHeads int     // heads of k and v; 0 is Heads. Divides Heads: query head h reads head h / (Heads/KVHeads)
+	KVHeads int     // heads of k and v, a divisor of Heads; 0 is Heads. Query head h reads KV head h / (Heads/KVHeads)
 	Scale   float32 // softmax scale; 0 is 1/sqrt(features of a head)
 	Dropout float32 // probability of dropping a weight in training, in [0, 1)
-	Causal  bool    // a row sees keys up to its own position; the last row sees all keys
+	Causal  bool    // a query sees keys up to its own position; the last query sees all keys
 	Rotary  *Rotary // rotates q and k by position; nil for none
 
 	// UseFlashAttention selects the Dispatcher's kernels, whose memory is proportional to T.
-	// Otherwise all weights are stored, [batch, heads, T, keys]. It must not change between Forward
-	// and Backward.
+	// Otherwise the layer stores all attention weights, [batch, Heads, T of q, T of k].
+	// UseFlashAttention must not change between Forward and Backward.
 	UseFlashAttention bool
 }
 
-// NewMultiHeadAttention returns flash attention with the given number of heads. Set fields for
-// more.
+// NewMultiHeadAttention returns flash attention with the given number of heads. A caller sets other
+// options in the fields.
 func NewMultiHeadAttention(heads int) *MultiHeadAttention {
 	return &MultiHeadAttention{Heads: heads, UseFlashAttention: true}
 }
 
 // Forward returns the attention of q over k and v, [rows of q, Heads * features of a head of v]. q
-// is [rows, Heads * dim], k [keys, KVHeads * dim] and v [keys, KVHeads * features]. They may be one
-// tensor. k and v have the same rows and q's number of sequences; their lengths may differ from
-// q's.
+// is [rows, Heads * dim], k [keys, KVHeads * dim] and v [keys, KVHeads * features]. If the shapes
+// agree, one tensor may be passed as several of them. k and v have the same Rows. q, k and v have
+// the same Batch. The sequences of k may be longer or shorter than the sequences of q.
 func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
 	y, _ := m.forward(s, q, k, v)
 	return y
 }
 
 // ForwardWeights returns Forward's result and the attention weights before dropout, [batch, Heads,
-// T of q, T of k], in the Step's memory. It fails with flash attention, which does not store them.
+// T of q, T of k], in the Step's memory. It fails with flash attention, which does not store the
+// weights.
 func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, weights []float32) {
 	if m.UseFlashAttention {
 		s.Fail(errors.New("nn: flash attention has no weights to return: set UseFlashAttention to false"))
@@ -84,7 +85,7 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 	return y, kept
 }
 
-// Backward returns the gradients of q, k and v for dy, the result's gradient.
+// Backward returns the gradients of q, k and v, given dy, the gradient of Forward's result.
 func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	r := s.pop(m)
 	y, v, k, q := s.Pop(m), s.Pop(m), s.Pop(m), s.Pop(m)
@@ -112,8 +113,8 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 }
 
 // Decode appends k and v to the cache and returns the attention of q over the whole cache. k and v
-// have q's rows, which must not be packed. If Rotary is set, q and k are rotated by position first.
-// With Causal, the last row of each sequence sees all keys. Decode fails in training.
+// have the same Rows as q, which must not be packed. If Rotary is set, q and k are first rotated by
+// position. With Causal, the last query of each sequence sees all keys. Decode fails in training.
 func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
 	if !m.accepts(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
 		return Tensor{}
@@ -126,7 +127,7 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 	}
 	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
 	p := m.problemOf(s, &q, &k, &v, &y)
-	p.KVLen, p.Ragged = cache.capacity, true // constant across tokens, so that dispatch reuses its plan
+	p.KVLen, p.Ragged = cache.capacity, true // not the current length: a constant problem lets the Dispatcher reuse its plan
 	s.seqs.KVLens, s.args.Seqs = cache.lens, &s.seqs
 	s.args.K, s.args.V = cache.View()
 	if m.UseFlashAttention {
@@ -151,7 +152,7 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 	return nil
 }
 
-// problemOf returns the problem of a pass with output y, and sets the Step's arguments.
+// problemOf returns the Problem of attention with output y. It sets s.args to the tensors.
 func (m *MultiHeadAttention) problemOf(s *Step, q, k, v, y *Tensor) flashkit.Problem {
 	g := m.kvHeads()
 	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: g, QLen: q.T, KVLen: k.T,
@@ -177,7 +178,8 @@ func (m *MultiHeadAttention) kvHeads() int {
 	return m.KVHeads
 }
 
-// accepts fails the Step unless q, k and v match the heads and each other.
+// accepts reports whether q, k and v match the layer's heads and each other. If not, the Step
+// fails.
 func (m *MultiHeadAttention) accepts(s *Step, q, k, v *Tensor) bool {
 	const layer = "MultiHeadAttention"
 	g := m.kvHeads()

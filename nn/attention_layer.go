@@ -1,22 +1,22 @@
 package nn
 
-// An AttentionConfig configures an AttentionLayer. Zero fields take the default in the comment;
+// An AttentionConfig configures an AttentionLayer. A comment with "0:" gives the meaning of 0.
 // Heads and DimHead must be at least 1.
 type AttentionConfig struct {
 	QFeatures   int     // features of a row of q
-	KFeatures   int     // of k; 0: QFeatures
-	VFeatures   int     // of v; 0: QFeatures
-	OutFeatures int     // of the result; 0: QFeatures
+	KFeatures   int     // features of a row of k; 0: QFeatures
+	VFeatures   int     // features of a row of v; 0: QFeatures
+	OutFeatures int     // features of a row of the result; 0: QFeatures
 	Heads       int     // query heads
 	KVHeads     int     // heads of k and v, a divisor of Heads; 0: Heads
 	DimHead     int     // features of a head
 	Dropout     float32 // probability of dropping an attention weight in training, in [0, 1)
-	Causal      bool    // a row sees keys up to its own position
+	Causal      bool    // a query sees keys up to its own position
 	Rotary      *Rotary // rotates q and k by position; nil for none
 }
 
-// An AttentionLayer is a norm of q, k and v each, projections to the heads, attention with scale
-// 1/sqrt(DimHead), and an output projection. Projections have no bias.
+// An AttentionLayer normalizes q, k and v, projects each to the heads, computes attention with
+// scale 1/sqrt(DimHead), and projects the result to OutFeatures. Projections have no bias.
 type AttentionLayer struct {
 	NormQ, NormK, NormV *LayerNorm          // norms of the inputs
 	Q, K, V             *Linear             // projections of the normed inputs to the heads
@@ -24,8 +24,9 @@ type AttentionLayer struct {
 	Attention           *MultiHeadAttention // attention between the projections
 }
 
-// NewAttentionLayer returns a layer with the parameters norm_q.weight, norm_q.bias, likewise norm_k
-// and norm_v, then q.weight, k.weight, v.weight and out.weight. An invalid config is an error of i.
+// NewAttentionLayer returns a layer with the parameters norm_q.weight and norm_q.bias, likewise for
+// norm_k and norm_v, then q.weight, k.weight, v.weight and out.weight. After an invalid config,
+// i.Err returns an error.
 func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	or := func(n, otherwise int) int {
 		if n == 0 {
@@ -36,7 +37,7 @@ func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	k, v, out, g := or(c.KFeatures, c.QFeatures), or(c.VFeatures, c.QFeatures), or(c.OutFeatures, c.QFeatures), or(c.KVHeads, c.Heads)
 	if c.Heads < 1 || c.DimHead < 1 || g < 1 || c.Heads%g != 0 {
 		i.Fail(problem("AttentionConfig.Heads", c.Heads, "must be at least 1 and a multiple of KVHeads = %d, and DimHead = %d at least 1", g, c.DimHead))
-		c.Heads, g, c.DimHead = 1, 1, 0 // its projections refuse to run
+		c.Heads, g, c.DimHead = 1, 1, 0 // zero features make the projections invalid, so that they fail instead of running
 	}
 	if d := (&Dropout{c.Dropout}); d.check() != nil {
 		i.Fail(d.check())
@@ -55,20 +56,21 @@ func (l *AttentionLayer) Params() []*Param {
 	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
 }
 
-// UseFlashAttention switches flash attention, initially on. Off computes and stores all attention
-// weights. It must not be called between Forward and Backward.
+// UseFlashAttention switches flash attention on or off. It is initially on. If off, the layer
+// computes and stores all attention weights. UseFlashAttention must not be called between Forward
+// and Backward.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
-// Forward returns the layer's result, [rows of q, OutFeatures]. q, k and v may be one tensor; k and
-// v have the same rows.
+// Forward returns the layer's result, [rows of q, OutFeatures]. One tensor may be passed as q, k
+// and v. k and v have the same Rows.
 func (l *AttentionLayer) Forward(s *Step, q, k, v Tensor) Tensor {
 	q, k, v = l.project(s, q, k, v)
 	return l.Out.Forward(s, l.Attention.Forward(s, q, k, v))
 }
 
-// Decode returns Forward's result for rows x that continue the cached sequences, in inference. It
-// appends their keys and values to the cache, and attends to all of it. The cache has KVHeads heads
-// of DimHead features.
+// Decode returns Forward's result for rows x that continue the cached sequences. It appends the
+// keys and values of x to the cache, and attends to the whole cache. The cache has KVHeads heads of
+// DimHead features. Decode is for inference.
 func (l *AttentionLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	q, k, v := l.project(s, x, x, x)
 	return l.Out.Forward(s, l.Attention.Decode(s, q, k, v, cache))
@@ -81,8 +83,8 @@ func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
 	return q, k, v
 }
 
-// Backward returns the gradients of q, k and v for dy, the result's gradient. The gradient of a
-// tensor that was several of them is the sum of its gradients.
+// Backward returns the gradients of q, k and v, given dy, the gradient of Forward's result. If one
+// tensor was passed as several of q, k and v, its gradient is the sum of their gradients.
 func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
 	dv = l.NormV.Backward(s, l.V.Backward(s, dv))

@@ -8,10 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// Plain attention computes and stores all weights, [batch, heads, QLen, KVLen], and multiplies
-// them. Arguments and, up to rounding, results equal flash attention's.
+// Plain attention computes and stores all attention weights P, [batch, heads, QLen, KVLen], and
+// multiplies P by V. It has the same arguments as flash attention, and the same results up to
+// rounding.
 
-// plainForward computes O of s.args, and the weights before dropout.
+// plainForward computes O of s.args. It sets weights to the attention weights before dropout.
 func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 	if !s.ok(s.call.Set(p, flashkit.PassForward, &s.args)) {
 		return
@@ -43,15 +44,15 @@ func (s *Step) plainForward(p flashkit.Problem, weights []float32) {
 	}
 }
 
-// plainBackward computes DQ, DK and DV of s.args from plainForward's weights.
+// plainBackward computes DQ, DK and DV of s.args. weights are plainForward's attention weights.
 func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 	a := &s.args
-	lse := s.take(a.Q.Shape()[0] * p.Heads * a.Q.Shape()[2]) // required by the check, but not read
+	lse := s.take(a.Q.Shape()[0] * p.Heads * a.Q.Shape()[2]) // s.call.Set requires an LSE, but nothing reads it
 	a.LSE = flashkit.F32(lse, a.Q.Shape()[0], p.Heads, a.Q.Shape()[2], 1)
 	if !s.ok(s.call.Set(p, flashkit.PassBackward, a)) {
 		return
 	}
-	slopes := s.take(p.QLen * p.KVLen) // of a head
+	slopes := s.take(p.QLen * p.KVLen) // the gradients of one head's weights, then of its scores
 	dropped := s.takeIf(p.Score.Dropout > 0, p.QLen*p.KVLen)
 	for b := range p.Batch {
 		seq := s.call.Seq(b)
@@ -64,7 +65,7 @@ func (s *Step) plainBackward(p flashkit.Problem, weights []float32) {
 			w := headOf(&p, weights, b, h, &seq)
 			d := matmul.Matrix{Data: slopes, Rows: seq.N, Cols: seq.M, RowStride: p.KVLen, ColStride: 1}
 			dO := matrixOf(&a.DO, seq.QBatch, h, seq.Q0, seq.N)
-			s.mm = matmul.Args{C: d, A: dO, B: &s.packed[0]} // the gradient of the dropped weights
+			s.mm = matmul.Args{C: d, A: dO, B: &s.packed[0]} // the gradient of the weights after dropout
 			s.multiply()
 			used := w
 			if dropped != nil {
@@ -98,7 +99,7 @@ func (s *Step) takeIf(wanted bool, n int) []float32 {
 	return s.take(n)
 }
 
-// softmaxRows replaces rows of scores by weights, 0 for hidden keys.
+// softmaxRows replaces rows of scores by their softmax. Masked keys get weight 0.
 func softmaxRows(w *rowWork, _, from, to int) {
 	for i := from; i < to; i++ {
 		row := w.weights.Data[i*w.weights.RowStride:][:w.seq.M]
@@ -126,8 +127,8 @@ func softmax(x []float32, scale float64) {
 	}
 }
 
-// softmaxGrad replaces rows of d, the gradient of weights w, by the gradient of the unscaled
-// scores: scale w (d - sum(w d)).
+// softmaxGrad replaces rows of d, the gradient of the weights w, by the gradient of the unscaled
+// scores, scale w (d - sum(w d)).
 func softmaxGrad(w *rowWork, _, from, to int) {
 	scale := float32(w.scale)
 	for i := from; i < to; i++ {
@@ -142,8 +143,8 @@ func softmaxGrad(w *rowWork, _, from, to int) {
 	}
 }
 
-// drop writes x of a head to y, which may alias x, with flash attention's dropout mask: 0 or scaled
-// by 1/(1-p).
+// drop applies flash attention's dropout mask of one head to x and writes the result to y, which
+// may alias x. An element becomes 0 or is multiplied by 1/(1-p).
 func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h int) matmul.Matrix {
 	below, keep, key := philox.Below(p.Score.Dropout), philox.Keep(p.Score.Dropout), philox.Key(seed)
 	var words [4]uint32
@@ -163,12 +164,12 @@ func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h i
 	return x
 }
 
-// headOf returns the weights of a head of a sequence.
+// headOf returns the attention weights of head h of sequence b.
 func headOf(p *flashkit.Problem, weights []float32, b, h int, seq *flashkit.Seq) matmul.Matrix {
 	return matmul.Matrix{Data: weights[(b*p.Heads+h)*p.QLen*p.KVLen:], Rows: seq.N, Cols: seq.M, RowStride: p.KVLen, ColStride: 1}
 }
 
-// matrixOf returns rows [r, r+n) of a head.
+// matrixOf returns rows [r, r+n) of head h in batch entry b of t.
 func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	m := matmul.Matrix{Rows: n, Cols: t.Shape()[3], RowStride: t.Strides()[2], ColStride: 1}
 	if n > 0 {
@@ -177,7 +178,7 @@ func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	return m
 }
 
-// clearRows zeros the padding of a head, rows [from, to). Packed sequences have none.
+// clearRows zeros the padding of a head, rows [from, to). Packed sequences have no padding.
 func clearRows(t *flashkit.Tensor, p *flashkit.Problem, b, h, from, to int) {
 	if t.Shape()[0] != p.Batch || t.Shape()[2] != to {
 		return

@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A KVCache stores the keys and values of growing sequences, so that each row is computed once. One
-// goroutine at a time may use it.
+// A KVCache stores the keys and values of growing sequences, so that each row's key and value are
+// computed only once. One goroutine at a time may use a KVCache.
 type KVCache struct {
 	batch, heads, dim, capacity int
 
@@ -16,7 +16,7 @@ type KVCache struct {
 }
 
 // NewKVCache returns an empty cache for batch sequences of at most capacity rows, each with heads
-// KV heads of dim features. It takes 8 * batch * heads * capacity * dim bytes.
+// KV heads of dim features. The cache takes 8 * batch * heads * capacity * dim bytes.
 func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 	n := 1
 	for _, d := range [...]struct {
@@ -34,20 +34,21 @@ func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 // Capacity returns the number of rows that a sequence can have.
 func (c *KVCache) Capacity() int { return c.capacity }
 
-// Lens returns each sequence's number of rows. The slice is the cache's own and changes with it.
+// Lens returns each sequence's number of rows. The slice is not a copy: Append and Reset change it.
 func (c *KVCache) Lens() []int32 { return c.lens }
 
 // Reset empties the cache, for new sequences in the same memory.
 func (c *KVCache) Reset() { clear(c.lens) }
 
-// View returns keys and values without a copy, in the kernels' layout, [batch, heads, capacity,
-// dim]. Only Lens rows are valid.
+// View returns the keys and values without a copy, in the kernels' layout, [batch, heads, capacity,
+// dim]. Only the first Lens()[b] rows of sequence b are valid.
 func (c *KVCache) View() (k, v flashkit.Tensor) {
 	return flashkit.F32(c.k, c.batch, c.heads, c.capacity, c.dim), flashkit.F32(c.v, c.batch, c.heads, c.capacity, c.dim)
 }
 
-// Append copies the rows of k and v, [rows, heads * dim], without padding, to the ends of their
-// sequences. If they do not fit, it changes nothing and returns a *flashkit.ProblemError.
+// Append copies the rows of k and v, [rows, heads * dim], without padding rows, to the ends of
+// their sequences. If the rows do not fit, Append changes nothing and returns a
+// *flashkit.ProblemError.
 func (c *KVCache) Append(k, v Tensor) error {
 	for _, x := range [...]*Tensor{&k, &v} {
 		if err := x.check("KVCache: k, v", c.heads*c.dim); err != nil {

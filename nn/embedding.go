@@ -9,8 +9,8 @@ type Embedding struct {
 	tokens, features int
 }
 
-// NewEmbedding returns an Embedding of a vocabulary of tokens, with a standard normal parameter
-// called weight.
+// NewEmbedding returns an Embedding for a vocabulary of tokens tokens. Its parameter "weight" is
+// initialized from the standard normal distribution.
 func NewEmbedding(i *Init, tokens, features int) *Embedding {
 	return &Embedding{i.Normal("weight", 1, tokens, features), tokens, features}
 }
@@ -18,8 +18,8 @@ func NewEmbedding(i *Init, tokens, features int) *Embedding {
 // Params returns the weight.
 func (l *Embedding) Params() []*Param { return []*Param{l.Weight} }
 
-// Forward returns the weight's row of each token, [rows, features]. An ID outside the vocabulary is
-// an error of s. In training, x.IDs must not change before Backward.
+// Forward returns the weight's row of each token, [rows, features]. An ID outside the vocabulary
+// makes s fail. In training, x.IDs must not change before Backward.
 func (l *Embedding) Forward(s *Step, x Tokens) Tensor {
 	if !s.ok(l.Weight.check("Embedding.Weight", l.tokens, l.features)) || !s.ok(x.Rows.check("Tokens")) {
 		return Tensor{}
@@ -40,7 +40,8 @@ func (l *Embedding) Forward(s *Step, x Tokens) Tensor {
 	return y
 }
 
-// Backward adds the result's gradient to the weight's. Tokens have no gradient.
+// Backward adds dy, the gradient of Forward's result, to the weight's gradient. Tokens have no
+// gradient.
 func (l *Embedding) Backward(s *Step, dy Tensor) {
 	ids := s.pop(l).ids
 	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, nil) {
@@ -56,7 +57,7 @@ func (l *Embedding) Backward(s *Step, dy Tensor) {
 	}
 }
 
-// A PositionalEmbedding adds to each row a learned row of features for its position in the
+// A PositionalEmbedding adds learned features to each row. They depend on the row's position in its
 // sequence.
 type PositionalEmbedding struct {
 	Weight *Param // [positions, features]
@@ -64,8 +65,8 @@ type PositionalEmbedding struct {
 	positions, features int
 }
 
-// NewPositionalEmbedding returns a PositionalEmbedding for sequences of at most positions rows,
-// with a standard normal parameter called weight.
+// NewPositionalEmbedding returns a PositionalEmbedding for sequences of at most positions rows. Its
+// parameter "weight" is initialized from the standard normal distribution.
 func NewPositionalEmbedding(i *Init, positions, features int) *PositionalEmbedding {
 	return &PositionalEmbedding{i.Normal("weight", 1, positions, features), positions, features}
 }
@@ -73,8 +74,8 @@ func NewPositionalEmbedding(i *Init, positions, features int) *PositionalEmbeddi
 // Params returns the weight.
 func (l *PositionalEmbedding) Params() []*Param { return []*Param{l.Weight} }
 
-// Forward returns x, [rows, features], plus the features of each row's position. Padding rows are
-// unchanged.
+// Forward returns x, [rows, features], plus the weight's row of each position. Padding rows are
+// returned unchanged.
 func (l *PositionalEmbedding) Forward(s *Step, x Tensor) Tensor {
 	y := l.ForwardFrom(s, x, nil)
 	s.Push(l, x)
@@ -82,7 +83,7 @@ func (l *PositionalEmbedding) Forward(s *Step, x Tensor) Tensor {
 }
 
 // ForwardFrom returns Forward's result for continued sequences: the first row of sequence b has
-// position from[b]. A nil from is 0 for all. It is for inference.
+// position from[b]. If from is nil, sequences start at position 0. ForwardFrom is for inference.
 func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tensor {
 	if !s.ok(l.Weight.check("PositionalEmbedding.Weight", l.positions, l.features)) || !s.accepts(l.Weight.Name, "x", &x, l.features, nil) {
 		return Tensor{}
@@ -109,8 +110,8 @@ func (l *PositionalEmbedding) ForwardFrom(s *Step, x Tensor, from []int32) Tenso
 	return y
 }
 
-// Backward adds dy, the result's gradient, to the weight's. It returns dy, which is also the
-// gradient of x.
+// Backward adds dy, the gradient of Forward's result, to the weight's gradient. It returns dy,
+// which is also the gradient of x.
 func (l *PositionalEmbedding) Backward(s *Step, dy Tensor) Tensor {
 	x := s.Pop(l)
 	if !s.ok(nil) || !s.accepts(l.Weight.Name, "dy", &dy, l.features, &x.Rows) {

@@ -7,20 +7,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// A Linear layer computes act(x W^T + b) for each row. Passes may run concurrently, except
-// Backward, which adds to the gradients.
+// A Linear layer computes act(x W^T + b) for each row x. Forward passes may run concurrently. A
+// backward pass may not run at the same time as another, because it adds to the gradients.
 type Linear struct {
 	Weight     *Param     // [out, in]
 	Bias       *Param     // [out], or nil
 	Activation Activation // act, initially None
-	Precision  Precision  // of Forward; gradients are float32, computed with unrounded weights
+	Precision  Precision  // of Forward's factors; gradients are computed in float32, with unrounded weights
 
 	in, out    int
-	transposed packing // W^T, for Forward
-	plain      packing // W, for Backward
+	transposed packing // packed W^T, for Forward
+	plain      packing // packed W, for Backward
 }
 
-// NewLinear returns a layer from in to out features, with parameters weight and, optionally, bias.
+// NewLinear returns a layer from in to out features. Its parameter is "weight", and "bias" if bias
+// is true.
 func NewLinear(i *Init, in, out int, bias bool) *Linear {
 	bound := inverseRoot(in)
 	l := &Linear{Weight: i.Uniform("weight", bound, out, in), in: in, out: out}
@@ -30,7 +31,7 @@ func NewLinear(i *Init, in, out int, bias bool) *Linear {
 	return l
 }
 
-// Params returns the weight and any bias.
+// Params returns the weight, and the bias if there is one.
 func (l *Linear) Params() []*Param {
 	if l.Bias == nil {
 		return []*Param{l.Weight}
@@ -42,7 +43,7 @@ func (l *Linear) Params() []*Param {
 func (l *Linear) Forward(s *Step, x Tensor) Tensor { return l.ForwardAdd(s, x, Tensor{}) }
 
 // ForwardAdd returns Forward's result plus a residual [rows, out], in one pass over memory. The
-// residual's gradient is the result's. The zero Tensor is no residual.
+// gradient of the residual is the gradient of the result. The zero Tensor means no residual.
 func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}
@@ -66,7 +67,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	switch {
 	case l.Activation == None || !s.train:
 	case l.Activation == ReLU && residual.Data == nil:
-		s.Push(l, y) // the derivative is the same at y
+		s.Push(l, y) // instead of x W^T + b: ReLU's derivative is the same at both
 	default:
 		before := s.NewTensor(x.Rows, l.out)
 		s.mm.Before = before.matrix()
@@ -76,7 +77,8 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x, [rows, in], for dy, the result's gradient.
+// Backward returns the gradient of x, [rows, in], given dy, the gradient of Forward's result. It
+// adds to the gradients of the weight and the bias.
 func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "dy", &dy, l.out, nil) {
 		return Tensor{}
@@ -104,7 +106,8 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	return dx
 }
 
-// check leaves Weight.Data, which packed weights do not need, to packing.
+// check checks everything but Weight.Data, which may be nil after Pack. packing.of checks
+// Weight.Data when it packs.
 func (l *Linear) check() error {
 	if err := l.Weight.checkShape("Linear.Weight", l.out, l.in); err != nil {
 		return err
@@ -125,9 +128,10 @@ func (x *Tensor) matrix() matmul.Matrix {
 	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
 }
 
-// Pack packs the weights of layers for Forward into one block of memory, in the order of use. The
-// first Forward also packs, but only a single block allows prefetching the next layer's weights
-// into the cache. Inference does not need Weight.Data after Pack, so a program may set it to nil.
+// Pack packs the layers' weights for Forward into one block of memory. The layers are in their
+// order of use. Without Pack, the first Forward of each layer packs its weights. Only in one block
+// can a layer prefetch the next layer's weights into the cache. After Pack, inference does not read
+// Weight.Data, so a program may set it to nil.
 func Pack(layers ...*Linear) error {
 	words := 0
 	for _, l := range layers {
@@ -152,14 +156,16 @@ func Pack(layers ...*Linear) error {
 
 func (p *Param) matrix() matmul.Matrix { return matmul.Dense(p.Data, p.Shape[0], p.Shape[1]) }
 
-// A packing is a packed parameter [out, in], repacked after changes.
+// A packing is the packed copy of a parameter [out, in]. It is made again after the parameter has
+// changed.
 type packing struct {
 	mu   sync.Mutex
-	made atomic.Uint64 // the packed version, 0 for none
+	made atomic.Uint64 // version of the parameter that p has, 0 if p is not packed
 	p    matmul.Packed
 }
 
-// of returns the packed parameter. The Step fails if it is not packed and has no Data.
+// of returns the packed parameter, and first packs it if it is not up to date. The Step fails if
+// this needs Data and Data is missing.
 func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
 	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) {
 		m := w.matrix()
@@ -171,7 +177,7 @@ func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *m
 	return &c.p
 }
 
-// make calls pack, unless the parameter is packed.
+// make calls pack, unless the packed copy is up to date.
 func (c *packing) make(w *Param, precision Precision, pack func(p *matmul.Packed)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,5 +188,5 @@ func (c *packing) make(w *Param, precision Precision, pack func(p *matmul.Packed
 	}
 }
 
-// version is never 0.
+// version returns a number for the parameter's version and the precision. It is never 0.
 func version(w *Param, precision Precision) uint64 { return uint64(precision)<<56 | (w.version + 1) }

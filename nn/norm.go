@@ -14,8 +14,8 @@ type LayerNorm struct {
 	Eps    float32 // added to the variance; at least 0
 }
 
-// NewLayerNorm returns a norm of rows of the given features, with Eps 1e-5 and the parameters
-// weight and bias.
+// NewLayerNorm returns a norm for rows of the given number of features, with Eps 1e-5 and the
+// parameters "weight" and "bias".
 func NewLayerNorm(i *Init, features int) *LayerNorm {
 	return &LayerNorm{i.Constant("weight", 1, features), i.Constant("bias", 0, features), 1e-5}
 }
@@ -37,7 +37,7 @@ func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
 	return y
 }
 
-// Backward returns the gradient of x for dy, the result's gradient.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result.
 func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 	moments := s.Pop(l)
 	x := s.Pop(l)
@@ -54,7 +54,8 @@ func (l *LayerNorm) Backward(s *Step, dy Tensor) Tensor {
 	return dx
 }
 
-// normForward computes rows of y, their mean and 1/sqrt(variance + Eps).
+// normForward computes rows of y. For each row of x it also stores the mean and 1/sqrt(variance +
+// Eps), in z.
 func normForward(w *rowWork, _, from, to int) {
 	l, n := w.norm, min(w.x.denseRows(), to-from)
 	for i := from; i < to; i += n {
@@ -62,7 +63,8 @@ func normForward(w *rowWork, _, from, to int) {
 	}
 }
 
-// normBackward computes rows of dx, and the block's part of the gradients of weight and bias.
+// normBackward computes rows of dx, and the sums of the block's rows for the gradients of weight
+// and bias.
 func normBackward(w *rowWork, block, from, to int) {
 	f, n := w.x.Features, min(w.x.denseRows(), w.y.denseRows(), to-from)
 	dWeight, dBias := w.part[2*f*block:][:f], w.part[2*f*block+f:][:f]
@@ -88,7 +90,7 @@ func (l *LayerNorm) check() error {
 
 func add(sum, x []float32) { elements.Add(sum, x, 0, 1) }
 
-// inverseRoot returns 1/sqrt(n), 0 for an invalid number of features.
+// inverseRoot returns 1/sqrt(n), or 0 if n is below 1.
 func inverseRoot(n int) float64 {
 	if n < 1 {
 		return 0

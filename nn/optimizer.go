@@ -6,33 +6,34 @@ import (
 	"github.com/flashkit-go/flashkit/internal/elements"
 )
 
-// An AdamW is the optimizer Adam with decoupled weight decay, as in PyTorch: weights decay
-// separately from the gradient. Update is not safe for concurrent use, and no pass may use the
-// parameters meanwhile.
+// An AdamW is the optimizer Adam with decoupled weight decay, as in PyTorch: the decay is not part
+// of the gradient. Update is not safe for concurrent use. No pass may use the parameters during
+// Update.
 //
 // Source: Loshchilov and Hutter, Decoupled weight decay regularization, 2019.
 type AdamW struct {
 	LR           float64 // learning rate; may change between updates
-	Beta1, Beta2 float64 // decay of the means of gradients and squared gradients
-	Eps          float64 // added to the root of the mean square
+	Beta1, Beta2 float64 // decay of the running means of gradients and squared gradients
+	Eps          float64 // added to the square root of the mean of squared gradients
 	WeightDecay  float64 // an update multiplies weights by 1 - LR*WeightDecay
-	Steps        int     // updates so far
+	Steps        int     // number of updates so far
 
 	params       []*Param
 	mean, square []*Param
-	step         elements.AdamW // in progress, to avoid allocation
+	step         elements.AdamW // the update in progress; a field, so that Update does not allocate
 }
 
 // NewAdamW returns an optimizer of params with the learning rate lr and PyTorch's other defaults:
-// betas 0.9 and 0.999, Eps 1e-8, WeightDecay 0.01. Its state takes 8 bytes for each element.
+// betas 0.9 and 0.999, Eps 1e-8, WeightDecay 0.01. Its state takes 8 bytes per element of a
+// parameter.
 func NewAdamW(params []*Param, lr float64) *AdamW {
 	return &AdamW{LR: lr, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01,
 		params: params, mean: shadows(params, "adamw.mean."), square: shadows(params, "adamw.square.")}
 }
 
-// State returns the optimizer's means and mean squares, to save and resume training; save Steps
-// too. Names are the parameters' with prefixes. The tensors are the state itself: Load into them
-// resumes.
+// State returns the running means of gradients and of squared gradients. A program saves them, and
+// Steps, to resume training later. Their names are the parameters' names with a prefix. They are
+// not copies: to resume, Load into them.
 func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...), o.square...) }
 
 // Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
@@ -50,23 +51,23 @@ func (o *AdamW) Update() {
 }
 
 // An SGD is stochastic gradient descent with momentum, as in PyTorch: weight decay is part of the
-// gradient. Update is not safe for concurrent use, and no pass may use the parameters meanwhile.
+// gradient. Update is not safe for concurrent use. No pass may use the parameters during Update.
 type SGD struct {
 	LR          float64 // learning rate; may change between updates
-	Momentum    float64 // decay of the sum of gradients; 0 for none
-	WeightDecay float64 // times a weight, it is added to the weight's gradient
+	Momentum    float64 // decay of the running sum of gradients; 0 for no momentum
+	WeightDecay float64 // the gradient of a weight w is increased by WeightDecay*w
 
 	params, velocity []*Param
 }
 
 // NewSGD returns an optimizer of params with the learning rate lr, without momentum and weight
-// decay. Its state takes 4 bytes for each element.
+// decay. Its state takes 4 bytes per element of a parameter.
 func NewSGD(params []*Param, lr float64) *SGD {
 	return &SGD{LR: lr, params: params, velocity: shadows(params, "sgd.velocity.")}
 }
 
-// State returns the sums of gradients, to save and resume training. Names are the parameters' with
-// a prefix. The tensors are the state itself: Load into them resumes.
+// State returns the running sums of gradients. A program saves them to resume training later. Their
+// names are the parameters' names with a prefix. They are not copies: to resume, Load into them.
 func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
 
 // Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
@@ -82,8 +83,9 @@ func (o *SGD) Update() {
 	}
 }
 
-// ClipGradients scales all gradients to a joint Euclidean norm of at most most, and returns the
-// norm from before. Gradients whose norm is smaller, infinite or NaN stay unchanged.
+// ClipGradients scales all gradients by one factor, so that their joint Euclidean norm is at most
+// most. It returns the norm before scaling. If that norm is below most, infinite or NaN, the
+// gradients stay unchanged.
 func ClipGradients(params []*Param, most float64) (norm float64) {
 	squares := 0.0
 	for _, p := range params {
@@ -102,7 +104,7 @@ func ClipGradients(params []*Param, most float64) (norm float64) {
 	return norm
 }
 
-// squaresOf returns the sum of squares, in four independent sums.
+// squaresOf returns the sum of squares of x. Four partial sums let the processor overlap additions.
 func squaresOf(x []float32) float64 {
 	var sum [4]float64
 	for ; len(x) >= 4; x = x[4:] {
@@ -115,7 +117,8 @@ func squaresOf(x []float32) float64 {
 	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
-// shadows returns zero parameters of the same shapes.
+// shadows returns a parameter of zeros for each of params, with its shape and its name after the
+// prefix.
 func shadows(params []*Param, prefix string) []*Param {
 	list := make([]*Param, len(params))
 	for i, p := range params {
@@ -124,7 +127,8 @@ func shadows(params []*Param, prefix string) []*Param {
 	return list
 }
 
-// shadow returns the data of p's shadow, zeroed if the length of p's data has changed.
+// shadow returns the data of s, which was made by shadows for p. If the length of p's data has
+// changed, it first replaces s by zeros of the new shape.
 func (s *Param) shadow(p *Param) []float32 {
 	if len(s.Data) != len(p.Data) {
 		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))

@@ -8,12 +8,12 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// maxElements bounds parameters, caches and rotation tables. On 32-bit machines their bytes must
-// fit an int.
+// maxElements bounds the elements of a parameter, a cache or a rotation table. On 32-bit machines
+// the number of bytes must fit an int.
 const maxElements = min(math.MaxInt32, math.MaxInt/8)
 
-// A Param is a layer's weights and their gradient. Forward reads the weights; Backward adds to the
-// gradient, which an optimizer reads.
+// A Param is one parameter of a layer and its gradient. Forward reads the parameter. Backward adds
+// to the gradient. An optimizer reads the gradient and updates the parameter.
 type Param struct {
 	Name  string    // such as "layers.0.attention.q.weight"
 	Shape []int     // dimensions, such as [out, in]
@@ -23,14 +23,15 @@ type Param struct {
 	version uint64 // incremented when Data changes, which invalidates packed copies
 }
 
-// Changed marks Data as written, so that Linear layers pack it again. Optimizers, Load and Assign
-// call it themselves. Neither the write nor the call may happen while a pass runs.
+// Changed marks Data as changed, so that Linear layers pack it again. A program calls it after it
+// writes to Data. Optimizers, Load and Assign call it themselves. No pass may run during the write
+// or the call.
 func (p *Param) Changed() { p.version++ }
 
-// ZeroGrad zeros the gradient, allocating it if needed.
+// ZeroGrad zeros the gradient. It allocates the gradient if needed.
 func (p *Param) ZeroGrad() { clear(p.grad()) }
 
-// grad returns the gradient, initially zeros.
+// grad returns the gradient. It allocates a gradient of zeros if needed.
 func (p *Param) grad() []float32 {
 	if len(p.Grad) != len(p.Data) {
 		p.Grad = make([]float32, len(p.Data))
@@ -38,14 +39,14 @@ func (p *Param) grad() []float32 {
 	return p.Grad
 }
 
-// ZeroGrads zeros the gradients of all parameters, as before each training step.
+// ZeroGrads zeros the gradients of all parameters. A program calls it before each training step.
 func ZeroGrads(params []*Param) {
 	for _, p := range params {
 		p.ZeroGrad()
 	}
 }
 
-// Count returns the number of elements of all parameters together.
+// Count returns the total number of elements of the parameters.
 func Count(params []*Param) (n int) {
 	for _, p := range params {
 		n += len(p.Data)
@@ -53,7 +54,8 @@ func Count(params []*Param) (n int) {
 	return n
 }
 
-// check refuses a parameter that is not [rows, columns], or [columns] if rows is 0.
+// check returns an error unless the parameter has shape [rows, columns], or [columns] if rows is 0,
+// and data of that length.
 func (p *Param) check(layer string, rows, columns int) error {
 	if err := p.checkShape(layer, rows, columns); err != nil {
 		return err
@@ -73,7 +75,7 @@ func (p *Param) checkShape(layer string, rows, columns int) error {
 	return nil
 }
 
-// checkData refuses data that does not fill a shape accepted by checkShape.
+// checkData returns an error unless the length of Data matches the shape.
 func (p *Param) checkData() error {
 	if len(p.Data) != countOf(p.Shape) {
 		return problem(p.Name+".Data.len", len(p.Data), "must be that of shape %v", p.Shape)
@@ -81,8 +83,9 @@ func (p *Param) checkData() error {
 	return nil
 }
 
-// An Init names and initializes the parameters of layers. Values depend only on the seed and the
-// parameter's name. Errors are sticky: Err returns the first one, shared with all Inits from In.
+// An Init names and initializes the parameters of layers. Initial values depend only on the seed
+// and the parameter's name. Errors are sticky: Err returns the first error. An Init and the Inits
+// that its In returns share this error.
 type Init struct {
 	prefix string
 	shared *initState
@@ -91,26 +94,26 @@ type Init struct {
 type initState struct {
 	seed  uint64
 	blank bool
-	file  *safetensors.File // nil unless FromFile
+	file  *safetensors.File // nil unless made by FromFile
 	err   error
 }
 
 // NewInit returns an Init that draws parameters from PyTorch's distributions: a linear layer's
-// weights and bias are uniform within 1/sqrt(in), embeddings normal. The numbers differ from
-// PyTorch's.
+// weights and bias are uniform in [-1/sqrt(in), 1/sqrt(in)), embeddings are normal. The drawn
+// numbers differ from PyTorch's.
 func NewInit(seed uint64) *Init { return &Init{shared: &initState{seed: seed}} }
 
-// Blank returns an Init without random numbers, for models to be loaded from a file. Parameters are
-// 0, but Constant's, as in norms, keep their value.
+// Blank returns an Init without random numbers, for models whose parameters will be loaded from a
+// file. Random parameters are 0. Parameters of Constant, as in norms, have their value.
 func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 
-// FromFile returns an Init for inference, whose parameters are the F32 tensors of a file. If the
-// machine can read a tensor in place, Data aliases the file's memory, which must not change while
-// the layers are in use. A tensor that is missing, or has another shape or type, is an error.
-// Unused tensors are ignored.
+// FromFile returns an Init for inference, whose parameters are the F32 tensors of f. If the machine
+// can read a tensor in place, Data aliases the memory of f, which must not change while the layers
+// are in use. A tensor that is missing, or has another shape or type, is an error. Other tensors of
+// f are ignored.
 func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
 
-// In returns an Init that prefixes names with name and a dot, after the prefix of i.
+// In returns an Init that puts the prefix of i, name and a dot before parameter names.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
 
 // Err returns the first error, or nil.
@@ -123,8 +126,8 @@ func (i *Init) Fail(err error) {
 	}
 }
 
-// Uniform returns a parameter of uniform numbers in [-bound, bound). A dimension below 1 is an
-// error of i, also in Normal and Constant.
+// Uniform returns a parameter of uniform numbers in [-bound, bound). After a dimension below 1,
+// i.Err returns an error. This also holds for Normal and Constant.
 func (i *Init) Uniform(name string, bound float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return bound * (2*r.Float64() - 1) })
 }
@@ -152,7 +155,8 @@ func (i *Init) Constant(name string, x float32, shape ...int) *Param {
 	})
 }
 
-// random returns a parameter of random numbers, whose stream is the hash of its name.
+// random returns a parameter of numbers from draw. The random generator is seeded with the Init's
+// seed and a hash of the parameter's name.
 func (i *Init) random(name string, shape []int, draw func(*rand.Rand) float64) *Param {
 	return i.param(name, shape, func(p *Param) {
 		if i.shared.blank {
@@ -167,7 +171,8 @@ func (i *Init) random(name string, shape []int, draw func(*rand.Rand) float64) *
 	})
 }
 
-// param returns a file's parameter, or a zero parameter after fill.
+// param returns the file's tensor as a parameter. Without a file it returns a new parameter that
+// fill has filled.
 func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 	p := &Param{Name: i.prefix + name, Shape: shape}
 	n := 1

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// A Rotary rotates pairs of features of each head by angles proportional to the row's position. It
-// is safe for concurrent use.
+// A Rotary rotates pairs of features of each head by angles proportional to the row's position. A
+// Rotary is safe for concurrent use.
 //
 // Source: Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021.
 type Rotary struct {
@@ -16,9 +16,10 @@ type Rotary struct {
 }
 
 // NewRotary returns a Rotary for the first dim features of each head and positions in [0,
-// positions). Pair i turns by position / base^(2i/dim), usually with base 10000. A pair is features
-// i and i + dim/2, as in LLaMA's and GPT-NeoX's published models. If interleaved it is 2i and 2i+1,
-// as in the paper. dim must be even. The table of angles takes 4 * positions * dim bytes.
+// positions). Pair i is rotated by the angle position / base^(2i/dim); base is usually 10000. Pair
+// i is features i and i + dim/2, as in LLaMA's and GPT-NeoX's published models. If interleaved, it
+// is features 2i and 2i+1, as in the paper. dim must be even. The tables of sines and cosines take
+// 4 * positions * dim bytes.
 func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, error) {
 	switch {
 	case dim < 2 || dim%2 != 0:
@@ -39,17 +40,18 @@ func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, err
 	return r, nil
 }
 
-// Forward returns x, [rows, heads * head dim], rotated. Each sequence starts at position 0. It
-// pushes no record: its backward pass is its inverse.
+// Forward returns x, [rows, heads * head dim], rotated. Each sequence starts at position 0. Forward
+// pushes no record: Backward needs only dy.
 func (r *Rotary) Forward(s *Step, x Tensor, heads int) Tensor { return r.rotate(s, x, heads, nil, 1) }
 
 // ForwardFrom returns Forward's result for continued sequences: the first row of sequence b has
-// position from[b]. A nil from is 0 for all. It is for inference.
+// position from[b]. If from is nil, sequences start at position 0. ForwardFrom is for inference.
 func (r *Rotary) ForwardFrom(s *Step, x Tensor, heads int, from []int32) Tensor {
 	return r.rotate(s, x, heads, from, 1)
 }
 
-// Backward returns the gradient of x for dy, the gradient of Forward's result: dy, rotated back.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result. It is dy, rotated
+// by the negative angles.
 func (r *Rotary) Backward(s *Step, dy Tensor, heads int) Tensor {
 	return r.rotate(s, dy, heads, nil, -1)
 }

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	blockRows = 64      // of a work item; row sums are sums of block sums
-	fewFloats = 1 << 14 // less work is not worth a helper
+	blockRows = 64      // rows of a block; a sum over rows adds the sums of blocks in order
+	fewFloats = 1 << 14 // less work runs in the caller's goroutine alone
 )
 
-// A rowWork is work on rows of tensors, in blocks shared among workers. Results do not depend on
-// the assignment of blocks.
+// A rowWork is work on rows of tensors. Workers take blocks of rows. Results do not depend on which
+// worker takes a block.
 type rowWork struct {
 	run  func(w *rowWork, block, from, to int)
 	rows int
@@ -25,17 +25,17 @@ type rowWork struct {
 	dropout       *Dropout
 	seed          uint64
 	x, y, z, last Tensor
-	part          []float32 // sums of each block
-	sums          []float64 // one per block
+	part          []float32 // sums of each block, consecutive
+	sums          []float64 // one sum per block
 	targets       []int32
 	ignore        int32
 
-	weights, slopes matmul.Matrix // of a head
+	weights, slopes matmul.Matrix // of a head: its attention weights, and their gradients
 	seq             flashkit.Seq
 	scale           float64
 }
 
-// Work takes blocks until none is left.
+// Work computes blocks of rows until none is left.
 func (w *rowWork) Work(int) {
 	for {
 		block := int(w.next.Add(1)) - 1
@@ -48,7 +48,8 @@ func (w *rowWork) Work(int) {
 
 func (w *rowWork) blocks() int { return (w.rows + blockRows - 1) / blockRows }
 
-// startRows returns the Step's work on the given rows, whose other fields the caller sets.
+// startRows prepares the Step's rowWork for the given number of rows and returns it. The caller
+// sets the fields that run needs.
 func (s *Step) startRows(rows int, run func(w *rowWork, block, from, to int)) *rowWork {
 	w := &s.rows
 	w.rows, w.run = rows, run
@@ -56,7 +57,8 @@ func (s *Step) startRows(rows int, run func(w *rowWork, block, from, to int)) *r
 	return w
 }
 
-// runRows runs the Step's work on rows of the given features.
+// runRows runs the work that startRows has prepared. features is the cost of one row; it decides
+// whether helpers are worth their start.
 func (s *Step) runRows(features int) {
 	if !s.ok(s.ctx.Err()) {
 		return
@@ -72,7 +74,8 @@ func (s *Step) runRows(features int) {
 	}
 }
 
-// addBlocks adds the sums of all blocks, in order, to sum.
+// addBlocks adds the sums of all blocks, in order, to sum. A block's sums begin at index from of
+// its part.
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
 	if n := w.blocks(); n > 0 {

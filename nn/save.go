@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// Save writes the parameters' data as a safetensors file, with metadata unless nil. Equal
-// parameters give equal bytes.
+// Save writes the parameters' data as a safetensors file, with the metadata if it is not nil. Equal
+// arguments give equal bytes.
 func Save(w io.Writer, params []*Param, metadata map[string]string) error {
 	f := safetensors.File{Metadata: metadata}
 	for _, p := range params {
@@ -21,10 +21,10 @@ func Save(w io.Writer, params []*Param, metadata map[string]string) error {
 	return f.Write(w)
 }
 
-// Load fills the parameters from a safetensors file and returns the file's metadata. Every missing
-// tensor, wrong shape, type other than F32 and tensor without a parameter is an error. All errors
-// are returned together, and the parameters stay unchanged. No pass may use the parameters
-// meanwhile.
+// Load fills the parameters from a safetensors file and returns the file's metadata. A missing
+// tensor, a wrong shape, a type other than F32 and a tensor without a parameter are errors. Load
+// returns all errors of a file together, and then leaves the parameters unchanged. No pass may use
+// the parameters during Load.
 func Load(file []byte, params []*Param) (metadata map[string]string, err error) {
 	f, err := safetensors.Parse(file)
 	if err != nil {
@@ -33,7 +33,7 @@ func Load(file []byte, params []*Param) (metadata map[string]string, err error) 
 	return f.Metadata, Assign(f, params)
 }
 
-// Assign fills the parameters from a parsed safetensors file. Errors are Load's.
+// Assign fills the parameters from a parsed safetensors file. It returns the same errors as Load.
 func Assign(f *safetensors.File, params []*Param) error {
 	tensors := make(map[string]safetensors.Tensor, len(f.Tensors))
 	for _, t := range f.Tensors {
@@ -83,8 +83,8 @@ func tensorData(t safetensors.Tensor, shape []int) ([]float32, error) {
 	return t.Float32s()
 }
 
-// inPlace returns little-endian bytes as floats without a copy, nil if the machine cannot read them
-// so.
+// inPlace returns little-endian bytes as floats without a copy. It returns nil if the machine is
+// big-endian, or the bytes are not aligned to floats.
 func inPlace(b []byte) []float32 {
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	if len(b) == 0 || len(b)%4 != 0 || uintptr(p)%4 != 0 || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {

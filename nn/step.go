@@ -10,14 +10,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A Step is a pass through layers: Begin, Forward of the layers, in training Backward of the same
-// layers in reverse, then Err. It can begin again and reuses its memory.
+// A Step is a pass through layers. A program calls Begin or BeginTraining, then Forward of the
+// layers, in training also Backward of the same layers in reverse order, and then Err. The next
+// Begin starts another pass in the same memory.
 //
-// Tensors returned by layers are in the Step's memory, valid until the next Begin. In training,
+// Tensors returned by layers are in the Step's memory and valid until the next Begin. In training,
 // Forward's inputs must not change before Backward.
 type Step struct {
-	// Workers bounds the goroutines of a product or an attention; 0 means GOMAXPROCS. Results do
-	// not depend on it.
+	// Workers is the most goroutines that a layer uses at a time; 0 means GOMAXPROCS. Results do
+	// not depend on Workers.
 	Workers int
 
 	engine *Engine
@@ -25,15 +26,15 @@ type Step struct {
 	err    error
 
 	train      bool
-	seed, step uint64 // of dropout
-	site       uint32 // dropouts so far in this pass
+	seed, step uint64 // select the dropout masks
+	site       uint32 // number of dropouts so far in this pass
 
-	saved   arena    // by Forward; in inference freed as layers end
-	scratch arena    // of Backward
+	saved   arena    // memory of Forward; in inference, Keep frees it
+	scratch arena    // memory of Backward
 	stack   []record // records of Forward
 	back    bool     // Backward has begun and the stack is not yet empty
 
-	mm     matmul.Args // arguments of calls, to avoid allocation
+	mm     matmul.Args // arguments of calls are fields, so that calls do not allocate
 	packed [3]matmul.Packed
 	args   flashkit.Args
 	seqs   flashkit.Sequences
@@ -49,12 +50,12 @@ type record struct {
 	ids   []int32
 }
 
-// Begin begins an inference pass: nothing is recorded, and dropout does nothing. The pass fails
+// Begin begins an inference pass: layers record nothing, and dropout does nothing. The pass fails
 // once ctx is done.
 func (s *Step) Begin(ctx context.Context) { s.begin(ctx, false, 0, 0) }
 
-// BeginTraining begins a training pass. Dropout depends only on the seed and the step's number. The
-// pass fails once ctx is done.
+// BeginTraining begins a training pass. The dropout masks depend only on seed and step, the number
+// of the training step. The pass fails once ctx is done.
 func (s *Step) BeginTraining(ctx context.Context, seed, step uint64) { s.begin(ctx, true, seed, step) }
 
 func (s *Step) begin(ctx context.Context, train bool, seed, step uint64) {
@@ -84,7 +85,7 @@ func (s *Step) Err() error {
 // Train reports whether the pass is in training.
 func (s *Step) Train() bool { return s.train }
 
-// Fail sets the Step's error, unless there is one. Layers of other packages report errors so.
+// Fail sets the Step's error, unless there is one. It is exported for layers of other packages.
 func (s *Step) Fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -102,8 +103,8 @@ func (s *Step) ok(err error) bool {
 	return s.err == nil
 }
 
-// accepts fails the Step if x does not match the features and rows, and reports whether the pass
-// can continue. 0 features and nil rows match any.
+// accepts reports whether x is valid and has the given features and rows, and no error has
+// occurred. If not, the Step fails. features 0 and rows nil accept any tensor.
 func (s *Step) accepts(layer, what string, x *Tensor, features int, rows *Rows) bool {
 	if !s.ok(nil) {
 		return false
@@ -118,7 +119,8 @@ func (s *Step) accepts(layer, what string, x *Tensor, features int, rows *Rows) 
 	return err == nil
 }
 
-// failIn fails the Step with an error that names the layer.
+// failIn fails the Step with err. It adds the layer's name to the field of a
+// *flashkit.ProblemError.
 func (s *Step) failIn(layer string, err error) {
 	if p, ok := err.(*flashkit.ProblemError); ok {
 		err = &flashkit.ProblemError{Field: layer + ": " + p.Field, Value: p.Value, Reason: p.Reason}
@@ -126,8 +128,8 @@ func (s *Step) failIn(layer string, err error) {
 	s.Fail(err)
 }
 
-// Memory returns the bytes that the Step holds for activations and scratch. They grow to the peak
-// of its passes.
+// Memory returns the number of bytes that the Step holds for activations and scratch. It grows to
+// the largest need of a pass so far.
 func (s *Step) Memory() int { return 4 * (s.saved.size() + s.scratch.size()) }
 
 // NewTensor returns an uninitialized tensor in the Step's memory.
@@ -149,14 +151,14 @@ func (s *Step) take(n int) []float32 {
 	return s.saved.take(n)
 }
 
-// A Mark is a position in a Step's memory.
+// A Mark is a position in a Step's memory. Keep frees the memory after it.
 type Mark struct {
 	arena *arena
 	at    position
 }
 
-// Mark returns the current position, from which Keep frees memory. In the forward pass of training
-// nothing is freed.
+// Mark returns the current position, for a later Keep. In the forward pass of training, Keep frees
+// nothing.
 func (s *Step) Mark() Mark {
 	switch {
 	case s.back:
@@ -167,7 +169,7 @@ func (s *Step) Mark() Mark {
 	return Mark{&s.saved, s.saved.at}
 }
 
-// Keep frees all memory allocated since m, except x, which it moves to m. It returns the moved x.
+// Keep frees all memory allocated since m, except x. It moves x to m and returns the moved x.
 func (s *Step) Keep(m Mark, x Tensor) Tensor {
 	if m.arena == nil || s.err != nil {
 		return x
@@ -184,8 +186,8 @@ func (s *Step) Keep(m Mark, x Tensor) Tensor {
 	return y
 }
 
-// Push records x for a layer's backward pass; owner points to the layer. In inference it does
-// nothing.
+// Push records x for a layer's backward pass. owner is a pointer to the layer. In inference Push
+// does nothing.
 func (s *Step) Push(owner any, x Tensor) { s.push(record{owner: owner, x: x}) }
 
 func (s *Step) push(r record) {
@@ -199,8 +201,8 @@ func (s *Step) push(r record) {
 	s.stack = append(s.stack, r)
 }
 
-// Pop returns owner's last record. It fails if another layer's record is on top: Backward runs in
-// the reverse order of Forward.
+// Pop removes the last record and returns its tensor. The Step fails if owner is not the layer that
+// pushed the record, because Backward runs in the reverse order of Forward.
 func (s *Step) Pop(owner any) Tensor { return s.pop(owner).x }
 
 func (s *Step) pop(owner any) record {
@@ -222,14 +224,14 @@ func (s *Step) pop(owner any) record {
 	return r
 }
 
-// nextSeed returns the seed of the pass's next dropout.
+// nextSeed returns the seed of the next dropout in this pass.
 func (s *Step) nextSeed() uint64 {
 	w := philox.Words([4]uint32{s.site, 0, uint32(s.step), uint32(s.step >> 32)}, philox.Key(s.seed))
 	s.site++
 	return uint64(w[0]) | uint64(w[1])<<32
 }
 
-// pack packs m into s.packed[i], for a product of this pass.
+// pack packs m, the second factor of a product, into s.packed[i].
 func (s *Step) pack(i int, m matmul.Matrix) { s.engine.products.Pack(&s.packed[i], m, s.Workers) }
 
 func (s *Step) multiply() {
@@ -237,8 +239,8 @@ func (s *Step) multiply() {
 	s.ok(s.engine.products.Run(s.ctx, &s.mm))
 }
 
-// Add returns the elementwise sum of tensors of one shape. It pushes no record: every summand's
-// gradient is the sum's.
+// Add returns the elementwise sum of tensors of one shape. It pushes no record: the gradient of
+// each summand is the gradient of the sum.
 func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
 	if !s.accepts("Add", "x", &x, 0, nil) {
 		return Tensor{}

@@ -11,23 +11,23 @@ import (
 // rows, one after the other.
 type Rows struct {
 	Batch int // number of sequences
-	T     int // rows of a sequence, of the longest one if lengths differ
+	T     int // rows of a sequence, including padding; of the longest sequence if packed
 
-	// Lens has the length of each padded sequence, from 0 to T. Attention ignores rows beyond it,
-	// and outputs 0 there. nil: all sequences are full.
+	// Lens has the length of each padded sequence, from 0 to T. Attention ignores rows beyond the
+	// length and outputs 0 there. If Lens is nil, all sequences have T rows.
 	Lens []int32
 
-	// Starts is for packed sequences, nil for others. Sequence b has rows [Starts[b], Starts[b+1]),
-	// as in cu_seqlens of other libraries. T is the longest length. Starts has Batch+1 numbers, the
-	// first is 0.
+	// Starts is set for packed sequences and nil for others. Sequence b has rows [Starts[b],
+	// Starts[b+1]), as in cu_seqlens of other libraries. Starts has Batch+1 numbers, and the first
+	// is 0. T is the length of the longest sequence.
 	Starts []int32
 
-	// TimeFirst orders rows as [T, Batch], as PyTorch with batch_first=False.
+	// TimeFirst orders rows as [T, Batch], as PyTorch does with batch_first=False.
 	TimeFirst bool
 }
 
-// Packed returns the Rows of packed sequences, without padding. Errors in starts are reported on
-// use.
+// Packed returns the Rows of packed sequences, without padding. If starts is invalid, the first
+// layer that uses the Rows reports an error.
 func Packed(starts []int32) Rows {
 	r := Rows{Batch: max(0, len(starts)-1), Starts: starts}
 	for b := 1; b < len(starts); b++ {
@@ -36,8 +36,8 @@ func Packed(starts []int32) Rows {
 	return r
 }
 
-// Padded returns the Rows of sequences of the given lengths, each padded to t rows. Errors are
-// reported on use.
+// Padded returns the Rows of sequences of the given lengths, each padded to t rows. If lens is
+// invalid, the first layer that uses the Rows reports an error.
 func Padded(t int, lens []int32) Rows { return Rows{Batch: len(lens), T: t, Lens: lens} }
 
 // Count returns the number of rows, including padding.
@@ -48,8 +48,8 @@ func (r Rows) Count() int {
 	return r.Batch * r.T
 }
 
-// sequence returns the first row of sequence b, its length without padding, and the stride, in
-// rows.
+// sequence returns the first row of sequence b, its length without padding, and the distance
+// between its rows, as a number of rows.
 func (r *Rows) sequence(b int) (first, n, step int) {
 	switch {
 	case r.Starts != nil:
@@ -65,7 +65,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns the error of invalid rows.
+// check returns an error if r is invalid. of names r in the error.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
@@ -102,7 +102,7 @@ func (r *Rows) check(of string) error {
 	return nil
 }
 
-// equal reports whether both have the same sequences in the same places.
+// equal reports whether r and o divide rows into the same sequences.
 func (r *Rows) equal(o *Rows) bool {
 	if r.Batch != o.Batch || r.T != o.T || r.TimeFirst != o.TimeFirst || !equal(r.Lens, o.Lens) || !equal(r.Starts, o.Starts) {
 		return false
@@ -110,7 +110,7 @@ func (r *Rows) equal(o *Rows) bool {
 	return true
 }
 
-// equal compares contents; nil differs from empty.
+// equal reports whether a and b have equal elements. A nil slice differs from an empty slice.
 func equal(a, b []int32) bool {
 	if (a == nil) != (b == nil) || len(a) != len(b) {
 		return false
@@ -126,22 +126,22 @@ func equal(a, b []int32) bool {
 	return true
 }
 
-// A Tensor is activations: rows of features, and their sequences. It is a view of its memory.
+// A Tensor is a view of activations in memory: rows of features, divided into sequences.
 type Tensor struct {
 	Data     []float32 // row-major
 	Features int       // elements of a row
 	Stride   int       // elements between the starts of rows; 0 is Features
-	Rows               // the rows' sequences
+	Rows               // division of the rows into sequences
 }
 
-// NewTensor returns a tensor [batch, t, features] in the caller's memory. Too short data is
-// reported on use.
+// NewTensor returns a tensor [batch, t, features] with the given data, which it does not copy. If
+// data is too short, the first layer that uses the tensor reports an error.
 func NewTensor(data []float32, batch, t, features int) Tensor {
 	return Tensor{Data: data, Features: features, Rows: Rows{Batch: batch, T: t}}
 }
 
-// Columns returns a view of features [i, i+n) of every row. A range beyond Features is reported on
-// use.
+// Columns returns a view of features [i, i+n) of every row. If the range is beyond Features, the
+// first layer that uses the view reports an error.
 func (x Tensor) Columns(i, n int) Tensor {
 	x.Stride = x.stride()
 	if i < 0 || n < 0 || i > x.Features-n {
@@ -152,7 +152,7 @@ func (x Tensor) Columns(i, n int) Tensor {
 	return x
 }
 
-// Row returns the features of row i, in memory order.
+// Row returns the features of row i. Rows are numbered in the order of memory.
 func (x *Tensor) Row(i int) []float32 { return x.Data[i*x.stride():][:x.Features:x.Features] }
 
 func (x *Tensor) stride() int {
@@ -162,10 +162,11 @@ func (x *Tensor) stride() int {
 	return x.Stride
 }
 
-// isDense reports whether rows are contiguous.
+// isDense reports whether there are no gaps between rows.
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
-// check returns the error of an invalid tensor; features 0 matches any.
+// check returns an error if x is invalid or does not have the given features. features 0 accepts
+// any number. of names x in the error.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:
@@ -185,7 +186,8 @@ func (x *Tensor) check(of string, features int) error {
 	return nil
 }
 
-// heads returns the tensor in attention's layout: [batch, heads, rows, features of a head].
+// heads returns a view of x in attention's layout, with n heads: [batch, n, rows, features of a
+// head].
 func (x *Tensor) heads(n int) flashkit.Tensor {
 	d, stride := x.Features/n, x.stride()
 	switch {
@@ -200,11 +202,11 @@ func (x *Tensor) heads(n int) flashkit.Tensor {
 // Tokens are token IDs, one per row.
 type Tokens struct {
 	IDs  []int32 // from 0 to the vocabulary's size - 1
-	Rows         // the tokens' sequences
+	Rows         // division of the tokens into sequences
 }
 
-// NewTokens returns tokens [batch, t] in the caller's memory. ids must have batch * t elements; an
-// error is reported on use.
+// NewTokens returns tokens [batch, t] with the given ids, which it does not copy. ids must have
+// batch * t elements. If not, the first layer that uses the tokens reports an error.
 func NewTokens(ids []int32, batch, t int) Tokens { return Tokens{ids, Rows{Batch: batch, T: t}} }
 
 func problem(field string, value any, format string, args ...any) error {

@@ -9,25 +9,26 @@ type TransformerConfig struct {
 	Layers      int     // number of layers
 	Heads       int     // attention heads
 	DimHead     int     // features of a head
-	Dropout     float32 // probability of every dropout, including attention weights', in [0, 1)
-	Causal      bool    // a row sees keys up to its own position
-	TimeFirst   bool    // rows are [T, batch], as PyTorch with batch_first=False
+	Dropout     float32 // probability of every dropout, also of attention weights, in [0, 1)
+	Causal      bool    // a query sees keys up to its own position
+	TimeFirst   bool    // rows are [T, batch], as in PyTorch with batch_first=False
 	SequenceLen int     // the most rows of a sequence
 }
 
-// A TransformerLayer is attention and two linear layers, each pre-normed with a residual: x +
-// dropout(attention(x)), then x + dropout(linear2(dropout(relu(linear1(norm(x)))))).
+// A TransformerLayer is attention, then two linear layers. Each part first normalizes its rows and
+// has a residual. So x becomes x + dropout(attention(x)), and then x +
+// dropout(linear2(dropout(relu(linear1(norm(x)))))).
 type TransformerLayer struct {
-	Attention *AttentionLayer // with a norm of its own
-	Norm      *LayerNorm      // of the rows after attention
+	Attention *AttentionLayer // first normalizes its rows
+	Norm      *LayerNorm      // norm of the rows after attention
 	Linear1   *Linear         // from Embedding to Hidden features, with ReLU
 	Linear2   *Linear         // from Hidden to Embedding features
-	Dropout   Dropout         // of all three results
+	Dropout   Dropout         // of the results of Attention, Linear1 and Linear2
 }
 
-// NewTransformerLayer returns a layer of a Transformer of config c, with the parameters of
-// attention, norm, linear1 and linear2. It ignores c.Layers, c.TimeFirst and c.SequenceLen. An
-// invalid config is an error of i.
+// NewTransformerLayer returns one layer of a Transformer with config c. Parameter names begin with
+// attention, norm, linear1 and linear2. It ignores c.Layers, c.TimeFirst and c.SequenceLen. After
+// an invalid config, i.Err returns an error.
 func NewTransformerLayer(i *Init, c TransformerConfig) *TransformerLayer {
 	l := &TransformerLayer{
 		NewAttentionLayer(i.In("attention"), AttentionConfig{QFeatures: c.Embedding, Heads: c.Heads, DimHead: c.DimHead, Dropout: c.Dropout, Causal: c.Causal}),
@@ -55,8 +56,8 @@ func (l *TransformerLayer) Forward(s *Step, x Tensor) Tensor {
 	return s.Keep(m, l.feedForward(s, x))
 }
 
-// Decode returns Forward's result for rows that continue the cached sequences, in inference. It
-// appends their keys and values to the cache.
+// Decode returns Forward's result for rows x that continue the cached sequences. It appends the
+// keys and values of x to the cache. Decode is for inference.
 func (l *TransformerLayer) Decode(s *Step, x Tensor, cache *KVCache) Tensor {
 	m := s.Mark()
 	x = s.Add(x, l.Attention.Decode(s, x, cache))
@@ -72,7 +73,7 @@ func (l *TransformerLayer) feedForward(s *Step, x Tensor) Tensor {
 	return s.Add(x, l.Dropout.Forward(s, l.Linear2.Forward(s, h)))
 }
 
-// Backward returns the gradient of x for dy, the result's gradient.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result.
 func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 	m := s.Mark()
 	dh := l.Linear2.Backward(s, l.Dropout.Backward(s, dy))
@@ -82,16 +83,17 @@ func (l *TransformerLayer) Backward(s *Step, dy Tensor) Tensor {
 	return s.Keep(m, s.Add(dx, dq, dk, dv))
 }
 
-// A Transformer adds learned positions, then applies its layers in order.
+// A Transformer adds a learned positional embedding, then applies its layers in order.
 type Transformer struct {
-	Positions *PositionalEmbedding // of SequenceLen positions
+	Positions *PositionalEmbedding // embedding of SequenceLen positions
 	Layers    []*TransformerLayer  // in the order of Forward
 
 	config TransformerConfig
 }
 
-// NewTransformer returns a Transformer with the parameters positions.weight and those under
-// layers.0, layers.1 and so on. An invalid config is an error of i.
+// NewTransformer returns a Transformer. Its parameters are positions.weight, and for each layer
+// names that begin with layers.0, layers.1 and so on. After an invalid config, i.Err returns an
+// error.
 func NewTransformer(i *Init, c TransformerConfig) *Transformer {
 	l := &Transformer{Positions: NewPositionalEmbedding(i.In("positions"), c.SequenceLen, c.Embedding), config: c}
 	if c.Layers < 1 {
@@ -103,7 +105,7 @@ func NewTransformer(i *Init, c TransformerConfig) *Transformer {
 	return l
 }
 
-// Params returns the positions, then the parameters of the layers.
+// Params returns the weight of Positions, then the parameters of the layers.
 func (l *Transformer) Params() []*Param {
 	list := l.Positions.Params()
 	for _, layer := range l.Layers {
@@ -130,7 +132,7 @@ func (l *Transformer) Forward(s *Step, x Tensor) Tensor {
 	return x
 }
 
-// Backward returns the gradient of x for dy, the result's gradient.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result.
 func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	dy.TimeFirst = dy.TimeFirst || l.config.TimeFirst
 	for n := len(l.Layers) - 1; n >= 0; n-- {
@@ -139,7 +141,8 @@ func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	return l.Positions.Backward(s, dy)
 }
 
-// NewCaches returns an empty cache for each layer, for batch sequences of at most SequenceLen rows.
+// NewCaches returns one empty cache per layer, each for batch sequences of at most SequenceLen
+// rows.
 func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	list := make([]*KVCache, len(l.Layers))
 	for n := range list {
@@ -152,9 +155,9 @@ func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	return list, nil
 }
 
-// Decode returns Forward's result for rows that continue the cached sequences, in inference. It
-// appends the rows to the caches, which are NewCaches'. After an error the cached sequences are
-// lost: Reset the caches.
+// Decode returns Forward's result for rows x that continue the cached sequences. caches must be the
+// result of NewCaches. Each layer appends its keys and values to its cache. After an error the
+// caches may be inconsistent: Reset them. Decode is for inference.
 func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
 		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))

@@ -100,7 +100,7 @@ def philox(key, counter):
     return counter
 
 
-# The answers that the authors of Philox publish with their code.
+# Known answers that the authors of Philox publish with their code.
 assert philox((0, 0), (0, 0, 0, 0)) == (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)
 assert philox((0xA4093822, 0x299F31D0), (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)) == (
     0x4DFCCABA, 0x190A87F0, 0xC47362BA, 0xB6B5242A)
@@ -111,7 +111,7 @@ def kept(p, seed, b, h, i, keys):
     if not p.dropout:
         return np.ones(len(keys))
     least = min(math.floor(p.dropout * 2**16 + 0.5), 2**16 - 1)
-    first = getattr(p, "first", (0, 0, 0, 0))  # of sequence, head, row and key
+    first = getattr(p, "first", (0, 0, 0, 0))  # first sequence, head, row and key
     b, h, i = b + first[0], h + first[1], i + first[2]
     numbers = []
     for j in (first[3] + int(key) for key in keys):
@@ -288,7 +288,7 @@ def check_tensors(p, metadata, tensors):
         raise ValueError(f"missing tensors: {sorted(required - tensors.keys())}")
     if tensors.keys() - required - optional:
         raise ValueError(f"unknown tensors: {sorted(tensors.keys() - required - optional)}")
-    repeats = {"bias": 3, "dbias": 3, "mask": 3, "slopes": 1}  # so many dimensions may be 1
+    repeats = {"bias": 3, "dbias": 3, "mask": 3, "slopes": 1}  # number of dimensions that may be 1
     for name, values in tensors.items():
         for d, n in enumerate(values.shape):
             if len(values.shape) != len(p.shapes[name]) or n != p.shapes[name][d] and (n != 1 or d >= repeats.get(name, 0)):
@@ -327,7 +327,7 @@ def check_file(path):
         if match := PATTERNS.fullmatch(metadata["case"]):
             p = parse_problem("b8-h8-g8-" + match[1])
             x, tensors = ({name: spread(values) for name, values in of.items()} for of in (x, tensors))
-        with np.errstate(all="ignore"):  # what is not finite becomes a complaint below
+        with np.errstate(all="ignore"):  # numbers that are not finite are reported below
             p.first = tuple(map(int, metadata.get("origin", "0 0 0 0").split()))
             out, empty = attention(p, x, int(metadata.get("seed", "0")))
             found = {name: worst_number(tensors[name], values, empty if name == "lse" else False)

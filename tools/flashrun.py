@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 
 NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL", "int32": "I32", "int64": "I64"}
-TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # of outputs
+TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy types of outputs
 
 
 class Refused(Exception):

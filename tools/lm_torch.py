@@ -33,7 +33,7 @@ from torch.nn import functional as F
 import nn_vectors
 
 BITS = (1 << 64) - 1
-TURN = 5  # steps
+TURN = 5  # number of steps that one program runs at a time
 
 
 def mix(x):

@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertModel
 
-PUBLISHED = {  # of the package sentence-transformers
+PUBLISHED = {  # cosines published with sentence-transformers
     ("The weather is lovely today.", "It's so sunny outside!"): 0.6660,
     ("The weather is lovely today.", "He drove to the stadium."): 0.1046,
     ("It's so sunny outside!", "He drove to the stadium."): 0.1411,

@@ -41,7 +41,7 @@ import time
 NEUTRAL = re.compile(r"(_test|about|^ahead|^fetch|^poison|^work|cost\w*|peak\w*|pace\w*|tier\w*|limits|memory\w*|main|generator|evex|vex|kernels\w*|matmul\w*|gemm|norm|elements|"
                      r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|(panels|planes|tiles)_amd64\.go$|a[vm]x[^/]*_amd64\.go$")
 
-# Such functions and lines in other files.
+# Functions and lines of this kind in other files.
 NEUTRAL_FUNCTION = re.compile(r"^workers$|(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^fetchNext|Pace$|^pace")
 NEUTRAL_LINE = re.compile(r"\b(pace|\w*Pace)\b|(?<!h\.)\b(\w*[cC]ycles|cost)\b|[<>] least\b.*\{$|\bfetchRows\b|= rate\(|\bsplit: |\bbroadcasts\[\d|PREFETCH|\b(PIN|HIDE)\(|return BAD_|[pP]oison")
 # Where workspace is sized, and the mistakes that make more of it.

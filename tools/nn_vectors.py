@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 torch.set_default_dtype(torch.float64)
-torch.set_num_threads(1)  # the cells are small
+torch.set_num_threads(1)  # the problems are too small for threads
 
 
 class Rotary:

@@ -34,8 +34,8 @@ import torch.nn.functional
 import flashrun
 
 TYPES = {"f32": (torch.float32, 2**-24), "f16": (torch.float16, 2**-11), "bf16": (torch.bfloat16, 2**-8)}
-LEAVES = ("q", "k", "v", "bias", "sink")  # which have gradients
-ORDERS = 64  # enough that PyTorch itself hardly fails in one order more
+LEAVES = ("q", "k", "v", "bias", "sink")  # inputs that have gradients
+ORDERS = 64  # with this number, PyTorch itself rarely fails in one more order
 ROWS, KEYS = ("q", "do", "dlse", "o", "lse"), ("k", "v")
 
 
@@ -94,7 +94,7 @@ class Problem:
         length = lambda side, most: np.full(self.b, most) if side == "full" else r.integers(0, most + 1, self.b)
         self.q_lens, self.kv_lens = length(self.q_side, self.n), length(self.kv_side, self.m)
         for side, lens in ((self.q_side, self.q_lens), (self.kv_side, self.kv_lens)):
-            if side == "packed" and not lens.any():  # a shape of zeros has no biases to draw
+            if side == "packed" and not lens.any():  # all lengths are 0, so there is no bias to draw
                 lens[0] = 1
         if self.q_side == "packed":
             self.n = max(1, int(self.q_lens.max()))
@@ -127,7 +127,7 @@ class Problem:
             x["dlse"] = noise(self.b, self.h, self.n)
         if self.carry:
             x["o"], x["lse"] = noise(self.b, self.h, self.n, self.dv), noise(self.b, self.h, self.n)
-            x["lse"][torch.from_numpy(r.random(x["lse"].shape) < 0.2)] = -torch.inf  # these rows have seen nothing yet
+            x["lse"][torch.from_numpy(r.random(x["lse"].shape) < 0.2)] = -torch.inf  # these rows have not seen any key yet
 
     def __str__(self):
         window = "" if (self.left, self.right) == (-1, -1) else f" window {self.left},{self.right}"
@@ -199,7 +199,7 @@ def sequence(p, x, b, n, m, flash, toward, shuffle):
     s = s.masked_fill(~seen, -torch.inf)
     if "sink" in x:
         s = torch.cat([s, x["sink"][:, None, None].expand(p.h, n, 1)], dim=-1)
-    if p.carry:  # earlier keys are one more, with what they gave as its value
+    if p.carry:  # the earlier keys act as one more key, whose value is their o
         s = torch.cat([s, x["lse"][b][:, rows, None]], dim=-1)
     dead = (s == -torch.inf).all(dim=-1, keepdim=True)
     s = s.masked_fill(dead, 0)

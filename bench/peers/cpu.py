@@ -33,7 +33,7 @@ import results
 
 BATCH, HEADS = 1, 8
 OUTPUTS = {"fwd": ["o"], "bwd": ["dq", "dk", "dv"]}
-CHEAP = 2048  # the longest sequence that is computed in float64 too
+CHEAP = 2048  # the longest sequence that is also computed in float64, for the errors
 LEGEND = """
 ours, PyTorch, ONNX Runtime   GFLOP/s: medians; {rounds} rounds of {seconds} s
 peak         ours as a fraction of the multiply-adds that the CPU does alone, in registers, with its best instructions
@@ -83,7 +83,7 @@ class Problem:
         self.tensors = {}
         for name in ("q", "k", "v", "do"):
             x = random.standard_normal((BATCH, self.heads, seq, dim), dtype=np.float32)
-            if self.dtype == "bf16":  # round to the nearest, ties to even
+            if self.dtype == "bf16":  # round to bf16, to nearest even
                 bits = x.view(np.uint32)
                 x = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
             self.tensors[name] = x
@@ -265,7 +265,7 @@ def compare(args, problem, p, threads, folder):
         for peer, call in calls.items():
             times[peer].append(timed(call, args.seconds))
             rates.setdefault(peer, []).append(problem.flops(p == "bwd") / statistics.median(times[peer][-1]) / 1e9)
-    if able:  # the file for flashrun report: ours of the last round, and the peers of all
+    if able:  # the file for flashrun report: flashkit's results of the last round, the peers' results of all rounds
         results = found["results"] + [result(found["results"][0], peer, x) for peer, x in times.items()]
         args.results = {**found, **args.results, "results": args.results.get("results", []) + results}
     median = {name: statistics.median(x) for name, x in rates.items()}

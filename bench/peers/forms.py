@@ -130,7 +130,7 @@ def measure(args, sides):
         seen.clear()
         for label in now if i % 2 == 0 else reversed(now):
             side = sides[label]
-            if id(side) not in seen:  # a side of two labels has one turn
+            if id(side) not in seen:  # a side with two labels is measured once
                 settle()
                 seen[id(side)] = side.turn(args.seconds)
             turns[label].append(seen[id(side)])
@@ -181,7 +181,7 @@ def compare(group, session):
     unit = {"f32": 2**-24, "f16": 2**-11, "bf16": 2**-8}[form.dtype] if not form.kv else 2**-24
     excused = 16 * unit * (4 if form.backward else 1) * max(4, form.d**0.5)
     peers = [label for label in errors if label != "ours"]
-    alike = [errors[label] for label in peers if not label.startswith("ggml")]  # ggml rounds masks and weights to 16 bits
+    alike = [errors[label] for label in peers if not label.startswith("ggml")]  # without ggml, which rounds masks and weights to 16 bits
     out = {"errors": errors, "wrong": not errors["ours"] <= max([excused] + [3 * e for e in alike if e < float("inf")])}
     if peers:
         near = min(peers, key=errors.get)
@@ -196,7 +196,7 @@ def run(args, group, session):
     try:
         row.update(compare(group, session))
         for label, error in row.get("errors", {}).items():
-            if label != "ours" and not error < 0.1:  # of numbers around 1
+            if label != "ours" and not error < 0.1:  # values have a magnitude of about 1
                 row["missing"][label] = f"computes something else: it is {error:.1g} from float64"
                 session.sides.pop(label).close()
         row["overhead"] = []
@@ -233,7 +233,7 @@ def table(row):
     out = [f"{row['part']}: {row['cell']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"]
     shown = []
     for label, turns in row["turns"].items():
-        if turns in shown:  # a side of two labels
+        if turns in shown:  # a side with two labels is shown once
             continue
         shown.append(turns)
         low, middle, high = summary(turns)

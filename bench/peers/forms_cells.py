@@ -9,7 +9,7 @@ from forms_problem import Form
 from forms_sides import (Ours, Reading, onnx_added, onnx_attention, onnx_gqa, onnx_mha, torch_added, torch_loop, torch_nested,
                          torch_padded, torch_side)
 
-SPEED = 1.3  # over the best of the peers
+SPEED = 1.3  # required speed, relative to the fastest peer
 PEERS = {"PyTorch": torch_side, "PyTorch float mask": torch_added, "PyTorch nested": torch_nested, "PyTorch loop": torch_loop, "PyTorch padded": torch_padded,
          "ORT MHA": onnx_mha, "ORT Attention": onnx_attention,
          "ORT Attention float mask": onnx_added, "ORT GQA": onnx_gqa}
@@ -37,8 +37,8 @@ class Group:
     threads: int
     makers: dict
     lines: list
-    form: Form = None  # of values that are compared
-    overhead: list = dataclasses.field(default_factory=list)  # (label, calls, grow, at most so many seconds)
+    form: Form = None  # the form whose values are compared
+    overhead: list = dataclasses.field(default_factory=list)  # (label, calls, grow, limit in seconds)
 
 
 def beside(part, form, threads, ggml=False):
@@ -99,7 +99,7 @@ def rare(args, threads):
             for h, g, n, d in ((8, 8, size(512), 64), (32, 8, size(1024), 128)):
                 yield beside("rare", Form(1, h, g, n, n, d, dtype, causal=True, **kind), threads, ggml=True)
             yield beside("rare", Form(1, 32, 8, 1, size(8192), 128, dtype, causal=True, **kind), threads, ggml=True)
-    for kind in kinds:  # a cache of half the size, which ggml has too
+    for kind in kinds:  # a cache in a 16-bit type takes half the memory; ggml supports it too
         yield beside("rare", Form(1, 32, 8, 1, size(8192), 128, "f32", kv="f16", causal=True, **kind), threads, ggml=True)
     for dtype in ("f32", "f16", "bf16"):
         for causal in (False, True):

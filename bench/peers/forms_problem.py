@@ -8,7 +8,7 @@ import torch
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL"}
-LEAVES = ("q", "k", "v", "bias")  # which have gradients, if the problem wants them
+LEAVES = ("q", "k", "v", "bias")  # inputs that have gradients, if the problem has a backward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Form:
     m: int
     d: int
     dtype: str = "f32"
-    kv: str = ""  # the type of K and V, if it is another one
+    kv: str = ""  # the type of K and V, if it differs from the type of Q
     backward: bool = False
     causal: bool = False
     softcap: float = 0
@@ -32,9 +32,9 @@ class Form:
     bias: tuple = ()
     bias_gradient: bool = False
     mask: tuple = ()
-    hidden: float = 0.2  # how much of a mask hides
-    mask_lens: tuple = ()  # of each sequence: the mask hides what follows
-    lens: tuple = ()  # of a ragged problem
+    hidden: float = 0.2  # fraction of a mask that hides keys
+    mask_lens: tuple = ()  # length of each sequence: the mask hides later keys
+    lens: tuple = ()  # sequence lengths of a ragged problem
     kv_lens: tuple = ()
     packed: bool = False
     page: int = 0

@@ -29,7 +29,7 @@ class Side:
     kernel = ""
 
     def __init__(self, call, outputs=None):
-        self.call, self.outputs = call, outputs  # outputs returns float32 tensors under the names of ours
+        self.call, self.outputs = call, outputs  # outputs returns float32 tensors by flashkit's names
         start = time.perf_counter()
         call()
         self.first = time.perf_counter() - start
@@ -91,7 +91,7 @@ class Ours(Side):
             request["lens"] = form.lens
         if form.kv_lens:
             request["kvlens"] = form.kv_lens
-        if like:  # K and V share the memory of another side's
+        if like:  # K and V use the memory of another side's K and V
             request["like"] = like.cell
         if tensors:
             request["file"] = str(folder / "in.safetensors")
@@ -175,11 +175,11 @@ def torch_nested(form, x, threads):
     nest = lambda t: torch.nested.nested_tensor_from_jagged(t[0].transpose(0, 1).contiguous(), bounds).transpose(1, 2)
     q, k, v = (nest(x[name]) for name in "qkv")
     def call():
-        with torch.no_grad():  # it cannot be done in inference mode
+        with torch.no_grad():  # inference mode does not allow this
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=form.causal)
     try:
         return Side(call, lambda: {"o": call().transpose(1, 2).values().transpose(0, 1)[None].float()})
-    except RuntimeError as reason:  # builds for a GPU ask one that is not there
+    except RuntimeError as reason:  # a build for GPUs raises it if there is no GPU
         raise Unable(str(reason).splitlines()[0]) from reason
 
 
@@ -242,13 +242,13 @@ class Onnx(Side):
         options.intra_op_num_threads, options.log_severity_level = threads, 4
         try:
             session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except Exception as reason:  # it has many types of errors
+        except Exception as reason:  # the library raises many types of errors
             raise Unable(str(reason)[-200:].strip()) from reason
         self.bound, self.result = session.io_binding(), None
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(t)) for name, t in (given | outputs).items()}
         for name in given:
             self.bound.bind_ortvalue_input(name, values[name])
-        for name in outputs:  # a cache is written where it is
+        for name in outputs:  # the cache is written in place
             self.bound.bind_ortvalue_output(name, values[name.replace("present", "past") if shared else name])
         self.result = values[next(iter(outputs))]
         self.form, self.rows = form, op != "Attention"

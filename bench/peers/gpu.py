@@ -136,7 +136,7 @@ def timed(torch, call, seconds, flush):
 
     try:
         once = statistics.median(run(4)[1:])
-    except RuntimeError:  # no kernel, or out of memory
+    except RuntimeError:  # there is no kernel, or not enough memory
         torch.cuda.empty_cache()
         return None
     return statistics.median(run(max(5, int(seconds * min(2000, 1e3 / once)))))
@@ -209,7 +209,7 @@ def measure(torch, args, flush):
             for (p, peer), ms in peers(torch, args, name, passes, flush).items():
                 times.setdefault((name, p, peer), []).append(ms)
         torch.cuda.empty_cache()
-    kernels.sort(key=lambda key: key[2] != "chosen")  # the choice first
+    kernels.sort(key=lambda key: key[2] != "chosen")  # dispatch's choice first
     return {key: statistics.median(ms) for key, ms in times.items()}, kernels, chosen
 
 
@@ -270,7 +270,7 @@ def main():
     if not torch.cuda.is_available():
         return "gpu.py: PyTorch finds no GPU"
     torch.backends.cuda.matmul.allow_tf32 = False
-    warnings.simplefilter("ignore", UserWarning)  # a backend's reasons why it does not take a problem
+    warnings.simplefilter("ignore", UserWarning)  # warnings of PyTorch about why a backend does not support a problem
     properties = torch.cuda.get_device_properties(0)
     gpu = str(properties.uuid)
     flush = None if args.warm and not args.groups else torch.empty(max(256 << 20, 4 * properties.L2_cache_size), dtype=torch.int8, device="cuda")

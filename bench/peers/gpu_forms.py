@@ -11,7 +11,7 @@ import math
 import gpu_peers
 
 FORM_PEERS = ["flex", "cudnn", "efficient", "frontend"]
-KEYS = ["padding", "holes", "blocks"]  # masks of keys, the same for all rows
+KEYS = ["padding", "holes", "blocks"]  # masks of keys that are the same for all rows
 FORMS = ["softcap", "sink", "alibi", "mask", *KEYS, "bias"]
 CAP = 30.0
 
@@ -41,18 +41,18 @@ class Form:
             return {"sink": torch.randn(p.heads, **single)}
         if self.form == "alibi":
             return {"slopes": torch.tensor([2 ** (-8 * (h + 1) / p.heads) for h in range(p.heads)], **single)}
-        if self.form == "mask":  # of pairs, in squares of 64 of which three in four take part, and the diagonal does
+        if self.form == "mask":  # a mask of pairs, in 64x64 squares: three in four are visible, and all on the diagonal
             squares = torch.rand(p.batch, 1, -(-p.q_len // 64), -(-p.kv_len // 64), device="cuda") < 0.75
             mask = squares.repeat_interleave(64, 2).repeat_interleave(64, 3)[:, :, : p.q_len, : p.kv_len].contiguous()
             mask |= torch.eye(p.q_len, p.kv_len, device="cuda", dtype=torch.bool)
             return {"mask": mask}
-        if self.form == "holes":  # one key in ten, but not the first, as each row sees a key
+        if self.form == "holes":  # hides one key in ten, but not the first, so that each row sees a key
             mask = torch.rand(p.batch, 1, 1, p.kv_len, device="cuda") >= 0.1
             mask[..., 0] = True
             return {"mask": mask}
-        if self.form == "blocks":  # every other run of 128 keys
+        if self.form == "blocks":  # hides every other run of 128 keys
             return {"mask": (torch.arange(p.kv_len, device="cuda") // 128 % 2 == 0).expand(p.batch, 1, 1, -1).contiguous()}
-        if self.form == "padding":  # keys to a length of each sequence, half of them in all
+        if self.form == "padding":  # shows the keys up to each sequence's length, together half of all keys
             most = [p.kv_len * (2 * b + 1) // (2 * p.batch) for b in range(p.batch)]
             return {"mask": (torch.arange(p.kv_len, device="cuda")[None] < torch.tensor(most, device="cuda")[:, None])[:, None, None].contiguous()}
         return {"bias": torch.randn(1, p.heads, p.q_len, p.kv_len, device="cuda", dtype=torch.bfloat16)}
@@ -151,7 +151,7 @@ class Form:
         if self.form == "bias":
             self.leaves = [x["bias"].detach().requires_grad_(leaves[0].requires_grad)]
             self.given = dict(x, bias=self.leaves[0])
-        torch._dynamo.reset()  # after eight forms it would run what is not compiled
+        torch._dynamo.reset()  # without a reset, torch.compile stops compiling after eight forms
         compiled = torch.compile(flex_attention, dynamic=False)
         score = (lambda s, b, h, i, j: self.score(torch, s, h, i, j)) if self.form in ("softcap", "alibi", "bias") else None
         options = dict(score_mod=score, block_mask=block, enable_gqa=p.heads != p.kv_heads)

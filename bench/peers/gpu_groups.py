@@ -89,7 +89,7 @@ class Turns:
         event = lambda: self.torch.cuda.Event(enable_timing=True)
         pairs = [(event(), event()) for _ in range(count)]
         if hold:
-            self.torch.cuda._sleep(hold)  # in clocks: what follows is enqueued before it ends
+            self.torch.cuda._sleep(hold)  # hold is in GPU clocks: the calls below are enqueued before the sleep ends
         for start, end in pairs:
             self.flush.zero_()
             start.record()
@@ -105,7 +105,7 @@ class Turns:
                 self.enqueue(call, 1, 0)
                 began = time.perf_counter()
                 pairs = self.enqueue(call, 3, 2_000_000)
-                host = (time.perf_counter() - began) / 3 * 1e3  # of a call, in milliseconds
+                host = (time.perf_counter() - began) / 3 * 1e3  # host time of a call in milliseconds
                 self.torch.cuda.synchronize()
             except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError):
                 continue
@@ -162,7 +162,7 @@ def calls_of(torch, problem, way, args):
     """Return a problem, its calls, what their times are multiplied by, and a function of their errors."""
     back = way == "backward"
     if not isinstance(problem, str):
-        problem = copy.copy(problem)  # what it holds of a call ends with it
+        problem = copy.copy(problem)  # a copy, so that its references to a call's tensors end with it
         calls, results, scales = problem.calls(torch, way, [x for x in problem.peers if x in args.peers])
         return problem, calls, scales, lambda: problem.errors(torch, results, back)
     p = gpu_peers.Problem(problem)
@@ -272,7 +272,7 @@ def run(torch, args, flush):
             print(f"{str(problem):46} {way:8} does not fit in the memory", flush=True)
             continue
         finally:
-            gc.collect()  # graphs of peers and wrappers hold their tensors in cycles
+            gc.collect()  # frees tensors in reference cycles of graphs and wrappers
             torch.cuda.empty_cache()
         rows.append(dict(row, group=group))
         show(row)

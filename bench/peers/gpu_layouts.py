@@ -118,7 +118,7 @@ class Packed:
                 else:
                     calls[peer] = gpu_peers.without_gradients(torch, getattr(self, peer)(torch, x))
                     results[peer] = calls[peer]()
-            except Exception as e:  # also cuDNN's own kinds
+            except Exception as e:  # cuDNN raises its own types of exceptions
                 gpu_peers.excuse(peer, e)
                 calls.pop(peer, None), results.pop(peer, None)
         return calls, results, {"flashkit-even": even[2]}
@@ -296,7 +296,7 @@ def packed_cells():
 
 
 def paged_cells():
-    shapes = [(b, m) for m in (1024, 4096, 16384, 131072) for b in (1, 8, 32, 128)]  # the last are 64 GiB of keys and values
+    shapes = [(b, m) for m in (1024, 4096, 16384, 131072) for b in (1, 8, 32, 128)]  # the largest has 64 GiB of keys and values
     return [Paged(b, heads, 8, m, page) for page in (16, 64, 1) for heads in (32, 64) for b, m in shapes if page > 1 or b in (1, 32) and m != 4096]
 
 

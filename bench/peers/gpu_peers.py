@@ -18,7 +18,7 @@ PEERS = {"default": None, "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
-os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # FlashAttention-4 keeps what it compiles on disk
+os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # FlashAttention-4 then caches compiled kernels on disk
 
 
 class Unable(Exception):
@@ -45,7 +45,7 @@ class Problem:
         side = lambda s: math.inf if s in (None, "inf") else int(s)
         left, right = side(left), 0 if causal else side(right)
         offset = 0 if top else self.kv_len - self.q_len
-        self.lo, self.hi = offset - left, offset + right  # row i sees the keys from i+lo to i+hi
+        self.lo, self.hi = offset - left, offset + right  # row i sees keys i+lo to i+hi
 
     def seen(self):
         """Return, for each row, how many keys it sees."""
@@ -149,7 +149,7 @@ def flex(torch, p, x):
     q, k, v, _ = x
     lo, hi = p.lo, p.hi
     mask = create_block_mask(lambda b, h, i, j: (j >= i + lo) & (j <= i + hi), None, None, p.q_len, p.kv_len, device="cuda")
-    torch._dynamo.reset()  # after eight shapes it would run what is not compiled
+    torch._dynamo.reset()  # without a reset, torch.compile stops compiling after eight shapes
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda: compiled(q, k, v, block_mask=mask, scale=p.scale, enable_gqa=p.heads != p.kv_heads)
 
@@ -216,7 +216,7 @@ class Frontend:
         space = self.torch.empty(max(1, graph.get_workspace_size()), device="cuda", dtype=self.torch.uint8)
 
         def run():
-            self.cudnn.set_stream(handle=self.handle, stream=self.torch.cuda.current_stream().cuda_stream)  # one that is captured, too
+            self.cudnn.set_stream(handle=self.handle, stream=self.torch.cuda.current_stream().cuda_stream)  # also while the stream is captured
             graph.execute(pack, space, handle=self.handle)
 
         return run
@@ -249,7 +249,7 @@ class Frontend:
 def frontend(torch, p, x, way):
     try:
         return getattr(Frontend(torch), way)(p, x)
-    except Exception as e:  # cuDNN's own kinds, which are no RuntimeError
+    except Exception as e:  # cuDNN raises its own types, which are no RuntimeError
         raise RuntimeError(f"cuDNN's frontend: {e}") from e
 
 
@@ -318,14 +318,14 @@ def weights(torch, p, q, k, rows):
     s = q[rows] @ k.T * (p.scale or p.dim**-0.5)
     i, j = rows[:, None], torch.arange(p.kv_len, device="cuda")[None]
     s = s.masked_fill(~((j >= i + p.lo) & (j <= i + p.hi)), -math.inf)
-    return torch.softmax(s, dim=-1).nan_to_num(0.0)  # a row that sees no key
+    return torch.softmax(s, dim=-1).nan_to_num(0.0)  # nan_to_num sets rows that see no key to 0
 
 
 def errors(torch, p, x, results, gradients):
     """Return {name: error}, relative to the norm of what float64 gives: O on rows of the last head, or the largest of dQ, dK and dV of its KV head."""
     group, kv = p.heads // p.kv_heads, p.kv_heads - 1
     k, v = x[1][-1, kv].double(), x[2][-1, kv].double()
-    scale = x[3][-1, -1].double().norm()  # of what is 0: dQ and dK where a row sees one key
+    scale = x[3][-1, -1].double().norm()  # scale for gradients that are 0: dQ and dK if a row sees one key
     off = lambda got, want: ((got.double() - want).norm() / (want.norm() or scale)).item()
     if not gradients:
         rows = torch.arange(0, p.q_len, max(1, p.q_len // 100), device="cuda")

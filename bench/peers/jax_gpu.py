@@ -22,7 +22,7 @@ import sys
 import time
 
 BATCH, HEADS, DIM = 4, 8, 64
-FLUSH = 256 << 20  # bytes
+FLUSH = 256 << 20  # size in bytes
 
 
 def arguments():
@@ -117,7 +117,7 @@ def main():
             try:
                 tensors = [jax.random.normal(jax.random.key(i), shape(seq), jax.numpy.bfloat16) for i in range(4)]
                 found = measure(jax, args, attention, tensors)
-            except Exception as e:  # whatever a peer throws, the others go on
+            except Exception as e:  # one peer's exception must not end the others
                 print(f"{problem:30} {peer:16} failed: {str(e)[:200]}", flush=True)
                 continue
             for name, ms in found.items():

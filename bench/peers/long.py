@@ -22,7 +22,7 @@ import torch
 
 OUTPUTS = {"rows": ("o", "lse", "dq"), "columns": ("dk", "dv")}
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-FEW = 16  # rows beside many keys, or keys beside many rows
+FEW = 16  # number of rows with many keys, and of keys with many rows
 
 
 def arguments():

@@ -135,7 +135,7 @@ def errors(a, b, ours, folder, others):
     ours.turn(0)
     ours.ask(op="save", file=str(folder / "out"))
     c = numpy.fromfile(folder / "out", numpy.float32).reshape(a.shape[0], b.shape[1])
-    (folder / "out").unlink()  # the program replaces no file
+    (folder / "out").unlink()  # the program does not replace an existing file
     rows = slice(0, min(len(a), 8))
     exact, size = a[rows].astype(float) @ b.astype(float), (abs(a[rows]).astype(float) @ abs(b)).max()
     far = {name: float(abs(x[rows] - exact).max() / size) for name, x in {"ours": c, **others}.items()}

@@ -214,7 +214,7 @@ def main():
     args = arguments()
     graph = args.folder / "model.onnx"
     if "onnx" in args.sides and not graph.exists():
-        subprocess.run([sys.executable, __file__, "--export", args.folder, graph], check=True)  # in a process that ends
+        subprocess.run([sys.executable, __file__, "--export", args.folder, graph], check=True)  # in a separate process, which frees its memory
     config = json.loads((args.folder / "config.json").read_text())
     found = []
     print(f"{'threads':>7} {'cell':>9} {'ours':>8} {'GFLOP/s':>8}" + "".join(f" {s:>8} {'ratio':>6} {'best':>6} {'CPU':>6} {'apart':>8}" for s in args.sides))

@@ -1,7 +1,7 @@
 /*
- * Attention on GPU memory, in a CUDA stream of the program. The driver is loaded at run
- * time, so that this compiles and starts without CUDA. Programs with cuda.h or
- * cuda_runtime.h call the same functions.
+ * Attention on tensors in GPU memory, in a CUDA stream of the program. The example loads the CUDA
+ * driver at run time, so that it compiles and starts without CUDA. Programs that include cuda.h or
+ * cuda_runtime.h call flashkit in the same way.
  *
  *     cc cuda.c $(pkg-config --cflags --libs flashkit) -ldl -lm -o cuda && ./cuda
  */
@@ -12,7 +12,7 @@
 
 #include <flashkit.h>
 
-/* The functions of the driver. A device address is a number. */
+/* The functions of the driver. They take a device address as an integer. */
 static struct {
 	int (*init)(unsigned);
 	int (*retain)(void **context, int device);
@@ -41,7 +41,10 @@ static int load(void)
 	return cu.init(0) == 0;
 }
 
-/* The library uses the primary context of GPU 0, as the CUDA runtime does. */
+/*
+ * begin makes the primary context of GPU 0 current. flashkit uses this context, as the CUDA runtime
+ * does.
+ */
 static int begin(void)
 {
 	void *context;
@@ -96,14 +99,14 @@ int main(void)
 	p.band = FK_BAND_CAUSAL;
 	int code = fk_problem_of(&a, &p, &err);
 	if (code == FK_OK)
-		code = fk_forward(gpu, &p, &a, &err); /* enqueues and returns */
+		code = fk_forward(gpu, &p, &a, &err); /* enqueues the work in the stream and returns */
 	if (code != FK_OK)
 		return fprintf(stderr, "%s: %s\n", fk_error_string(code), err.message), 1;
 	cu.download(o, at[3], BYTES, stream);
 	if (cu.stream_wait(stream) != 0)
 		return puts("the GPU failed"), 1;
 
-	/* The reference on the CPU. */
+	/* The same problem on the CPU, for comparison. */
 	a = arguments(q, k, v, want, FK_HOST);
 	if (fk_open("simd", 0, &cpu, &err) != FK_OK || fk_forward(cpu, &p, &a, &err) != FK_OK)
 		return fprintf(stderr, "%s\n", err.message), 1;

@@ -1,6 +1,6 @@
 /*
- * Errors by code, field and message; the kernel that would run, and the reasons against the
- * others.
+ * Prints the code, field and message of some errors. It also prints which kernel would run, and why
+ * the others would not.
  *
  *     cc errors.c $(pkg-config --cflags --libs flashkit) -o errors && ./errors
  */
@@ -40,7 +40,7 @@ int main(void)
 		return 1;
 	tell("an output on an input", code, &err);
 
-	/* A backend that the machine lacks is an error if requested by name. */
+	/* A backend that is requested by name, but that the machine lacks, is an error. */
 	code = fk_open("cuda", 0, &gpu, &err);
 	if (code == FK_OK)
 		fk_close(gpu, NULL);

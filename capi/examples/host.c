@@ -1,5 +1,5 @@
 /*
- * Attention and its gradients on host memory: 8 query heads, 2 KV heads, causal.
+ * Causal attention and its gradients in host memory, with 8 query heads and 2 KV heads.
  *
  *     cc host.c $(pkg-config --cflags --libs flashkit) -o host && ./host
  */
@@ -37,7 +37,7 @@ int main(void)
 	a.k = fk_dense(k, FK_F32, B, G, N, D);
 	a.v = fk_dense(v, FK_F32, B, G, N, D);
 	a.o = fk_dense(o, FK_F32, B, H, N, D);
-	a.lse = fk_dense(lse, FK_F32, B, H, N, 1); /* for the backward pass */
+	a.lse = fk_dense(lse, FK_F32, B, H, N, 1); /* the backward pass reads lse */
 	fk_problem p = fk_problem_init();
 	p.band = FK_BAND_CAUSAL;
 	int code = fk_problem_of(&a, &p, &err);

@@ -1,5 +1,5 @@
 /*
- * The smaller interface: dense float32, one sequence length, one head count.
+ * The smaller interface: dense float32 tensors Q, K, V and O of the same shape.
  *
  *     cc small.c $(pkg-config --cflags --libs flashkit) -o small && ./small
  */

@@ -6,15 +6,16 @@ import (
 	"strings"
 )
 
-// A field of a structure of flashkit.h. CType is its ctypes type, "" for a tensor.
+// A field is a field of a structure in flashkit.h. CType is its type in Python's ctypes, or "" for
+// a tensor.
 type field struct{ Name, CType string }
 
 type header struct {
 	Problem, Args []field
-	Bits          []bit // of fk_problem.features
+	Bits          []bit // the bits of fk_problem.features
 }
 
-// A bit is FK_<Name> of fk_problem.features.
+// A bit is the constant FK_<Name> for fk_problem.features.
 type bit struct{ Name, Value string }
 
 var (
@@ -59,7 +60,7 @@ func structure(text, name string) (list []field, err error) {
 	return list, nil
 }
 
-// hold returns an error if flashkit.h lacks an entry of l.
+// hold returns an error if flashkit.h lacks a field or a bit that l needs.
 func (h *header) hold(l *lists) error {
 	has := map[string]bool{}
 	for _, f := range h.Problem {

@@ -1,5 +1,6 @@
-// Command gen generates files from flashkit.h and the lists of package flashkit: fields.go, and
-// _fields.py, _attention.py and parts of torch.py of the Python package. It runs in capi.
+// Command gen generates files from flashkit.h and from the lists of parameters and arguments in
+// package flashkit. It writes fields.go, and for the Python package _fields.py, _attention.py and
+// parts of torch.py. It runs in the folder capi.
 package main
 
 import (
@@ -99,13 +100,13 @@ type tensor struct{ Name, C string }
 
 type lists struct {
 	Numbers, Counts, Bools []flashkit.Parameter
-	Keywords               []flashkit.Parameter // numbers that default to None in Python, which rejects 0
-	Slots                  []tensor             // the forward pass's first
+	Keywords               []flashkit.Parameter // numbers whose default in Python is None; Python code rejects 0
+	Slots                  []tensor             // first the forward pass's, then the other tensors
 	ForwardSlots           int
 }
 
 func newLists() *lists {
-	l, all := new(lists), flashkit.Problem{} // will have every feature
+	l, all := new(lists), flashkit.Problem{} // all gets every feature, so that each argument has a role
 	for _, x := range flashkit.Parameters() {
 		switch field := x.Of(&all).(type) {
 		case *float32:
@@ -134,7 +135,8 @@ func newLists() *lists {
 	return l
 }
 
-// cName returns an argument's name in flashkit.h: d_bias for DBias, the gradient of Bias.
+// cName returns the name of an argument in flashkit.h, such as d_bias for DBias, the gradient of
+// Bias.
 func cName(name string) string {
 	of, isGradient := strings.CutPrefix(name, "D")
 	if isGradient && slices.ContainsFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return a.Name == of }) {

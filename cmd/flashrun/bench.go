@@ -98,7 +98,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	return cmd
 }
 
-// addOutput adds the flags of output formats and files.
+// addOutput adds the flags for the output's format and for files.
 func (f *benchFlags) addOutput(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
@@ -108,7 +108,7 @@ func (f *benchFlags) addOutput(cmd *cobra.Command) {
 	flags.BoolVar(&f.benchstat, "benchstat", false, "print the format of Go benchmarks, a line for each round")
 }
 
-// completeLists completes the last element of list flags.
+// completeLists adds shell completion for the last element of a list flag's value.
 func completeLists(cmd *cobra.Command) {
 	for name, values := range map[string][]string{"dtype": input.TypeNames, "memory": {"host", "device"}, "baseline": {bench.Naive},
 		"kernels": {"chosen", "all"}, "backend": nil} {
@@ -183,7 +183,8 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.Results), b.Verdict(ended)))
 }
 
-// prepare checks the flags before it opens devices or files.
+// prepare checks all flags, before any device or file is opened. It returns the measurement and its
+// problems.
 func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem, error) {
 	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {
@@ -214,7 +215,7 @@ func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem
 	return bench.New(how, f.pass, memories, f.baseline != ""), problems, err
 }
 
-// formats returns the output format flags that are set.
+// formats returns the names of the output format flags that are set.
 func (f *benchFlags) formats() (list []string) {
 	for _, x := range []struct {
 		name string

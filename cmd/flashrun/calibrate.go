@@ -62,7 +62,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := bench.Open(cmd.Context(), f.name()) // an invalid profile is replaced, so no warning
+	opened, d, err := bench.Open(cmd.Context(), f.name()) // no warning of an invalid profile, because calibrate replaces it
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,8 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	return failed(c.WriteTable(cmd.OutOrStdout()))
 }
 
-// path returns the path of the profile. It fails now if the file cannot be created later.
+// path returns the path of the profile. It returns an error if the file cannot be created, so that
+// this is known before the measurement.
 func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	if f.out != "" {
 		file, err := createOutput(f.out, outfile.Profile, nil)
@@ -125,8 +126,8 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	return file.Path(), nil
 }
 
-// name returns the backend of --backend, else of the environment. Programs in this environment open
-// the same backend, perhaps restricted to another kernel.
+// name returns the name in --backend, or else the backend of FLASHKIT_BACKEND. If FLASHKIT_BACKEND
+// names one kernel, calibrate measures all kernels of its backend.
 func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
 func (f *calibrateFlags) heats() ([]bench.Heat, error) {

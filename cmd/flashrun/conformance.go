@@ -27,7 +27,7 @@ type tally struct {
 	Failed      int       `json:"failed"`
 	Unsupported int       `json:"unsupported"`
 	Random      int       `json:"random,omitempty"` // random problems, included in the counts above
-	Seed        uint64    `json:"seed,omitempty"`   // of random problems
+	Seed        uint64    `json:"seed,omitempty"`   // seed of the random problems
 	Failures    []failing `json:"failures,omitempty"`
 }
 
@@ -121,7 +121,8 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.verdict(tallies)))
 }
 
-// setSweep checks the flags of random problems. --sweep and --quick replace the time budget.
+// setSweep checks the flags for random problems. With --sweep or --quick it sets the time budget to
+// 0.
 func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	flags, o := cmd.Flags(), &f.options
 	counted := flags.Changed("sweep")
@@ -140,7 +141,8 @@ func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	return nil
 }
 
-// runMutants runs each mutant kernel through its trap. A survivor is an error.
+// runMutants runs each mutant kernel, which has one deliberate bug, on the trap for that bug. It
+// returns an error if a mutant passes.
 func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 	survivors := 0
 	for _, name := range mutants.Names() {
@@ -233,8 +235,8 @@ func (f *conformanceFlags) printTallies(w io.Writer, tallies []*tally) error {
 	return err
 }
 
-// verdict returns an error if a case failed, or if the whole suite ran and a required kernel passed
-// no case.
+// verdict returns an error if a case failed. If all backends ran without --case, it also returns an
+// error for a required kernel that passed no case.
 func (f *conformanceFlags) verdict(tallies []*tally) error {
 	failures, passed := 0, map[string]bool{}
 	for _, t := range tallies {

@@ -14,17 +14,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// An explained is the line of a kernel in flashrun explain.
+// An explained is one kernel's line in the output of flashrun explain.
 type explained struct {
 	Name    string  `json:"name"`
 	Chosen  bool    `json:"chosen"`
 	Reason  string  `json:"reason"`
 	Seconds float64 `json:"predicted_seconds,omitempty"`
-	Last    float64 `json:"last_seconds,omitempty"` // measured
+	Last    float64 `json:"last_seconds,omitempty"` // measured time of the last call
 
-	// Seconds are Own * Factor.
+	// Seconds is Own * Factor.
 	Own    float64 `json:"own_seconds,omitempty"` // the kernel's own cost estimate
-	Factor float64 `json:"factor,omitempty"`      // measured time over Own
+	Factor float64 `json:"factor,omitempty"`      // measured time divided by Own
 	From   string  `json:"from,omitempty"`        // source of Factor: profile, probe or cost
 }
 
@@ -32,7 +32,7 @@ func (l *explained) why() string {
 	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }
 
-// parameterList returns a line for each optional suffix of a problem's name.
+// parameterList returns help text: a line for each optional suffix of a problem's name.
 func parameterList() string {
 	var b strings.Builder
 	for _, x := range flashkit.Parameters() {
@@ -105,7 +105,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 	return cmd
 }
 
-// writeExplained writes a table of the lines. Kernels that fit come first.
+// writeExplained writes a table of the lines. Kernels that support the problem come first.
 func writeExplained(w io.Writer, lines []explained) error {
 	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	fits := func(l explained) bool { return l.Seconds > 0 }

@@ -24,7 +24,7 @@ type gridFlags struct {
 	features string
 }
 
-// gridNames are the flags that --problem and --random replace.
+// gridNames are the flags that may not be used with --problem or --random.
 var gridNames = append([]string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "dtype", "features"}, maskNames...)
 
 func (g *gridFlags) add(cmd *cobra.Command) {
@@ -42,7 +42,8 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&g.features, "features", "", "`what` each problem has beside, as the end of its name: softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16")
 }
 
-// grid returns distinct problems by increasing sequence length, random ones as drawn.
+// grid returns the problems that the flags request: named problems, random problems, or every
+// combination of the lists.
 func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, error) {
 	whole := ""
 	switch {
@@ -102,7 +103,7 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	return list, nil
 }
 
-// origin returns the flag that a problem comes from, with its value.
+// origin returns the flag that gave problem p, and the flag's value, for an error message.
 func (g *gridFlags) origin(p flashkit.Problem) string {
 	switch {
 	case len(g.problems) > 0:

@@ -6,14 +6,15 @@ import (
 	"github.com/flashkit-go/flashkit/internal/replay"
 )
 
-// newBurn is the process of replay.Burn.
+// newBurn returns the hidden command that runs replay.Burn: it keeps a core busy during a replay.
 func newBurn() *cobra.Command {
 	return &cobra.Command{Use: "burn", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return failed(replay.Burn(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))
 	}}
 }
 
-// newReplay is the process of replay.Serve.
+// newReplay returns the hidden command that runs replay.Serve: it replays one trace in a fresh
+// process.
 func newReplay() *cobra.Command {
 	return &cobra.Command{Use: "replay", Hidden: true, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		return runError(replay.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout()))

@@ -10,12 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// patience is the time between the first signal and the forced end of the program. Meanwhile the
-// command may report its measurements so far. Reads of a pipe, the oracle and slow disks do not
-// respond to the context.
+// patience is the time from the first signal until the program is forced to end. During this time
+// the command may report its measurements so far. The end is forced because reads of a pipe, the
+// oracle and slow disks ignore a canceled context.
 const patience = 700 * time.Millisecond
 
-// interruptible returns a context that ends with the first SIGINT, SIGTERM or SIGHUP. A second
+// interruptible returns a context that is canceled by the first SIGINT, SIGTERM or SIGHUP. A second
 // signal ends the program at once.
 func interruptible() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

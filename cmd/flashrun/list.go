@@ -22,17 +22,17 @@ import (
 )
 
 type listed struct {
-	Name      string   `json:"name"` // kernel, or backend if unavailable
+	Name      string   `json:"name"` // name of a kernel, of an unavailable backend or of a GPU
 	Pass      string   `json:"pass,omitempty"`
 	DTypes    []string `json:"dtypes,omitempty"`
 	About     string   `json:"about,omitempty"`
-	Requires  string   `json:"requires,omitempty"` // machine requirements
+	Requires  string   `json:"requires,omitempty"` // the kernel's requirements of the machine
 	Available bool     `json:"available"`
 	Reason    string   `json:"reason,omitempty"` // reason if not available
-	Device    *gpu     `json:"device,omitempty"` // set for a GPU, nil for a kernel
+	Device    *gpu     `json:"device,omitempty"` // set if the line describes a GPU
 }
 
-// A gpu is the description of a GPU in flashrun list. Its number is for --device.
+// A gpu is the description of a GPU in flashrun list. Number is a value for --device.
 type gpu struct {
 	Number     int    `json:"number"`
 	Name       string `json:"name"`
@@ -63,7 +63,7 @@ func newList() *cobra.Command {
 			d := dispatch.All(cmd.Context())
 			defer d.Close()
 			warnOfProfile(cmd, d)
-			devices, _ := cuda.Devices() // the reason for none is in d.Missing
+			devices, _ := cuda.Devices() // if there is no GPU, d.Missing has the reason
 			lines := append(listDevices(devices), list(d)...)
 			if backend != "" && backend != "auto" {
 				lines = slices.DeleteFunc(lines, func(l listed) bool { return !l.of(backend) })
@@ -88,7 +88,7 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// of reports whether the line is of a backend, or of the kernel name.
+// of reports whether the line is about the given backend, one of its kernels, or the given kernel.
 func (l *listed) of(name string) bool {
 	return l.Name == name || bench.BackendOf(l.Name) == name || l.Device != nil && name == "cuda"
 }

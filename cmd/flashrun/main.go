@@ -21,17 +21,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// Exit codes, stable.
+// Exit codes. They must not change, because scripts use them.
 const (
 	exitOK          = 0
-	exitFailed      = 1  // a failure while running
+	exitFailed      = 1  // a valid request failed
 	exitUsage       = 2  // an invalid request: flags, files, shapes
 	exitCrashed     = 70 // a bug in flashrun
 	exitInterrupted = 130
 )
 
 func main() {
-	debug.SetTraceback("crash") // an unrecoverable panic ends with SIGABRT if the system has it, not with status 2
+	debug.SetTraceback("crash") // so that an unrecovered panic ends with SIGABRT, where the system has it, and not with status 2
 	os.Exit(execute(interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -67,7 +67,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	return exitUsage
 }
 
-// A failure is an error while running, in contrast to an invalid request.
+// A failure is an error of a valid request while it runs. It ends flashrun with exitFailed, an
+// invalid request with exitUsage.
 type failure struct{ err error }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -80,7 +81,7 @@ func failed(err error) error {
 	return &failure{err}
 }
 
-// runError returns err as a failure, unless the request was invalid.
+// runError returns err as a failure, or unchanged if err reports an invalid request.
 func runError(err error) error {
 	var wrong *flashkit.ProblemError
 	if errors.As(err, &wrong) {
@@ -119,16 +120,16 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 	return root
 }
 
-// setDevice passes --device to cuda.Open through the environment.
+// setDevice sets the environment variable from which cuda.Open reads the number of the GPU.
 func setDevice(cmd *cobra.Command, _ []string) error {
 	numbers, err := devices(cmd)
 	if err != nil || len(numbers) == 0 || cmd.Name() == ringName {
-		return err // ring opens its GPUs by number
+		return err // ring does not use the variable: it opens its GPUs by number
 	}
 	return os.Setenv(cuda.DeviceVariable, strconv.Itoa(numbers[0]))
 }
 
-// devices returns the GPU numbers of --device. Only ring accepts several.
+// devices returns the GPU numbers in --device. Only the command ring accepts several numbers.
 func devices(cmd *cobra.Command) (list []int, err error) {
 	text, err := cmd.Flags().GetString("device")
 	if err != nil || text == "" {
@@ -148,8 +149,8 @@ func devices(cmd *cobra.Command) (list []int, err error) {
 	return list, nil
 }
 
-// missingDevice returns an error if the GPU of --device or FLASHKIT_DEVICE is missing. It warns
-// about a broken GPU that was not requested.
+// missingDevice returns an error if --device or FLASHKIT_DEVICE requests a GPU that cannot be used.
+// Without a request it only warns of a GPU that cannot be used.
 func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	for _, m := range d.Missing() {
 		switch name := os.Getenv(cuda.DeviceVariable); {
@@ -169,8 +170,8 @@ func warnOfProfile(cmd *cobra.Command, d *dispatch.Dispatcher) {
 	}
 }
 
-// openDispatch returns the dispatcher for a --backend flag, or for the environment if the flag is
-// "". The caller closes it.
+// openDispatch returns the dispatcher for the value of --backend, or for FLASHKIT_BACKEND if the
+// value is "". The caller closes the dispatcher.
 func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, error) {
 	name := backendChoice(backend)
 	opened, chosen, err := bench.Open(cmd.Context(), name)
@@ -188,7 +189,8 @@ func openDispatch(cmd *cobra.Command, backend string) (*dispatch.Dispatcher, err
 	return chosen, nil
 }
 
-// backendChoice returns the value of --backend, else of FLASHKIT_BACKEND, else "auto".
+// backendChoice returns the value of --backend, or else the value of FLASHKIT_BACKEND, or else
+// "auto".
 func backendChoice(flag string) string {
 	return cmp.Or(flag, os.Getenv("FLASHKIT_BACKEND"), "auto")
 }

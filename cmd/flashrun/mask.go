@@ -20,7 +20,7 @@ type maskFlags struct {
 
 var maskNames = []string{"causal", "window", "top-left", "shift"}
 
-// add adds the flags. With both, --causal=both stands for two masks.
+// add adds the flags. If both is set, --causal=both is allowed and means two masks.
 func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags := cmd.Flags()
 	m.causal.both = both
@@ -38,7 +38,7 @@ func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags.IntVar(&m.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
 }
 
-// bands returns one mask, or two for --causal=both.
+// bands returns one mask, or for --causal=both two: none and causal.
 func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 	switch {
 	case m.causal.yes && m.window != "":
@@ -67,7 +67,7 @@ func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 
 // A causalFlag is the value of --causal: true, false or both.
 type causalFlag struct {
-	both    bool // both is allowed
+	both    bool // the value both is allowed
 	yes, no bool
 }
 

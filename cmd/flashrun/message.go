@@ -9,12 +9,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// longest is the maximum length of a message in characters: texts of files and arguments are
-// unbounded.
+// longest is the maximum length of a message in characters. Without it, a message that quotes a
+// file or an argument could be arbitrarily long.
 const longest = 300
 
-// message returns s on one line of printable characters. A long message loses its middle: the field
-// at fault is at the beginning, the reason at the end.
+// message returns s on one line of printable characters. It shortens a long message in the middle,
+// because the beginning names the invalid field and the end has the reason.
 func message(s string) string {
 	const end = 100
 	s = terminal.Printable(strings.ReplaceAll(s, "\n", "; "))
@@ -26,8 +26,8 @@ func message(s string) string {
 	return string(r[:longest-end-len(gap)]) + gap + string(r[len(r)-end:])
 }
 
-// crashed returns the message for a panic, which is always a bug. Only the deferred function that
-// recovers may call it.
+// crashed returns the message for a panic, which is always a bug. It must be called by the deferred
+// function that recovers, because it searches the stack for the function that panicked.
 func crashed(value any) string {
 	where := ""
 	var callers [32]uintptr

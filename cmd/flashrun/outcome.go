@@ -15,27 +15,28 @@ import (
 
 const sampleBound = 1e-5
 
-// An outcome is the result of flashrun run. The JSON names are stable.
+// An outcome is the result of flashrun run. The JSON names must not change, because programs read
+// them.
 type outcome struct {
 	Problem        string             `json:"problem"`
 	Pass           string             `json:"pass"`
 	Backend        string             `json:"backend"`
 	Kernel         string             `json:"kernel"`
 	Reason         string             `json:"reason"`
-	Memory         string             `json:"memory,omitempty"` // device, if the tensors were there
-	Seconds        float64            `json:"seconds"`          // median
-	Calls          int                `json:"calls"`            // timed calls
+	Memory         string             `json:"memory,omitempty"` // "device" if the tensors were in a GPU's memory
+	Seconds        float64            `json:"seconds"`          // median time of a call
+	Calls          int                `json:"calls"`            // number of timed calls
 	GFLOPS         float64            `json:"gflops"`
 	ExtraBytes     int64              `json:"extra_bytes"`
 	Device         *bench.DeviceBytes `json:"device_bytes,omitempty"`
 	ForwardKernel  string             `json:"forward_kernel,omitempty"`
 	ForwardSeconds float64            `json:"forward_seconds,omitempty"`
-	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // from the oracle
-	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // of o from the sample's stored output
+	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // from the oracle's results
+	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // between o and the sample's stored output
 	Source         string             `json:"source"`
 
 	checked []input.CheckedOutput
-	nans    string // NaN in the input
+	nans    string // describes NaN in the input
 }
 
 func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
@@ -49,7 +50,7 @@ func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	}
 }
 
-// setChecked fills in the errors against the oracle.
+// setChecked sets the outputs' errors against the oracle.
 func (r *outcome) setChecked(list []input.CheckedOutput) {
 	r.checked, r.MaxAbsError = list, new(input.Distance)
 	for _, c := range list {
@@ -57,7 +58,9 @@ func (r *outcome) setChecked(list []input.CheckedOutput) {
 	}
 }
 
-// verdict returns an error if an output is certainly wrong.
+// verdict returns an error if an output has NaN or an infinity where the oracle does not, or lacks
+// one that the oracle has. It also returns an error if o differs from the stored output by more
+// than sampleBound.
 func (r *outcome) verdict() error {
 	for _, c := range r.checked {
 		if c.Wrong != "" {

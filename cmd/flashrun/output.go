@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// createOutput opens the file of --out. It fails now if the path is an input or cannot be written
-// later.
+// createOutput opens the file of --out. It returns an error if the path is an input file or cannot
+// be written, before the computation starts.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
 	if path == input.Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
@@ -41,7 +41,7 @@ func commit(file *outfile.File, write func(io.Writer) error) error {
 	return nil
 }
 
-// Kinds of output files other than profiles, recognized by their beginning.
+// The kinds of output files other than profiles. Is recognizes a kind by the beginning of a file.
 var (
 	outputKind  = outfile.Kind{Name: "an output of flashrun run", Is: isOutput}
 	resultsKind = outfile.Kind{Name: "a result of flashrun bench", Is: isResults}
@@ -49,7 +49,7 @@ var (
 	imageKind   = outfile.Kind{Name: "an image of flashrun report", Is: containing(`<svg `, `<metadata>Made by flashrun report.</metadata>`)}
 )
 
-// isOutput reports whether a safetensors file has only the metadata of input.Work.File.
+// isOutput reports whether a safetensors file has only metadata that input.Work.File writes.
 func isOutput(begin []byte) bool {
 	const length = 8 // size of the header's length field
 	_, text, ok := bytes.Cut(begin[min(length, len(begin)):], []byte(`{"__metadata__":`))

@@ -12,10 +12,11 @@ import (
 
 var passNames = []string{"fwd", "bwd"}
 
-// A passList is the value of --pass: a comma-separated list without repetitions.
+// A passList is the value of --pass, a comma-separated list of passes. Repeated passes are dropped.
 type passList []flashkit.Pass
 
-// addPassFlag adds --pass. The initial value of to is the default.
+// addPassFlag adds the flag --pass, whose value is stored in to. The value of to before the call is
+// the default.
 func addPassFlag(cmd *cobra.Command, to *passList, usage string) {
 	cmd.Flags().Var(to, "pass", usage)
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions(append(passNames, "fwd,bwd"), cobra.ShellCompDirectiveNoFileComp))

@@ -13,7 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// shape applies to an input the flags that change its problem.
+// shape changes the input's problem and tensors as the flags request, such as --dtype, --causal and
+// --softcap.
 func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 	before := in.Problem
 	if err := f.convert(in); err != nil {
@@ -40,12 +41,12 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 		in.Args.Slopes, p.Score.ALiBi = input.AlibiSlopes(p.Heads), true
 	}
 	if *p != before {
-		in.Expected = flashkit.Tensor{} // the stored output is of the unchanged sample
+		in.Expected = flashkit.Tensor{} // the stored output belongs to the unchanged problem
 	}
 	return nil
 }
 
-// A numberFlag is the flag of a numeric problem parameter.
+// A numberFlag is the flag of a float32 parameter of a problem, such as --softcap.
 type numberFlag struct {
 	flashkit.Parameter
 	text *string
@@ -62,7 +63,7 @@ func addNumberFlags(flags *pflag.FlagSet) (list []numberFlag) {
 	return list
 }
 
-// set sets the parameter of p. Only dropout may be 0.
+// set sets the parameter in p to the flag's value. Only dropout may be 0.
 func (x *numberFlag) set(p *flashkit.Problem) error {
 	from, most, want := math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"
 	if x.Feature == flashkit.FeatureDropout {
@@ -76,8 +77,8 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 	return nil
 }
 
-// convert rounds queries and keys to the types of --dtype. A bias that then matches neither becomes
-// float32.
+// convert converts the tensors of queries and of keys to the types in --dtype. If the bias then has
+// another type than the queries, it becomes float32.
 func (f *runFlags) convert(in *input.Input) error {
 	p := &in.Problem
 	if f.dtype != "" {

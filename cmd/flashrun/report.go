@@ -57,7 +57,7 @@ Page and image follow the reader's light or dark setting.`,
 	return cmd
 }
 
-// check returns the format, or an error that names the flag at fault.
+// check returns the format, html or svg, or an error that names the invalid flag.
 func (f *reportFlags) check(cmd *cobra.Command) (format string, err error) {
 	switch ext := strings.ToLower(filepath.Ext(f.out)); {
 	case f.format == "html" || f.format == "svg":

@@ -135,7 +135,8 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	return f.overProcesses(ctx, cmd, list)
 }
 
-// overNCCL runs this process as a rank that communicates by NCCL.
+// overNCCL runs this process as one rank, with its tensors on one GPU. The ranks communicate by
+// NCCL.
 func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ranks.Problem, launch ring.Launch) error {
 	if launch.Launcher == "MPI" {
 		if watched, err := watch(cmd); watched {
@@ -156,7 +157,7 @@ func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ran
 	return failed(f.how.OverNCCL(ctx, list, gpu, launch))
 }
 
-// overGPUs runs all ranks in this process, their tensors on GPUs.
+// overGPUs runs all ranks in this process. Each rank has its tensors on its own GPU.
 func (f *ringFlags) overGPUs(ctx context.Context, list []ranks.Problem) (err error) {
 	gpus, err := f.openGPUs()
 	defer func() {
@@ -170,7 +171,8 @@ func (f *ringFlags) overGPUs(ctx context.Context, list []ranks.Problem) (err err
 	return failed(f.how.OverGPUs(ctx, list, gpus))
 }
 
-// overGoroutines runs each rank as a goroutine.
+// overGoroutines runs each rank as a goroutine of this process, with its tensors in the host's
+// memory.
 func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	runners, err := f.open(cmd)
 	defer func() {
@@ -184,12 +186,12 @@ func (f *ringFlags) overGoroutines(ctx context.Context, cmd *cobra.Command, list
 	return failed(f.how.OverGoroutines(ctx, list, runners))
 }
 
-// overProcesses runs this process as a rank of MPI.
+// overProcesses runs this process as one rank of MPI, with its tensors in the host's memory.
 func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list []ranks.Problem) error {
 	if watched, err := watch(cmd); watched {
 		return err
 	}
-	if len(f.devices) == 1 { // shared by all ranks of the machine
+	if len(f.devices) == 1 { // all ranks on this machine share the GPU
 		if err := os.Setenv(cuda.DeviceVariable, fmt.Sprint(f.devices[0])); err != nil {
 			return err
 		}
@@ -202,7 +204,9 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 	return failed(f.how.OverProcesses(ctx, list, d))
 }
 
-// watch restarts this process as a watched child if MPI needs it. It returns the child's error.
+// watch reruns the program in a child process if an MPI launcher started this process. It then
+// waits for the child, reports its death, and returns true and the child's error. In the child it
+// returns false.
 func watch(cmd *cobra.Command) (watched bool, err error) {
 	status, watched := mpi.Watch(cmd.ErrOrStderr())
 	if watched && status != 0 {
@@ -253,7 +257,8 @@ func packedLengths(lengths []int) (*flashkit.Sequences, error) {
 	return &flashkit.Sequences{QStarts: starts, KVStarts: starts}, nil
 }
 
-// open returns a dispatcher for each rank: for its GPU, or for the machine's kernels.
+// open returns a dispatcher for each rank. With --device it has the kernels of the rank's GPU,
+// otherwise the kernels of --backend.
 func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
 	if len(f.devices) == 0 {
 		for range cmp.Or(f.ranks, 2) {
@@ -272,8 +277,9 @@ func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err e
 	return list, err
 }
 
-// openDispatch returns a dispatcher for the passes. Ranks merge by LSE, so every forward pass
-// returns it: Paired or Unpaired tells dispatch whether a backward pass follows.
+// openDispatch returns a dispatcher for the passes of --pass. Every forward pass returns LSE,
+// because ranks merge their results by LSE. So LSE does not tell dispatch whether a backward pass
+// follows: Paired and Unpaired do.
 func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, error) {
 	d, err := openDispatch(cmd, f.backend)
 	switch {
@@ -296,7 +302,7 @@ func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	return list, nil
 }
 
-// Transports of ranks on GPUs. auto chooses the fastest, peer in one process.
+// The transports between ranks on GPUs. auto is peer.
 const (
 	transportAuto = "auto"
 	transportPeer = "peer"
@@ -305,8 +311,8 @@ const (
 
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
-// localDevice returns this process's GPU: the entry of --device at its number on the machine, or
-// without --device the GPU of that number.
+// localDevice returns the number of this process's GPU. Rank n of this machine uses entry n of
+// --device, or without --device GPU n.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:
@@ -317,7 +323,8 @@ func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	return f.devices[launch.Local], nil
 }
 
-// checkTransport rejects a transport without GPUs.
+// checkTransport returns an error if the transport is unknown or does not fit the other flags and
+// the launcher.
 func (f *ringFlags) checkTransport(launch ring.Launch) error {
 	switch {
 	case f.transport == transportAuto:

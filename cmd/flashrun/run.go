@@ -145,7 +145,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if d.GPU == nil {
 		bench.SaveToProfile(d.Dispatch)
 	}
-	wrong := rep.verdict() // a wrong output is not written
+	wrong := rep.verdict() // a wrong output is not written to the file
 	if file != nil && wrong == nil {
 		out, err := w.File(rep.Kernel, rep.ForwardKernel)
 		if err == nil {
@@ -169,7 +169,8 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	return failed(wrong)
 }
 
-// written returns the name of the file, or "" if the output was wrong and not written.
+// written returns the name of the output file, or "" if the output was wrong and therefore not
+// written.
 func written(out string, wrong error) string {
 	if wrong != nil {
 		return ""
@@ -177,7 +178,8 @@ func written(out string, wrong error) string {
 	return out
 }
 
-// compute picks the kernels, runs and times them, and checks the result.
+// compute picks a kernel for each pass, runs and times it, and compares the outputs with the oracle
+// and the stored output.
 func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
 	defer show.Done()
 	p := in.Problem
@@ -189,7 +191,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	if f.pass.backward() {
 		d.Dispatch = d.Dispatch.Paired()
 	} else {
-		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // LSE is only reported: no backward pass follows
+		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // LSE is an output here, not a sign that a backward pass follows
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.Args); err != nil {
@@ -237,7 +239,8 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	return rep, w, nil
 }
 
-// outputBytes returns the size of the outputs in memory and in the output file.
+// outputBytes returns the memory for the outputs, and for their copies that are written to the
+// output file.
 func (f *runFlags) outputBytes(in *input.Input) float64 {
 	bytes := in.OutputBytes(f.pass.backward())
 	if f.out != "" {
@@ -246,7 +249,7 @@ func (f *runFlags) outputBytes(in *input.Input) float64 {
 	return bytes
 }
 
-// input reads or generates the tensors and applies the flags to the problem.
+// input reads or generates the tensors and changes the problem as the flags request.
 func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	l, err := input.ParseLayout(f.layout)
 	if err != nil {
@@ -285,7 +288,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	return in, f.finishInput(cmd, in)
 }
 
-// problemFlags are the flags that conflict with --problem, as all number flags do.
+// problemFlags are flags that conflict with --problem. The flags in numbers conflict too.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
 func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input, error) {
@@ -312,7 +315,8 @@ func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input
 	return in, f.finishInput(cmd, in)
 }
 
-// finishInput sets the dropout seed and rejects unsupported backward passes.
+// finishInput sets the dropout seed. It returns an error if the problem has no backward pass but
+// --pass requests it.
 func (f *runFlags) finishInput(cmd *cobra.Command, in *input.Input) error {
 	if in.Args.Seed = f.seed; cmd.Flags().Changed("dropout-seed") {
 		if in.Problem.Score.Dropout == 0 {
@@ -335,7 +339,7 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 	return nil
 }
 
-// open opens the backend of --backend on the memory of --memory.
+// open opens the backend of --backend for tensors in the memory of --memory, host or device.
 func (f *runFlags) open(cmd *cobra.Command) (*bench.Place, error) {
 	switch f.memory {
 	case machine.Host:

@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usage rewrites cobra's usage errors to the form of all messages: flag or argument, value, reason.
+// usage makes cobra's usage errors follow the form of flashrun's other messages: flag or argument,
+// value, reason.
 func usage(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.InitDefaultCompletionCmd()
@@ -19,7 +20,7 @@ func usage(root *cobra.Command) {
 	}
 }
 
-// flagError returns the error of a flag's value.
+// flagError rewrites cobra's error for an invalid flag value.
 func flagError(err error) error {
 	var e interface {
 		error
@@ -32,7 +33,7 @@ func flagError(err error) error {
 		}
 		return err
 	}
-	_, name, _ := strings.Cut(err.Error(), ` for "`) // the flag's name, after its shorthand if any; the value before it is quoted
+	_, name, _ := strings.Cut(err.Error(), ` for "`) // cobra's text has the quoted value, then the flag's shorthand, if any, and its name
 	name, _, _ = strings.Cut(name, `"`)
 	cause := e.Unwrap()
 	var number *strconv.NumError
@@ -42,8 +43,8 @@ func flagError(err error) error {
 	return fmt.Errorf("%s %q: %w", name[strings.LastIndex(name, " ")+1:], e.GetValue(), cause)
 }
 
-// knownCommand rejects unknown commands. It leaves the arguments of commands and the shells'
-// completion requests to cobra.
+// knownCommand returns an error for an unknown command. cobra checks the arguments of commands and
+// handles completion requests of shells.
 func knownCommand(root *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return nil
@@ -58,7 +59,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestion moves cobra's suggestions into the error's first line.
+// suggestion moves the commands that cobra suggests into the first line of the error.
 func suggestion(err error) error {
 	text, names, found := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	if !found {
@@ -67,7 +68,7 @@ func suggestion(err error) error {
 	return fmt.Errorf("%s: did you mean %s?", text, strings.Join(strings.Fields(names), " or "))
 }
 
-// noArguments rejects arguments of a command that has only flags.
+// noArguments returns an error if a command that has only flags gets arguments.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && args[0] == "both" && cmd.Flags().Changed("causal") {
 		return fmt.Errorf("argument %q: it is --causal=both", args[0])

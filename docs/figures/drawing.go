@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// width is the width of all figures in their units. On a phone text of 11 units is readable; on a
-// desktop the image is zoom times as large.
+// width is the width of all figures in SVG units, about the width of a phone's screen, on which
+// text of 11 units is readable. On a desktop the image is shown zoom times larger.
 const (
 	width = 380
 	zoom  = 1.5
@@ -43,7 +43,7 @@ func (d *drawing) svg() []byte {
 `, width, number(h), number(width*zoom), number(h*zoom), html.EscapeString(d.title), look, width, number(h), d.body.String())
 }
 
-// number formats a length with one decimal, enough for a screen.
+// number formats a length with at most one decimal.
 func number(x float64) string {
 	return strconv.FormatFloat(math.Round(x*10)/10, 'f', -1, 64)
 }
@@ -60,7 +60,7 @@ func (d *drawing) text(class string, x, y float64, format string, args ...any) {
 	fmt.Fprintf(&d.body, "<text class=\"%s\" x=\"%s\" y=\"%s\">%s</text>\n", class, number(x), number(y), html.EscapeString(fmt.Sprintf(format, args...)))
 }
 
-// path draws lines between consecutive points.
+// path draws lines between consecutive points. xy has the x and the y of each point in turn.
 func (d *drawing) path(class string, xy ...float64) {
 	var b strings.Builder
 	for i := 0; i < len(xy); i += 2 {

@@ -6,7 +6,7 @@ func layers() *drawing {
 	const (
 		left, wide = 66., 214.
 		high, step = 22., 34.
-		side       = 340. // x of the residual connections
+		side       = 340. // x of the lines that show the residual connections
 		mid        = left + wide/2
 	)
 	y := 14.
@@ -31,7 +31,7 @@ func layers() *drawing {
 		}
 		y += step
 	}
-	add := func(from float64) { // draws the end of a residual connection
+	add := func(from float64) { // draws a residual connection from y = from to the next box
 		d.path("arrow", mid, from, side, from, side, y+high/2, left+wide+2, y+high/2)
 		d.arrow(left+wide+14, y+high/2, left+wide, y+high/2)
 		d.rect("edge", left, y, wide, high)

@@ -2,7 +2,7 @@
 //
 //	go run ./docs/figures docs/figures
 //
-// The bytes are the same on every machine.
+// The written bytes are the same on every machine.
 package main
 
 import (
@@ -17,10 +17,12 @@ import (
 
 var figures = map[string]func() *drawing{"tile.svg": tile, "memory.svg": memory, "skip.svg": skip, "layers.svg": layers}
 
-// kind matches files that begin like svg's output.
+// kind recognizes files that begin like the result of drawing.svg, so that no other file is
+// replaced.
 var kind = outfile.Kind{Name: "a figure", Is: func(begin []byte) bool { return bytes.HasPrefix(begin, []byte(`<svg class="figure" `)) }}
 
-// workers is the GOMAXPROCS of the figures: a kernel's workspace grows with it.
+// workers is the GOMAXPROCS for the figures. It is fixed because a kernel's workspace, which a
+// figure shows, grows with GOMAXPROCS.
 const workers = 8
 
 func main() {

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// A line is a function from sequence length to bytes.
+// A line is a line of the plot: a function from sequence length to bytes.
 type line struct {
 	class, label string
 	bytes        func(n int) float64
@@ -18,12 +18,12 @@ func problem(n int) flashkit.Problem {
 	return flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: n, KVLen: n, Dim: 64, VDim: 64}
 }
 
-// elements returns the bytes of a float32 tensor.
+// elements returns the bytes of a float32 tensor of the given shape.
 func elements(shape [4]int) float64 {
 	return 4 * float64(shape[0]) * float64(shape[1]) * float64(shape[2]) * float64(shape[3])
 }
 
-// workspace returns the Needs of the named simd kernel.
+// workspace returns a function that returns the workspace in bytes of the named simd kernel.
 func workspace(name string) func(p flashkit.Problem) float64 {
 	b := simd.New()
 	defer b.Close()
@@ -35,7 +35,8 @@ func workspace(name string) func(p flashkit.Problem) float64 {
 	panic(name + " is not there")
 }
 
-// memory draws memory without the tensors against sequence length, for both passes.
+// memory draws bytes of memory against sequence length, for both passes: stored matrices, the
+// tensors, and LSE with the kernel's workspace.
 func memory() *drawing {
 	d := &drawing{title: "Bytes against sequence length: stored matrices grow with its square, LSE and a workspace of tiles stay below the tensors."}
 	y := 18.
@@ -59,8 +60,8 @@ func (d *drawing) bytes(y float64, title string, lines []line) {
 	const (
 		left, right      = 62., 270.
 		high             = 200.
-		from, to         = 9, 17  // log2 of the lengths
-		lowest, greatest = 16, 42 // log2 of the bytes
+		from, to         = 9, 17  // log2 of the smallest and largest sequence length
+		lowest, greatest = 16, 42 // log2 of the smallest and largest number of bytes
 	)
 	top := y + 14
 	at := func(n int, bytes float64) (float64, float64) {

@@ -9,7 +9,7 @@ import (
 // side is the number of rows and keys in a tile of the figure.
 const side = 4
 
-// skip draws the tiles of S that a kernel skips, for several masks.
+// skip draws which tiles of S a kernel skips, for several masks.
 func skip() *drawing {
 	d := &drawing{title: "Which tiles of S are skipped, computed whole, or tested pair by pair, for causal masks and windows."}
 	panels := []struct {
@@ -38,7 +38,7 @@ func skip() *drawing {
 	return d
 }
 
-// cell is the size of a row-key pair.
+// cell is the side of the square for one pair of a row and a key.
 const cell = 10.
 
 func (d *drawing) masked(x, y float64, title string, p flashkit.Problem) {
@@ -63,7 +63,8 @@ func (d *drawing) masked(x, y float64, title string, p flashkit.Problem) {
 	d.text("dim", x, top+cell*float64(p.QLen)+16, "%d full, %d edge, %d skipped", found["now"], found["edge"], found["none"])
 }
 
-// tileClass returns the class of a tile that begins at row and key: skipped, full or edge.
+// tileClass returns the drawing's class for the tile that begins at row and key: none if it is
+// skipped, now if it is full, else edge.
 func tileClass(p flashkit.Problem, row, key int) string {
 	seen := 0
 	for i := row; i < row+side; i++ {

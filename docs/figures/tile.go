@@ -5,14 +5,15 @@ import (
 	"math"
 )
 
-// tile draws a tile of query rows with the tiles of keys, and the online softmax of one row.
+// tile draws how a tile of query rows visits the tiles of keys, and an example of the online
+// softmax for one row.
 func tile() *drawing {
 	d := &drawing{title: "A tile of query rows visits the tiles of K and V one after the other. Only the current tile of S exists; m, l and A stay with the rows."}
 	const (
 		step, tiles          = 35., 5. // keys per tile; number of tiles
 		left, top            = 86., 70.
 		thick, high          = 34., 120.
-		row, rows            = 106., 36. // the tile of query rows
+		row, rows            = 106., 36. // y and height of the tile of query rows
 		across               = step * tiles
 		right, under, gap    = left + across, top + high, 8.
 		current              = left + 2*step
@@ -60,7 +61,8 @@ func tile() *drawing {
 	return d
 }
 
-// online draws the state of a row over three tiles of two keys.
+// online draws a table of the online softmax: the state of one row after each of three tiles of two
+// keys.
 func (d *drawing) online(y float64) {
 	scores := [][]float64{{1, 3}, {2, 5}, {4, 0}}
 	values := [][]float64{{10, 20}, {30, 40}, {50, 60}}
@@ -96,7 +98,8 @@ func (d *drawing) online(y float64) {
 	d.text("mono end", 366, y+102, "%.3f", top/bottom)
 }
 
-// align right-aligns numbers and left-aligns lists.
+// align returns the class that aligns a column of the table: to the left for the lists in columns 0
+// and 1, to the right for numbers.
 func align(column int) string {
 	if column < 2 {
 		return ""

@@ -14,23 +14,24 @@ import (
 	"time"
 )
 
-// A result is a file of bench/results: one table with its origin.
+// A result is a file of bench/results: a table, with the machine, date and commands of the
+// measurement.
 type result struct {
 	Title    string   `json:"title"`
-	Question string   `json:"question"` // the question that the table answers, and the unit
+	Question string   `json:"question"` // the question that the table answers, and the unit of its numbers
 	Machine  string   `json:"machine"`
 	Date     string   `json:"date"`   // 2006-01-02
 	Peers    []string `json:"peers"`  // names with versions
-	Repeat   []string `json:"repeat"` // commands
+	Repeat   []string `json:"repeat"` // commands that repeat the measurement
 	Columns  []string `json:"columns"`
-	Rows     [][]any  `json:"rows"` // texts, and numbers with their digits
+	Rows     [][]any  `json:"rows"` // cells: strings, and numbers as they are written in the file
 	Notes    []string `json:"notes"`
 }
 
 //go:embed page.md.tmpl
 var pageTemplate string
 
-// page returns the page. Every result appears once.
+// page returns the text of the page. It returns an error unless every result appears exactly once.
 func page(results fs.FS) ([]byte, error) {
 	files, err := fs.Glob(results, "*.json")
 	if err != nil {
@@ -109,7 +110,8 @@ func (r *result) check() error {
 	return nil
 }
 
-// markdown returns the table with a heading of a level, its question, origin and notes.
+// markdown returns the result as Markdown: a heading of the given level, the question, the table,
+// machine and date, commands and notes.
 func (r *result) markdown(level int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s\n\n%s\n\n", strings.Repeat("#", level), r.Title, r.Question)
@@ -136,7 +138,8 @@ func (r *result) markdown(level int) string {
 	return b.String()
 }
 
-// alignment returns the delimiter of a column: numbers are aligned to the right.
+// alignment returns the cell below a column's heading that aligns the column. Columns without text
+// are aligned to the right.
 func (r *result) alignment(column int) string {
 	for _, row := range r.Rows {
 		if text, ok := row[column].(string); ok && text != "" {

@@ -1,8 +1,8 @@
-// Embed computes attention in a Go program: open, describe, call. The fastest kernel of the machine
-// runs.
+// Embed computes attention in a Go program: it opens a Dispatcher, describes the problem and calls
+// Forward. The Dispatcher runs the fastest kernel of the machine.
 //
-// The keys are a small dictionary, one direction per word. A large scale makes each query read the
-// value of the matching key.
+// The keys and values are a small dictionary. Each word has a unit vector as its key. With the
+// large scale, the softmax gives nearly all weight to the keys that match a query best.
 package main
 
 import (
@@ -25,8 +25,8 @@ func main() {
 
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 2, KVLen: 3, Dim: 3, VDim: 2, Scale: 100}
 	q := []float32{ // [B, H, N, D]
-		0, 1, 0, // the second word
-		1, 0, 1, // the first or the last
+		0, 1, 0, // matches the second word
+		1, 0, 1, // matches the first and the last word equally
 	}
 	k := []float32{ // [B, G, M, D]
 		1, 0, 0,

@@ -2,9 +2,9 @@
 //
 //	go run ./examples/gradcheck b1-h4-g2-n9-m12-d16-f32-causal
 //
-// The loss is sum(O*dO) + sum(LSE*dLSE), for random dO and dLSE that are also inputs of the
-// backward pass. The check moves some elements of Q, K and V up and down and compares the change of
-// the loss with the gradient.
+// The loss is sum(O*dO) + sum(LSE*dLSE). dO and dLSE are random and also inputs of the backward
+// pass. The check moves some elements of Q, K and V up and down by a step. It compares the slope of
+// the loss with the element of the gradient.
 package main
 
 import (
@@ -19,11 +19,12 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// Parameters of the check. The loss is float32: a smaller step would measure its rounding.
+// Parameters of the check. O and LSE are float32: with a much smaller step, their rounding would
+// hide the change of the loss.
 const (
 	step     = 1.0 / 64
-	bound    = 0.02 // relative to the largest element of the gradient
-	elements = 24   // per tensor
+	bound    = 0.02 // largest allowed difference, relative to the largest element of the gradient
+	elements = 24   // number of checked elements per tensor
 )
 
 func main() {
@@ -50,14 +51,14 @@ func run(ctx context.Context, w io.Writer, name string) error {
 	return check(ctx, w, d, p)
 }
 
-// An attention computes both passes. A dispatcher is one.
+// An attention computes both passes. *dispatch.Dispatcher implements it.
 type attention interface {
 	Forward(context.Context, flashkit.Problem, *flashkit.Args) error
 	Backward(context.Context, flashkit.Problem, *flashkit.Args) error
 }
 
-// check prints each gradient's distance from the slope of the loss. It returns an error if one is
-// too large.
+// check compares the gradients of Q, K and V with the slopes of the loss. It prints a line for each
+// gradient, or returns an error if one differs too much.
 func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) error {
 	if p.DType != flashkit.Float32 {
 		return fmt.Errorf("%s: finite differences drown in the rounding of 16 bits: use f32", p)
@@ -100,8 +101,8 @@ func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) er
 	return nil
 }
 
-// compare moves n random elements of x. It returns the largest difference between the gradient and
-// the slope of the loss, relative to the gradient's largest element.
+// compare moves n random elements of x, one at a time. It returns the largest difference between
+// the slope of the loss and the gradient's element, relative to the gradient's largest element.
 func compare(r *rand.Rand, n int, x, gradient []float32, loss func() (float64, error)) (worst float64, err error) {
 	largest := 0.0
 	for _, g := range gradient {
@@ -126,7 +127,8 @@ func compare(r *rand.Rand, n int, x, gradient []float32, loss func() (float64, e
 	return worst, nil
 }
 
-// dot returns the sum of products. It skips rows that see no key, whose LSE is always -Inf.
+// dot returns the sum of x*y over all elements. It skips elements of x that are -Inf: the LSE of a
+// row that sees no key.
 func dot(x, y flashkit.Tensor) float64 {
 	sum := 0.0
 	for i, a := range x.Float32s() {

@@ -17,7 +17,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// state returns all tensors of a checkpoint, with space for the losses of steps.
+// state returns all tensors of a checkpoint: parameters, optimizer state, and the losses of the
+// given number of steps.
 func (t *trainer) state(steps int) []*nn.Param {
 	if len(t.history) != steps {
 		t.history = make([]float32, steps)
@@ -26,13 +27,14 @@ func (t *trainer) state(steps int) []*nn.Param {
 	return append(list, &nn.Param{Name: "losses", Shape: []int{steps}, Data: t.history})
 }
 
-// recipe returns the settings that a resumed run must share, as JSON.
+// recipe returns as JSON the settings that must be the same in a resumed run.
 func (t *trainer) recipe() (string, error) {
 	b, err := json.Marshal(map[string]any{"model": t.options.model, "batch": t.options.batch, "lr": t.lr, "seed": t.seed, "bytes": len(t.text.ids), "symbols": t.text.symbols})
 	return string(b), err
 }
 
-// Kinds of files that a run writes, by their beginnings. It replaces no other file.
+// The kinds of files that a run writes. Is recognizes a kind by the beginning of a file. A run
+// replaces no existing file of another kind.
 const (
 	lossesBegin = "# loss of each step, by examples/lm\n"
 	curveTitle  = "Loss against step"
@@ -48,7 +50,7 @@ func containing(mark string) func([]byte) bool {
 	return func(begin []byte) bool { return bytes.Contains(begin, []byte(mark)) }
 }
 
-// checksum returns the SHA-256 of a state's values in order, in hexadecimal.
+// checksum returns the SHA-256 of the values of a state's tensors, in hexadecimal.
 func checksum(state []*nn.Param) string {
 	h := sha256.New()
 	for _, p := range state {
@@ -57,10 +59,11 @@ func checksum(state []*nn.Param) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// part is the suffix of an incomplete checkpoint.
+// part is the suffix of the file's name while a checkpoint is being written.
 const part = ".part"
 
-// writable returns an error if an output file cannot be written. It runs first.
+// writable returns an error if an output file cannot be written. The program calls it before
+// training.
 func (o *options) writable() error {
 	files := []struct {
 		path, suffix string
@@ -79,8 +82,8 @@ func (o *options) writable() error {
 	return nil
 }
 
-// save writes the checkpoint to a partial file and renames it. A killed run leaves the previous
-// checkpoint, and the next run replaces the partial file.
+// save writes the checkpoint to a partial file, then renames that file. If the run is killed
+// meanwhile, the previous checkpoint is still complete. The next run replaces the partial file.
 func (t *trainer) save() error {
 	if t.checkpoint == "" {
 		return nil
@@ -139,7 +142,7 @@ func (t *trainer) load() error {
 	return nil
 }
 
-// first returns the first of several joined errors in one line, with the number of others.
+// first returns the first of several joined errors, followed by the number of the others.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		if list := joined.Unwrap(); len(list) > 1 {

@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// draw writes the losses to the files of the options.
+// draw writes the losses to the files of --losses and --curve.
 func (t *trainer) draw() error {
 	if t.losses != "" {
 		b := bytes.NewBufferString(lossesBegin)
@@ -24,7 +24,7 @@ func (t *trainer) draw() error {
 	return outfile.Write(t.curve, curveKind, curve(t.history, t.text.entropy()))
 }
 
-// curve returns the losses as an SVG image, with a line at the unigram loss.
+// curve returns a plot of the losses as an SVG image, with a horizontal line at the unigram loss.
 func curve(losses []float32, unigrams float64) []byte {
 	const (
 		left, top, wide, high = 50., 20., 560., 300.

@@ -3,8 +3,8 @@
 //	go run ./examples/lm --steps 300 --curve loss.svg
 //	go run ./examples/lm --text FILE --checkpoint model.safetensors
 //
-// It regularly writes a checkpoint. A run that finds one resumes from it, with the same bits as an
-// uninterrupted run.
+// With --checkpoint it regularly writes a checkpoint. If the file exists, a run resumes from it,
+// with the same bits as an uninterrupted run.
 package main
 
 import (
@@ -97,7 +97,7 @@ func run(ctx context.Context, w io.Writer, o options) error {
 		return err
 	}
 	defer d.Close()
-	e := nn.NewEngine(d.Blank().Frozen()) // the same kernels in every run
+	e := nn.NewEngine(d.Blank().Frozen()) // kernels chosen without measurements, so that every run uses the same
 	defer e.Close()
 	t, err := newTrainer(e, o)
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// plays are Hamlet, A Midsummer Night's Dream and The Tempest. Their source is in README.md.
+// plays are Hamlet, A Midsummer Night's Dream and The Tempest. README.md names their source.
 //
 //go:embed plays.txt.gz
 var plays []byte
 
-// A corpus is a text as tokens, one per byte.
+// A corpus is a text that is converted to tokens, one per byte.
 type corpus struct {
 	ids     []int32
-	symbols []byte // distinct bytes; a token is an index of symbols
+	symbols []byte // distinct bytes of the text; a token is an index into symbols
 }
 
 // readCorpus reads a file, or the plays if file is "".
@@ -66,7 +66,7 @@ func newCorpus(text []byte) (*corpus, error) {
 }
 
 // batch fills tokens with sequences from random positions of the text, and targets with each
-// token's successor. It depends only on the seed and the step.
+// token's successor. The positions depend only on the seed and the step.
 func (c *corpus) batch(tokens nn.Tokens, targets []int32, seed, step uint64) error {
 	places := len(c.ids) - tokens.T
 	if places < 1 {
@@ -80,7 +80,8 @@ func (c *corpus) batch(tokens nn.Tokens, targets []int32, seed, step uint64) err
 	return nil
 }
 
-// mix is a step of SplitMix64 (Steele, Lea and Flood, 2014), portable to any language.
+// mix returns a pseudorandom number: one step of SplitMix64 (Steele, Lea and Flood, 2014), which is
+// easy to repeat in another language.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

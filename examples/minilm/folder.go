@@ -12,16 +12,17 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A Folder is a published model: config.json, vocab.txt or tokenizer.json, model.safetensors, and
-// optional files of sentence-transformers and the tokenizer.
+// A Folder is a published model, read from a folder of files: config.json, model.safetensors, and
+// vocab.txt or tokenizer.json. Other settings files of sentence-transformers and of the tokenizer
+// are optional.
 type Folder struct {
 	Model     *bert.Model
 	Tokenizer *wordpiece.Tokenizer
-	MaxTokens int // per text, with [CLS] and [SEP]; longer texts are truncated
+	MaxTokens int // most tokens of a text, including [CLS] and [SEP]; longer texts are truncated
 }
 
-// openFolder reads a model. It rejects a model whose vectors would differ from its authors', except
-// by the precision of products.
+// openFolder reads a model. It returns an error if the files ask for anything that this program
+// does not compute, because its vectors would then be wrong.
 func openFolder(dir, precision string) (*Folder, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
@@ -51,7 +52,8 @@ func openFolder(dir, precision string) (*Folder, error) {
 	return f, err
 }
 
-// openWeights reads model.safetensors. If it is missing, the error names weights in other formats.
+// openWeights reads model.safetensors. If the file is missing but the folder has weights in another
+// format, the error names these.
 func openWeights(dir string, c bert.Config) (*bert.Model, error) {
 	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
 		return nil, fmt.Errorf("%s: adapters are not supported", name)

@@ -12,17 +12,18 @@ import (
 	"strings"
 )
 
-// A rule accepts and stores the value of a key, or returns an error with the allowed values.
+// A rule checks the value of a key, and stores it if needed. For an invalid value it returns an
+// error with the allowed values.
 type rule func(value json.RawMessage) error
 
-// Rules are the allowed keys of a JSON object. An unknown key is an error, because it may change
-// vectors.
+// rules are the allowed keys of a JSON object and the rules for their values. Other keys are
+// errors, because they may change the vectors.
 type rules map[string]rule
 
-// harmless accepts any value of a key that changes no vector.
+// harmless is the rule for keys that do not affect the vectors. It accepts any value.
 func harmless(json.RawMessage) error { return nil }
 
-// harmlessKeys adds keys that change no vector.
+// harmlessKeys adds the given names as keys that do not affect the vectors.
 func (r rules) harmlessKeys(names string) rules {
 	for _, name := range strings.Fields(names) {
 		r[name] = harmless
@@ -30,7 +31,7 @@ func (r rules) harmlessKeys(names string) rules {
 	return r
 }
 
-// only accepts the given values, JSON without white space.
+// only returns a rule that accepts only the given values, which are JSON without white space.
 func only(values ...string) rule {
 	return func(value json.RawMessage) error {
 		if slices.Contains(values, compact(value)) {
@@ -49,7 +50,7 @@ func both(a, b rule) rule {
 	}
 }
 
-// into stores the value in a variable. Null is invalid, except for a pointer.
+// into returns a rule that stores the value in *to. It accepts null only if T is a pointer type.
 func into[T any](to *T) rule {
 	return func(value json.RawMessage) error {
 		if compact(value) == "null" && !strings.HasPrefix(fmt.Sprintf("%T", *to), "*") {
@@ -62,7 +63,8 @@ func into[T any](to *T) rule {
 	}
 }
 
-// object accepts an object of known keys that has the required ones.
+// object returns a rule that accepts a JSON object. Its keys must satisfy r and include the
+// required keys.
 func object(r rules, required ...string) rule {
 	return func(value json.RawMessage) error {
 		seen, err := r.check(value)
@@ -75,7 +77,7 @@ func object(r rules, required ...string) rule {
 	}
 }
 
-// list accepts a list whose elements a rule accepts.
+// list returns a rule that accepts a JSON list if each accepts every element.
 func list(each rule) rule {
 	return func(value json.RawMessage) error {
 		var elements []json.RawMessage
@@ -99,7 +101,8 @@ type keyError struct {
 
 func (e *keyError) Error() string { return e.path + " = " + e.value + ": " + e.err.Error() }
 
-// within prepends a key or list index to an error's path.
+// within returns err as a keyError. It adds key, an object's key or a list index, to the beginning
+// of the path.
 func within(key string, value json.RawMessage, err error) error {
 	var inner *keyError
 	if !errors.As(err, &inner) {
@@ -111,7 +114,7 @@ func within(key string, value json.RawMessage, err error) error {
 	return &keyError{key + inner.path, inner.value, inner.err}
 }
 
-// check applies the rules to an object and returns its keys.
+// check applies the rules to a JSON object and returns the object's keys.
 func (r rules) check(value json.RawMessage) (seen map[string]bool, err error) {
 	d := json.NewDecoder(bytes.NewReader(value))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
@@ -143,7 +146,7 @@ func (r rules) check(value json.RawMessage) (seen map[string]bool, err error) {
 	return seen, nil
 }
 
-// read applies a rule to a file of a folder. It reports whether the file exists.
+// read applies a rule to the JSON of a file in dir. It reports whether the file exists.
 func read(dir, name string, r rule) (bool, error) {
 	name = filepath.Join(dir, name)
 	text, err := os.ReadFile(name)

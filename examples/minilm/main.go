@@ -1,5 +1,5 @@
-// Minilm computes and compares sentence vectors: all-MiniLM-L6-v2 or any model of its family, in
-// pure Go. Package nn/bert has the layers, package wordpiece the tokenizer.
+// Minilm computes and compares sentence vectors in pure Go, with all-MiniLM-L6-v2 or another model
+// of its family. Package nn/bert has the layers, package wordpiece the tokenizer.
 package main
 
 import (
@@ -41,7 +41,7 @@ FLASHKIT_BACKEND chooses what computes the attention, as in flashrun. Exit codes
 Flags:
 `
 
-// Options are the flags.
+// Options are the values of the flags.
 type Options struct {
 	model, file   string
 	precision     string
@@ -50,7 +50,7 @@ type Options struct {
 	texts         []string
 }
 
-// errUsage is wrapped by errors of the command line.
+// errUsage is wrapped by errors about the command line, which have exit code 2.
 var errUsage = errors.New("see --help")
 
 func main() {

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/nn/bert"
 )
 
-// sentence reads the files of sentence-transformers. It rejects a model whose vectors are not the
-// normalized mean of the token vectors.
+// sentence reads the settings files of sentence-transformers. It returns an error if a sentence's
+// vector is not the normalized mean of the token vectors.
 func (f *Folder) sentence(dir string, c *bert.Config, lowercase bool) error {
 	pooling, normalize, err := modules(dir)
 	if err != nil {
@@ -40,8 +40,8 @@ type module struct {
 	path, kind string
 }
 
-// modules reads modules.json and returns the folders of Pooling and Normalize. Without the file
-// they are the default: the mean, normalized.
+// modules reads modules.json and returns the folders of the modules Pooling and Normalize. Without
+// the file it returns the default folder 1_Pooling, and "" for Normalize.
 func modules(dir string) (pooling, normalize string, err error) {
 	var chain []module
 	each := func(value json.RawMessage) error {
@@ -75,7 +75,7 @@ func modules(dir string) (pooling, normalize string, err error) {
 	return chain[1].path, chain[2].path, nil
 }
 
-// poolingRules are the keys of Pooling's config.json, in old and new files.
+// poolingRules returns the rules for the module Pooling's config.json, in its older and newer form.
 func poolingRules(hidden int) rules {
 	width := only(fmt.Sprint(hidden))
 	return rules{
@@ -86,8 +86,8 @@ func poolingRules(hidden int) rules {
 	}
 }
 
-// prompts reads config_sentence_transformers.json. It accepts prompts that are used only on
-// request.
+// prompts reads config_sentence_transformers.json. It returns an error if the model has a default
+// prompt. It ignores prompts that are used only on request.
 func prompts(dir string) error {
 	var byName map[string]*string
 	var name *string
@@ -104,13 +104,13 @@ func prompts(dir string) error {
 	return fmt.Errorf("%s: default_prompt_name = %.60q: prompts are not supported", filepath.Join(dir, "config_sentence_transformers.json"), *name)
 }
 
-// transformer reads sentence_bert_config.json.
+// transformer reads sentence_bert_config.json and sets MaxTokens.
 func (f *Folder) transformer(dir string, lowercase bool, positions int) error {
 	const name = "sentence_bert_config.json"
 	var most *int
 	empty := only("{}", "null")
 	lower := only("false")
-	if lowercase { // the tokenizer already lowercases
+	if lowercase { // the tokenizer lowercases in any case, so both values are allowed
 		lower = only("false", "true")
 	}
 	found, err := read(dir, name, object(rules{
@@ -136,7 +136,8 @@ func (f *Folder) transformer(dir string, lowercase bool, positions int) error {
 	return nil
 }
 
-// otherSettings rejects a settings file named for another family.
+// otherSettings returns an error if dir has a settings file for another model family, such as
+// sentence_roberta_config.json.
 func otherSettings(dir, name string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {

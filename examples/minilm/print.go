@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// A printer prints each result, and the rest at the end.
+// A printer prints results. print gets one result at a time, in order; end is called after the last
+// one.
 type printer interface {
 	print(*result) error
 	end() error
@@ -27,10 +28,11 @@ func (o *Options) printer(w *bufio.Writer, hidden int) printer {
 	return &table{w: w, hidden: hidden}
 }
 
-// lines prints each result as a line, JSON or the numbers of its vector, and flushes it.
+// lines prints each result as one line: JSON, or the numbers of the vector. It flushes w after each
+// line.
 type lines struct {
 	w    *bufio.Writer
-	json *json.Encoder // nil for numbers
+	json *json.Encoder // nil to print numbers
 }
 
 func (l *lines) print(r *result) error {

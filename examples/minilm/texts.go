@@ -15,14 +15,14 @@ import (
 // longestLine is the maximum length of a line in bytes.
 const longestLine = 1 << 20
 
-// batchTexts and batchTokens bound a batch: large, so that sequences share groups, but small enough
-// for prompt results.
+// batchTexts and batchTokens bound a batch. A large batch lets bert.Step put several sequences into
+// a group. A small batch prints the first results sooner.
 const (
 	batchTexts  = 256
 	batchTokens = 8192
 )
 
-// source returns a function that returns the next text or io.EOF, and one that closes the input.
+// source returns two functions: next returns the next text or io.EOF, end closes the input.
 func (o *Options) source(in io.Reader) (next func() (string, error), end func() error, err error) {
 	end = func() error { return nil }
 	if len(o.texts) > 0 {
@@ -83,7 +83,7 @@ func embed(ctx context.Context, f *Folder, s *bert.Step, next func() (string, er
 				return err
 			}
 			from := len(b.IDs)
-			b.IDs = f.Tokenizer.Encode(b.IDs, text, f.MaxTokens+1) // one more token detects truncation
+			b.IDs = f.Tokenizer.Encode(b.IDs, text, f.MaxTokens+1) // one token more than the limit, to detect a text that is too long
 			r := result{Text: text, Tokens: len(b.IDs) - from}
 			if r.Truncated = r.Tokens > f.MaxTokens; r.Truncated {
 				b.IDs = f.Tokenizer.Encode(b.IDs[:from], text, f.MaxTokens)

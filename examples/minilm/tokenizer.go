@@ -17,36 +17,36 @@ import (
 	"github.com/flashkit-go/flashkit/examples/minilm/wordpiece"
 )
 
-// A tokenizerFolder is the tokenizer's settings in the files of a folder.
+// A tokenizerFolder has the tokenizer's settings from all files of a folder.
 type tokenizerFolder struct {
 	dir       string
 	class     string
 	lowercase *bool            // of tokenizer_config.json
 	strip     *bool            // of tokenizer_config.json
-	most      *float64         // maximum tokens of a text, of tokenizer_config.json; 1e30 is no limit
+	most      *float64         // maximum tokens of a text, of tokenizer_config.json; 1e30 means no limit
 	fast      bool             // tokenizer.json exists
 	vocab     map[string]int32 // of tokenizer.json
 	fastLower bool             // of tokenizer.json
 	fastStrip *bool            // of tokenizer.json
 	added     []addedToken     // of all files
-	lower     bool             // lowercase letters and strip accents
-	source    string           // file of the vocabulary
+	lower     bool             // the tokenizer lowercases letters and strips accents
+	source    string           // name of the file with the vocabulary
 }
 
-// An addedToken is a token that matches literally in a text.
+// An addedToken is a token that the tokenizer finds in a text before it splits the text into words.
 type addedToken struct {
 	id      int32
 	content string
-	source  string // file and key
+	source  string // file and key, for errors
 }
 
-// specials are the special tokens of package wordpiece by key.
+// specials are the special tokens of package wordpiece, by their keys in the settings.
 var specials = map[string]string{
 	"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
 }
 
-// openTokenizer reads vocab.txt, or the vocabulary of tokenizer.json. It rejects a folder for which
-// package wordpiece would compute wrong ids.
+// openTokenizer reads the settings, and the vocabulary from vocab.txt or tokenizer.json. It returns
+// an error if package wordpiece would compute wrong ids with these settings.
 func openTokenizer(dir string) (*wordpiece.Tokenizer, *tokenizerFolder, error) {
 	f := &tokenizerFolder{dir: dir}
 	_, err := read(dir, "tokenizer_config.json", object(f.configRules()))
@@ -72,8 +72,8 @@ func openTokenizer(dir string) (*wordpiece.Tokenizer, *tokenizerFolder, error) {
 	return t, f, f.checkAdded(t.Vocab())
 }
 
-// letters reports whether letters become lowercase and lose their accents. The two settings must
-// agree.
+// letters reports whether the tokenizer lowercases letters and strips accents. Package wordpiece
+// does both or neither, so the settings must agree.
 func (f *tokenizerFolder) letters() (lowercase bool, err error) {
 	config := filepath.Join(f.dir, "tokenizer_config.json")
 	generic := f.class == "PreTrainedTokenizerFast" || f.class == "TokenizersBackend"
@@ -96,7 +96,8 @@ func (f *tokenizerFolder) letters() (lowercase bool, err error) {
 	return lowercase, nil
 }
 
-// checkAdded rejects tokens added to the vocabulary.
+// checkAdded returns an error if an added token is not a special token, or has another id than in
+// the vocabulary.
 func (f *tokenizerFolder) checkAdded(vocab map[string]int32) error {
 	slices.SortFunc(f.added, func(a, b addedToken) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.content, b.content), cmp.Compare(a.source, b.source))
@@ -115,7 +116,8 @@ func (f *tokenizerFolder) checkAdded(vocab map[string]int32) error {
 	return nil
 }
 
-// open reads the vocabulary. If two files have one, both must be equal.
+// open reads the vocabulary. If both vocab.txt and tokenizer.json have a vocabulary, these must be
+// equal.
 func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
 	f.source = "vocab.txt"
 	name := filepath.Join(f.dir, f.source)
@@ -144,8 +146,8 @@ func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
 	return t, nil
 }
 
-// difference returns a token whose id differs between two vocabularies. It ignores tokens that end
-// in a space, which no text contains.
+// difference returns the first token whose id differs between two vocabularies, or "". It ignores
+// tokens that end in white space, because words contain none.
 func difference(a, b map[string]int32) string {
 	var apart []string
 	for i, x := range []map[string]int32{a, b} {
@@ -185,7 +187,8 @@ func (f *tokenizerFolder) configRules() rules {
 		pad_to_multiple_of pad_token_type_id`)
 }
 
-// tokenRules are the keys of special tokens in tokenizer_config.json and special_tokens_map.json.
+// tokenRules returns the rules for special tokens in tokenizer_config.json and
+// special_tokens_map.json.
 func tokenRules() rules {
 	none := only("[]", "{}", "null")
 	r := rules{"additional_special_tokens": none, "extra_special_tokens": none, "bos_token": only("null", `"[CLS]"`), "eos_token": only("null", `"[SEP]"`)}
@@ -195,7 +198,8 @@ func tokenRules() rules {
 	return r
 }
 
-// token accepts a special token: a string, or an object with it as content.
+// token returns a rule for a special token, which is a string, or an object whose key content has
+// the string. The rule content checks the string.
 func token(content rule) rule {
 	return func(value json.RawMessage) error {
 		if len(value) == 0 || value[0] != '{' {
@@ -205,7 +209,8 @@ func token(content rule) rule {
 	}
 }
 
-// tokenKeys are the keys of an added token that matches literally, also within words.
+// tokenKeys returns the rules for an added token's object. The token must match unchanged text,
+// also within words.
 func tokenKeys(content rule) rules {
 	return rules{"content": content, "normalized": only("false"), "lstrip": only("false"), "rstrip": only("false"), "single_word": only("false")}
 }
@@ -266,7 +271,7 @@ func (f *tokenizerFolder) fastRules() rules {
 	}.harmlessKeys("version truncation padding decoder")
 }
 
-// fastToken reads an element of added_tokens.
+// fastToken reads one element of added_tokens in tokenizer.json.
 func (f *tokenizerFolder) fastToken(value json.RawMessage) error {
 	a := addedToken{source: "tokenizer.json: added_tokens"}
 	r := tokenKeys(into(&a.content)).harmlessKeys("special")
@@ -276,7 +281,7 @@ func (f *tokenizerFolder) fastToken(value json.RawMessage) error {
 	return err
 }
 
-// templateTokens reads special_tokens of a post_processor.
+// templateTokens reads special_tokens of the post_processor in tokenizer.json.
 func (f *tokenizerFolder) templateTokens(value json.RawMessage) error {
 	var tokens map[string]struct{ IDs []int32 }
 	if json.Unmarshal(value, &tokens) != nil {
@@ -291,7 +296,8 @@ func (f *tokenizerFolder) templateTokens(value json.RawMessage) error {
 	return nil
 }
 
-// limit returns the maximum tokens of a text for a model with this number of positions.
+// limit returns the maximum tokens of a text: the model's positions, or model_max_length if that is
+// smaller.
 func (f *tokenizerFolder) limit(positions int) (int, error) {
 	if f.most == nil || *f.most >= float64(positions) {
 		return positions, nil

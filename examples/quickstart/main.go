@@ -1,5 +1,5 @@
-// Quickstart computes one layer of causal attention. Q, K, V and O lie as most
-// models keep them, [batch, rows, heads, head dim].
+// Quickstart computes one layer of causal attention. Q, K, V and O have the
+// layout of most models: [batch, rows, heads, head dim].
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx := context.Background()
-	d, err := dispatch.Default(ctx) // every backend that this machine can run
+	d, err := dispatch.Default(ctx) // opens every backend that this machine can run
 	if err != nil {
 		log.Fatal(err)
 	}

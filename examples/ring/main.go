@@ -1,4 +1,4 @@
-// Ring trains the projections of an attention layer whose sequence is split over the ranks of MPI:
+// Ring trains the projections of an attention layer. The sequence is split over the ranks of MPI:
 //
 //	mpiexec -n 4 go run ./examples/ring
 package main
@@ -35,7 +35,7 @@ func main() {
 		err = g.Close()
 	}
 	if err != nil {
-		log.Fatal(err) // the program ends, and mpiexec ends the other ranks
+		log.Fatal(err) // this rank ends, and mpiexec then ends the other ranks
 	}
 }
 
@@ -65,7 +65,7 @@ func train(ctx context.Context, g ring.Group) error {
 		for i, t := range []flashkit.Tensor{a.DQ, a.DK, a.DV} {
 			transposed(gradient[i*dim*dim:][:dim*dim], x, t.Float32s())
 		}
-		if err := sum(ctx, g, gradient); err != nil { // over the ranks
+		if err := sum(ctx, g, gradient); err != nil { // adds the gradients and losses of all ranks
 			return err
 		}
 		for i := range w {
@@ -78,8 +78,9 @@ func train(ctx context.Context, g ring.Group) error {
 	return nil
 }
 
-// layer returns the rank's rows of the tensors and of the input x [rows, dim]. The weights w [3,
-// dim, dim] of Q, K and V are equal on all ranks.
+// layer returns this rank's rows of the attention's tensors and of the layer's input x, [rows of
+// the rank, dim]. It also returns the weights w, [3, dim, dim], of the projections to Q, K and V.
+// They are equal on all ranks.
 func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	cut, err := ring.NewCut(problem, nil, g.Size(), false)
 	if err != nil {
@@ -88,7 +89,7 @@ func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	whole := flashkit.NewArgs(problem, flashkit.PassBackward)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range whole.Q.Float32s() {
-		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the layer's input, for now
+		whole.Q.Float32s()[i] = float32(random.NormFloat64()) // the input: layer copies it to x, and train overwrites Q
 	}
 	for range 3 * dim * dim {
 		w = append(w, float32(random.NormFloat64())/4)
@@ -99,7 +100,8 @@ func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	return a, append(x, a.Q.Float32s()...), w, nil
 }
 
-// loss returns the rank's part of the loss and writes dO. The target is 0.1 times the input.
+// loss returns this rank's part of the loss, the mean squared difference between O and 0.1 times
+// the input. It sets dO to the gradient of O.
 func loss(a *flashkit.Args, x []float32) (sum float32) {
 	for i, o := range a.O.Float32s() {
 		off := o - x[i]/10
@@ -109,7 +111,7 @@ func loss(a *flashkit.Args, x []float32) (sum float32) {
 	return sum
 }
 
-// multiply computes y = x w, transposed adds xᵀ y to w.
+// multiply sets y to x w.
 func multiply(y, x, w []float32) {
 	clear(y)
 	for i := range y {
@@ -119,6 +121,7 @@ func multiply(y, x, w []float32) {
 	}
 }
 
+// transposed adds xᵀ y to w.
 func transposed(w, x, y []float32) {
 	for i := range y {
 		for k := range dim {
@@ -127,7 +130,7 @@ func transposed(w, x, y []float32) {
 	}
 }
 
-// sum adds the values of all ranks, in rank order.
+// sum replaces each element of x by its sum over all ranks, added in rank order.
 func sum(ctx context.Context, g ring.Group, x []float32) error {
 	mine := make([]byte, 4*len(x))
 	for i, f := range x {

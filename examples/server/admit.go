@@ -10,31 +10,32 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits are a Server's limits. All must be positive.
+// Limits are a Server's limits. All fields must be positive.
 type Limits struct {
-	Connections int           // maximum open connections, idle ones included
-	Requests    int           // maximum admitted requests
-	Bytes       int64         // maximum bytes of all requests: tensors and kernel workspace
-	Request     int64         // maximum bytes of a request
-	Timeout     time.Duration // latest and default deadline of a request
-	Short       time.Duration // requests with a longer predicted time go to the second lane
-	Batch       int           // maximum requests per call
-	Copied      int64         // maximum bytes of Q, K and V of a request that is copied to share a call
+	Connections int           // maximum open connections, including idle connections
+	Requests    int           // maximum admitted requests that have not ended
+	Bytes       int64         // maximum bytes of all admitted requests: tensors and kernel workspace
+	Request     int64         // maximum bytes of one request
+	Timeout     time.Duration // longest and default time until a request's deadline
+	Short       time.Duration // requests with a longer predicted time go to the lane for long requests
+	Batch       int           // maximum number of requests that share a call
+	Copied      int64         // maximum bytes of Q, K and V of a request that may share a call, for which they are copied
 }
 
-// An Outcome is the end of a request. All but OK are errors. Every error of a Server wraps one.
+// An Outcome classifies the end of a request. Every outcome but OK is an error. Every error of a
+// Server wraps an Outcome.
 type Outcome string
 
-// Each outcome has one reaction of the client.
+// The outcomes. Each calls for a different reaction of the client.
 const (
 	OK          Outcome = "ok"
 	ErrBad      Outcome = "bad"       // the request is invalid: do not retry
-	ErrTooLarge Outcome = "too_large" // for this server: send a smaller one
-	ErrBusy     Outcome = "busy"      // rejected for load: retry later
-	ErrLate     Outcome = "late"      // rejected, predicted to miss a deadline: allow more time, or use another server
+	ErrTooLarge Outcome = "too_large" // the request is too large for this server: send a smaller one
+	ErrBusy     Outcome = "busy"      // rejected because of load: retry later
+	ErrLate     Outcome = "late"      // rejected because a deadline would probably be missed: allow more time, or use another server
 	ErrMissed   Outcome = "missed"    // admitted, but missed its deadline
-	ErrGone     Outcome = "gone"      // the client left
-	ErrClosed   Outcome = "closed"    // the server is closing: use another one
+	ErrGone     Outcome = "gone"      // the client ended the request
+	ErrClosed   Outcome = "closed"    // the server is closing: use another server
 	ErrFailed   Outcome = "failed"    // a bug in the server
 )
 
@@ -57,19 +58,19 @@ func over(ctx context.Context) error {
 	return ErrGone
 }
 
-// check returns the bytes and the predicted time of a request. It allocates nothing: the client has
-// sent no tensors yet, and may claim any size.
+// check returns the bytes that a request needs and its predicted time. It allocates nothing,
+// because the client has sent no tensors yet and may claim any size.
 func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
 	}
 	known := flashkit.Problem{Batch: 1, Heads: p.Heads, KVHeads: p.KVHeads, QLen: p.QLen, KVLen: p.KVLen,
 		Dim: p.Dim, VDim: p.VDim, DType: flashkit.Float32, Band: p.Band, Scale: p.Scale}
-	if p != known { // this server supports no other fields of a Problem
+	if p != known { // the server does not support the other fields of a Problem
 		return 0, 0, fmt.Errorf("%w: %s: must be plain, of batch 1 and type f32", ErrBad, p)
 	}
 	size := tensorBytes(p)
-	if size > float64(s.limits.Request) { // before Pick, so that no kernel plans it
+	if size > float64(s.limits.Request) { // before Pick, so that no kernel plans a huge problem
 		return 0, 0, s.tooLarge(p, size)
 	}
 	k, err := s.attention.Pick(p, flashkit.PassForward)
@@ -89,8 +90,8 @@ func (s *Server) tooLarge(p flashkit.Problem, size float64) error {
 	return fmt.Errorf("%w: %s takes %.3g bytes; a request may take %d", ErrTooLarge, p, size, s.limits.Request)
 }
 
-// tensorBytes returns the bytes of Q, K, V and O. A zero counts as 1: it must not hide a huge other
-// dimension. The sum is a float, as it may overflow.
+// tensorBytes returns the bytes of Q, K, V and O. A dimension of 0 counts as 1, so that it does not
+// hide another, huge dimension. The sum is a float64, because it may exceed an int64.
 func tensorBytes(p flashkit.Problem) (sum float64) {
 	for _, shape := range [...][4]int{p.QShape(), p.KShape(), p.VShape(), p.OShape()} {
 		n := 4.0
@@ -102,9 +103,10 @@ func tensorBytes(p flashkit.Problem) (sum float64) {
 	return sum
 }
 
-// Admit admits a request before its tensors arrive, or returns the reason against it at once. The
-// problem is invalid or too large, the server is full or closing, or this or another request would
-// probably miss its deadline. Admit is safe for concurrent use. The caller must Close the ticket.
+// Admit decides on a request before its tensors arrive. It returns an error at once if the problem
+// is invalid or too large, or the server is full or closing. It also returns an error if this
+// request, or another one because of it, would probably miss its deadline. Admit is safe for
+// concurrent use. The caller must Close the ticket.
 func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error) {
 	if ctx.Err() != nil {
 		return nil, over(ctx)
@@ -146,7 +148,8 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 	return t, nil
 }
 
-// scaled returns t times by, bounded.
+// scaled returns t times by, at most a quarter of the largest Duration, so that sums do not
+// overflow.
 func scaled(t time.Duration, by float64) time.Duration {
 	return time.Duration(min(float64(t)*by, math.MaxInt64/4))
 }

@@ -18,17 +18,17 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// header is the HTTP header with the request's parameters. The server can reject it without reading
-// the body.
+// header is the HTTP header with the request's parameters. With them in a header, the server can
+// reject a request without reading the body.
 const header = "Attention"
 
 type ask struct {
 	Problem   string `json:"problem"`    // a problem name, such as b1-h8-g2-n1-m1024-d64-f32-causal
-	TimeoutMS int64  `json:"timeout_ms"` // from the header's arrival to the answer; 0: the server's limit
+	TimeoutMS int64  `json:"timeout_ms"` // time from the header's arrival to the answer; 0: the server's limit
 }
 
-// statuses maps outcomes to HTTP statuses. Except for OK, the body is a line that begins with the
-// outcome.
+// statuses maps outcomes to HTTP statuses. Except for OK, the response's body is a line that begins
+// with the outcome.
 var statuses = map[Outcome]int{
 	OK:          http.StatusOK,
 	ErrBad:      http.StatusBadRequest,
@@ -36,7 +36,7 @@ var statuses = map[Outcome]int{
 	ErrBusy:     http.StatusServiceUnavailable,
 	ErrLate:     http.StatusGatewayTimeout,
 	ErrMissed:   http.StatusGatewayTimeout,
-	ErrGone:     http.StatusBadRequest, // never read
+	ErrGone:     http.StatusBadRequest, // not sent: the client ended the request
 	ErrClosed:   http.StatusServiceUnavailable,
 	ErrFailed:   http.StatusInternalServerError,
 }
@@ -53,7 +53,7 @@ func NewHandler(s *Server) http.Handler {
 	mux.HandleFunc("POST /attention", f.attention)
 	mux.HandleFunc("GET /healthz", f.health)
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		var text bytes.Buffer // a slow reader must not hold a lock
+		var text bytes.Buffer // a buffer, so that a slow client does not hold a lock
 		f.metrics.write(&text, s)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		w.Write(text.Bytes())
@@ -61,12 +61,13 @@ func NewHandler(s *Server) http.Handler {
 	return unread(mux)
 }
 
-// linger is the time that a client has to send a body that the server ignores: some clients see no
-// answer before.
+// linger is how long a client may still send a body that the server ignores. Some clients read the
+// answer only after they have sent the body.
 const linger = time.Second
 
-// unread answers before the body is read, and soon ends the connection. Otherwise net/http would
-// wait for the body, possibly forever. A handler that reads the body reverts both settings.
+// unread lets h answer before the body has arrived, and ends the connection after linger. Otherwise
+// net/http would wait for the body, possibly forever. A handler that does read the body removes the
+// header Connection and sets another read deadline.
 func unread(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
@@ -101,7 +102,7 @@ func (f *front) attention(w http.ResponseWriter, r *http.Request) {
 	f.metrics.ended(o, time.Since(start))
 }
 
-// line returns an error as a line of printable characters.
+// line returns an error's text as one line of printable characters, shortened if it is long.
 func line(err error) string {
 	const most = 300
 	text := strings.Map(func(c rune) rune {
@@ -116,7 +117,8 @@ func line(err error) string {
 	return text
 }
 
-// attend answers a request. It reads and allocates nothing before admission.
+// attend answers a request. Before admission it does not read the body and allocates no memory for
+// tensors.
 func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) error {
 	p, timeout, err := f.parse(r)
 	if err != nil {
@@ -134,8 +136,9 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 		return fmt.Errorf("%w: Content-Length: %d: Q, K and V of %s have %d bytes", ErrBad, r.ContentLength, p, t.body)
 	}
 	rc := http.NewResponseController(w)
-	// Late bodies are cut between chunks. A stalled client is cut a second later: net/http then
-	// ends the connection, and the client may not see the answer.
+	// At the deadline, t.arrived ends the reading of a slow body, between two chunks. If the client
+	// sends nothing, the read deadline ends it a second later. net/http then ends the connection,
+	// and the client may not see the answer.
 	rc.SetReadDeadline(deadline.Add(time.Second))
 	r.Body = http.MaxBytesReader(w, r.Body, r.ContentLength)
 	var tensors [3][]float32
@@ -145,7 +148,7 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 		}
 	}
 	w.Header().Del("Connection")
-	rc.SetReadDeadline(time.Time{}) // it would end the connection while the request waits
+	rc.SetReadDeadline(time.Time{}) // the read deadline would end the connection while the request waits
 	o, err := t.Attend(tensors[0], tensors[1], tensors[2])
 	if err != nil {
 		return err
@@ -180,11 +183,12 @@ func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duratio
 	return p, timeout, err
 }
 
-// chunk is the maximum number of floats per read or write.
+// chunk is the maximum number of floats that one read or write transfers.
 const chunk = 16 << 10
 
-// readFloats reads n little-endian numbers. It allocates as data arrives, independent of n. arrived
-// gets the bytes of each read, and its error ends readFloats.
+// readFloats reads n little-endian float32. It allocates memory in proportion to the data that has
+// arrived, even if n is huge. After each read it calls arrived with the number of bytes, and
+// returns if arrived returns an error.
 func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, error) {
 	raw := make([]byte, 4*min(n, chunk))
 	x := make([]float32, 0, min(n, chunk))

@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// A lane is the requests of a goroutine, which computes one call after another in order of
-// deadlines. There are two, so that a short request need not wait for a long call: both calls share
-// the processors. No request starves, because admission keeps all deadlines. Server.mu guards all
-// fields.
+// A lane is the queue of a goroutine that computes one call at a time, in the order of deadlines.
+// There are two lanes, so that a short request need not wait for the end of a long call. The calls
+// of both lanes share the processors. No request starves, because Admit rejects requests that would
+// make waiting requests late. Server.mu guards all fields.
 type lane struct {
-	waiting []*Ticket // by deadline; some still receive their tensors
+	waiting []*Ticket // sorted by deadline; the tensors of some have not arrived yet
 	changed *sync.Cond
 	busy    bool
 	free    time.Time // predicted end of the call in progress
-	pace    estimate  // measured over predicted time of the lane's calls
+	pace    estimate  // measured time divided by predicted time of the lane's calls
 }
 
 func newLane(mu sync.Locker) *lane {
 	return &lane{changed: sync.NewCond(mu), pace: estimate{normal: 1, most: 32}}
 }
 
-// admits reports whether t and all waiting requests are predicted to end when due. Requests that
-// would be late anyway do not count.
+// admits reports whether t is predicted to end before t.due, and makes no waiting request late. A
+// waiting request that would be late without t does not count.
 func (l *lane) admits(t *Ticket, now time.Time) bool {
 	pace, end := l.pace.at(now), now
-	expect := func(t *Ticket, from time.Time) time.Time { // the end of t if it can start at from
+	expect := func(t *Ticket, from time.Time) time.Time { // the predicted end of t if the lane is free at from
 		if t.readable.After(from) {
 			from = t.readable
 		}
@@ -54,7 +54,7 @@ func (l *lane) admits(t *Ticket, now time.Time) bool {
 	return true
 }
 
-// place returns the index of the first request with a later deadline.
+// place returns the index of the first waiting request with a later deadline than t.
 func (l *lane) place(t *Ticket) int {
 	i, _ := slices.BinarySearchFunc(l.waiting, t, func(w, t *Ticket) int {
 		if w.deadline.After(t.deadline) {
@@ -73,9 +73,9 @@ func (l *lane) remove(t *Ticket) {
 	}
 }
 
-// take removes and returns the requests of the next call: the first ready one, and ready ones of
-// the same problem that can join without making an overtaken request late. It answers requests that
-// can no longer end in time.
+// take removes and returns the requests of the next call. These are the first ready request, and
+// later ready requests with the same problem. A later request joins only if this makes no request
+// in between late. take answers requests that can no longer end in time with ErrMissed.
 func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 	pace, end, spare := l.pace.at(now), now, time.Duration(math.MaxInt64)
 	keep := l.waiting[:0]
@@ -84,7 +84,7 @@ func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 		switch {
 		case !t.ready:
 			keep = append(keep, t)
-		case now.Add(scaled(t.cost, min(pace, 1))).After(t.deadline): // even at the fastest pace
+		case now.Add(scaled(t.cost, min(pace, 1))).After(t.deadline): // late even if the call is as fast as predicted
 			t.answer <- answer{err: fmt.Errorf("%w: %s waited too long", ErrMissed, t.problem)}
 		case batch == nil:
 			batch, end = append(batch, t), now.Add(cost)

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// An estimate follows samples and decays to normal without them. A rejected request yields no
-// sample, so a high value would otherwise never fall.
+// An estimate is a moving average of samples. Without samples it decays to normal. Otherwise a high
+// estimate would never fall: it rejects all requests, and rejected requests yield no samples.
 type estimate struct {
-	normal, most float64 // most bounds a sample: one stall must not reject all requests
+	normal, most float64 // a sample counts as at most most, so that one stall does not cause all requests to be rejected
 	value        float64
 	since        time.Time // time of the last sample
 }
@@ -18,8 +18,8 @@ func (e *estimate) at(now time.Time) float64 {
 	return e.normal + (e.value-e.normal)*math.Exp2(-float64(now.Sub(e.since))/float64(half))
 }
 
-// learn adds a sample. High samples have more weight than low ones, as late answers are wasted
-// work.
+// learn adds a sample. Samples above the estimate have more weight than samples below it, because
+// late answers are wasted work.
 func (e *estimate) learn(sample float64, now time.Time) {
 	value, weight := e.at(now), 0.125
 	if sample = min(sample, e.most); sample > value {
@@ -28,16 +28,17 @@ func (e *estimate) learn(sample float64, now time.Time) {
 	e.value, e.since = value+weight*(sample-value), now
 }
 
-// arrivals estimates the speed at which tensors arrive: reading 8 MB takes longer than a decode
-// step over them. Small bodies are not measured.
+// arrivals estimates the speed at which tensors arrive. It matters because receiving 8 MB takes
+// longer than a decode step that reads them. Small bodies are not measured.
 type arrivals struct {
-	unread   int64    // outstanding bytes of admitted requests
-	slowness estimate // nanoseconds per byte of all bodies together
+	unread   int64    // bytes of admitted requests that have not arrived yet
+	slowness estimate // nanoseconds per byte, over all bodies together
 	since    time.Time
-	came     int64 // bytes since then
+	came     int64 // bytes that arrived after since
 }
 
-// expect returns the predicted arrival of a new body, behind all others.
+// expect returns the predicted time at which a new body has arrived, if it arrives after all bodies
+// in progress.
 func (a *arrivals) expect(body int64, now time.Time) time.Time {
 	if body < 4*chunk {
 		return now
@@ -45,7 +46,8 @@ func (a *arrivals) expect(body int64, now time.Time) time.Time {
 	return now.Add(scaled(time.Duration(a.unread+body), a.slowness.at(now)))
 }
 
-// add adds an expected body and returns its measured bytes.
+// add adds a body that will arrive. It returns the number of bytes to pass to arrived, which is 0
+// for a small body.
 func (a *arrivals) add(body int64, now time.Time) int64 {
 	if body < 4*chunk {
 		return 0
@@ -57,9 +59,9 @@ func (a *arrivals) add(body int64, now time.Time) int64 {
 	return body
 }
 
-// arrived counts n bytes of a body.
+// arrived counts n bytes that have arrived.
 func (a *arrivals) arrived(n int64, now time.Time) {
-	const enough = 4 << 20 // bytes for a sample
+	const enough = 4 << 20 // bytes per sample
 	a.unread -= n
 	if a.came += n; a.came >= enough {
 		a.slowness.learn(float64(now.Sub(a.since))/float64(a.came), now)

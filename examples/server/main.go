@@ -1,6 +1,6 @@
 // Server answers requests for attention over HTTP. It admits requests that it can answer in time
-// and rejects others at once. On SIGTERM it answers the admitted requests. README.md describes the
-// protocol.
+// and rejects others at once. On SIGTERM it answers the admitted requests and ends. README.md
+// describes the protocol.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// run serves until ctx ends, then drains.
+// run serves until ctx ends, then answers the admitted requests.
 func run(ctx context.Context, args []string, w io.Writer) error {
 	limits := Limits{Short: 5 * time.Millisecond, Batch: 8, Copied: 128 << 10}
 	flags := flag.NewFlagSet("server", flag.ContinueOnError)
@@ -63,24 +63,25 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // admitted requests, and a reserve for the garbage collector
+	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // the limit of admitted requests, and a reserve for garbage
 	fmt.Fprintf(w, "server: listening on http://%s\n", listener.Addr())
 	s := NewServer(d, limits)
 	return serve(ctx, listener, newFront(s), s, *drain)
 }
 
-// newFront returns the HTTP side of a server, with limits of connections and of the time of each
-// phase.
+// newFront returns the HTTP server for s. It limits the number of connections and the time of each
+// phase of a request.
 func newFront(s *Server) *http.Server {
 	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, ConnState: atMost(s.limits.Connections),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // replaced by the request's deadline on admission
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // the request's deadline replaces ReadTimeout on admission
 		WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
 }
 
-// full is the answer to a connection above the limit.
+// full is the answer to a connection beyond the limit.
 const full = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 27\r\n\r\nbusy: too many connections\n"
 
-// atMost returns a hook that answers and closes each new connection above n.
+// atMost returns a hook for http.Server.ConnState. While n connections are open, it answers each
+// further connection with full and closes it.
 func atMost(n int) func(net.Conn, http.ConnState) {
 	var open atomic.Int64
 	return func(conn net.Conn, state http.ConnState) {
@@ -97,7 +98,8 @@ func atMost(n int) func(net.Conn, http.ConnState) {
 	}
 }
 
-// serve serves on a listener until ctx ends, then drains. /healthz reports draining.
+// serve serves on the listener until ctx ends. It then drains s for at most the time drain, while
+// /healthz reports this, and ends.
 func serve(ctx context.Context, listener net.Listener, front *http.Server, s *Server, drain time.Duration) error {
 	failed := make(chan error, 1)
 	go func() { failed <- front.Serve(listener) }()

@@ -12,7 +12,7 @@ import (
 // bounds are the upper bounds of a histogram's buckets, in seconds.
 var bounds = [...]float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30}
 
-// A histogram counts times. The zero value is empty.
+// A histogram counts durations in buckets. The zero value is empty.
 type histogram struct {
 	mu    sync.Mutex
 	count [len(bounds) + 1]uint64 // the last bucket is unbounded
@@ -27,7 +27,8 @@ func (h *histogram) add(t time.Duration) {
 	h.sum += t
 }
 
-// write writes the histogram in Prometheus's text format, whose buckets are cumulative.
+// write writes the histogram in Prometheus's text format, in which a bucket includes the counts of
+// all lower buckets.
 func (h *histogram) write(w io.Writer, name, help string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,7 +48,7 @@ func (h *histogram) write(w io.Writer, name, help string) {
 type metrics struct {
 	mu       sync.Mutex
 	outcomes map[Outcome]uint64
-	answered histogram // time from header to answer
+	answered histogram // time from a request's header to its answer
 }
 
 func (m *metrics) ended(o Outcome, took time.Duration) {

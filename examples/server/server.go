@@ -12,13 +12,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An attention computes forward passes and predicts them. A dispatcher is one.
+// An attention computes forward passes and predicts their time. *dispatch.Dispatcher implements it.
 type attention interface {
 	Pick(flashkit.Problem, flashkit.Pass) (flashkit.Kernel, error)
 	Forward(context.Context, flashkit.Problem, *flashkit.Args) error
 }
 
-// A Server computes requests in two lanes. It answers every request that it admits.
+// A Server computes requests in two lanes, for short and for long requests. It answers every
+// request that it admits.
 type Server struct {
 	attention attention
 	limits    Limits
@@ -27,14 +28,14 @@ type Server struct {
 	lanes     sync.WaitGroup
 	calls     histogram
 
-	mu          sync.Mutex // guards the fields below, lanes and tickets included
+	mu          sync.Mutex // guards the fields below, and the fields of lanes and tickets
 	short, long *lane
 	admitted    int
-	bytes       int64 // of admitted requests
+	bytes       int64 // bytes of admitted requests
 	arrivals    arrivals
-	draining    bool       // no more admission
-	ended       bool       // all requests have ended
-	left        *sync.Cond // signals the end of a request
+	draining    bool       // no request is admitted any more
+	ended       bool       // no request is left; the lanes end
+	left        *sync.Cond // signaled when a request has ended
 }
 
 // NewServer starts a server. Drain ends it.
@@ -42,7 +43,7 @@ func NewServer(a attention, l Limits) *Server {
 	s := &Server{attention: a, limits: l}
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.left = sync.NewCond(&s.mu)
-	s.arrivals.slowness.most = 100 // a slow client must not block admission
+	s.arrivals.slowness.most = 100 // in ns per byte; bounded, so that one slow client does not block admission
 	s.short = newLane(&s.mu)
 	s.long = newLane(&s.mu)
 	s.lanes.Go(func() { s.work(s.short) })
@@ -50,8 +51,8 @@ func NewServer(a attention, l Limits) *Server {
 	return s
 }
 
-// Drain stops admission, answers the admitted requests and ends the server. If ctx ends first it
-// stops the calls, answers the remaining requests with ErrClosed, and returns an error.
+// Drain stops admission, answers the admitted requests and ends the server. If ctx ends first,
+// Drain stops the calls, answers the remaining requests with ErrClosed, and returns an error.
 func (s *Server) Drain(ctx context.Context) error {
 	unanswered := 0
 	defer context.AfterFunc(ctx, func() {
@@ -87,16 +88,16 @@ type Ticket struct {
 	bytes    int64
 	cost     time.Duration // predicted time
 	deadline time.Time
-	due      time.Time       // latest predicted end; the rest until the deadline is a reserve
+	due      time.Time       // the predicted end must not be later; the time from due to deadline is a reserve
 	ctx      context.Context // ends at the deadline
 	leave    context.CancelFunc
-	answer   chan answer // buffered, so that no call waits for a client that left
+	answer   chan answer // buffered, so that no call waits for a client that has left
 
-	readable time.Time // predicted arrival of its tensors
+	readable time.Time // time at which its tensors are predicted to have arrived
 	body     int64     // bytes of Q, K and V
-	unread   int64     // bytes not arrived yet, if measured
+	unread   int64     // bytes that have not arrived yet; 0 for a small body
 	ready    bool      // its tensors have arrived
-	holders  int       // holders of its memory: the client, the call
+	holders  int       // number of holders of its memory: the client, and the call in progress
 	q, k, v  []float32
 }
 
@@ -105,9 +106,9 @@ type answer struct {
 	err error
 }
 
-// Attend returns O, [1, H, N, DV], or an error when the context or the server ends. It may be
-// called once. The server owns the dense tensors from now on and may read them after the client
-// left.
+// Attend waits for the call and returns O, [1, H, N, DV]. It returns an error when the context or
+// the server ends. It may be called once. q, k and v are dense. The caller must not use them any
+// more, because the server may read them even after Attend has returned.
 func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	s, p := t.server, t.problem
 	for _, x := range [...]struct {
@@ -140,8 +141,9 @@ func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 
 func (t *Ticket) copied() int64 { return int64(4 * (len(t.q) + len(t.k) + len(t.v))) }
 
-// arrived counts n bytes of the body. Clients that stream it call arrived regularly, so that the
-// server learns the speed. They stop on an error: the request's time is over.
+// arrived counts n bytes of the request's body. A caller that reads a body calls arrived after each
+// part, so that the server learns the speed. If arrived returns an error, the request's context has
+// ended and the caller must stop reading.
 func (t *Ticket) arrived(n int) error {
 	t.server.mu.Lock()
 	defer t.server.mu.Unlock()
@@ -154,7 +156,8 @@ func (t *Ticket) arrived(n int) error {
 	return nil
 }
 
-// Close ends the ticket. The result of Attend no longer counts toward the limits.
+// Close ends the ticket. The memory of the request and of its result then no longer counts toward
+// the limits, unless a call still uses it.
 func (t *Ticket) Close() {
 	t.leave()
 	t.server.mu.Lock()
@@ -164,7 +167,8 @@ func (t *Ticket) Close() {
 	t.server.release(t)
 }
 
-// release removes a holder of a ticket. The last one frees its place.
+// release removes a holder of a ticket. When the last holder is removed, the ticket no longer
+// counts toward the limits.
 func (s *Server) release(t *Ticket) {
 	if t.holders--; t.holders == 0 {
 		s.admitted--
@@ -180,7 +184,8 @@ func (s *Server) work(l *lane) {
 	}
 }
 
-// next waits for the lane's next call. It returns nil when the server ends.
+// next waits until the lane has requests for a call, and returns them. It returns nil when the
+// server ends.
 func (s *Server) next(l *lane) []*Ticket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +201,8 @@ func (s *Server) next(l *lane) []*Ticket {
 	return nil
 }
 
-// call computes a batch and answers it. It stops if all clients leave.
+// call computes a batch of requests and answers them. It stops early if the contexts of all
+// requests end.
 func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	ctx, cancel := context.WithCancel(s.base)
 	defer cancel()
@@ -219,7 +225,7 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	defer s.mu.Unlock()
 	l.busy = false
 	ratio := float64(took) / float64(max(predicted, time.Microsecond))
-	if now := start.Add(took); err == nil || ratio > l.pace.at(now) { // a stopped call is only a lower bound
+	if now := start.Add(took); err == nil || ratio > l.pace.at(now) { // the time of a stopped call is only a lower bound of the full time
 		l.pace.learn(ratio, now)
 	}
 	for i, t := range batch {
@@ -234,12 +240,12 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 	}
 }
 
-// buffers hold the inputs of requests that share a call. Each lane has its own, of at most
-// Limits.Batch * Limits.Copied bytes.
+// buffers hold copies of the inputs of requests that share a call. Each lane has its own buffers.
+// They take at most Limits.Batch * Limits.Copied bytes.
 type buffers struct{ q, k, v []float32 }
 
-// compute runs one call. A single request is computed in place. Requests that share a call are
-// copied into one batch.
+// compute runs one call and returns O of the whole batch. A single request is computed from its own
+// tensors. The tensors of several requests are first copied into shared.
 func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) ([]float32, error) {
 	p := batch[0].problem
 	p.Batch = len(batch)
@@ -256,9 +262,9 @@ func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) 
 		V: tensor(v, p.VShape()), O: tensor(o, p.OShape())})
 }
 
-// forward turns a panic of the call into an error, so that only its clients lose their answers. It
-// cannot catch panics of other goroutines or a lack of memory, which the earlier checks must
-// prevent.
+// forward runs Forward. It turns a panic into an error, so that only the requests of this call
+// fail. It cannot catch panics of other goroutines or a lack of memory. The checks before the call
+// must prevent these.
 func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -270,7 +276,7 @@ func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Ar
 	switch {
 	case err != nil && s.base.Err() != nil:
 		return ErrClosed
-	case err != nil && ctx.Err() == nil: // not stopped
+	case err != nil && ctx.Err() == nil: // an error other than a stopped call
 		log.Printf("server: %v", err)
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}

@@ -8,34 +8,36 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// A Config is the shape of a model and the number type of its products. ParseConfig reads one from
-// a file.
+// A Config is the shape of a model and the number type of its matrix products. ParseConfig reads a
+// Config from a file.
 type Config struct {
 	Vocab        int     // tokens of the vocabulary
 	Hidden       int     // features of a row, a multiple of Heads
-	Layers       int     // may be 0
-	Heads        int     // of attention
-	Intermediate int     // features between the two products of a layer
+	Layers       int     // number of layers; may be 0
+	Heads        int     // attention heads
+	Intermediate int     // features between the two feed-forward products of a layer
 	Positions    int     // tokens of the longest sequence
-	Types        int     // token types
+	Types        int     // number of token types
 	Eps          float64 // added to the variance in layer norms; at least 0
-	Activation   string  // between the two products: gelu (by erf), gelu_new or gelu_pytorch_tanh (by tanh), relu
-	Precision    string  // of layers' multiplicands: f32 or empty, bf16-weights, bf16. Not in files
+	Activation   string  // between the two feed-forward products: gelu (by erf), gelu_new or gelu_pytorch_tanh (by tanh), relu
+	Precision    string  // type of the products' factors: f32 or empty, bf16-weights, bf16. Not read from files
 }
 
-// precisions are the types of multiplicands in layers. bf16-weights halves the weights' memory on
-// any processor. bf16 also rounds rows; it is fast with AMX or AVX512-BF16 and, up to the last
-// bits, the same on others. Sums and all other numbers are float32.
+// precisions are the number types of the factors of matrix products. bf16-weights halves the
+// weights' memory on any processor. bf16 also rounds the rows. It is fast with AMX or AVX512-BF16.
+// Other processors give the same results up to the last bits. Sums and all other numbers are
+// float32.
 var precisions = map[string]nn.Precision{
 	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
 }
 
-// activations has Hugging Face's names.
+// activations are the activations by Hugging Face's names.
 var activations = map[string]nn.Activation{
 	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
 }
 
-// check bounds each dimension, so that no product of two overflows.
+// check returns an error if c is invalid. It bounds each dimension, so that no product of two
+// dimensions overflows.
 func (c *Config) check() error {
 	for _, d := range [...]struct {
 		name         string

@@ -12,15 +12,15 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// An Encoder runs a model's attention and products, by Steps. It is safe for concurrent use.
+// An Encoder runs a Model on batches of tokens, by its Steps. It is safe for concurrent use.
 type Encoder struct {
 	model  *Model
-	engine *nn.Engine // nil without a Dispatcher
+	engine *nn.Engine // nil if there is no Dispatcher
 	pool   workers.Pool
 }
 
-// NewEncoder returns an Encoder over a Dispatcher, which remains the caller's. Steps fail if either
-// is nil.
+// NewEncoder returns an Encoder for m that uses d. Close does not close d. If m or d is nil, all
+// Steps of the Encoder fail.
 func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	e := &Encoder{model: m}
 	if d != nil {
@@ -29,7 +29,8 @@ func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	return e
 }
 
-// Close ends the Encoder's goroutines; the Dispatcher stays open. No call may be in progress.
+// Close ends the Encoder's goroutines. The Dispatcher stays open. No call of a Step may be in
+// progress.
 func (e *Encoder) Close() {
 	e.pool.Close()
 	if e.engine != nil {
@@ -37,56 +38,60 @@ func (e *Encoder) Close() {
 	}
 }
 
-// NewStep returns a Step, for one goroutine at a time.
+// NewStep returns a new Step. One goroutine at a time may use it.
 func (e *Encoder) NewStep() *Step { return &Step{encoder: e} }
 
-// A Batch is packed sequences of tokens, without padding. Calls only read it.
+// A Batch is packed sequences of tokens, without padding. Hidden and Vectors do not change it.
 type Batch struct {
 	IDs    []int32 // [rows], from 0 to Vocab - 1
-	Starts []int32 // [sequences + 1]: sequence b is [Starts[b], Starts[b+1]); from 0 to rows
+	Starts []int32 // [sequences + 1], from 0 to rows: sequence b has rows [Starts[b], Starts[b+1])
 	Types  []int32 // [rows], from 0 to Types - 1; nil is 0 for all
 }
 
-// A Step runs batches and keeps their memory: about 3 Hidden + max(4 Hidden, Intermediate) floats
-// for each token of a group. A group is sequences that pass through all layers together, of up to
-// 256 tokens or one longer sequence. One goroutine at a time may use a Step.
+// A Step runs batches and keeps the memory for the next batch. It divides a batch into groups. A
+// group is sequences with at most 256 tokens in total, or one longer sequence. All tokens of a
+// group pass through the layers together. The memory is about 3 Hidden + max(4 Hidden,
+// Intermediate) floats per token of a group, for each worker. One goroutine at a time may use a
+// Step.
 type Step struct {
-	// Workers bounds the goroutines of a call, including the caller's; 0 means GOMAXPROCS. Results
-	// do not depend on it.
+	// Workers is the most goroutines of a call, including the caller's; 0 means GOMAXPROCS. Results
+	// do not depend on Workers.
 	Workers int
 
 	encoder *Encoder
-	groups  []group // one for each worker
+	groups  []group // memory of each worker
 
-	// Of the call in progress:
+	// The state of the call in progress:
 	ctx    context.Context
 	out    []float32
 	batch  Batch
 	pooled bool
-	cuts   []int        // the first sequence of each group, and the end
-	solo   int          // groups with one worker each; workers share each later group
-	next   atomic.Int64 // next of these groups
+	cuts   []int        // the first sequence of each group, then the number of sequences
+	solo   int          // number of groups that one worker runs alone; all workers share each later group
+	next   atomic.Int64 // the next group that one worker runs alone
 }
 
-// groupRows is the most tokens of a group, unless one sequence is longer. A layer's activations for
-// them fit the L2 cache.
+// groupRows is the most tokens of a group, except that one longer sequence is a group of its own.
+// The activations of a layer for groupRows tokens fit the L2 cache.
 const groupRows = 256
 
-// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. A *flashkit.ProblemError
-// is returned before out is written. After the context's error, or one of
+// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. If it returns a
+// *flashkit.ProblemError, it has not written to out. After an error of the context or of
 // dispatch.Dispatcher.Forward, out is undefined.
 func (s *Step) Hidden(ctx context.Context, out []float32, b Batch) error {
 	return s.run(ctx, out, b, false)
 }
 
-// Vectors sets out, [sequences, Hidden], to the sequences' vectors: the mean of the last hidden
-// states, normalized to length 1. An empty sequence has a zero vector. Errors are Hidden's.
+// Vectors sets out, [sequences, Hidden], to one vector per sequence: the mean of its last hidden
+// states, normalized to length 1. An empty sequence has a zero vector. Vectors returns the same
+// errors as Hidden.
 func (s *Step) Vectors(ctx context.Context, out []float32, b Batch) error {
 	return s.run(ctx, out, b, true)
 }
 
-// run runs one group per worker at a time. The workers share each remaining group, and all groups
-// if one is too long for balance.
+// run computes Hidden, or Vectors if pooled. At first each worker runs whole groups alone. All
+// workers then share each of the remaining groups, which are fewer than the workers. If one group
+// has more than its share of the tokens, they share all groups.
 func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) error {
 	if err := s.check(&b, len(out), pooled); err != nil {
 		return err
@@ -119,8 +124,9 @@ func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) err
 	return err
 }
 
-// cut sets cuts to the first sequence of each group, and the end. It returns the tokens of the
-// longest group. Groups do not depend on workers: a group's numbers depend on all of its sequences.
+// cut divides the batch into groups and returns the number of tokens of the longest group. It sets
+// s.cuts. Groups must not depend on the number of workers: the last bits of a sequence's results
+// depend on the other sequences of its group.
 func (s *Step) cut() (longest int) {
 	starts := s.batch.Starts
 	s.cuts = append(s.cuts[:0], 0)
@@ -134,10 +140,10 @@ func (s *Step) cut() (longest int) {
 	return longest
 }
 
-// A task is a Step as its workers see it.
+// A task is a Step with the method that workers call.
 type task Step
 
-// Work runs groups with one worker each.
+// Work runs groups, alone, until all of the first s.solo groups are taken or a group fails.
 func (t *task) Work(slot int) {
 	s := (*Step)(t)
 	g := &s.groups[slot]
@@ -150,15 +156,15 @@ func (t *task) Work(slot int) {
 	}
 }
 
-// A group is sequences passing through the layers, as the rows of one matrix.
+// A group is the memory of a worker for the group that it runs.
 type group struct {
 	step   *nn.Step
 	err    error
-	starts []int32 // of the sequences, from 0
-	zeros  []int32 // types of a batch without types
+	starts []int32 // starts of the group's sequences, from 0
+	zeros  []int32 // token types if the batch has none
 }
 
-// runGroup runs group i and writes its part of out.
+// runGroup runs group i with most workers and writes its part of out.
 func (s *Step) runGroup(g *group, i, most int) {
 	starts := s.batch.Starts[s.cuts[i] : s.cuts[i+1]+1]
 	from, to := starts[0], starts[len(starts)-1]

@@ -8,7 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A Model is the immutable layers of an encoder. It is safe for concurrent use:
+// A Model is the layers of an encoder. It does not change after Load and is safe for concurrent
+// use. It computes:
 //
 //	x = norm(word + type + position)
 //	for each layer:
@@ -25,15 +26,15 @@ type Model struct {
 }
 
 type layer struct {
-	qkv, out, up, down        *nn.Linear // qkv has the queries, the keys and the values
+	qkv, out, up, down        *nn.Linear // the output features of qkv are the queries, the keys, then the values
 	attentionNorm, outputNorm *nn.LayerNorm
 }
 
-// Load returns a model of a file's tensors with Hugging Face's names. The prefix "bert." is
-// optional, and gamma and beta may name a LayerNorm's weight and bias, as in bert-base-uncased.
-// Unused tensors, such as a pooler's, are ignored. Embeddings, norms and biases are not copied if
+// Load returns a model with the tensors of f, which have Hugging Face's names. The prefix "bert."
+// is optional. As in bert-base-uncased, a LayerNorm's weight and bias may be named gamma and beta.
+// Load ignores other tensors, such as a pooler's. It does not copy embeddings, norms and biases if
 // the machine can read them in place. So the file's bytes must not change while the model is in
-// use. A missing tensor, another shape and a type other than F32 are errors.
+// use. A missing tensor, a wrong shape and a type other than F32 are errors.
 func Load(c Config, f *safetensors.File) (*Model, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 		return nil, err
 	}
 	for _, l := range products {
-		l.Weight.Data = nil // a copy, if the file cannot be read in place
+		l.Weight.Data = nil // not needed after Pack; this frees qkv, and copies of tensors that cannot be read in place
 	}
 	return m, nil
 }
@@ -72,7 +73,8 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 // Config returns the Config that Load was given.
 func (m *Model) Config() Config { return m.config }
 
-// renamed returns a file's tensors under current names.
+// renamed returns the file's tensors without the prefix "bert.", and with the names weight and bias
+// for gamma and beta.
 func renamed(f *safetensors.File) (*safetensors.File, error) {
 	const words, withHead = "embeddings.word_embeddings.weight", "bert."
 	prefix := ""
@@ -110,13 +112,14 @@ func (c *Config) newLayer(i *nn.Init) layer {
 		up: linear("intermediate.dense", h, c.Intermediate), down: linear("output.dense", c.Intermediate, h), outputNorm: c.newNorm(i.In("output")),
 	}
 	l.up.Activation = activations[c.Activation]
-	if i.Err() == nil { // else a config may ask for more memory than the file has
+	if i.Err() == nil { // after an error, a config might claim layers much larger than the file
 		l.qkv = concat(q, k, v)
 	}
 	return l
 }
 
-// concat returns one layer with the concatenated output features of all layers.
+// concat returns one layer whose output features are the output features of all layers,
+// concatenated.
 func concat(layers ...*nn.Linear) *nn.Linear {
 	out := 0
 	for _, l := range layers {
@@ -138,7 +141,8 @@ func (c *Config) newNorm(i *nn.Init) *nn.LayerNorm {
 	return l
 }
 
-// forward returns the last hidden states of tokens. types has the same rows.
+// forward returns the last hidden states of the tokens. types are the tokens' types and have the
+// same Rows.
 func (m *Model) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	start := s.Mark()
 	x := s.Add(m.word.Forward(s, tokens), m.kind.Forward(s, types))

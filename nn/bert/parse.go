@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// ParseConfig returns the Config of a model's config.json, with Hugging Face's keys. Missing keys
-// have transformers' defaults, except model_type, which must be bert. An unknown key, a repeated
-// key, and a value that would change this package's numbers, are errors.
+// ParseConfig returns the Config of a model's config.json, which has Hugging Face's keys. A missing
+// key has the default of Hugging Face's transformers, except model_type, which must be present and
+// "bert". An unknown key and a repeated key are errors. So is a value that asks for a variant that
+// this package does not compute.
 func ParseConfig(file []byte) (Config, error) {
 	c := struct {
 		Type         string  `json:"model_type"`
@@ -40,7 +41,7 @@ func ParseConfig(file []byte) (Config, error) {
 var readKeys = strings.Fields(`model_type vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size
 	max_position_embeddings type_vocab_size layer_norm_eps hidden_act`)
 
-// fixedKeys lists the allowed values of other keys.
+// fixedKeys lists the allowed values of keys that select a variant of the model.
 var fixedKeys = map[string][]string{
 	"position_embedding_type": {`"absolute"`},
 	"is_decoder":              {`false`},
@@ -68,8 +69,8 @@ var harmlessKeys = strings.Fields(`
 	repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
 	forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens`)
 
-// checkKeys refuses an unknown or repeated key, and a value not known to be harmless. The file is a
-// JSON object.
+// checkKeys returns an error for an unknown or repeated key, and for a value that fixedKeys does
+// not allow. The file must be a JSON object.
 func checkKeys(file []byte) error {
 	seen := map[string]bool{}
 	d := json.NewDecoder(bytes.NewReader(file))
@@ -110,7 +111,7 @@ func compact(value json.RawMessage) string {
 	return b.String()
 }
 
-// shown returns the start of an untrusted text, for an error.
+// shown returns the start of an untrusted text, escaped for an error message.
 func shown(text string) string {
 	quoted := fmt.Sprintf("%+.60q", text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)

@@ -2,7 +2,7 @@ package bert
 
 import "math"
 
-// meanVector sets dst to the mean of rows, divided by its length.
+// meanVector sets dst to the mean of rows, divided by the Euclidean norm of the mean.
 func meanVector(dst, rows []float32) {
 	clear(dst)
 	h := len(dst)

@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEYS, LANES, UNROLL = 192, 16, 4
-ROWS = {"scores": 3, "addValues": 6}  # of a register tile
+ROWS = {"scores": 3, "addValues": 6}  # rows of a register tile
 PIPES = {"neoverse-v2": 4, "neoverse-v1": 4, "neoverse-n2": 2, "apple-m1": 3}
 
 
@@ -105,7 +105,7 @@ def main():
         binary, product = build(folder, "instructions"), build(folder, "product")
         routines = {name: disassemble(binary, "backends/simd", name + "NEON") for name in
                     ("scores", "addValues", "addProduct", "addProductT", "weights")}
-        if not cpu.startswith("apple"):  # the model has no BF16
+        if not cpu.startswith("apple"):  # the model of Apple's processors has no BF16
             routines |= {name + ", bf16": disassemble(binary, "backends/simd", name + "NEONBF16") for name in ("scores", "addValues")}
         routines |= {name: disassemble(product, "internal/matmul", name + "NEON") for name in
                      ("multiply1", "multiply2", "widen1", "widen2")}

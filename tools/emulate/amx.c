@@ -6,23 +6,26 @@
 //	go test -exec amx           with CGO_ENABLED=0 and -tags nocuda
 //	amx --test                  compare each instruction with a plain computation
 //
-// On a processor with AMX the program runs unchanged, and --test also tests the processor. A
-// processor without AVX-512 runs nothing: "skipped: ..." and status 0. A processor may have
-// AVX512-BF16 but hide it from CPUID, as in some virtual machines. Then it executes these
-// instructions itself.
+// On a processor with AMX the program runs unchanged, and --test also tests the processor. On a
+// processor without AVX-512, amx prints "skipped: ..." and ends with status 0. In some virtual
+// machines the processor has AVX512-BF16, but CPUID does not report it. The processor then executes
+// these instructions itself.
 //
-// The program is loaded into this process. Its CPUID is replaced by an illegal instruction, and
-// answered with the features' bits. An instruction that the processor lacks raises SIGILL once. The
-// handler, which a seccomp filter protects, overwrites the instruction with a jump to a stub, and
-// the stub calls emulate. Goroutine stacks are small: registers are saved, and C runs, in a block
-// of memory per thread, which also holds its tiles. GS points to it, as Go does not use GS. An
-// instruction unknown to decode ends the program by SIGILL. Child processes run without the
-// emulation; /proc/self/exe is amx.
+// The program is loaded into this process. An illegal instruction replaces its CPUID instruction,
+// and the SIGILL handler returns CPUID's result with the features' bits set. Other instructions
+// that the processor lacks raise SIGILL once. The handler overwrites such an instruction with a
+// jump to a stub, and the stub calls emulate. A seccomp filter keeps the program from replacing the
+// handler. Goroutine stacks are small. So each thread has a block of memory with its saved
+// registers, its tiles and a stack for C. GS points to the block, because Go does not use GS. An
+// instruction that decode does not know ends the program by SIGILL. Child processes run without the
+// emulation. In the program, /proc/self/exe is amx.
 //
-// Code in the program's threads must not call libc, whose FS is not set. Exceptions are memcpy and
-// similar functions, but not through a PLT, which libc would resolve.
+// Code in the program's threads must not call libc, because FS does not point to libc's thread
+// data. memcpy and similar functions are allowed, but not through a PLT, because libc would resolve
+// their addresses.
 //
-// Operations follow Intel's Software Developer's Manual, volume 2, except for NaN payloads.
+// The results are as defined in Intel's Software Developer's Manual, volume 2, except for the
+// payloads of NaNs.
 
 #if !defined(__x86_64__) || !defined(__linux__)
 
@@ -60,7 +63,8 @@ int main(void) {
 
 #include "amx.h"
 
-// A site is an instruction to emulate and the stub that its jump leads to.
+// A site is an instruction to emulate and the code of its stub, to which a jump in the program
+// leads.
 typedef struct {
 	instruction in;
 	uint8_t code[28];
@@ -68,10 +72,10 @@ typedef struct {
 
 enum { SITES = 1 << 16 };
 
-static site *sites; // within jump distance of the program; the first holds the address of enter
+static site *sites; // within the range of a jump from the program; sites[0] holds the address of enter
 static int met;
 
-// Opcodes of replaced instructions.
+// First bytes of replaced instructions: an illegal instruction, and a jump.
 
 enum { ILLEGAL = 0x06, JUMP = 0xe9 };
 
@@ -80,15 +84,15 @@ enum { CPUIDS = 16 };
 static uint8_t *cpuid[CPUIDS]; // addresses of CPUID instructions
 static int cpuids;
 
-// everywhere waits until no core executes stale bytes of the code.
+// everywhere waits until every core executes the changed bytes of the code.
 static void everywhere(void) { kernel(SYS_membarrier, 1 << 5, 0, 0, 0); } // PRIVATE_EXPEDITED_SYNC_CORE
 
 static uint8_t *put(uint8_t *to, const void *from, int n) { return (uint8_t *)memcpy(to, from, n) + n; }
 
-// replace overwrites the instruction with a jump. Other threads see the old instruction, an illegal
-// one, or the jump.
+// replace overwrites the instruction at p with a jump to a new stub. At any time, other threads
+// execute the old instruction, an illegal instruction or the complete jump.
 static void replace(uint8_t *p, int length, instruction *in) {
-	site *s = &sites[++met]; // the first holds the address of enter
+	site *s = &sites[++met]; // from sites[1] on
 	if (met == SITES)
 		refuse("amx: too many instructions\n");
 	s->in = *in;
@@ -111,7 +115,7 @@ static void replace(uint8_t *p, int length, instruction *in) {
 	everywhere();
 }
 
-// Bits of CPUID leaf 7: in EDX, and in EAX of subleaf 1.
+// Bits of CPUID leaf 7: the AMX bits in EDX, AVX512_BF16 in EAX of subleaf 1.
 enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AVX512_BF16 = 1 << 5 };
 
 static void identify(greg_t *g) {
@@ -126,7 +130,8 @@ static void identify(greg_t *g) {
 	g[REG_RAX] = a, g[REG_RBX] = b, g[REG_RCX] = c, g[REG_RDX] = d;
 }
 
-// isOurs handles an illegal instruction if it is emulated.
+// isOurs handles an illegal instruction and returns nonzero, if the instruction is a replaced CPUID
+// or is emulated. Otherwise it returns 0.
 static int isOurs(greg_t *g) {
 	uint8_t *p = (uint8_t *)g[REG_RIP];
 	for (int i = 0; i < cpuids; i++)
@@ -138,7 +143,7 @@ static int isOurs(greg_t *g) {
 	int32_t far;
 	memcpy(&far, p + 1, 4);
 	if (p[0] == JUMP && (uint64_t)(p + 5 + far - (uint8_t *)sites) < SITES * sizeof(site))
-		return 1; // another thread has replaced it
+		return 1; // another thread has already replaced the instruction
 	instruction in;
 	int length = decode(p, &in);
 	if (length)
@@ -171,7 +176,7 @@ static void onIllegal(int number, siginfo_t *info, void *context) {
 	if (ours)
 		return;
 	report((uint8_t *)u->uc_mcontext.gregs[REG_RIP]);
-	sigaddset(&u->uc_sigmask, SIGILL); // repeats and ends the process
+	sigaddset(&u->uc_sigmask, SIGILL); // the instruction runs again, and the blocked SIGILL then ends the process
 }
 
 int force(uint8_t *first, const uint8_t *end) {
@@ -205,14 +210,15 @@ __attribute__((target("fsgsbase"))) void prepare(uint8_t *place) {
 		fail(strerror(errno), "mmap");
 	next_block = (uint64_t)blocks;
 	end_of_blocks = next_block + (uint64_t)BLOCKS * BLOCK_BYTES;
-	_writegsbase_u64(next_block); // of no thread yet
+	_writegsbase_u64(next_block); // this block belongs to no thread yet
 	struct sigaction act = {.sa_sigaction = onIllegal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
 	sigfillset(&act.sa_mask);
 	if (kernel(SYS_membarrier, 1 << 6, 0, 0, 0) || sigaction(SIGILL, &act, NULL)) // REGISTER_PRIVATE_EXPEDITED_SYNC_CORE
 		fail("membarrier or sigaction is refused", "prepare");
 }
 
-// filter protects the SIGILL handler, and grants requests for AMX.
+// filter installs a seccomp filter. The program's requests for another SIGILL handler and for
+// permission to use AMX then return 0 without effect.
 static void filter(void) {
 #define WORD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
 #define UNLESS(value, skip) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skip)
@@ -220,7 +226,7 @@ static void filter(void) {
 		WORD(arch), UNLESS(AUDIT_ARCH_X86_64, 11),
 		WORD(nr), UNLESS(SYS_rt_sigaction, 3),
 		WORD(args[0]), UNLESS(SIGILL, 7),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO), // returns 0 without effect
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO), // the system call returns 0 without effect
 		UNLESS(SYS_arch_prctl, 5),
 		WORD(args[0]), UNLESS(ARCH_REQ_XCOMP_PERM, 3),
 		WORD(args[1]), UNLESS(XFEATURE_XTILEDATA, 1),
@@ -242,8 +248,9 @@ static void *contents(const char *name) {
 	return file;
 }
 
-// patch makes CPUID illegal in part of the program, within code identical to cpuid of
-// golang.org/x/sys/cpu or Go's library.
+// patch replaces CPUID by an illegal instruction in part of the program. It finds CPUID within the
+// code of the function cpuid, which is the same in golang.org/x/sys/cpu and in Go's standard
+// library.
 static void patch(uint8_t *part, size_t size) {
 	static const uint8_t whole[] = {
 		0x8b, 0x44, 0x24, 0x08, 0x8b, 0x4c, 0x24, 0x0c, // MOVL eaxArg, AX; MOVL ecxArg, CX
@@ -258,7 +265,7 @@ static void patch(uint8_t *part, size_t size) {
 	}
 }
 
-// place maps the program at its addresses and returns its end.
+// place maps the program at its addresses and returns the end of its memory.
 static uint8_t *place(const char *name, uint8_t *file) {
 	Elf64_Ehdr *head = (Elf64_Ehdr *)file;
 	Elf64_Phdr *parts = (Elf64_Phdr *)(file + head->e_phoff);
@@ -291,8 +298,8 @@ static uint8_t *place(const char *name, uint8_t *file) {
 	return (uint8_t *)end;
 }
 
-// run turns this process into the program. Its stack is ours without the first argument: argument
-// count, arguments, environment and auxiliary vector.
+// run turns this process into the program. The program gets this process's stack without the first
+// argument: argument count, arguments, environment and auxiliary vector.
 static void run(int argc, char **argv) {
 	uint8_t *file = contents(argv[1]);
 	void *entry = (void *)((Elf64_Ehdr *)file)->e_entry;

@@ -1,14 +1,15 @@
-// Declarations shared by the files of this program. See amx.c.
+// Declarations that the files of this program share. amx.c describes the program.
 
 #include <stdint.h>
 
-#define HIDDEN __attribute__((visibility("hidden"))) // for use in assembly
+#define HIDDEN __attribute__((visibility("hidden"))) // assembly can address such a symbol directly
 
-// Assembly lines for each of a list of registers, \i.
+// EACH repeats an assembly line for each number in a list of registers. \i in the line is the
+// number.
 #define EACH(registers, line) "	.irp i, " registers "\n	" line "\n	.endr\n"
 #define ALL "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31"
 
-enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 }; // of Linux
+enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 }; // values of Linux's arch_prctl and XCR0
 
 typedef enum { LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED, TDPBF16PS, VDPBF16PS, VCVTNE2PS2BF16 } operation;
 
@@ -20,30 +21,33 @@ typedef struct {
 	int32_t disp;
 } instruction;
 
-// decode returns the length of an emulated instruction, at least 5, or 0.
+// decode decodes the instruction at p into in and returns its length, which is at least 5. It
+// returns 0 for an instruction that is not emulated.
 int decode(const uint8_t *p, instruction *in);
 
-// Each thread emulates in its own block of memory. enter allocates it here.
+// Each thread has its own block of memory for the emulation. enter takes the thread's block from
+// [next_block, end_of_blocks).
 enum { BLOCK_BYTES = 32768, BLOCKS = 4096 };
 extern uint64_t next_block, end_of_blocks;
 
-// enter is the target of stubs.
+// enter is the function that stubs call.
 HIDDEN void enter(void);
 
-// kernel calls Linux without libc's errno.
+// kernel makes a system call. It does not use errno, which belongs to libc.
 long kernel(long number, long a, long b, long c, long d);
 
 // refuse ends the program by SIGILL, in place of the processor's #UD or #GP.
 void refuse(const char *why);
 
-// prepare allocates stubs within jump distance of place and installs the SIGILL handler.
+// prepare allocates memory for stubs within the range of a jump from place, and installs the SIGILL
+// handler.
 void prepare(uint8_t *place);
 
-// force replaces all emulated instructions in [first, end), even if the processor has them, and
-// returns their number. None may have been replaced before.
+// force replaces all instructions in [first, end) that decode knows, even if the processor has
+// them. It returns their number. None of them may have been replaced before.
 int force(uint8_t *first, const uint8_t *end);
 
 _Noreturn void fail(const char *what, const char *name);
 
-// test returns an exit status. native means that the processor has AMX.
+// test tests the emulation and returns the exit status. native is 1 if the processor has AMX.
 int test(int native);

@@ -1,6 +1,6 @@
-// Decoding and semantics of the instructions. See amx.c.
+// Decodes and computes the emulated instructions. amx.c describes the program.
 //
-// This runs in the program's threads, whose FS is not libc's.
+// This code runs in the program's threads, in which FS does not point to libc's thread data.
 
 #if defined(__x86_64__) && defined(__linux__)
 
@@ -17,12 +17,12 @@
 
 enum { TILES = 8, ROWS = 16, ROW_BYTES = 64 };
 
-// A block is a thread's state. The assembly below uses its offsets.
+// A block is a thread's state in the emulation. The assembly below uses the offsets of its fields.
 typedef struct {
-	uint64_t fs;                // FS of the owner: a child thread inherits GS, but not FS
+	uint64_t fs;                // FS of the thread that owns the block: a new thread inherits GS, but has another FS
 	uint64_t stack_of_program;
 	uint32_t mxcsr, unused[11];
-	uint64_t r[16];             // in encoding order
+	uint64_t r[16];             // general registers, in the order of their encoding
 	uint64_t k[8];
 	uint8_t z[32][64];
 	uint8_t tile[TILES][ROWS][ROW_BYTES];
@@ -36,8 +36,8 @@ _Static_assert(sizeof(block) <= BLOCK_BYTES / 2, "the stack");
 HIDDEN uint64_t next_block, end_of_blocks;
 HIDDEN void emulate(block *t, const instruction *in);
 
-// enter is called by stubs with the instruction in RAX. Above the return address are the program's
-// RAX and flags. It uses 48 bytes of the program's stack.
+// Stubs call enter with the address of the instruction in RAX. On the stack, above the return
+// address, are the program's RAX and flags. A stub and enter use 48 bytes of the program's stack.
 __asm__(
 	".text\n"
 	".globl enter\n"
@@ -47,7 +47,7 @@ __asm__(
 	"	rdfsbase %rbx\n"
 	"	cmpq %rbx, %gs:0\n"
 	"	je 1f\n"
-	"	movl $32768, %ebx\n" // first call of the thread
+	"	movl $32768, %ebx\n" // the block is another thread's: take a new block
 	"	lock xaddq %rbx, next_block(%rip)\n"
 	"	cmpq end_of_blocks(%rip), %rbx\n"
 	"	jb 2f\n"
@@ -105,7 +105,7 @@ long kernel(long number, long a, long b, long c, long d) {
 void refuse(const char *why) {
 	uint64_t illegal = 1 << (SIGILL - 1);
 	kernel(SYS_write, 2, (long)why, strlen(why), 0);
-	kernel(SYS_rt_sigprocmask, SIG_BLOCK, (long)&illegal, 0, 8); // no handler gets it
+	kernel(SYS_rt_sigprocmask, SIG_BLOCK, (long)&illegal, 0, 8); // a blocked SIGILL ends the process without a handler
 	__builtin_trap();
 }
 
@@ -152,8 +152,8 @@ static void store(block *t, int tile, uint8_t *p, uint64_t stride) {
 VECTORS static inline __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 VECTORS static inline __m512 high(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(0xffff0000))); }
 
-// products accumulates the products of low and of high halves separately, then adds both sums.
-// Elements beyond a tile's shape are 0 and stay 0.
+// products computes TDPBF16PS. It accumulates the products of low halves and of high halves
+// separately, then adds both sums to dst. Elements beyond a tile's shape are 0 and stay 0.
 VECTORS static void products(block *t, int dst, int a, int b) {
 	configured(t, dst), configured(t, a), configured(t, b);
 	if (dst == a || dst == b || a == b || t->rows[dst] != t->rows[a] || t->row_bytes[dst] != t->row_bytes[b] || t->row_bytes[a] / 4 != t->rows[b])
@@ -179,7 +179,8 @@ VECTORS static void dot(block *t, int dst, int a, int b) {
 	_mm512_storeu_ps(t->z[dst], _mm512_fmadd_ps(low(x), low(y), sum));
 }
 
-// rounded rounds 16 numbers to bf16: to nearest even, denormals become zeros, NaNs become quiet.
+// rounded rounds 16 float32 numbers to bf16, to nearest even. Denormal numbers become zeros, NaNs
+// become quiet.
 VECTORS static __m256i rounded(__m512i x) {
 	__m512i magnitude = _mm512_and_epi32(x, _mm512_set1_epi32(0x7fffffff));
 	__m512i odd = _mm512_and_epi32(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
@@ -212,8 +213,8 @@ void emulate(block *t, const instruction *in) {
 	}
 }
 
-// decodeMemory decodes ModRM, SIB and displacement and returns their length, or 0. x and b are bit
-// 3 of the registers.
+// decodeMemory decodes ModRM, SIB and displacement, and returns their length, or 0 if they are not
+// supported. x and b are bit 3 of the numbers of the index and base registers.
 static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	int mod = p[0] >> 6, n = 1;
 	in->base = p[0] & 7, in->index = 4;
@@ -233,7 +234,8 @@ static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	return n;
 }
 
-// decodeTile decodes C4 R X B 00010, 0 vvvv 0 pp, opcode, operands.
+// decodeTile decodes a tile instruction, with a VEX prefix. Its bits are: C4, R X B 00010, 0 vvvv 0
+// pp, opcode, operands.
 static int decodeTile(const uint8_t *p, instruction *in) {
 	enum { NP, P66, PF3, PF2 };
 	int x = p[1] & 0x40 ? 0 : 8, b = p[1] & 0x20 ? 0 : 8, v = ~(p[2] >> 3) & 15, what = p[3] << 8 | (p[2] & 3), n;
@@ -267,8 +269,8 @@ static int decodeTile(const uint8_t *p, instruction *in) {
 	return n ? 4 + n : 0;
 }
 
-// decodeVector decodes 62 R X B R' 0010, 0 vvvv 1 pp, 0 10 0 V' 000, opcode, ModRM: whole registers
-// without a mask.
+// decodeVector decodes a vector instruction, with an EVEX prefix, on whole registers without a
+// mask. Its bits are: 62, R X B R' 0010, 0 vvvv 1 pp, 0 10 0 V' 000, opcode, ModRM.
 static int decodeVector(const uint8_t *p, instruction *in) {
 	if ((p[1] & 15) != 2 || (p[2] & 0x84) != 4 || (p[3] & 0xf7) != 0x40 || p[5] < 0xc0)
 		return 0;

@@ -1,5 +1,5 @@
-// The test of amx.c. It compares each instruction with a plain computation: once executed by this
-// processor, if it can, and once emulated.
+// The test of amx.c. It compares each instruction with a scalar computation. It does so twice:
+// first the processor executes the instructions that it has, then all instructions are emulated.
 
 #if defined(__x86_64__) && defined(__linux__)
 
@@ -19,12 +19,12 @@
 
 #include "amx.h"
 
-// testTiles multiplies a and b with the configuration's tiles 7 and 3, adds c, stores the sum in c,
-// and stores zeros in a.
+// testTiles loads a and b into tiles 7 and 3, with the shapes of config. It adds their product to
+// c. It then stores a tile of zeros at a + 1024 bytes.
 HIDDEN void testTiles(const uint8_t *config, void *c, void *a, void *b, uint64_t stride);
 
-// testVectors executes VECTOR_TESTS on all registers and returns the carry flag, which it set
-// before.
+// testVectors loads z into the vector registers, executes VECTOR_TESTS and stores the registers in
+// z. It returns the carry flag, which must be 1 because testVectors sets it before.
 HIDDEN int testVectors(uint32_t z[32][16]);
 
 #define VECTOR_TESTS(X) \
@@ -66,7 +66,7 @@ __asm__(
 	".p2align 12\n"
 );
 
-// Scalar references of the instructions.
+// Scalar computations of the instructions.
 
 static float asFloat(uint32_t bits) {
 	float x;
@@ -117,7 +117,7 @@ static void plainVectors(uint32_t z[32][16]) {
 	}
 }
 
-enum { STRIDE = 20, WORDS = 16 * STRIDE }; // words of a matrix in memory
+enum { STRIDE = 20, WORDS = 16 * STRIDE }; // words of a row and of a matrix in memory
 
 static void plainTiles(int rows, int pairs, int columns, uint32_t *c, uint32_t *a, const uint32_t *b) {
 	for (int m = 0; m < rows; m++)
@@ -139,8 +139,8 @@ static uint32_t draw(uint64_t *state) {
 	return *state >> 32;
 }
 
-// number returns a float32 whose upper half is a bf16 of the same kind of case: near 1, with tiny
-// products, or any bits.
+// number returns a random float32 whose upper half is a bf16 of the given kind: 0 near 1, 1 with
+// tiny products, 2 any bits.
 static uint32_t number(uint64_t *state, int kind) {
 	uint32_t x = draw(state), exponent = (kind == 0 ? 119 : 60) + draw(state) % 12;
 	if (kind == 2)
@@ -155,7 +155,8 @@ static void fill(uint64_t *state, int kind, uint32_t *x, int n) {
 		x[i] = draw(state) % 2 ? number(state, kind) : (number(state, kind) & 0xffff0000) | number(state, kind) >> 16;
 }
 
-// differ compares words as bits. All NaNs are equal.
+// differ reports whether the bits of got and want differ in any word, and prints the first
+// difference. All NaNs count as equal.
 static int differ(const char *what, const uint32_t *got, const uint32_t *want, int n) {
 	for (int i = 0; i < n; i++)
 		if (got[i] != want[i] && !(isNaN(got[i]) && isNaN(want[i]))) {
@@ -215,7 +216,7 @@ static int endsBySIGILL(void (*f)(void)) {
 
 static void unknown(void) { __asm__ volatile("ud2"); }
 
-// illShaped configures tiles of 17 rows.
+// illShaped configures a tile of 17 rows, which is not valid.
 static void illShaped(void) {
 	uint8_t config[64] = {1};
 	uint32_t words[256 + WORDS] = {0};
@@ -246,8 +247,8 @@ int test(int native) {
 	int failed = testThreads(), own = force(tests, tests + 4096);
 	if (failed && !own)
 		return 1;
-	// A processor may round differently from the manual's formula. Kernels allow for it, so it is
-	// reported, but is no failure of the emulation.
+	// A processor may round differently from the manual's formula. Kernels tolerate this. So a
+	// difference of the processor is printed, but the test does not fail.
 	printf("amx: %d instructions of the processor, others by traps: %d times %d cases, %s\n", own, THREADS, CASES, failed ? "the processor DIFFERS" : "ok");
 	withTiles = 1;
 	int wrong = testThreads();

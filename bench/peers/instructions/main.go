@@ -35,7 +35,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(-1) // exclude the collector's instructions
+	debug.SetGCPercent(-1) // no garbage collection, whose instructions would be counted
 	runtime.GOMAXPROCS(1)
 	f := arguments(p)
 	for _, k := range simd.New().Kernels() {

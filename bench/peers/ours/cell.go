@@ -17,8 +17,8 @@ import (
 )
 
 type cell struct {
-	d      *dispatch.Dispatcher // for timed calls
-	seen   *dispatch.Dispatcher // d with an observer that sets kernel
+	d      *dispatch.Dispatcher // runs the timed calls
+	seen   *dispatch.Dispatcher // d, with an observer that sets kernel after each call
 	kernel string               // kernel of the last observed call
 	p      flashkit.Problem
 	pass   flashkit.Pass
@@ -28,8 +28,8 @@ type cell struct {
 
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
-// open makes a cell and calls it once. A forward pass on dispatch's choice computes O and LSE for a
-// backward pass. If like is not nil, K and V share its memory.
+// open makes a cell and calls it once. For a backward pass it first computes O and LSE, with the
+// kernel that dispatch chooses. If like is not nil, K and V use the memory of K and V in like.
 func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {
@@ -78,7 +78,7 @@ func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (
 	return c, a, err
 }
 
-// call runs the pass once through dispatch, like a program.
+// call runs the pass once with d, as a program would, and returns the time.
 func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration, error) {
 	start := time.Now()
 	var err error
@@ -90,7 +90,8 @@ func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration,
 	return time.Since(start), err
 }
 
-// note makes another call and returns its kernel and time.
+// note makes one call with the observer. It returns the call's kernel and time, and the bytes of K
+// and V.
 func (c *cell) note(ctx context.Context) (reply, error) {
 	took, err := c.call(ctx, c.seen)
 	c.last = took
@@ -99,7 +100,7 @@ func (c *cell) note(ctx context.Context) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: took.Seconds(), Calls: 1, Bytes: bytes}, err
 }
 
-// outputs is the kind of save's files.
+// outputs is the kind of the files that save writes.
 var outputs = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin []byte) bool {
 	return bytes.Contains(begin, []byte(`{"__metadata__":{"writer":"bench/peers/ours"}`))
 }}
@@ -124,8 +125,8 @@ func (c *cell) save(path string) error {
 	return out.Commit(f.Write)
 }
 
-// arguments makes all arguments of a pass of p, except r.Leave. Each tensor has its own memory.
-// Results of the other pass are zero.
+// arguments makes all arguments of a pass of p, except the names in r.Leave. Inputs come from
+// r.File or are random. Each tensor has its own memory. For a backward pass, O and LSE are zero.
 func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.Args, error) {
 	args := &flashkit.Args{Seed: r.Seed}
 	if err := p.Validate(); err != nil {
@@ -161,7 +162,8 @@ func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.A
 	return args, nil
 }
 
-// share makes t a view of x's memory. Both must have the same type and number of elements.
+// share makes t a view of x's memory, with the shape of t. t and x must have the same type and
+// number of elements.
 func share(t, x *flashkit.Tensor) error {
 	s := t.Shape()
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// sequences returns the sequences of a ragged problem, or nil if r does not have a length for each.
-// Pages are in random order.
+// sequences returns the sequences of a ragged problem. If r does not have a length for each
+// sequence, it returns nil. A page table has the pages in random order.
 func sequences(p *flashkit.Problem, r *request) *flashkit.Sequences {
 	kvLens := r.KVLens
 	if kvLens == nil {
@@ -46,7 +46,8 @@ func starts(lens []int32) []int32 {
 	return list
 }
 
-// shape returns the shape of an argument in memory.
+// shape returns the shape of an argument's tensor: of the packed sequences or the page pools, if
+// there are any.
 func shape(p *flashkit.Problem, a *flashkit.Argument, r *request) [4]int {
 	s := a.Shape(p)
 	if given, ok := r.Shapes[a.Name]; ok {
@@ -78,7 +79,8 @@ func sum(lens []int32) (n int) {
 	return n
 }
 
-// fill fills a tensor with normal numbers, ALiBi slopes, or a mask with r.Hidden false elements.
+// fill fills a tensor: Slopes with ALiBi's slopes, a mask with random elements, others with normal
+// numbers. The fraction r.Hidden of a mask is false.
 func fill(t *flashkit.Tensor, name string, r *request) {
 	if name == "Slopes" {
 		for h, slopes := 0, t.Float32s(); h < len(slopes); h++ {

@@ -1,5 +1,5 @@
-// Command ours times calls of flashkit for the scripts of bench/peers. They start it once per
-// number of threads and let it take turns with other libraries.
+// Command ours times calls of flashkit for the scripts of bench/peers. The scripts start it once
+// for each number of threads. They alternate its measurements with measurements of other libraries.
 //
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":
@@ -29,24 +29,24 @@ import (
 // A request is a line of the input. Op determines the fields in use.
 type request struct {
 	Op   string
-	Cell int // all operations but open
+	Cell int // the number of the cell, for all operations but open
 
 	Problem string            // problem name
 	Pass    string            // fwd or bwd
-	Kernel  string            // for dispatch.With; "" for dispatch's choice
+	Kernel  string            // argument of dispatch.With; "" for dispatch's choice
 	Hold    bool              // open: keep the kernel of the first call
 	File    string            // open: inputs by lower-case argument name, else random. save: outputs
-	Seed    uint64            // of random inputs and dropout
+	Seed    uint64            // seed of random inputs and of dropout
 	Lens    []int32           // sequence lengths of a ragged problem, for queries and keys
-	KVLens  []int32           // key lengths, if not Lens
-	Packed  bool              // packed, not padded
-	Shapes  map[string][4]int // of Bias and Mask, if not full
+	KVLens  []int32           // key lengths of a ragged problem, if they are not Lens
+	Packed  bool              // the sequences are packed, not padded
+	Shapes  map[string][4]int // shapes of Bias and Mask, if they do not have all dimensions of the scores
 	Hidden  float64           // fraction of a random Mask that is false
 	Leave   []string          // optional arguments to omit
-	Like    int               // open: cell that shares its memory of K and V; 0 for none
+	Like    int               // open: number of the cell whose memory of K and V is used; 0 for none
 
-	Seconds float64 // time, read: duration
-	Limit   float64 // open: of the first call; overhead: of all calls
+	Seconds float64 // time, read: duration of the measurement
+	Limit   float64 // most seconds: open: of the first call; overhead: of all calls
 	Calls   int     // overhead
 	Grow    bool    // overhead
 }
@@ -55,13 +55,13 @@ type request struct {
 type reply struct {
 	Error    string  `json:"error,omitempty"`
 	Cell     int     `json:"cell"`
-	Kernel   string  `json:"kernel,omitempty"`   // of the last observed call
-	Seconds  float64 `json:"seconds"`            // per call: the first one's after open, else the median
+	Kernel   string  `json:"kernel,omitempty"`   // kernel of the last observed call
+	Seconds  float64 `json:"seconds"`            // time of a call: after open of the first call, else the median
 	Calls    int     `json:"calls,omitempty"`    // timed calls
 	Pairs    int64   `json:"pairs,omitempty"`    // visible pairs of query rows and keys, in all heads
-	Bytes    float64 `json:"bytes,omitempty"`    // of K and V
-	Overhead float64 `json:"overhead,omitempty"` // median seconds of a call through dispatch minus its kernel's
-	Allocs   float64 `json:"allocs,omitempty"`   // per call through dispatch
+	Bytes    float64 `json:"bytes,omitempty"`    // bytes of K and V
+	Overhead float64 `json:"overhead,omitempty"` // median of the seconds of a call through dispatch minus the seconds of its kernel
+	Allocs   float64 `json:"allocs,omitempty"`   // allocations of a call through dispatch
 }
 
 type server struct {

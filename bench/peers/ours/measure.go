@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// time returns the median of calls for a duration. A short call also warms up before, and an
-// observed call follows.
+// time repeats the call for the given duration and returns the median time. If the call is short,
+// an untimed call precedes, and an observed call follows.
 func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
 	limit := time.Duration(seconds * float64(time.Second))
 	if c.last < limit/4 {
@@ -50,9 +50,9 @@ func medianOf(times []time.Duration) time.Duration {
 	return (times[(n-1)/2] + times[n/2]) / 2
 }
 
-// overhead returns the median difference between a call through dispatch and a call of its kernel
-// with checked arguments. Both run in turns in alternating order, as the second one finds K and V
-// in the caches. A growing cache ends at its capacity.
+// overhead returns the median difference in time between a call through dispatch and a run of the
+// kernel alone. The order of the two alternates, because the second one finds K and V in the
+// processor's caches. With r.Grow the KV cache grows by one key per call and ends at its capacity.
 func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
 	if r.Grow && (c.args.Seqs == nil || c.args.Seqs.KVLens == nil || r.Calls >= c.p.KVLen) {
 		return reply{}, fmt.Errorf("%v cannot grow by %d", c.p, r.Calls)
@@ -92,7 +92,8 @@ func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: medianOf(wholes).Seconds(), Calls: r.Calls, Overhead: overhead.Seconds(), Allocs: allocs}, err
 }
 
-// alone returns a function that times the cell's kernel without dispatch and checks.
+// alone returns a function that runs the cell's kernel without dispatch and returns the time. The
+// time does not include the check of the arguments.
 func (c *cell) alone(ctx context.Context) (func() (time.Duration, error), error) {
 	if _, err := c.note(ctx); err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (c *cell) alone(ctx context.Context) (func() (time.Duration, error), error)
 	}, nil
 }
 
-// step sets the key lengths of call i of a growing cache.
+// step sets the key lengths for call i if the KV cache grows.
 func (c *cell) step(r *request, i int) {
 	if !r.Grow {
 		return
@@ -149,8 +150,8 @@ func (c *cell) read(seconds float64) reply {
 	return reply{Seconds: medianOf(times).Seconds(), Calls: len(times), Bytes: float64(len(k) + len(v))}
 }
 
-// readAll counts a byte on all cores. Of the standard library's loops, this one uses vector loads,
-// and its speed does not depend on the data.
+// readAll reads x on all cores: it counts the bytes that are 1. bytes.Count uses vector loads, and
+// its speed does not depend on the data.
 func readAll(x []byte) int64 {
 	const piece = 1 << 20
 	var next, found atomic.Int64

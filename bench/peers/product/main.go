@@ -1,5 +1,6 @@
-// Command product times products of internal/matmul for bench/peers/matmul.py, which starts it once
-// per number of threads and lets it take turns with other libraries.
+// Command product times matrix products of internal/matmul for bench/peers/matmul.py. The script
+// starts it once for each number of threads. It alternates its measurements with measurements of
+// other libraries.
 //
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":
@@ -103,7 +104,8 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 	return reply{}, fmt.Errorf("op %q: there is none such", r.Op)
 }
 
-// numbers is a kind of files without a magic number, so that only empty files are replaced.
+// numbers is the kind of the files that save writes. They have no mark at their beginning, so save
+// replaces only empty files.
 var numbers = outfile.Kind{Name: "empty", Is: func([]byte) bool { return false }}
 
 func (p *product) open(r *request) error {

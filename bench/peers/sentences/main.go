@@ -1,12 +1,12 @@
-// Command sentences times package nn/bert for bench/peers/minilm.py, which starts it once per
-// number of threads and lets it take turns with other libraries.
+// Command sentences times package nn/bert for bench/peers/minilm.py. The script starts it once for
+// each number of threads. It alternates its measurements with measurements of other libraries.
 //
 //	sentences FOLDER [PRECISION]
 //
-// FOLDER has config.json and model.safetensors. PRECISION is a bert.Config's. Requests and replies
-// are lines of JSON on the standard input and output. A request has a batch and a duration in
-// seconds. A reply has the calls' median time, number, shortest time and allocations per call, and
-// the vectors if requested.
+// FOLDER has config.json and model.safetensors. PRECISION is a value of bert.Config.Precision.
+// Requests and replies are lines of JSON on the standard input and output. A request has a batch
+// and a duration in seconds. A reply has the median and the shortest time of a call, the number of
+// calls, and the allocations per call. If requested it also has the vectors.
 package main
 
 import (
@@ -110,7 +110,8 @@ func run(ctx context.Context, dir, precision string) (err error) {
 	return nil
 }
 
-// measure times calls for seconds, after one untimed call.
+// measure repeats call for the given number of seconds and times each call. One untimed call
+// precedes.
 func measure(call func() error, seconds float64) (reply, error) {
 	if err := call(); err != nil {
 		return reply{}, err

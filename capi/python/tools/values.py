@@ -38,7 +38,7 @@ def tensors(p, x, device):
         t = torch.from_numpy(np.ascontiguousarray(a))
         t = t if name in INTEGERS else t.to(device)
         out[name] = t.to(kind) if t.is_floating_point() and name not in (*COLUMNS, "slopes", "sink") else t
-    if p.seed % 2:  # the memory of [B, N, H, D]
+    if p.seed % 2:  # half of the problems have tensors in the layout [B, N, H, D]
         for name in ("q", "k", "v", "do", "o"):
             if name in out:
                 out[name] = out[name].transpose(1, 2).contiguous().transpose(1, 2)
@@ -57,7 +57,7 @@ def ours(p, inputs, backend, device):
     x = tensors(p, inputs, device)
     leaves = {name: x[name].requires_grad_() for name in LEAVES if name in x and p.backward}
     try:
-        if p.carry:  # the operator has none: it writes to its inputs
+        if p.carry:  # no PyTorch operator for carry, because carry writes to inputs
             o, lse = flashkit.attention(x["q"], x["k"], x["v"], out=x["o"], lse=x["lse"], carry=True, return_lse=True, backend=backend, **keywords(p, x))
         else:
             o, lse = flashkit.torch.attention(x["q"], x["k"], x["v"], return_lse=True, backend=backend, **keywords(p, x))
@@ -76,7 +76,7 @@ def main():
     parser.set_defaults(problems=300)
     parser.add_argument("--device", default="cpu", help="of the tensors, such as cuda")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # the problems are small
+    torch.set_num_threads(1)  # the problems are too small for threads
     backend = None if args.backend == "auto" else args.backend
     sys.exit(not torch_values.run(args, lambda p, x: ours(p, x, backend, args.device)))
 

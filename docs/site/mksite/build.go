@@ -15,7 +15,8 @@ var pageText string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// repository is the root of links to files: the page may be opened from anywhere.
+// repository is the beginning of links to files. They are absolute, because the page may be opened
+// outside the repository.
 const repository = "https://github.com/flashkit-go/flashkit"
 
 // ortVersion is the version of onnxruntime-web that make site-ort installs next to the page. A test
@@ -25,7 +26,7 @@ const ortVersion = "1.30.0"
 type page struct {
 	Lead, What string
 	ORT        string
-	Module     string // size of the module
+	Module     string // size in bytes of the WebAssembly module
 	Sample     struct {
 		Model                string
 		Heads                []int
@@ -36,12 +37,12 @@ type page struct {
 	Results    []result
 	Links      []link
 	Provenance string
-	Data       []string // scripts
+	Data       []string // files of the scripts with the data
 }
 
 type link struct{ Text, URL string }
 
-// build returns the generated files by path in the page's folder.
+// build returns the generated files, by their paths in the page's folder.
 func build(ctx context.Context, root string) (map[string][]byte, error) {
 	list, err := readEngines(root)
 	if err != nil {
@@ -100,7 +101,7 @@ func (p *page) readTexts(root string) (err error) {
 	return nil
 }
 
-// source returns the URL of a file, or of the repository for "".
+// source returns the URL of a file in the repository, or of the repository if file is "".
 func source(file string) string {
 	if file == "" {
 		return repository

@@ -12,21 +12,22 @@ import (
 	"path/filepath"
 )
 
-// engines are the modules that the page runs, a row each. The Go library embeds the first one.
-// Browsers skip modules whose instructions they lack.
+// engines are the WebAssembly modules that the page runs. Each has a row in the page's table. The
+// Go library embeds the first module. A browser skips modules with instructions that it does not
+// have.
 var engines = []engine{
 	{Name: "kernel.wasm", About: "the module that Go embeds", Color: 0, file: "backends/wasm/kernel/kernel.wasm"},
 	{Name: "relaxed.wasm", About: "the same source with relaxed SIMD: sums rounded as the browser's processor likes", Color: 2, file: "backends/wasm/kernel/relaxed.wasm"},
 }
 
-// An engine is a module with the ABI of host.js.
+// An engine is a WebAssembly module whose exports host.js can call.
 type engine struct {
 	Name   string `json:"name"`
 	About  string `json:"about"`
-	Color  int    `json:"color"` // in the plot
+	Color  int    `json:"color"` // number of its color in the plot
 	Bytes  int    `json:"bytes"`
 	SHA256 string `json:"sha256"`
-	Wasm   string `json:"wasm"` // gzip in base64
+	Wasm   string `json:"wasm"` // the module, compressed by gzip, in base64
 
 	file string // path in the repository
 }
@@ -49,17 +50,17 @@ func hash(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// pack returns b in the page's format, gzip in base64.
+// pack returns b in the format of the page's data: compressed by gzip, in base64.
 func pack(b []byte) string {
 	var packed bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
-	w.Write(b)                                                 // a Buffer never fails
+	w, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // no error, because the level is valid
+	w.Write(b)                                                 // a Buffer's Write never fails
 	w.Close()
 	return base64.StdEncoding.EncodeToString(packed.Bytes())
 }
 
-// script returns a script that sets a property of the page's object flashkit. A page opened from a
-// folder can only load scripts.
+// script returns a script that sets a property of the page's object flashkit. The data is in
+// scripts, because a page that is opened from a folder can load no other data.
 func script(property string, value any) ([]byte, error) {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "%sflashkit.%s = ", scriptBegins, property)

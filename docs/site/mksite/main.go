@@ -3,7 +3,7 @@
 //	go run ./docs/site/mksite .
 //	go run ./docs/site/mksite -serve localhost:8400 .
 //
-// The argument is the root of the repository. The bytes are the same on every machine.
+// The argument is the root of the repository. The written bytes are the same on every machine.
 package main
 
 import (
@@ -26,7 +26,7 @@ var kind = outfile.Kind{Name: "made by make site", Is: func(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte(scriptBegins)) || bytes.Contains(begin, []byte(pageTitle))
 }}
 
-// Marks of generated files, by script and page.tmpl.
+// Marks of generated files. The function script writes the first, page.tmpl has the second.
 const (
 	scriptBegins = "// Made by make site.\n"
 	pageTitle    = "<title>flashkit: attention in this browser</title>"

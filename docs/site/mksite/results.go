@@ -15,7 +15,8 @@ type result struct {
 	Table         template.HTML
 }
 
-// readResults returns tables of the documents, and one of the example report's results.
+// readResults returns tables from README.md and docs/performance.md, and a table of the example
+// report's results.
 func readResults(root, readme string) ([]result, error) {
 	performance, err := read(root, "docs/performance.md")
 	if err != nil {
@@ -36,7 +37,8 @@ func readResults(root, readme string) ([]result, error) {
 	return append(list, r), err
 }
 
-// grid is the used part of docs/report/grid.json, a file of make report-example.
+// grid has the fields of docs/report/grid.json that the page needs. make report-example writes that
+// file.
 type grid struct {
 	Machine struct {
 		CPU  string `json:"cpu"`
@@ -59,7 +61,8 @@ var columns = []struct {
 	{"bf16 forward", "forward", flashkit.BFloat16}, {"bf16 backward", "backward", flashkit.BFloat16},
 }
 
-// readGrid returns the rates of dispatch's choices without a mask, by length.
+// readGrid returns a table of the rates of the kernels that dispatch chose, for problems without a
+// mask, by sequence length.
 func readGrid(root string) (r result, err error) {
 	const file = "docs/report/grid.json"
 	text, err := read(root, file)

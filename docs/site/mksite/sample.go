@@ -18,7 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// heads are the sample's heads on the page, 3 of 12 to limit its size. first is the selected token.
+// heads are the heads of the sample that the page shows. They are 3 of 12, to limit the size of the
+// page. first is the token that is selected at first.
 var heads = []int{1, 8, 10}
 
 const first = "his"
@@ -26,12 +27,12 @@ const first = "his"
 type sample struct {
 	Model  string   `json:"model"`
 	Tokens []string `json:"tokens"`
-	Heads  []int    `json:"heads"` // indices in the layer
+	Heads  []int    `json:"heads"` // indices of the heads in the model's layer
 	Dim    int      `json:"dim"`
 	Scale  float64  `json:"scale"`
 	Row    int      `json:"row"`    // index of the selected token
-	SHA256 string   `json:"sha256"` // of O in float32, computed in Go from the data
-	Data   string   `json:"data"`   // Q, K and V in float16, [heads][tokens][dim] each
+	SHA256 string   `json:"sha256"` // SHA-256 of O in float32, computed in Go from Data
+	Data   string   `json:"data"`   // Q, K and V in float16, each [heads][tokens][dim], packed by pack
 }
 
 func readSample(ctx context.Context, root string) (*sample, error) {
@@ -72,7 +73,7 @@ func readSample(ctx context.Context, root string) (*sample, error) {
 	return s, s.compute(ctx, qkv)
 }
 
-// compute sets SHA256 from the module's result in Go.
+// compute sets SHA256 to the hash of O, which it computes with the WebAssembly module in Go.
 func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
 	h, n := len(heads), len(s.Tokens)
 	o := make([]float32, h*n*s.Dim)
@@ -97,10 +98,10 @@ func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
 
 var word = regexp.MustCompile(`\w+|[^\w\s]`)
 
-// pieces maps words outside the model's vocabulary to their tokens.
+// pieces maps words that are not in the model's vocabulary to their tokens.
 var pieces = map[string][]string{"bennet": {"ben", "##net"}, "netherfield": {"net", "##her", "##field"}}
 
-// tokens returns the tokens of text, as the model's tokenizer would.
+// tokens returns the tokens that the model's tokenizer would return for text.
 func tokens(text string) []string {
 	list := []string{"[CLS]"}
 	for _, w := range word.FindAllString(strings.ToLower(text), -1) {

@@ -33,10 +33,12 @@ func serve(ctx context.Context, addr, folder string, w io.Writer) error {
 	return nil
 }
 
-// types are content types that a system may lack or define otherwise.
+// types are content types by file extension. A system's own table may lack these or have other
+// types.
 var types = map[string]string{".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css"}
 
-// handler serves the folder with the headers that browsers require for shared memory.
+// handler serves the folder. It sends the headers that browsers require before a page may use
+// shared memory.
 func handler(folder string) http.Handler {
 	files := http.FileServer(http.Dir(folder))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

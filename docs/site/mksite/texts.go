@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A start is the quickstart of a language.
+// A start is the quickstart for one language.
 type start struct {
 	Title    string
 	Blocks   []block
@@ -21,10 +21,11 @@ type start struct {
 
 type block struct{ Label, Text string }
 
-// bindings is the guide to other languages, with a section for each.
+// bindings is the guide to other languages, with a section for each language.
 const bindings = "docs/bindings.md"
 
-// guides are the sections of bindings. The page shows the first code block of a section's language.
+// guides are the sections of bindings on the page. The page shows the first code block in the
+// section's language.
 var guides = []struct{ title, language string }{{"C", "c"}, {"Python", "python"}}
 
 func readQuickstart(root, readme string) ([]start, error) {
@@ -47,7 +48,7 @@ func readQuickstart(root, readme string) ([]start, error) {
 	return list, nil
 }
 
-// read returns a file of the repository with Unix line ends.
+// read returns the text of a file in the repository. Its lines end in \n.
 func read(root, file string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
 	return strings.ReplaceAll(string(b), "\r\n", "\n"), err
@@ -106,13 +107,13 @@ var marks = []struct {
 	pattern *regexp.Regexp
 	with    string
 }{
-	{regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`), "$1"}, // its target is relative to the document
+	{regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`), "$1"}, // without the link's target, which is relative to the document
 	{regexp.MustCompile("`([^`]*)`"), "<code>$1</code>"},
 	{regexp.MustCompile(`\*\*([^*]*)\*\*`), "<b>$1</b>"},
 	{regexp.MustCompile(`\*([^*]*)\*`), "<i>$1</i>"},
 }
 
-// inline converts a line of Markdown to HTML.
+// inline converts a paragraph of Markdown to HTML.
 func inline(text string) template.HTML {
 	text = html.EscapeString(strings.ReplaceAll(text, "\n", " "))
 	for _, m := range marks {

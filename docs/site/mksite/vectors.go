@@ -17,19 +17,20 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// largest is the maximum size in bytes of a vector on the page. All vectors together would exceed
-// the page's limit tenfold.
+// largest is the maximum size in bytes of a test vector's file that the page includes. All vectors
+// together would have ten times the size allowed for the page.
 const largest = 4350
 
-// layouts are traps about strides. The page has only dense tensors.
+// layouts are the names of the test vectors about strides. The page omits these, because its
+// tensors are all dense.
 var layouts = []string{"stride_zero", "row_gaps", "bshd", "size_one_strides"}
 
 type vectors struct {
 	Cases []vector `json:"cases"`
-	Data  string   `json:"data"` // float32 numbers in base64
+	Data  string   `json:"data"` // the float32 numbers of all tensors, packed by pack
 
 	All   int    `json:"-"` // number of vectors in the repository
-	Which string `json:"-"` // description of the vectors on the page
+	Which string `json:"-"` // describes which vectors are on the page
 }
 
 type vector struct {
@@ -38,10 +39,10 @@ type vector struct {
 	Text    string             `json:"text"` // name of the problem
 	Problem problem            `json:"problem"`
 	Bounds  map[string]float64 `json:"bounds"`
-	Tensors map[string][2]int  `json:"tensors"` // index of the first number and count; absent inputs are noise
+	Tensors map[string][2]int  `json:"tensors"` // by name, the index of the first number in Data, and the number of numbers; inputs that are absent are generated
 }
 
-// A problem is in the format of host.js.
+// A problem has the fields that host.js reads.
 type problem struct {
 	B, H, G, N, M, D, DV int
 	First                int     `json:"first"`

@@ -1,8 +1,9 @@
-// Package wordpiece tokenizes text like BERT: the normalizer, pre-tokenizer and greedy longest
-// match of Hugging Face's tokenizers for that family. RATIONALE.md has the reason for this package.
+// Package wordpiece tokenizes text like BERT. It has the normalizer, pre-tokenizer and greedy
+// longest match of Hugging Face's tokenizers for models of that family. RATIONALE.md has the reason
+// for this package.
 //
-// Text may come from anyone: no text panics, and invalid UTF-8 is dropped, like by a lossy
-// conversion followed by BERT's cleaning.
+// Text may be untrusted: no text causes a panic. Invalid UTF-8 is dropped, as if it were decoded to
+// U+FFFD, which BERT's cleaning drops.
 package wordpiece
 
 import (
@@ -18,12 +19,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxRunes is the maximum length of a known word, in runes after normalization.
+// maxRunes is the maximum length of a word in runes after normalization. A longer word becomes
+// [UNK].
 const maxRunes = 100
 
-// A Tokenizer has a vocabulary. It is safe for concurrent use.
+// A Tokenizer turns text into token ids of a vocabulary. It is safe for concurrent use.
 type Tokenizer struct {
-	head, tail    map[string]int32 // pieces at the beginning of a word; pieces within, without ##
+	head, tail    map[string]int32 // pieces at the beginning of a word; pieces within a word, without their prefix ##
 	longest       int              // bytes of the longest piece
 	special       []special
 	cls, sep, unk int32
@@ -31,15 +33,16 @@ type Tokenizer struct {
 	lowercase     bool
 }
 
-// A special token matches literally in the raw text, case-sensitively.
+// A special token matches in the text before normalization, case-sensitively.
 type special struct {
 	text string
 	id   int32
 }
 
-// New reads a vocabulary, a model's vocab.txt: a token per line, with ids from 0. It must have
-// [CLS], [SEP] and [UNK]. The last line of a repeated token counts, and empty lines at the end are
-// ignored. lowercase is for uncased models and also strips accents, as in the reference.
+// New reads a model's vocab.txt. Each line is a token, whose id is the number of the line, from 0.
+// The vocabulary must have [CLS], [SEP] and [UNK]. If a token is repeated, its last line counts.
+// Empty lines are ignored, but counted. lowercase is for uncased models. It also strips accents, as
+// in Hugging Face's tokenizers.
 func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 	ids, lines, n := map[string]int32{}, bufio.NewScanner(vocab), 0
 	for ; lines.Scan(); n++ {
@@ -56,7 +59,7 @@ func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 	return FromMap(ids, lowercase)
 }
 
-// FromMap is New for a map from tokens to ids, as in tokenizer.json.
+// FromMap is like New, for a map from tokens to ids, as in tokenizer.json.
 func FromMap(vocab map[string]int32, lowercase bool) (*Tokenizer, error) {
 	t := &Tokenizer{head: maps.Clone(vocab), tail: map[string]int32{}, lowercase: lowercase}
 	for token, id := range vocab {
@@ -87,8 +90,9 @@ func (t *Tokenizer) Vocab() map[string]int32 { return maps.Clone(t.head) }
 // Len returns the highest id plus 1.
 func (t *Tokenizer) Len() int { return t.size }
 
-// Encode appends the ids of [CLS], the text and [SEP] to dst. If limit is not 0 it appends at most
-// limit ids, at least 2, the last of which is [SEP]. Special tokens in the text become their ids.
+// Encode appends the ids of [CLS], the text and [SEP] to dst and returns dst. If limit is not 0, it
+// appends at most max(limit, 2) ids, of which the last is [SEP]. Special tokens in the text become
+// their ids.
 func (t *Tokenizer) Encode(dst []int32, text string, limit int) []int32 {
 	if limit <= 0 {
 		limit = math.MaxInt
@@ -107,7 +111,8 @@ func (t *Tokenizer) Encode(dst []int32, text string, limit int) []int32 {
 	return append(e.ids[:min(len(e.ids), e.end)], t.sep)
 }
 
-// nextSpecial returns the first special token of a text and its index, or the text's length.
+// nextSpecial returns the index of the first special token in text, and the token. If there is
+// none, it returns the length of text and an empty token.
 func (t *Tokenizer) nextSpecial(text string) (int, special) {
 	for at := 0; ; at++ {
 		next := strings.IndexByte(text[at:], '[')
@@ -127,14 +132,14 @@ func (t *Tokenizer) nextSpecial(text string) (int, special) {
 type encoder struct {
 	t     *Tokenizer
 	ids   []int32
-	end   int // maximum length of ids before [SEP]
+	end   int // most ids before [SEP], including the ids that dst had
 	n     int // bytes of the current word
 	runes int
-	marks int // bytes of marks at the word's end, in canonical order
+	marks int // bytes of combining marks at the word's end, in canonical order
 	word  [maxRunes * utf8.UTFMax]byte
 }
 
-// segment encodes the text between two special tokens.
+// segment encodes text without special tokens.
 func (e *encoder) segment(text string) {
 	for i := 0; i < len(text) && len(e.ids) < e.end; {
 		if text[i] < utf8.RuneSelf {
@@ -148,7 +153,8 @@ func (e *encoder) segment(text string) {
 	}
 }
 
-// ascii encodes an ASCII character: part of a word, a word, or a word's end.
+// ascii encodes an ASCII character. White space ends the current word, punctuation is a word, other
+// characters extend the current word.
 func (e *encoder) ascii(c byte) {
 	switch {
 	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
@@ -168,14 +174,15 @@ func (e *encoder) ascii(c byte) {
 	}
 }
 
-// wide encodes a character beyond ASCII, whose UTF-8 is text. As in the reference, cleaning
-// precedes decomposition.
+// wide encodes a character r beyond ASCII, whose UTF-8 is text. As in Hugging Face's tokenizers,
+// control and format characters are dropped before decomposition.
 func (e *encoder) wide(r rune, text string) {
 	switch {
 	case unicode.Is(unicode.Z, r):
 		e.flush()
 	case r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co):
-		// dropped; the reference keeps unassigned code points, which are in unicode.C
+		// dropped; unicode.C would also drop unassigned code points, which Hugging Face's
+		// tokenizers keep
 	case !e.t.lowercase:
 		e.add(r)
 	default:
@@ -183,8 +190,9 @@ func (e *encoder) wide(r rune, text string) {
 	}
 }
 
-// decomposed adds the canonical decomposition of a character without its nonspacing marks. It
-// passes one valid character at a time to package norm, whose iterators can panic on longer texts.
+// decomposed adds the canonical decomposition of a character without nonspacing marks. It passes
+// one valid character at a time to package norm, because the iterators of norm can panic on longer
+// texts.
 func (e *encoder) decomposed(r rune, text string) {
 	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
 		e.add(0x1100 + s/588)
@@ -205,12 +213,13 @@ func (e *encoder) decomposed(r rune, text string) {
 	}
 }
 
-// Hangul syllables decompose arithmetically.
+// hangul is the first Hangul syllable, hangulEnd the code point after the last one. The
+// decomposition of a syllable is arithmetic on its code point.
 const hangul, hangulEnd = 0xAC00, 0xD7A4
 
-// stripped adds a character of a decomposition, unless it is a nonspacing mark. Other marks are
-// sorted by combining class, up to the next character of class 0. A nonspacing mark affects the
-// order only if its class is 0.
+// stripped adds a character of a decomposition, unless it is a nonspacing mark. Consecutive other
+// marks are sorted by combining class. A character of class 0 ends such a run of marks, even if it
+// is a nonspacing mark and itself dropped.
 func (e *encoder) stripped(r rune) {
 	switch {
 	case unicode.Is(unicode.Mn, r):
@@ -224,14 +233,15 @@ func (e *encoder) stripped(r rune) {
 	}
 }
 
-// class returns the canonical combining class.
+// class returns the canonical combining class of r.
 func class(r rune) uint8 {
 	var b [utf8.UTFMax]byte
 	return norm.NFD.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
 }
 
-// mark inserts a mark after the marks of its class and of lower classes. The cost is bounded: a
-// word of more than maxRunes is unknown in any order.
+// mark inserts a mark after the word's last marks of the same or a lower class. After maxRunes
+// runes it drops the mark, because the word becomes [UNK] in any order. This bounds the cost of
+// sorting.
 func (e *encoder) mark(r rune) {
 	if e.runes++; e.runes > maxRunes {
 		return
@@ -250,7 +260,8 @@ func (e *encoder) mark(r rune) {
 	e.n, e.marks = e.n+n, e.marks+n
 }
 
-// add adds a character to the word, or as a word of its own.
+// add appends a character to the current word. A character for which stands is true becomes a word
+// of its own.
 func (e *encoder) add(r rune) {
 	alone := stands(r)
 	if alone {
@@ -274,15 +285,16 @@ func stands(r rune) bool {
 	return ideograph(r) || unicode.Is(unicode.P, r)
 }
 
-// ideograph reports whether r is in BERT's blocks of ideographs, a part of Unicode's.
+// ideograph reports whether r is in one of the blocks of ideographs that BERT names. Unicode has
+// more such blocks.
 func ideograph(r rune) bool {
 	return r >= 0x3400 && (r <= 0x4DBF || 0x4E00 <= r && r <= 0x9FFF || 0xF900 <= r && r <= 0xFAFF ||
 		0x20000 <= r && r <= 0x2A6DF || 0x2A700 <= r && r <= 0x2B81F || 0x2B920 <= r && r <= 0x2CEAF ||
 		0x2F800 <= r && r <= 0x2FA1F)
 }
 
-// flush appends the ids of the word, greedily the longest piece from the left. A word with an
-// unknown part is unknown as a whole.
+// flush ends the current word and appends its ids: from the left, always the longest piece that
+// matches. If a part of the word matches no piece, the whole word becomes [UNK].
 func (e *encoder) flush() {
 	word, runes := e.word[:e.n], e.runes
 	e.n, e.runes, e.marks = 0, 0, 0

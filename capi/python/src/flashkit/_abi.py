@@ -18,7 +18,7 @@ BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)
 UNLIMITED = -1
 FLAGS = FROZEN, PAIRED, BLANK, ANY_ORDER, UNPAIRED = 1, 2, 4, 8, 16
 
-VERSION = (0, 1)  # of the interface that the structures below are
+VERSION = (0, 1)  # version of the interface with the structures below
 
 
 class Failure(ctypes.Structure):

@@ -39,12 +39,12 @@ def take(x: Any, name: str) -> Any:
     if hasattr(x, "__dlpack__"):
         try:
             return np.from_dlpack(x)
-        except Exception as e:  # NumPy and the other side raise what they like
+        except Exception as e:  # the exporter of the array may raise any exception
             raise _errors.DTypeError(f"flashkit: {name}: NumPy cannot take this {type(x).__name__} by DLPack: {e}", name) from e
     raise _errors.DTypeError(f"flashkit: {name}: is a {type(x).__name__}, and must be an array of NumPy, a tensor of PyTorch, or speak DLPack", name)
 
 
-_KNOWN: dict[Any, int] = {}  # codes by the type objects of NumPy and PyTorch, whose names are slow to make
+_KNOWN: dict[Any, int] = {}  # codes by type object of NumPy or PyTorch; a look-up by the type's name is slow
 
 
 def code_of(x: Any, name: str, dtype: str | None) -> int:
@@ -78,7 +78,7 @@ def raw(x: Any, name: str, dtype: str | None = None) -> Raw:
         raise _errors.StrideError(f"flashkit: {name}: must be a plain strided tensor", name)
     try:
         address = x.data_ptr()
-    except RuntimeError:  # of functorch's tensors
+    except RuntimeError:  # functorch's tensors raise it
         address = 0
     if address == 0 and x.numel():
         raise _errors.StrideError(f"flashkit: {name}: is a {type(x).__name__} without memory of its own, of a subclass or a transform of PyTorch; call flashkit.torch.attention", name)
@@ -139,7 +139,7 @@ def integers(x: Any, name: str, dimensions: int) -> np.ndarray[Any, Any]:
     if a.ndim != dimensions:
         raise _errors.DimensionError(f"flashkit: {name}.shape = {a.shape}: must have {dimensions} dimension{'s' * (dimensions > 1)}", f"{name}.shape")
     low, high = -(2**31), 2**31 - 1
-    if a.size and name == "pages":  # the library checks those that the lengths reach: others may be anything, such as -1
+    if a.size and name == "pages":  # the library checks the entries that the lengths use; others may have any value, such as -1
         a = a if a.dtype == np.int32 else np.clip(a.astype(np.int64), low, high)
     elif a.size and (a.min() < 0 or a.max() > high):
         wrong = np.flatnonzero((a < 0) | (a > high))

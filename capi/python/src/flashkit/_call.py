@@ -57,9 +57,9 @@ class Call:
         self.dtype = options.get("dtype")
         if self.dtype not in (None, "float16", "bfloat16", "f16", "bf16"):
             raise _errors.OptionError(f"flashkit: dtype = {self.dtype!r}: must be 'float16' or 'bfloat16', for arrays of uint16", "dtype")
-        self.given: dict[str, Any] = {}  # arrays by field, which live as long as the call
-        self.names: dict[str, str] = {}  # what the caller calls fields otherwise than flashkit.h
-        self.gaps = {"q_starts": False, "kv_starts": False}  # whether packed sequences leave rows out, which are not written
+        self.given: dict[str, Any] = {}  # arrays by field; they must live as long as the call
+        self.names: dict[str, str] = {}  # the caller's names of fields that flashkit.h names differently
+        self.gaps = {"q_starts": False, "kv_starts": False}  # whether some rows are outside all packed sequences; these are not written
         self.problem = _abi.Problem(size=ctypes.sizeof(_abi.Problem))
         self.args = _abi.Args(size=ctypes.sizeof(_abi.Args))
         self.q, self.k, self.v = (self.four(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))

@@ -107,7 +107,7 @@ class Dispatcher(Handle):
         self.close()
 
     def __reduce__(self) -> Any:
-        self._take()  # a closed one is refused
+        self._take()  # raises an error if the dispatcher is closed
         return _reopen, (type(self), self._backend, self._options)
 
     def __repr__(self) -> str:

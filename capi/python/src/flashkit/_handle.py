@@ -11,8 +11,8 @@ from . import _abi, _errors
 class Handle:
     """What the library holds for an object. It is of this process, and a copy is the object itself."""
 
-    _free: str  # the function that ends it
-    _what: str  # the field of an error about it
+    _free: str  # name of the library's function that closes the handle
+    _what: str  # name of the handle in the field of an error
 
     def _take(self) -> int:
         handle: int | None = vars(self).get("_handle")
@@ -21,7 +21,7 @@ class Handle:
         return handle
 
     def _end(self) -> None:
-        handle = vars(self).pop("_handle", None)  # by one thread alone
+        handle = vars(self).pop("_handle", None)  # only one thread gets the handle
         if handle is not None:
             _abi.call(self._free, handle)
 
@@ -34,7 +34,7 @@ class Handle:
     def __del__(self) -> None:
         try:
             self._end()
-        except Exception:  # of an interpreter that ends, or of a fork
+        except Exception:  # raised when the interpreter ends, or after a fork
             pass
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _errors
 
-# Fields of flashkit.h that Python has under another name.
+# Fields of flashkit.h that have another name in Python.
 _NAMES = {
     "d": "backend", "left": "window", "right": "window", "timeout_ns": "timeout", "page": "pages", "pages_per_seq": "pages",
     "origin_batch": "origin", "origin_head": "origin", "origin_row": "origin", "origin_key": "origin",

@@ -16,7 +16,8 @@ from torch.autograd.function import _SingleLevelFunction
 from . import _dispatcher, _errors, _fields
 from ._call import Options, uncovered
 
-# What both operators take. A window side of -1 is no limit; a number of 0 is none.
+# The arguments of both operators. A window side of -1 means no limit. A number of 0 means not
+# given.
 TENSORS = ("bias", "mask", "slopes", "sink", "seed", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
 _NUMBERS = (*_fields.NUMBERS, "dropout")
 _REST = f"bool causal, int[]? window, bool top_left, int shift, {', '.join(f'float {name}' for name in _NUMBERS)}, str? backend, bool paired"
@@ -92,7 +93,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Tensor, T
 @_shapes("attention")
 def _attention_shapes(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Tensor, Tensor]:
     for name, t in zip(("k", "v", *TENSORS[: TENSORS.index("seed")]), (k, v, *shared)):
-        if t is not None and t.device != q.device:  # PyTorch asks for the shapes, too, if one of several tensors is on meta
+        if t is not None and t.device != q.device:  # PyTorch also asks for the shapes if only one of the tensors is on meta
             raise _errors.OptionError(f"flashkit: {name}.device = {t.device}: must be q's, {q.device}", f"{name}.device")
     for name, t, want in (("k", k, (*v.shape[:3], q.shape[3])), ("v", v, (*k.shape[:3], v.shape[3]))):
         if tuple(t.shape) != want:
@@ -158,7 +159,7 @@ class _Refusing(_SingleLevelFunction):
         raise _errors.UnsupportedError(_NONE.format("forward-mode derivative"))
 
     @staticmethod
-    def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:  # as autograd.Function has it
+    def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:  # same method as in autograd.Function
         return (ctx._autograd_function_id,)
 
     @staticmethod
@@ -212,7 +213,7 @@ def _differentiate_attention(keys: Any, *inputs: Any) -> Any:
     slopes = inputs[3 + TENSORS.index("slopes")]
     if slopes is not None and slopes.requires_grad and torch.is_grad_enabled():
         raise _errors.UnsupportedError("flashkit: slopes: requires a gradient, which is not computed; give slopes.detach(), or a bias", "slopes")
-    return _record(_Forward, keys, *inputs[:-1], True)  # paired, also where functorch hid that a gradient is asked for
+    return _record(_Forward, keys, *inputs[:-1], True)  # paired, because functorch may hide that a gradient is needed
 
 
 def _differentiate_backward(keys: Any, *inputs: Any) -> Any:

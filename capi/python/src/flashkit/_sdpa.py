@@ -100,11 +100,11 @@ def _lowered(*tensors: Any) -> tuple[Any, ...]:
 def _run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None, backend: str | None) -> Tensor:
     from .torch import attention
 
-    flat = q.dim() == 3  # heads and no batch
+    flat = q.dim() == 3  # tensors have heads, but no batch
     if flat:
         q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
     if mask is not None:
-        if mask.shape[-1] != k.shape[-2]:  # keys are what neither a bias nor a mask repeats
+        if mask.shape[-1] != k.shape[-2]:  # a mask must have all keys: the library repeats other dimensions, but not this one
             mask = mask.expand(*mask.shape[:-1], k.shape[-2])
         mask = mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
     hides = mask is not None and mask.dtype == torch.bool

@@ -1,6 +1,6 @@
-// A test driver that replaces libcuda.so.1. It has every symbol that the CUDA backend binds:
-// SYMBOLS lists them as CALL(name). Calls return 0 and compute nothing. Environment variables
-// choose the calls that hang or fail.
+// A CUDA driver for tests that replaces libcuda.so.1. It has every symbol that the CUDA backend
+// binds. The macro SYMBOLS, defined by the test, lists these symbols as CALL(name). Calls return 0
+// and compute nothing. Environment variables choose calls that hang, crash or fail.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,9 +1,10 @@
-// Ids prints the token ids of texts, for tools/wordpiece_random.py to compare with the reference.
+// Ids prints the token ids of texts. tools/wordpiece_random.py compares them with the ids of
+// Hugging Face's tokenizers.
 //
 //	ids VOCAB cased|uncased
 //
-// Each line of the standard input is a text in hexadecimal, as texts may contain invalid UTF-8 and
-// line feeds.
+// Each line of the standard input is a text in hexadecimal, because texts may contain invalid UTF-8
+// and line feeds.
 package main
 
 import (
