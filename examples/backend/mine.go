@@ -32,7 +32,7 @@ func refuses(c *flashkit.Call) string {
 }
 
 func cost(c *flashkit.Call) time.Duration {
-	return time.Duration(c.FLOPs()) // predicts one FLOP per nanosecond
+	return time.Duration(c.FLOPs()) // one a nanosecond
 }
 
 func forward(ctx context.Context, c *flashkit.Call) error {
@@ -61,7 +61,7 @@ func forward(ctx context.Context, c *flashkit.Call) error {
 				}
 				clear(o)
 				clear(sum)
-				l := 0.0 // sums over many keys are float64, because float32 would lose too many digits
+				l := 0.0 // many keys need sums of more digits than float32 has, or sums of sums
 				for j := lo; j < hi; j++ {
 					w := math.Exp(float64(s[j] - m))
 					l += w
