@@ -20,10 +20,10 @@ type biasGrad struct {
 	kind  biasKind
 	lanes int
 	rows  int
-	db    []float32 // [rows][lanes]; for pairBias [panels][rows][lanes]
-	sum   []float32 // [lanes]
-	sums  []float64 // [keys], over all rows so far
-	seen  [maxPanels][2]int
+	db    []float32         // [rows][lanes]; for pairBias [panels][rows][lanes]
+	sum   []float32         // [lanes]
+	sums  []float64         // [keys], over all rows so far
+	seen  [maxPanels][2]int // for each panel, the rows of the tile for which db was computed
 }
 
 func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {

@@ -95,10 +95,10 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 type keyBlock struct {
 	keyRange
 	gradSum
-	k         []float32 // its keys, as rows
+	k         []float32 // K of the block, as rows
 	kStep     int
 	kT, vT    []float32 // [panels][padded dim][lanes]
-	nonFinite bool      // some key is NaN or infinite
+	nonFinite bool      // some element of K may be NaN or infinite
 	q, do     []float32 // copies of Q and dO of a tile, if needed
 	s, dp     []float32 // [rows][lanes]
 	ds        []float32 // [rows][dsStep]

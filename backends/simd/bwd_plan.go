@@ -158,8 +158,9 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, all heads of the span have a block of the same keys before the next keys
 }
 
-// gradRun is the length of a run. It counts query rows for dK and dV, and keys of a chain for dQ.
-// 16-bit gradients need no runs, because their own rounding is coarser.
+// gradRun is the length of a run: a number of query rows for dK and dV, and of keys of a chain for
+// dQ. Gradients of 16 bits need no runs, because their rounding to 16 bits causes a larger error
+// than a long float32 sum.
 const gradRun = 4096
 
 // rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs.

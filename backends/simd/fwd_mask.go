@@ -15,7 +15,7 @@ import (
 
 const maskGroup = 32 // keys
 
-// How much of a range of keys a mask hides.
+// The extent to which a mask hides a range of keys from the rows of a tile.
 const (
 	hidesNothing = iota
 	hidesSome
@@ -115,8 +115,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part finds the first range of [from, to) that the mask hides to one extent. It returns the end of
-// the range, and the extent: hidesNothing, hidesSome or hidesAll.
+// part finds the longest range of keys from key from on that the mask hides to the same extent. It
+// returns the end of the range, at most to, and the extent: hidesNothing, hidesSome or hidesAll.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {

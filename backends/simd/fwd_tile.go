@@ -38,8 +38,8 @@ type laneTile struct {
 
 // laneScratch is the workspace of an item's tiles, with the current block of keys.
 type laneScratch struct {
-	lo, hi       int
-	k, v         []float32
+	lo, hi       int       // keys of the current block
+	k, v         []float32 // their rows of K and V
 	kStep, vStep int
 	kBuf, vBuf   []float32 // widened keys, if needed
 	finite       bool      // V holds no NaN or infinity; checked if the mask hides some keys
@@ -47,9 +47,9 @@ type laneScratch struct {
 	s          []float32 // [keys of a block][lanes]
 	masks      []uint32  // [keys of a block]
 	rows       []float32 // [lanes][dim], query or output rows
-	top        []float32 // [lanes] each
-	scratchMax []float32
-	factors    []float32
+	top        []float32 // [lanes], row maxima that include the current keys; in the end LSE
+	scratchMax []float32 // [lanes], scratch for maxima that are not used; in the end factors of O over the earlier keys
+	factors    []float32 // [lanes], factors of the sums or of O
 	ahead      ahead
 	featureScratch
 }
