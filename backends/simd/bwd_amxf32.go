@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, in the order of bwd_amxbf16: a float32
-// product is six bf16 products.
+// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, which compute a float32 product by six
+// bf16 products. It visits tiles and panels in the order of bwd_amxbf16.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -85,7 +85,7 @@ type planeGrads struct {
 	h, row0         int       // head and first row of the current tile
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
-	pairs           []uint32 // one plane of [rows/2][dim]
+	pairs           []uint32 // scratch, one plane of [rows/2][dim]
 	now, next       scorePanel
 	p, ds           []uint32  // of a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // dS, [planes][rows][tileDSStep]

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels bwd_avx512 and bwd_avx2 compute bwd_generic's result with five products instead of
-// seven. An item is a block of keys, cut into panels of one key per lane. It owns dK and dV of its
+// The kernels bwd_avx512, bwd_avx2 and bwd_neon compute bwd_generic's result with five products
+// instead of seven. An item is a block of keys, cut into panels of one key per lane. It owns dK and dV of its
 // keys. It visits the tiles of query rows that see these keys, from the last tile down:
 //
 //	for each panel:

@@ -19,7 +19,7 @@ type keyRows struct {
 	bytes    int            // of a row
 	step     int            // bytes from one row to the next
 	tiles    int            // prefetch distance in keys
-	ahead    int            // prefetch distance in bytes; 0: prefetch the rows whose offsets are tiles entries later in places
+	ahead    int            // prefetch distance in bytes; 0: prefetch the rows that places lists, tiles entries later
 	page     int            // keys of a page; 0 without pages
 	pages    []int32        // page table of the sequence
 	pageStep int            // bytes from one page to the next
@@ -40,8 +40,9 @@ type places struct {
 // of virtual memory, prefetches wait for one another while other cores use the memory. In keys, a
 // distance is a number of register tiles of tileKeys keys, plus half a tile.
 //
-// A row in a page is prefetched again when it is nearer, at last by nearestKeys keys. This distance
-// may be negative, so tables of places have nearestKeys entries before the first row.
+// A row in a page is prefetched several times. The last prefetch is nearestKeys keys nearer than the
+// first, which may be before the current row. So tables of places have nearestKeys entries before
+// the block's first row.
 const aheadBytes, aheadPaged, tileKeys, nearestKeys = 3072, 6144, 4, 16
 
 // aheadKeys returns the prefetch distance in keys, for rows of the given number of bytes.

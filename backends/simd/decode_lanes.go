@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels decode_avx512, decode_avx2 and decode_neon are for few query rows. Their speed is bound
-// by memory, so they read K and V once. They compute the query heads that share a KV head as rows of
+// The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for few
+// query rows. Memory limits their speed, so they read K and V once. They compute the query heads that share a KV head as rows of
 // one matrix: query row i of head h of the group is row r = i*group + h. For each KV head and each
 // chunk of its keys, they compute
 //

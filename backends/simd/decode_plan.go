@@ -18,7 +18,7 @@ const (
 type decodePlan struct {
 	decodeShape
 	itemKeys int     // keys of an item, approximately
-	one      kvSplit // split of the sequence that splitSequence had last, or of all sequences if they are equal
+	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if they are equal
 }
 
 type decodeShape struct {
@@ -68,9 +68,9 @@ func decodeTurnsOf(c *flashkit.Call) int {
 
 // Limits of chunks. The merge of a chunk takes time, so a chunk has at least chunkBytes of K and V,
 // and chunkRows keys for each query row. Chunks are longer if all heads of a sequence would have
-// more than chunksEnough, which are enough for many workers. No chunk has more than longestChunk
-// keys, because a float32 sum of more keys would lose digits. Only chunks whose results would
-// exceed resultsOfHead floats are longer.
+// more than chunksEnough, which are enough for many workers. A chunk has at most longestChunk keys,
+// because a float32 sum of more keys would lose digits. It has more keys only if the results of a
+// head would otherwise exceed resultsOfHead floats.
 const (
 	chunksEnough  = 64
 	chunkBytes    = 1 << 17
