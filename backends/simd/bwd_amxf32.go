@@ -160,8 +160,8 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 }
 
 // addPanel computes S and dP of the tile for the panel of keys from k on. Interleaved with these
-// products, it computes P and dS of the panel before and adds to dK and dV. It takes the rows that
-// see a key of the panel, rounded to whole steps.
+// products, it computes P and dS of the previous panel. Then it adds the previous panel to dK and
+// dV. It takes the rows that see a key of the panel, rounded to whole steps.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
@@ -307,8 +307,8 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 }
 
-// addOutlierQueries adds the products with an outlier, over the keys [lo, hi), to dQ of the tile. A
-// call has at most planeSumKeys keys, so the order of sums does not depend on the size of blocks.
+// addOutlierQueries adds the products with an outlier, over the keys [lo, hi), to dQ of the tile.
+// These are at most planeSumKeys keys, so the order of sums does not depend on the size of blocks.
 func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.outliers; k += pairLanes {

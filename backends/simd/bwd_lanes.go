@@ -12,8 +12,9 @@ import (
 )
 
 // The kernels bwd_avx512, bwd_avx2 and bwd_neon compute bwd_generic's result with five products
-// instead of seven. An item is a block of keys, cut into panels of one key per lane. It owns dK and dV of its
-// keys. It visits the tiles of query rows that see these keys, from the last tile down:
+// instead of seven. An item is a block of keys, cut into panels of one key per lane. The item writes
+// dK and dV of its keys. It visits the tiles of query rows that see these keys, from the last tile
+// down:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  [rows][lanes], keys in the lanes

@@ -48,7 +48,7 @@ type planeScratch struct {
 	laneScratch
 	laneRange
 	k, v     planeRows
-	vPairs   []uint32 // one plane of [planeBlock/2][vdim]
+	vPairs   []uint32 // scratch, one plane of [planeBlock/2][vdim]
 	vColumns []uint32 // [planes][vdim][planeBlock/2]
 	p        []uint32 // [planes][planeBlock/2][lanes]
 	q        planeRows

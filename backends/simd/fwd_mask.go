@@ -218,7 +218,7 @@ func transposeBits(dst, src *[maskGroup]uint32) {
 		n8, n4, n2, n1 = 0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x3333333333333333, 0x5555555555555555
 	)
 	var x [maskGroup / 2]uint64
-	row := func(i int) uint64 { // row i, with row i+16 above it and 16 bits of either exchanged
+	row := func(i int) uint64 { // row i, and row i+16 above it, with the upper half of row i and the lower half of row i+16 exchanged
 		y := uint64(src[i]) | uint64(src[i+16])<<32
 		moved := (y>>16 ^ y) & 0xffff0000
 		return y ^ moved ^ moved<<16
