@@ -27,9 +27,9 @@ type keyMask struct {
 	ofKeys  bool                                // the mask is the same for all rows: read once per item
 	ofRows  bool                                // the mask differs by row: read once per tile
 	step    int                                 // keys per product, which takes all of them or none
-	from    int                                 // first key of the first group
+	from    int                                 // first key of the first group of the block
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
-	visible []uint32                            // [keys]; bit r: row r sees the key. Only set in groups that are hidden in part
+	visible []uint32                            // [keys], bit r is set if row r sees the key. Valid in groups that are hidden in part
 	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
 

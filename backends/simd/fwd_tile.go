@@ -144,8 +144,8 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band
-// hides some pairs. hidden: the mask hides some.
+// processKeys adds keys [from, from+keys) of the block to the tile. edge tells whether the edge of
+// the band hides some of their pairs, and hidden whether the mask does.
 func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]

@@ -7,7 +7,7 @@ import (
 
 // A Queue hands the items of a call to its workers, phase by phase. Each worker takes the item with
 // the next number until none is left. Callers should number long items first, so that no worker
-// begins one at the end. The Queue keeps all workspace for later calls. The zero value is ready.
+// begins a long item at the end. The Queue keeps all workspace for later calls. The zero value is ready.
 type Queue struct {
 	Items  int   // number of items of the phase
 	Shared Arena // workspace that all workers share, for kernels that need it
