@@ -7,7 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// bwd_amxbf16 is bwd_avx512bf16 with AMX, in the same blocks, panels, tiles and order:
+// bwd_amxbf16 is bwd_avx512bf16 with AMX, in the same blocks, panels and order. Its tiles of query
+// rows are larger.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO in place
@@ -15,14 +16,14 @@ import (
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// Keys are in the lanes, except in the product for dQ. Q and dO are transposed once per tile, dKᵀ
-// and dVᵀ once at the end. P and dS are computed in float32, then rounded. The factor scale of dS
+// Keys are in the lanes, except in the product for dQ. Q and dO are transposed once per visit of a
+// tile, dKᵀ and dVᵀ once at the end of the block. P and dS are computed in float32, then rounded. The factor scale of dS
 // is applied at the end, to dK and dQ. delta is the diagonal of dO Oᵀ, summed by dP's instruction
 // in dP's order, so that dS is exactly 0 in a row that sees one key.
 //
 // Hidden pairs have weight 0 in P and dS.
 
-const tileRowsBwd = 256 // query rows of a tile. With many rows, each product keeps its sums in tile registers for long
+const tileRowsBwd = 256 // most query rows of a tile. dKᵀ and dVᵀ are summed over the rows in tile registers, so large tiles load and store them less often
 
 func bwdAMXBF16Plan(pl *plan) {
 	p := &pl.p

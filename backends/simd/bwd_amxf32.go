@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, in the order of bwd_amxbf16: a float32
-// product is six bf16 products.
+// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, which compute a float32 product by six
+// bf16 products. It visits tiles and panels in the order of bwd_amxbf16.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -85,7 +85,7 @@ type planeGrads struct {
 	h, row0         int       // head and first row of the current tile
 	qColumns        []uint32  // [planes][dim][rows/2]
 	doColumns       []uint32
-	pairs           []uint32 // one plane of [rows/2][dim]
+	pairs           []uint32 // scratch, one plane of [rows/2][dim]
 	now, next       scorePanel
 	p, ds           []uint32  // of a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
@@ -160,8 +160,8 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 }
 
 // addPanel computes S and dP of the tile for the panel of keys from k on. Interleaved with these
-// products, it computes P and dS of the panel before and adds to dK and dV. It takes the rows that
-// see a key of the panel, rounded to whole steps.
+// products, it computes P and dS of the previous panel. Then it adds the previous panel to dK and
+// dV. It takes the rows that see a key of the panel, rounded to whole steps.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
@@ -307,8 +307,8 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 }
 
-// addOutlierQueries adds the products with an outlier, over the keys [lo, hi), to dQ of the tile. A
-// call has at most planeSumKeys keys, so the order of sums does not depend on the size of blocks.
+// addOutlierQueries adds the products with an outlier, over the keys [lo, hi), to dQ of the tile.
+// These are at most planeSumKeys keys, so the order of sums does not depend on the size of blocks.
 func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.outliers; k += pairLanes {

@@ -9,8 +9,9 @@ import (
 
 // If each pair has its own bias, the block that computes a pair writes its dBias. If biases repeat,
 // blocks of the same keys add to the same sum one after another: in the order of KV heads, then of
-// sequences. Each block waits until the block before it has added its tile, as in a chain of dQ. So
-// nothing is added atomically, and the bits do not depend on the workers.
+// sequences. A block adds a tile only after the block before it in this order has added the same
+// tile, as in a chain of dQ. So nothing is added atomically, and the bits do not depend on the
+// workers.
 //
 // If all query rows share a bias, each block sums its dBias in float64. It adds its sums to the
 // shared sums after each head, or after the last head if heads share the bias.
@@ -20,10 +21,10 @@ type biasGrad struct {
 	kind  biasKind
 	lanes int
 	rows  int
-	db    []float32 // [rows][lanes]; for pairBias [panels][rows][lanes]
-	sum   []float32 // [lanes]
-	sums  []float64 // [keys], over all rows so far
-	seen  [maxPanels][2]int
+	db    []float32         // [rows][lanes]; for pairBias [panels][rows][lanes]
+	sum   []float32         // [lanes]
+	sums  []float64         // [keys], over all rows so far
+	seen  [maxPanels][2]int // for each panel, the rows of the tile for which db was computed
 }
 
 func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
@@ -61,8 +62,9 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// storePanel takes the dBias that a routine has stored at the address from panel. It writes an
-// ownBias to the tensor, and sums a rowBias.
+// storePanel processes dBias of n rows, from row lo on, and of the panel from key k on. A routine has
+// stored dBias at the address that panel returned. storePanel writes an ownBias to the tensor, and
+// adds a rowBias to g.sums.
 func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {

@@ -10,9 +10,10 @@ const (
 	biasPart  = 64  // keys of a rowBias that are stored at a time
 )
 
-// tilesFirst reports whether a block visits a tile in all heads before the next tile. It does if
-// heads share biases, to read them once. The order must not depend on whether dBias is requested,
-// or the bits of dK and dV would.
+// tilesFirst reports whether a block visits a tile in all its query heads before the next tile. It
+// does if heads share the biases of a tile. The biases then stay in cache for all heads, and blocks
+// that add to the same dBias wait less for one another. The order of tiles affects the bits of dK
+// and dV, so it must not depend on whether dBias is requested.
 func (pl *plan) tilesFirst() bool {
 	if !pl.p.Score.Bias || pl.call.Args == nil {
 		return false
@@ -40,8 +41,9 @@ func (pl *plan) biasSums() int {
 	return 0
 }
 
-// biasRuns reports whether dBias is summed in runs because many blocks add to it. 16-bit gradients
-// need no runs, because their own rounding is coarser.
+// biasRuns reports whether dBias is summed in runs because many blocks add to it. Calls with 16-bit
+// Q, K and V use no runs, even if DBias is float32: the rounding of O to 16 bits usually causes a
+// larger error of dBias than a long float32 sum.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {

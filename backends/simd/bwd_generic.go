@@ -10,7 +10,7 @@ import (
 
 // bwd_generic recomputes, for each query row i and key j that it sees,
 //
-//	P  = exp(S - LSE[i]),  S = scale * Q[i]·K[j], changed as score features say
+//	P  = exp(S - LSE[i]),  S = scale * Q[i]·K[j], changed by the score features
 //	dS = P * (Z * dO[i]·V[j] - delta[i]),  delta[i] = dO[i]·O[i] - dLSE[i]
 //
 // and sums, in runs of portableRun rows or keys,
@@ -19,13 +19,13 @@ import (
 //
 // Z is 1, or the factor of dropout. (Dao et al. 2022, appendix B.2.) An item is one of:
 //
-//	a tile of keys: it walks the query rows that see them and owns their dK and dV
-//	a tile of query rows: it walks its keys and owns its dQ
-//	a tile of a DBias that repeats: it walks all pairs that it is summed over
+//	a tile of keys: the item visits the query rows that see the keys, and writes dK and dV of the keys
+//	a tile of query rows: the item visits the keys that the rows see, and writes dQ of the rows
+//	a tile of a DBias that repeats: the item visits all pairs of which the tile is a sum
 //	a head of DSink
 //
-// No two items add to the same sum: nothing is added atomically and nothing waits. The
-// price is that P and dP are computed twice, seven products instead of five.
+// No two items add to the same sum, so no item adds atomically or waits. The price is that P
+// and dP are computed twice: seven products instead of five.
 func runBwdGeneric(ctx context.Context, j *job) {
 	j.cutRows()
 	j.cutTiles(&j.byKey, false, tileK, items.Order{Heads: j.p.KVHeads, LongestFirst: true})

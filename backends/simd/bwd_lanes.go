@@ -11,9 +11,10 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels bwd_avx512 and bwd_avx2 compute bwd_generic's result with five products instead of
-// seven. An item is a block of keys, cut into panels of one key per lane. It owns dK and dV of its
-// keys. It visits the tiles of query rows that see these keys, from the last tile down:
+// The kernels bwd_avx512, bwd_avx2 and bwd_neon compute bwd_generic's result with five products
+// instead of seven. An item is a block of keys, cut into panels of one key per lane. The item writes
+// dK and dV of its keys. It visits the tiles of query rows that see these keys, from the last tile
+// down:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  [rows][lanes], keys in the lanes
@@ -95,10 +96,10 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 type keyBlock struct {
 	keyRange
 	gradSum
-	k         []float32 // its keys, as rows
+	k         []float32 // K of the block, as rows
 	kStep     int
 	kT, vT    []float32 // [panels][padded dim][lanes]
-	nonFinite bool      // some key is NaN or infinite
+	nonFinite bool      // some element of K may be NaN or infinite
 	q, do     []float32 // copies of Q and dO of a tile, if needed
 	s, dp     []float32 // [rows][lanes]
 	ds        []float32 // [rows][dsStep]

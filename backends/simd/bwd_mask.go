@@ -53,8 +53,8 @@ func (m *rowMask) hide(masks []uint32, b, h, row, k int) bool {
 	return left != 0
 }
 
-// load sets m.bits to the mask of n rows for the panel of keys from k on. The last key may end the
-// panel early.
+// load sets m.bits to the mask of n rows for the panel of keys from k on. The panel is shorter if
+// the mask's rows end.
 func (m *rowMask) load(b, h, row, k, n int) {
 	lanes, width := m.isa.lanes, m.t.Shape()[3]
 	at, mask := m.t.Repeated(b, h, row)+k, m.t.Bools()

@@ -57,7 +57,7 @@ type gradTile struct {
 	qStep     int
 	doStep    int
 	lse       []float32
-	delta     []float32 // dO·O - dLSE, summed in the order of dO·V: with one key of weight 1 they must cancel
+	delta     []float32 // dO·O - dLSE, summed in the order of dO·V: in a row whose only key has weight 1, both must be equal
 
 	qBuf, doBuf, oBuf []float32
 }

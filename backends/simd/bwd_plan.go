@@ -10,7 +10,7 @@ import (
 
 const (
 	bwdRows   = 128 // query rows of a tile: many, since each tile loads and stores the sums of dK and dV
-	bwdNarrow = 64  // largest head dim at which Q and dO of bwdRows rows and these sums fit in the cache; above it, tiles have half the rows
+	bwdNarrow = 64  // largest head dim at which Q and dO of bwdRows rows fit in the cache, with dK and dV; above it, tiles have half the rows
 	bwdBlockK = 128 // keys of a block: their dK and dV stay in L2
 	minBlockK = 64
 	chainKeys = 512 // neighboring keys whose blocks belong to one chain
@@ -114,7 +114,7 @@ func (isa *laneRoutines) cut(pl *plan) bwdCut {
 // keyRange is the keys of one item.
 type keyRange struct {
 	seqTile
-	predecessor int // the item before it in the current head's chain; negative: none
+	predecessor int // the previous item of the chain, for the current head; negative: none
 }
 
 // visited returns the tiles of query rows [first, end) that see keys of a block.
@@ -158,8 +158,9 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, all heads of the span have a block of the same keys before the next keys
 }
 
-// gradRun is the length of a run. It counts query rows for dK and dV, and keys of a chain for dQ.
-// 16-bit gradients need no runs, because their own rounding is coarser.
+// gradRun is the length of a run: a number of query rows for dK and dV, and of keys of a chain for
+// dQ. Gradients of 16 bits need no runs, because their rounding to 16 bits causes a larger error
+// than a long float32 sum.
 const gradRun = 4096
 
 // rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs.

@@ -10,17 +10,18 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// decode_amxbf16 is decode_avx512 with AMX, in the same chunks. A product takes 16 query rows at
-// the price of one, which suits large groups of heads.
+// decode_amxbf16 is decode_avx512 with AMX products, in the same chunks. A product of 16 query rows
+// takes the same time as a product of one row, which suits large groups of query heads.
 //
 //	for each block of keys:
-//		S = K Qᵀ                            K in place, Q in pairs; transposed to [rows][keys]
-//		P = exp(S - max)                    in float32, as decode_avx512 has it
-//		O += P V                            rows of P in two planes of bf16, pairs of keys of V
+//		S = K Qᵀ                            K is read in place, Q is packed in pairs; S is transposed to [rows][keys]
+//		P = exp(S - max)                    in float32, by the routine of decode_avx512
+//		O += P V                            P is split into two planes of bf16, V is packed in pairs of keys
 //
-// Two planes hold 16 bits of P, so rounding P does not dominate the error. But a plane may be 0
-// where the weight is not, and 0 times infinity is NaN. So rows for which a block's sum is not
-// finite are recomputed by the vectors of decode_avx512.
+// A weight of P is the sum of two bf16, one in each plane. Together they hold 16 bits, so the
+// rounding of P does not dominate the error. But a plane may be 0 where the weight is not, and 0
+// times infinity is NaN. So if the sum of a block is not finite in some row, attend of decode_avx512
+// recomputes this row.
 
 var amxDecode = decodeRoutines{
 	laneRoutines: &avx512Lanes, tails: true,
@@ -30,10 +31,10 @@ var amxDecode = decodeRoutines{
 }
 
 const (
-	tileQueries  = 16                // query rows of a product
-	planeQueries = tileQueries / 2   // query rows of a product with P, in two planes
+	tileQueries  = 16                // query rows of a product for S
+	planeQueries = tileQueries / 2   // query rows in 16 rows of P: each has a row in both planes
 	weightStep   = decodeBlock + 32  // elements from one row of P to the next
-	weightRows   = 2*tileQueries + 8 // rows of P: two tiles, and an unused third plane of the second one
+	weightRows   = 2*tileQueries + 8 // rows of P: two tiles, and a third plane that splitRowsAMXBF16 writes, too
 )
 
 func fitsDecodeAMXBF16(p flashkit.Problem) string {
@@ -43,10 +44,10 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Times predicts the time of reading the keys plus the time of the arithmetic; they
-// hardly overlap.
+// decodeAMXBF16Times predicts the time of reading the keys plus the time of the arithmetic, because
+// the two hardly overlap.
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
-	const page = 300 // for the start of a page of K and one of V, whose rows are copied
+	const page = 300 // nanoseconds to begin copying the rows of a page of K and of V
 	t, c := &amxDecode.pace, pl.call
 	dims, pair, pages := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.0
 	if c.Page > 0 {
@@ -72,15 +73,15 @@ func decodeAMXBF16Floats(c *flashkit.Call) int {
 type tileItem struct {
 	decodeSums
 	decodeScores
-	q       []uint32  // [rows/16][dim/2][16]
-	s       []float32 // [rows][decodeStep]
-	keys    []float32 // scores, [decodeBlock][16]
-	k, v    []uint16  // copies of a block's rows, if needed
-	pairs   []uint32  // [2][16][32], of V
-	p       []uint16  // [weightRows][weightStep]; each 8 rows have one plane after the other
-	sum     []float32 // [2*tileQueries][vdim], likewise
-	vRow    []float32 // a row of V, widened
-	scratch []float32 // unused rows, [decodePad][oStep]
+	q       []uint32  // Q in pairs, [rows/16][dim/2][16]
+	s       []float32 // S, then P, [rows][decodeStep]
+	keys    []float32 // S of 16 query rows, [decodeBlock][16]
+	k, v    []uint16  // copies of the block's rows of K and V, if they cannot be read in place
+	pairs   []uint32  // scratch for pairs of V, [2][16][32]
+	p       []uint16  // P in planes, [weightRows][weightStep]: the high plane of 8 query rows, then their low plane
+	sum     []float32 // products of V with the rows of p, [2*tileQueries][vdim]
+	vRow    []float32 // a row of V as float32
+	scratch []float32 // rows beyond the last that routines may write, [decodePad][oStep]
 }
 
 func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
@@ -109,7 +110,7 @@ func decodeAMXBF16Chunks(j *job, ws *pool.Arena, item int) {
 func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	p, q := &j.p, &j.args.Q
 	x.decodeSums.setItem(j, ws, item, 0)
-	x.block = decodeBlock // a block's work does not wait for the next block
+	x.block = decodeBlock // even if all keys fit in one block, since blocks do not overlap
 	words, vwords, padded := pairWords(p.Dim), pairWords(p.VDim), max(1, ceilDiv(x.rows, tileQueries))*tileQueries
 	x.q, x.s = takeWords(ws, padded*words), ws.Take(padded*decodeStep)
 	x.keys, x.k, x.v = ws.Take(decodeBlock*tileQueries), halves(takeWords(ws, decodeBlock*words)), halves(takeWords(ws, decodeBlock*vwords))
@@ -127,7 +128,7 @@ func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// score computes the scores of a block, [rows][decodeStep].
+// score sets x.s to the dot products of the block's keys with its query rows, [rows][decodeStep].
 func (x *tileItem) score(j *job, block seenKeys) {
 	words := pairWords(j.p.Dim)
 	k, step, ahead := x.blockRows(j, &j.args.K, block, x.k)
@@ -137,8 +138,9 @@ func (x *tileItem) score(j *job, block seenKeys) {
 	}
 }
 
-// blockRows returns the rows of a block, and the distance in bytes to the next block, or 0 if rows
-// are not contiguous.
+// blockRows returns the block's rows of t, which is K or V, step elements apart. ahead is the
+// distance in bytes to the next block's rows, or 0 if the rows are not contiguous. It copies rows
+// to buf if they are in pages or need padding.
 func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
 	dim := t.Shape()[3]
 	if j.p.Page == 0 {
@@ -176,8 +178,8 @@ func (x *tileItem) addValues(j *job, block seenKeys) {
 	}
 }
 
-// splitWeights sets p to two planes of the weights of rows [from, from+n), with 0 beyond the last
-// key and instead of NaN. It reports whether no weight is NaN.
+// splitWeights sets p to two planes of the weights of rows [from, from+n). It stores 0 for NaN, and
+// for the padding after the last key. It reports whether no weight is NaN.
 func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	s := x.s[from*decodeStep:]
 	for r := 0; r < n && pad(keys) < upToTiles(keys); r++ {
@@ -186,15 +188,15 @@ func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	return splitRowsAMXBF16(&p[0], weightStep, 2*planeQueries*weightStep, &s[0], decodeStep, upToTiles(keys), n)
 }
 
-// addSums adds the sums of two planes to rows [from, from+n) of O, if all are finite. It reports
-// whether they are.
+// addSums adds the products of both planes, in sum, to rows [from, from+n) of O. If a result is not
+// finite, it leaves O unchanged and returns false.
 func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addNonFinite is addSums row by row. Rows with NaN weights or non-finite sums are recomputed by
-// vectors, over the keys that each row sees.
+// addNonFinite is addSums, one row at a time. If a row has a NaN weight or a result that is not
+// finite, addNonFinite instead adds the values of the keys that the row sees, by addKey.
 func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {

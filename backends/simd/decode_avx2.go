@@ -2,7 +2,7 @@
 
 package simd
 
-// decode_avx2 is decode with 8 elements of a row in the lanes.
+// avx2Decode has the routines of decode_avx2. A vector holds 8 elements of a row.
 var avx2Decode = decodeRoutines{
 	laneRoutines: &avx2Lanes, rows: 2, split: 16,
 	pace: pace{start: 200, flop: .01, pair: 2.5, element: .18, widen: .06},

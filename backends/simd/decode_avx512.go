@@ -2,7 +2,7 @@
 
 package simd
 
-// decode_avx512 is decode with 16 elements of a row in the lanes.
+// avx512Decode has the routines of decode_avx512. A vector holds 16 elements of a row.
 var avx512Decode = decodeRoutines{
 	laneRoutines: &avx512Lanes, rows: 4, split: 32, tails: true,
 	pace: pace{start: 200, flop: .005, pair: 2.4, element: .16, widen: .055},

@@ -4,8 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// times predicts the time of the chunks, the larger of arithmetic and memory, and of the merge.
-// Arithmetic counts whole register tiles.
+// times returns the predicted times of the chunks and of their merge. The products of a key take
+// the larger of the time of their arithmetic and the time of reading K and V. Arithmetic counts
+// whole register tiles.
 func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 	t, c := &isa.pace, pl.call
 	element := t.element
@@ -41,13 +42,14 @@ var decodeFeatureTimes = [...]struct {
 	{flashkit.FeatureDropout, 1},
 }
 
-// decodeTimes returns the phases of chunks and of their merge. start is the time to begin and end a
-// row of an item, key the time per key of a sequence, both in nanoseconds.
+// decodeTimes returns the phases of the chunks and of their merge. start is the time to begin and
+// end a row of an item. key returns the time per key, for a KV head with the given number of rows.
+// Both are in nanoseconds.
 func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]timedPhase) {
 	const (
 		item  = 600 // to begin and end an item
-		step  = 45  // a row, per block of keys
-		chunk = 60  // a row of a chunk, to merge it
+		step  = 45  // for each row of each block of keys
+		chunk = 60  // to merge a row of a chunk
 	)
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
@@ -65,8 +67,8 @@ func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]time
 	return f
 }
 
-// blocks returns the blocks of keys of a KV head. They end where the rows that see them change:
-// once per row at each edge of the band.
+// blocks returns an upper bound of the number of blocks of a KV head's keys. A block ends where the
+// rows that see its keys change. So each edge of the band adds up to one block per query row.
 func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)

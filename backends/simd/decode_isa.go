@@ -9,30 +9,31 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeRoutines holds the routines of an instruction set for kernels with the head dim in the lanes.
-// The declarations document the routines. Their arguments must be workspace or the caller's memory,
-// as for laneRoutines.
+// decodeRoutines holds an instruction set's routines for kernels with the head dim in the lanes. The
+// declarations of the assembly functions document them. Pointers passed to the routines must point
+// into workspace or the caller's memory; laneRoutines gives the reason.
 type decodeRoutines struct {
 	*laneRoutines
-	rows   int  // of a register tile
-	split  int  // elements of a bfloat16 vector, stored even ones first; 0: original order
-	tails  bool // rows of 16-bit elements need not be whole vectors
-	halves bool // Q has K's type, and O is scaled by weightUnit
-	pace   pace // element is the time of reading 4 bytes, widen of 2 bytes
+	rows   int  // query rows of a register tile
+	split  int  // for bfloat16, O has the even elements of each split elements first, and so has Q unless halves; 0: original order
+	tails  bool // rows of 16-bit elements may end with a part of a vector
+	halves bool // Q is kept in K's type, and sums in O are weightUnit times too large
+	pace   pace // element is the time of reading a float32 of K or V, widen of reading a 16-bit element
 
-	attend  [3]attendFunc // by the type in which K and V are read
+	attend  [3]attendFunc // indexed by the type in which K and V are read
 	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 }
 
 type attendFunc func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
 	o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// weightUnit scales the weights in routines of halves, so that fewer of them are rounded as
-// denormals.
+// weightUnit is the factor of the weights in routines with halves, which round weights to 16 bits.
+// Without the factor, small weights would be binary16 denormals, which have fewer digits.
 const weightUnit = 1 << 15
 
-// fitsDecode limits the rows. With many rows a call is not bound by memory, and the state of a
-// block exceeds L1.
+// fitsDecode returns the reason why a decode kernel of tier t does not support p, or "". It limits
+// the query rows per KV head. With more rows, a call is not bound by memory, and the scores and
+// sums of the rows exceed L1.
 func fitsDecode(t tier, p flashkit.Problem) string {
 	if reason := t.refuses(p); reason != "" {
 		return reason
@@ -43,8 +44,8 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
-// storage returns the type in which K and V are read: their own, or float32 if they must be widened
-// first.
+// storage returns the type in which attend reads K and V: their own type, or Float32 if each block
+// must first be widened to a buffer.
 func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	t := j.args.K.DType()
 	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
@@ -53,7 +54,7 @@ func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	return t
 }
 
-// split moves the even elements of each n to the front.
+// split moves the even elements of each n elements of row to the front. buf is scratch.
 func split(row, buf []float32, n int) {
 	for ; len(row) > 0; row = row[n:] {
 		copy(buf, row[:n])
@@ -73,7 +74,8 @@ func unsplit(row, buf []float32, n int) {
 	}
 }
 
-// weigh computes the weights of any number of keys: it pads each row to whole vectors.
+// weigh is isa.weights for any number of keys. It first pads each row of scores with -Inf to whole
+// vectors.
 func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
 	for r := range rows {
 		for i := keys; i < pad(keys); i++ {

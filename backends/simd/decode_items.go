@@ -4,8 +4,8 @@ package simd
 type itemOfKeys struct {
 	kvSplit
 	g        int
-	results  []float32 // of all chunks of the head
-	from, to int
+	results  []float32 // results of all chunks of the head, to be merged; unused unless isSplit
+	from, to int       // chunks of the item
 }
 
 func (x *itemOfKeys) setSplit(j *job, b int) {
@@ -16,8 +16,8 @@ func (x *itemOfKeys) setSplit(j *job, b int) {
 	j.splitSequence(&x.kvSplit, b)
 }
 
-// setItem sets x to the chunks of an item's KV head number turn. It returns the number of heads
-// that take turns.
+// setItem initializes x for one KV head of an item. turn is the index of this head among the item's
+// heads. setItem returns the number of the item's heads.
 func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
 	s := j.byKey.Span(item)
 	x.setSplit(j, s.B)
@@ -27,8 +27,9 @@ func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
 	return min(x.turns, x.heads-first)
 }
 
-// setRows sets x to the chunks of all heads of a sequence. It returns the start of their results,
-// and the rows [from, to) that the item merges.
+// setRows initializes x for an item that merges the chunks of the rows [from, to) of a sequence.
+// Rows are numbered over all heads, with x.written rows per head. results is the index in shared
+// workspace of the first head's results.
 func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	s := j.byKey.MergeSpan(item)
 	x.setSplit(j, s.B)
@@ -37,10 +38,10 @@ func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	return s.Results, from, min(from+n, x.heads*x.written)
 }
 
-// setHead sets x to the chunks of a head of its sequence, or of all equal sequences. results is the
-// start of the results.
+// setHead sets x to a KV head of its sequence. If all sequences are equal, heads are numbered over
+// all of them. results is the index in shared workspace of the results of head 0.
 func (x *itemOfKeys) setHead(j *job, results, head int) {
-	if head >= j.p.KVHeads { // of equal sequences
+	if head >= j.p.KVHeads { // a head of a later sequence, equal to the first
 		x.b = head / j.p.KVHeads
 		x.QBatch, x.KVBatch = x.b, x.b
 	}
@@ -50,24 +51,24 @@ func (x *itemOfKeys) setHead(j *job, results, head int) {
 	}
 }
 
-// result returns m and O, [rows][oStep] with l, of a chunk.
+// result returns the sums of a chunk: m, [rows], and o, [rows][oStep], which holds l in lColumn.
 func (x *itemOfKeys) result(chunk int) (m, o []float32) {
 	part := x.results[chunk*x.part:][:x.part]
 	return part[:x.rows], part[x.part-x.rows*x.oStep:]
 }
 
-// seenKeys is a block of keys that the band shows to the same rows.
+// seenKeys is a block of keys. All its keys are inside the band for the same rows, and for no others.
 type seenKeys struct {
-	from, n   int
-	row, rows int
+	from, n   int       // first key and number of keys
+	row, rows int       // first row that sees the keys, and number of these rows
 	s         []float32 // [rows][decodeStep], scores and then weights
-	seen      []uint32  // [rows][words], a bit per key, if a mask hides some
-	head      int       // head number in the item
-	kAt, vAt  *int      // offsets of the rows of K and V
+	seen      []uint32  // [rows][words], a bit for each key that the mask shows; nil if it hides none
+	head      int       // index of the KV head among the item's heads
+	kAt, vAt  *int      // first entry of the tables with the offsets of the rows of K and V
 }
 
-// cut returns the block that begins at key from. It ends at the latest before key to, or where the
-// rows that see the keys change.
+// cut returns the block that begins at key from. The block ends before key to or earlier: after
+// d.block keys, or where the rows that see the keys change.
 func (d *kvSplit) cut(from, to int) seenKeys {
 	first, last := d.Queries(from)
 	to = min(to, from+d.block)

@@ -10,38 +10,42 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// keyRows is the rows of K or V of a KV head, read in place. A block of rows that must be widened
-// is copied.
+// keyRows is the rows of K or V that an item reads. They are read in place, unless they must be
+// widened: then each block is copied to buf.
 type keyRows struct {
 	t        *flashkit.Tensor
-	first    unsafe.Pointer // the first key's row, or page 0's, of KV head 0; nil if rows are widened
+	first    unsafe.Pointer // row 0 of the sequence, or of page 0, in KV head 0; nil if rows are widened
 	headStep int            // bytes from one KV head to the next
 	bytes    int            // of a row
 	step     int            // bytes from one row to the next
 	tiles    int            // prefetch distance in keys
-	ahead    int            // prefetch distance in bytes; 0: take the addresses from places
+	ahead    int            // prefetch distance in bytes; 0: prefetch the rows that places lists, tiles entries later
 	page     int            // keys of a page; 0 without pages
-	pages    []int32        // of the sequence
+	pages    []int32        // page table of the sequence
 	pageStep int            // bytes from one page to the next
-	table    []int          // offsets of a block's rows from its first, unless in pages
-	at       [2]places      // offsets of rows in pages: of the current block and of the one before
+	table    []int          // offsets of a block's rows from the block's first row; unused if inPages
+	at       [2]places      // if inPages: offsets of the rows of the current block, and of the block before
 	buf      []float32      // widened rows of a block
 }
 
-// places are the offsets of a block's rows, and of the rows to prefetch after them.
+// places has the offsets of a block's rows in pages, followed by the offsets of the rows to prefetch.
+// All are relative to the head's rows in page 0.
 type places struct {
-	last  []int // of the last head: the next block of the first head follows
-	other []int // of an earlier head: the next head follows
+	last  []int // for the item's last head: it prefetches the next block of the first head
+	other []int // for the other heads: they prefetch the same block of the next head
 }
 
-// Prefetch distances. Shorter ones come late; one of a memory page makes prefetches wait for one
-// another while others use the memory. Distances in keys are whole register tiles and a half. Rows
-// in pages run further ahead, since the hardware prefetcher does not follow them. Their prefetches
-// may repeat, the last time nearestKeys before the first row, so tables have nearestKeys entries in
-// front.
+// Prefetch distances: aheadBytes bytes, or aheadPaged bytes for rows in pages, which the hardware
+// prefetcher does not follow. At shorter distances, rows arrive too late. At a distance of one page
+// of virtual memory, prefetches wait for one another while other cores use the memory. In keys, a
+// distance is a number of register tiles of tileKeys keys, plus half a tile.
+//
+// A row in a page is prefetched several times. The last prefetch is nearestKeys keys nearer than the
+// first, which may be before the current row. So tables of places have nearestKeys entries before
+// the block's first row.
 const aheadBytes, aheadPaged, tileKeys, nearestKeys = 3072, 6144, 4, 16
 
-// aheadKeys returns the prefetch distance in rows, for rows of the given bytes.
+// aheadKeys returns the prefetch distance in keys, for rows of the given number of bytes.
 func aheadKeys(bytes, page int) int {
 	const longRow = 1024
 	switch {
@@ -53,9 +57,9 @@ func aheadKeys(bytes, page int) int {
 	return aheadPaged/bytes/tileKeys*tileKeys + tileKeys/2
 }
 
-// keyFloats returns the workspace of the rows of K or V.
+// keyFloats returns the workspace of a keyRows with rows of dim elements, in floats.
 func keyFloats(c *flashkit.Call, dim int) int {
-	const floats = 2 // of an int
+	const floats = 2 // size of an int
 	if c.Page == 0 {
 		return decodeBlock * (dim + floats)
 	}
@@ -63,7 +67,7 @@ func keyFloats(c *flashkit.Call, dim int) int {
 	return decodeBlock*dim + tables*floats*placesOf(aheadKeys(2*dim, c.Page))
 }
 
-// placesOf returns the length of a table of places with a prefetch distance of ahead rows.
+// placesOf returns the length of a table of places with a prefetch distance of ahead keys.
 func placesOf(ahead int) int { return nearestKeys + decodeBlock + ahead + tileKeys }
 
 // set sets r to the rows of t that an item reads.
@@ -105,9 +109,9 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 	}
 }
 
-// setStrided sets the offsets of rows step bytes apart, which all blocks share.
+// setStrided sets the table of offsets for rows step bytes apart. All blocks share it.
 func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
-	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // not 0: the table has no later blocks
+	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // not 0: the table has no rows to prefetch
 	r.table = takeInts(ws, decodeBlock)[:keys]
 	place := 0
 	for i := range r.table {
@@ -116,7 +120,8 @@ func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
 	}
 }
 
-// block returns the base address of the block's offsets.
+// block returns the address to which the block's offsets are relative. It widens the block's rows if
+// they are not read in place.
 func (r *keyRows) block(isa *laneRoutines, j *job, h *itemOfKeys, keys seenKeys) unsafe.Pointer {
 	switch {
 	case r.first == nil:
@@ -128,7 +133,7 @@ func (r *keyRows) block(isa *laneRoutines, j *job, h *itemOfKeys, keys seenKeys)
 	return unsafe.Add(r.first, h.g*r.headStep+keys.from*r.step)
 }
 
-// inPages reports whether rows are read in pages, so that each block has its own places.
+// inPages reports whether rows are read in place in pages. Each block then has its own places.
 func (r *keyRows) inPages() bool { return r.page > 0 && r.first != nil }
 
 func (p *places) of(isLast bool) *int {
@@ -138,8 +143,8 @@ func (p *places) of(isLast bool) *int {
 	return &p.other[nearestKeys]
 }
 
-// find sets the places of a block's rows and of the rows to prefetch, up to key last, for the given
-// number of heads.
+// find sets r.at[0] to the places of a block, for an item with the given number of heads. Rows from
+// key last on are not prefetched.
 func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	r.at[0], r.at[1] = r.at[1], r.at[0]
 	before, at := r.at[0].last[:nearestKeys], r.at[0].last[nearestKeys:][:keys.n+r.tiles+tileKeys]
@@ -177,7 +182,7 @@ func (r *keyRows) locate(at []int, key int) {
 	}
 }
 
-// widen widens rows [from, from+n) into the buffer.
+// widen widens the rows of keys [from, from+n) into r.buf.
 func (r *keyRows) widen(isa *laneRoutines, j *job, x *itemOfKeys, from, n int) {
 	dim := r.t.Shape()[3]
 	for buf, end := r.buf, from+n; from < end; {
@@ -191,7 +196,8 @@ func (r *keyRows) widen(isa *laneRoutines, j *job, x *itemOfKeys, from, n int) {
 	}
 }
 
-// place returns the batch, or page, of a key, and its row there.
+// place returns the index of a key's sequence or page in the first dimension of K and V, and the
+// key's row there.
 func (x *itemOfKeys) place(j *job, key int) (batch, row int) {
 	if j.p.Page == 0 {
 		return x.KVBatch, x.K0 + key

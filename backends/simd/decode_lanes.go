@@ -10,26 +10,29 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels decode_avx512, decode_avx2 and decode_neon take few query rows and are bound by memory, so they
-// read K and V once. The query heads that share a KV head are rows of one problem: r = i*group + h
-// for row i of head h of the group. For each KV head and each chunk of visible keys,
+// The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for few
+// query rows. Memory limits their speed, so they read K and V once. They compute the query heads that share a KV head as rows of
+// one matrix: query row i of head h of the group is row r = i*group + h. For each KV head and each
+// chunk of its keys, they compute
 //
 //	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
-//	for each block of keys that the same rows see, and these rows:
+//	for each block of keys, and the rows that see its keys:
 //		S = score(Q Kᵀ); a, m = m, max(m, S)   [rows][keys]
 //		P, a = exp(unit * (S-m)), exp(unit * (a-m))
 //		l = a*l + sum(P); o = a*o + drop(P) V
 //
-// and then the chunks of a head are merged in order. (Dao et al. 2023, Flash-Decoding.)
+// Then they merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
 //
-// The head dim is in the lanes. A band hides a key from whole rows, and the rows that see it are
-// neighbors. So blocks end where these rows change, and need no mask for the band. Scores of a
-// block alternate with values of the block before, four keys each, so that memory stays busy.
+// The head dim is in the lanes. The rows for which a key is inside the band are neighbors. A block
+// ends where these rows change, so it needs no masks for the band. The routine attend computes the
+// scores of a block while it adds the values of the block before, in turns of four keys. So it reads
+// K and V all the time.
 //
-// The chunks depend on the sequence alone and are merged in order, so the bits depend neither on
-// the number of workers nor on the batch.
+// Chunks depend on the sequence alone and are merged in order. So the bits depend neither on the
+// number of workers nor on the other sequences of the batch.
 
-// decode returns the run of a kernel that computes chunks and merges them.
+// decode returns the Run function of a kernel that computes chunks and then merges them. chunks and
+// merge compute one item of each phase.
 func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutDecode()
@@ -45,7 +48,7 @@ func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *j
 
 func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
 
-// holdOthers reserves the state of heads that take turns.
+// holdOthers allocates an otherHeads for each worker of a phase, if heads take turns.
 func (j *job) holdOthers(work pool.Phase) {
 	if j.decode.turns == 1 {
 		return
@@ -55,16 +58,16 @@ func (j *job) holdOthers(work pool.Phase) {
 	}
 }
 
-// decodeItem is some chunks of a KV head, or of several that take turns.
+// decodeItem is an item: some chunks of one KV head, or of several KV heads that take turns.
 type decodeItem struct {
 	one     decodeHead
-	others  *otherHeads    // further heads that take turns
-	turns   int            // heads
+	others  *otherHeads    // the second and later heads
+	turns   int            // number of heads
 	as      flashkit.DType // the type in which K and V are read
-	s       [2][]float32   // [rows][decodeStep], of the current block and of the one before
+	s       [2][]float32   // scores or weights of the current block and of the block before, [rows][decodeStep]
 	k, v    keyRows
-	scratch []float32 // unused rows, [decodePad][oStep]
-	before  []float32 // O before a block with hidden keys
+	scratch []float32 // rows beyond the last that routines may write, [decodePad][oStep]
+	before  []float32 // copy of O from before a block with hidden keys
 }
 
 type decodeHead struct {
@@ -73,7 +76,7 @@ type decodeHead struct {
 	q []float32 // [rows][qStep]
 }
 
-// otherHeads are the heads after the first that take turns. Jobs keep them between calls.
+// otherHeads has the second and later heads of an item. Jobs keep it between calls.
 type otherHeads [decodeTurns - 1]decodeHead
 
 func (x *decodeItem) head(i int) *decodeHead {
@@ -177,8 +180,8 @@ func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws 
 	}
 }
 
-// step computes the scores of block next and adds the values of block before to O. Either may be
-// empty.
+// step computes the scores of block next, and adds the weighted values of block before to O. Either
+// block may be empty.
 func (isa *decodeRoutines) step(j *job, x *decodeItem, next, before seenKeys) {
 	of, past := x.head(next.head), x.head(before.head)
 	if before.seen != nil {
@@ -200,7 +203,8 @@ func (isa *decodeRoutines) step(j *job, x *decodeItem, next, before seenKeys) {
 	}
 }
 
-// find sets the places of a block's rows. Heads that take turns with the same block share them.
+// find sets keys.kAt and keys.vAt. All heads of an item share the places of a block, which find
+// computes for the first head.
 func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	if !x.k.inPages() {
 		keys.kAt, keys.vAt = &x.k.table[0], &x.v.table[0]
@@ -221,8 +225,9 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	}
 }
 
-// repair recomputes the rows of O that are not finite after a masked block: weight 0 times NaN or
-// infinity is NaN. It adds only the keys that a row sees. v is the base of the offsets of V.
+// repair recomputes the rows of O that are not finite after a block with hidden keys. Their weight is
+// 0, but 0 times NaN or infinity is NaN. So repair restores such a row of O from x.before, and adds
+// only the values of keys that the row sees. v is the address to which the offsets of V are relative.
 func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]

@@ -2,7 +2,7 @@
 
 package simd
 
-// decode_neon is decode with 4 elements of a row in the lanes.
+// neonDecode has the routines of decode_neon. A vector holds 4 elements of a row.
 var neonDecode = decodeRoutines{
 	laneRoutines: &neonLanes, rows: 2, tails: true,
 	pace: neonPace(decodeCycles),

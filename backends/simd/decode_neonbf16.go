@@ -4,8 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// decode_neonbf16 is decode_neonfhm with bfloat16 products, by BFMLALB and BFMLALT: even and odd
-// elements of K and V have separate sums. Weights are rounded to bfloat16.
+// neonBF16Decode has the routines of decode_neonbf16. BFMLALB multiplies even elements of bfloat16
+// vectors and BFMLALT odd ones. So even and odd elements of K and V have separate sums. Weights are
+// rounded to bfloat16.
 var neonBF16Decode = decodeRoutines{
 	laneRoutines: &neonLanes, rows: 2, split: neonSplit, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),
@@ -14,7 +15,7 @@ var neonBF16Decode = decodeRoutines{
 	weights: decodeWeightsNEON,
 }
 
-const neonSplit = 8 // elements of a row of O, stored even ones first; a shorter rest keeps its order
+const neonSplit = 8 // in each 8 elements of a row of O, the even ones come first; fewer elements at the end keep their order
 
 func fitsDecodeNEONBF16(p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, fitsDecode(neonBF16, p))

@@ -4,8 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// decode_neonfhm is decode_neon with binary16 products, without widening, in the same chunks.
-// Products are exact, so scores equal decode_neon's. Weights are rounded to binary16.
+// neonFHMDecode has the routines of decode_neonfhm, which multiplies binary16 elements without
+// widening them. Its chunks are the chunks of decode_neon. Products are exact, so both kernels
+// compute the same scores. Weights are rounded to binary16.
 var neonFHMDecode = decodeRoutines{
 	laneRoutines: &neonLanes, rows: 2, tails: true, halves: true,
 	pace: neonPace(decodeHalvesCycles),

@@ -14,49 +14,51 @@ const (
 	decodeWidest = 32 // most elements of a vector
 )
 
-// decodePlan is the plan of kernels for few query rows: split-KV.
+// decodePlan is the plan of the decode kernels, which split the keys of a head (split-KV).
 type decodePlan struct {
 	decodeShape
 	itemKeys int     // keys of an item, approximately
-	one      kvSplit // of the last sequence, or of all if they are equal
+	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if they are equal
 }
 
 type decodeShape struct {
 	kvHeads  int
 	group    int // query heads of a KV head
-	turns    int // KV heads of an item that take turns, block by block
-	shortest int // least keys of a chunk
-	qStep    int // from one row of Q to the next
-	lColumn  int // column of l in a row of O, after the values
-	oStep    int // from one row of O to the next
+	turns    int // KV heads of an item, which take turns after each block
+	shortest int // fewest keys of a chunk
+	qStep    int // elements from one row of Q to the next, in workspace
+	lColumn  int // column of l in a row of O, after the sums of values
+	oStep    int // elements from one row of O to the next, in workspace
 }
 
-// kvSplit cuts the keys of a sequence into chunks and assigns them to items. Chunks depend on the
-// sequence alone, since their sums round; items may depend on anything.
+// kvSplit is the partition of a sequence's keys into chunks, and of the chunks into items. Other
+// chunks would round differently, so chunks depend on the sequence alone. Items do not affect the
+// bits, so they also depend on the batch and the number of workers.
 type kvSplit struct {
 	decodeShape
 	flashkit.Seq
 	b           int // the sequence, or 0 for all
-	heads       int // KV heads, of all sequences if they are equal
-	rows        int // query rows of a KV head
-	written     int // query rows with padding
+	heads       int // KV heads of the sequence, or of all sequences if they are equal
+	rows        int // query rows of a KV head, in all query heads of its group
+	written     int // rows, padding included
 	first, last int // keys that any row sees
 	chunk       int // keys of a chunk
 	block       int // most keys of a block
-	chunks      int // of a KV head, at least one
-	run         int // chunks of an item
+	chunks      int // chunks of a KV head, at least one
+	run         int // most chunks of an item
 	part        int // floats of a chunk's result: m, then O
 }
 
-// KV heads take turns if pages are short: rows of different heads in a page are adjacent, so the
-// next head's page addresses are already translated.
+// If pages of keys are short, the KV heads of an item take turns after each block. The rows of
+// different heads in a page are near one another in memory. So for the next head, the addresses of
+// the same pages are already translated.
 const (
 	decodeTurns = 8
-	turnRows    = 64      // most rows of all heads that take turns
-	turnBytes   = 1 << 15 // bytes of a head's rows in a page, from which on turns gain nothing
+	turnRows    = 64      // most query rows of all heads of an item
+	turnBytes   = 1 << 15 // if a head has at least this number of bytes in a page, turns gain nothing
 )
 
-// decodeTurnsOf returns the most KV heads that take turns.
+// decodeTurnsOf returns the most KV heads of an item of the call.
 func decodeTurnsOf(c *flashkit.Call) int {
 	if c.Page == 0 || c.Page*max(c.Dim, c.VDim)*c.KVType().Size() >= turnBytes {
 		return 1
@@ -64,15 +66,17 @@ func decodeTurnsOf(c *flashkit.Call) int {
 	return max(1, min(decodeTurns, c.KVHeads, turnRows/max(1, c.Heads/c.KVHeads*c.QLen)))
 }
 
-// Limits of chunks. Chunks are long because each ends with a merge, unless too few would be left
-// for many workers. They are long compared with their results, too. A sum of too many keys would
-// lose digits.
+// Limits of chunks. The merge of a chunk takes time, so a chunk has at least chunkBytes of K and V,
+// and chunkRows keys for each query row. Chunks are longer if all heads of a sequence would have
+// more than chunksEnough, which are enough for many workers. A chunk has at most longestChunk keys,
+// because a float32 sum of more keys would lose digits. It has more keys only if the results of a
+// head would otherwise exceed resultsOfHead floats.
 const (
-	chunksEnough  = 64      // chunks of all heads of a sequence
-	chunkBytes    = 1 << 17 // least bytes of K and V
-	chunkRows     = 8       // least keys per query row
+	chunksEnough  = 64
+	chunkBytes    = 1 << 17
+	chunkRows     = 8
 	longestChunk  = 32 * decodeBlock
-	resultsOfHead = 1 << 18 // most floats; a page table may repeat few keys without end
+	resultsOfHead = 1 << 18 // a page table may repeat pages, so the memory of K and V does not limit the results
 )
 
 func newDecodeShape(c *flashkit.Call) decodeShape {
@@ -83,19 +87,20 @@ func newDecodeShape(c *flashkit.Call) decodeShape {
 	}
 }
 
-// decodeSteps returns the distance between rows of Q, and between rows of O, in workspace.
+// decodeSteps returns the distances between rows of Q and between rows of O in workspace, in
+// elements.
 func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
 	return ceilDiv(p.Dim, decodeWidest) * decodeWidest, ceilDiv(p.VDim, decodeWidest)*decodeWidest + decodeWidest
 }
 
-// planDecode sets the keys of an item so that many workers have items. With enough heads, each item
-// is a head, and no results are kept for a merge. Up to most KV heads take turns in an item. floats
-// is the workspace of an item.
+// planDecode plans a call of a decode kernel. It limits the keys of an item so that there are items
+// for many workers. With enough heads, each item has a whole head, so nothing is merged. An item
+// has up to most KV heads, and needs the given number of floats of workspace.
 func (pl *plan) planDecode(most, floats int) {
 	const (
-		enough = 128
-		fewest = 2       // least items per worker with turns
-		afford = 1 << 24 // most floats of all results, in items shorter than necessary
+		enough = 128     // items of a call, if heads are split
+		fewest = 2       // least items per worker, if items have several heads
+		afford = 1 << 24 // items have at most longestChunk keys if the results of all chunks need at most this number of floats
 	)
 	c, d := pl.call, &pl.decode
 	d.decodeShape = newDecodeShape(c)
@@ -156,7 +161,7 @@ func (pl *plan) splitSequence(d *kvSplit, b int) {
 	}
 	d.block = decodeBlock
 	if keys <= decodeBlock {
-		d.block /= 2 // half: values trail scores by a block, so one block alone would not overlap
+		d.block /= 2 // values of a block are added during the scores of the next block, so there must be two blocks
 	}
 	if d.run = d.chunks; d.turns*keys > pl.decode.itemKeys {
 		run := max(1, ceilDiv(pl.decode.itemKeys, d.turns*d.chunk))
@@ -189,12 +194,13 @@ func (d *kvSplit) setChunk(keys int) {
 // isSplit reports whether several items share the chunks of a head and their results are merged.
 func (d *kvSplit) isSplit() bool { return d.run < d.chunks }
 
+// merged returns the number of rows whose chunks an item merges.
 func (d *kvSplit) merged() int {
-	const floats = 4096 // least floats of results
+	const floats = 4096 // results that an item merges have about this number of floats, or more
 	return max(1, floats/(d.chunks*d.oStep))
 }
 
-// span returns the items of the sequence. A tile is a run of chunks.
+// span returns the items of the sequence. In this table, a tile is the chunks of an item.
 func (d *kvSplit) span() items.Span {
 	s := items.Span{B: d.b, Heads: ceilDiv(d.heads, d.turns), Tiles: 1, Length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {
@@ -206,5 +212,5 @@ func (d *kvSplit) span() items.Span {
 	return s
 }
 
-// queryOf returns the query head and row of row r of KV head g.
+// queryOf returns the query head of row r of KV head g, and the query row in that head.
 func (d *kvSplit) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }

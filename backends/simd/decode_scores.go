@@ -12,19 +12,19 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// decodeScores is an item's workspace for score features, mask and dropout. It is empty in a plain
-// call. A row of scores has its keys side by side, so the tile routines take its vectors of lanes
-// as rows.
+// decodeScores is a head's workspace for score features, mask and dropout. It is empty in a call
+// without them. The tile routines for score features expect query rows in the lanes. Here the keys of
+// one query row are in the lanes, so the routines process each vector of a row's scores as a row.
 type decodeScores struct {
 	bias   []float32   // [rows][decodeStep], of the current block
 	slopes []float32   // [rows]
-	places []float32   // [lanes], negative key offsets in units of lanes
-	top    []float32   // [lanes], unused maxima
-	seen   [2][]uint32 // [rows][words], of the current block and of the one before
-	bools  []bool      // [lanes]
-	kept   []uint32    // [words+1]
-	below  uint32
-	words  int // of the keys of a block
+	places []float32   // [lanes], -i/lanes for key i of a vector
+	top    []float32   // [lanes], scratch for maxima that are not used
+	seen   [2][]uint32 // [rows][words], a bit for each visible key of the current block, and of the block before
+	bools  []bool      // [lanes], scratch for mask elements of less than a vector
+	kept   []uint32    // [words+1], a bit for each weight of a row that dropout keeps
+	below  uint32      // random numbers below it drop a weight
+	words  int         // words of a row's bits, each with one bit per lane
 }
 
 func scoreFloats(c *flashkit.Call, rows int) int {
@@ -73,8 +73,8 @@ func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *i
 	}
 }
 
-// mask sets the bits of the visible keys of a block, unless all are visible. It reports whether any
-// row sees any key.
+// mask sets block.seen to the bits of the visible keys, unless the mask shows all keys of the block to
+// all its rows. It reports whether any row sees any key.
 func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
 	t := &j.args.Mask
 	if !j.p.Score.Mask {
@@ -121,8 +121,8 @@ func (f *decodeScores) adjust(isa *laneRoutines, j *job, x *itemOfKeys, block *s
 		f.loadBias(isa, j, x, block)
 	}
 	if adjusts(j.call) {
-		// To the routine, each vector of lanes of a row's keys is a row, so distances are in units
-		// of lanes.
+		// scoreMod takes each vector of a row's scores as a row, and counts a distance of 1 from one
+		// row to the next. So distances are in units of lanes.
 		unit, words := float32(isa.lanes), ceilDiv(block.n, isa.lanes)
 		bias, places := (*float32)(nil), (*float32)(nil)
 		if score.ALiBi {
@@ -134,7 +134,7 @@ func (f *decodeScores) adjust(isa *laneRoutines, j *job, x *itemOfKeys, block *s
 				bias = &f.bias[r*decodeStep]
 			}
 			slope := f.slopes[block.row+r]
-			steep := math.Abs(float64(slope)) > math.MaxFloat32/float64(unit) // the slope overflows in that unit
+			steep := math.Abs(float64(slope)) > math.MaxFloat32/float64(unit) // slope*unit overflows
 			if steep {
 				slope = 0
 			}
@@ -152,8 +152,8 @@ func (f *decodeScores) adjust(isa *laneRoutines, j *job, x *itemOfKeys, block *s
 	}
 }
 
-// subtractDistances subtracts slope times distance from the scores of a row's keys. at is the first
-// key's offset from the row's diagonal.
+// subtractDistances subtracts slope times the distance to each key from the scores of a row. at is
+// the number of keys from the row's diagonal to the first key.
 func subtractDistances(s []float32, slope float32, at int) {
 	for key := range s {
 		s[key] -= float32(float64(slope) * math.Abs(float64(at+key)))
@@ -187,7 +187,7 @@ func (f *decodeScores) drop(isa *laneRoutines, j *job, x *itemOfKeys, block *see
 		return
 	}
 	o := &j.args.Origin
-	before := block.from % 8 // keys before from that share its random words
+	before := block.from % 8 // eight keys share random words; the block begins within the eight, after this number of keys
 	words := ceilDiv(before+block.n, isa.lanes)
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)

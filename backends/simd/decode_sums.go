@@ -11,23 +11,23 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// decodeSums is the state of the rows of a decode kernel: m, l and o of the current chunk. An item
-// with all chunks of a head also has the sums of past chunks; otherwise each chunk's result is kept
-// for the merge.
+// decodeSums holds the sums of a KV head's rows: m, l and o of the current chunk. If the item has all
+// chunks of the head, allM and all hold the sums over the earlier chunks. Otherwise each chunk's
+// sums are kept in results, for the merge phase.
 type decodeSums struct {
 	itemOfKeys
 	at   int       // the current chunk
 	m, l []float32 // [rows]
 	o    []float32 // [rows][oStep]
-	allM []float32 // of past chunks
-	all  []float32 // of past chunks; a column holds l, as in o at the end of a chunk
-	by   []float32 // [lanes], factors
+	allM []float32 // m over the earlier chunks
+	all  []float32 // o over the earlier chunks, with l in lColumn; end also stores l in o
+	by   []float32 // [lanes], scratch for factors
 }
 
 func sumFloats(rows, oStep int) int { return 3*rows + 2*rows*oStep + decodeWidest }
 
-// setItem initializes x for an item's KV head number turn. It returns the number of heads that take
-// turns.
+// setItem initializes x for one KV head of an item. turn is the index of this head among the item's
+// heads. setItem returns the number of the item's heads.
 func (x *decodeSums) setItem(j *job, ws *pool.Arena, item, turn int) (turns int) {
 	turns = x.itemOfKeys.setItem(j, item, turn)
 	x.l, x.by = ws.Take(x.rows), ws.Take(decodeWidest)
@@ -74,8 +74,9 @@ func (x *decodeSums) reach(isa *laneRoutines, j *job, chunk int) {
 	}
 }
 
-// addChunk adds o, with l, of one chunk to the sums of past chunks, and returns the larger maximum.
-// It overwrites o.
+// addChunk adds a row's sums of a chunk to all, the row's sums over the earlier chunks. o and all
+// include l. o is relative to the row maximum m, and all to allM. addChunk returns the larger
+// maximum, to which all is then relative. It may overwrite o. by is scratch for factors.
 func (isa *laneRoutines) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
 	rows := len(o) / isa.lanes
 	switch {
@@ -99,7 +100,8 @@ func setAll(x []float32, to float32) {
 	}
 }
 
-// endItem ends the last chunk, and writes O and LSE if the item has all chunks.
+// endItem ends the item's last chunk. If the item has all chunks of the head, endItem writes O and
+// LSE. buf is scratch for one row.
 func (isa *decodeRoutines) endItem(j *job, x *decodeSums, buf []float32) {
 	x.reach(isa.laneRoutines, j, x.to-1)
 	x.end(isa.laneRoutines, j)
@@ -115,7 +117,7 @@ func (isa *decodeRoutines) endItem(j *job, x *decodeSums, buf []float32) {
 	}
 }
 
-// merge merges the chunks of rows and writes O and LSE.
+// merge merges the chunks of an item's rows and writes O and LSE.
 func (isa *decodeRoutines) merge(j *job, ws *pool.Arena, item int) {
 	var x itemOfKeys
 	results, from, to := x.setRows(j, item)
@@ -147,7 +149,8 @@ func (x *itemOfKeys) clearRow(j *job, r int) {
 	j.storeLSE(x.QBatch, h, x.Q0+i, float32(math.Inf(-1)))
 }
 
-// endRow divides row r of O by l, held in column lColumn, and writes O and LSE.
+// endRow writes row r of O and its LSE. o holds the sums of the row, with l in lColumn, relative to m.
+// buf is scratch for one row.
 func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
 	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
@@ -168,7 +171,7 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 	case p.Score.Sink || p.Carry:
 		sink, before := j.otherLogits(x.QBatch, h, i)
 		if !p.Score.Sink && l == 0 && !math.IsInf(before, -1) {
-			return // O and LSE stay
+			return // O and LSE keep the result of the earlier keys
 		}
 		if p.Carry {
 			load(buf, &j.args.O, at)
@@ -187,14 +190,15 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 // keep returns the dropout factor of the kept weights.
 func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 
-// otherLogits returns the logits of a row's weights other than its keys': of the sink, and of the
-// earlier keys.
+// otherLogits returns the logit of a row's sink and the LSE of its earlier keys. A logit is -Inf if the
+// call has no sink or no earlier keys.
 func (j *job) otherLogits(b, h, i int) (sink, before float64) {
 	return j.sinkOf(h), j.earlierLSE(b, h, i)
 }
 
-// mergeOthers merges o and l, relative to the logit m, with the sink and the earlier keys' O in past.
-// It sets o to the quotient and returns LSE.
+// mergeOthers merges a row's sums o and l with the sink and the earlier keys. o and l are relative to
+// the logit m, and sink is the logit of the sink. past is O over the earlier keys, and before is their
+// LSE. keep is the dropout factor. mergeOthers sets o to the row of O, and returns its LSE.
 func mergeOthers(o []float32, m, l, sink, before, keep float64, past []float32) float64 {
 	top := max(m, sink, before)
 	if math.IsInf(top, -1) && l == 0 {

@@ -36,14 +36,14 @@ func fwdAMXBF16Times(pl *plan) [3]timedPhase {
 type tileScratch struct {
 	laneScratch
 	laneRange
-	k      []uint16
-	kBuf   []uint16
-	v      packedRows
-	vPages []uint16 // copies of V's rows from pages
-	pPairs []uint32 // [half of the keys of a block][lanes]
-	buf    []uint32 // rows of Q
+	k      []uint16   // K of the block, in place or in kBuf
+	kBuf   []uint16   // copies of rows of K that need padding or are in pages
+	v      packedRows // V of the block
+	vPages []uint16   // copies of V's rows from pages
+	pPairs []uint32   // P in pairs of keys, [half of the keys of a block][lanes]
+	buf    []uint32   // scratch for rows of Q
 
-	biasPairs []uint32 // [half of the keys of a block][lanes]
+	biasPairs []uint32 // bias in pairs of keys, [half of the keys of a block][lanes]
 	biasRows  []uint32 // copies of bias rows, if needed
 }
 

@@ -5,8 +5,9 @@ package simd
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
 // fwd_amxf32 is fwd_avx512 with AMX, and has fwd_amxbf16's tiles of query rows. A float32 is split
-// into the sum of three bf16, so a float32 product has nine bf16 products. The kernel adds the six
-// largest to float32, smallest first. The other three are below half a unit in the last place.
+// into the sum of three bf16, so a float32 product is the sum of nine bf16 products. The kernel adds
+// only the six largest, the smallest of them first, in float32. The other three are below half a
+// unit in the last place of the product.
 //
 //	S = K Qᵀ          planes of K as rows, planes of Q as pairs [dim/2][lanes]
 //	P = exp(S - max)  in float32, then in planes of pairs of keys, [keys/2][lanes]
@@ -47,7 +48,7 @@ type planeScratch struct {
 	laneScratch
 	laneRange
 	k, v     planeRows
-	vPairs   []uint32 // one plane of [planeBlock/2][vdim]
+	vPairs   []uint32 // scratch, one plane of [planeBlock/2][vdim]
 	vColumns []uint32 // [planes][vdim][planeBlock/2]
 	p        []uint32 // [planes][planeBlock/2][lanes]
 	q        planeRows

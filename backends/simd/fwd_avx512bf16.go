@@ -41,10 +41,10 @@ type pairScratch struct {
 	laneRange
 	k              halfRows   // K of the block, from key even on
 	v              packedRows // V of the block, from key even on
-	even           int
-	kPages, vPages []uint16 // copies of rows of K and V from pages
-	pPairs         []uint32 // [half of the keys of a block][lanes]
-	buf            []uint32 // rows of Q
+	even           int        // first key of the block, rounded down to an even number
+	kPages, vPages []uint16   // copies of rows of K and V from pages
+	pPairs         []uint32   // [half of the keys of a block][lanes]
+	buf            []uint32   // rows of Q
 }
 
 func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {

@@ -10,9 +10,9 @@ import (
 
 // fwd_generic computes, for each query row i,
 //
-//	m, l, o = -Inf, 0, 0, or as earlier keys and the sink have left them
+//	m, l, o = -Inf, 0, 0, or their values after the earlier keys and the sink
 //	for each tile of keys that row i sees:
-//		s = scale * K·q, changed as score features say
+//		s = scale * K·q, changed by the score features
 //		if max(s) > m: a = exp(m-max(s)); o, l, m = a*o, a*l, max(s)
 //		w = exp(s - m)
 //		l += sum(w); o += w·V, in runs of portableRun keys, without dropped weights

@@ -4,10 +4,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon. The result is fwd_generic's, but
-// the query rows of a tile are in the lanes. S and P, [keys][lanes], and O, transposed to
-// [vdim][lanes], are products of broadcast elements of K and V with vectors of queries. K and V are
-// read in place, and row maxima and sums need no shuffles. Only Q and O are transposed.
+// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon. It computes fwd_generic's result with
+// the query rows of a tile in the lanes. S and P are [keys][lanes], and O is transposed to
+// [vdim][lanes]. The products broadcast an element of K or V and multiply it by a vector of Q or P.
+// K and V are read in place, and row maxima and sums need no shuffles. Only Q and O are transposed.
 //
 // An item is up to itemRows rows of one head. Its tiles share each block of keys, and the widening
 // of 16-bit keys, while the block is in cache. Blocks begin at multiples of isa.keys, so the bits

@@ -15,7 +15,7 @@ import (
 
 const maskGroup = 32 // keys
 
-// How much of a range of keys a mask hides.
+// The extent to which a mask hides a range of keys from the rows of a tile.
 const (
 	hidesNothing = iota
 	hidesSome
@@ -27,9 +27,9 @@ type keyMask struct {
 	ofKeys  bool                                // the mask is the same for all rows: read once per item
 	ofRows  bool                                // the mask differs by row: read once per tile
 	step    int                                 // keys per product, which takes all of them or none
-	from    int                                 // first key of the first group
+	from    int                                 // first key of the first group of the block
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
-	visible []uint32                            // [keys]; bit r: row r sees the key. Only set in groups that are hidden in part
+	visible []uint32                            // [keys], bit r is set if row r sees the key. Valid in groups that are hidden in part
 	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
 
@@ -115,8 +115,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part finds the first range of [from, to) that the mask hides to one extent. It returns the end of
-// the range, and the extent: hidesNothing, hidesSome or hidesAll.
+// part finds the longest range of keys from key from on that the mask hides to the same extent. It
+// returns the end of the range, at most to, and the extent: hidesNothing, hidesSome or hidesAll.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {
@@ -218,7 +218,7 @@ func transposeBits(dst, src *[maskGroup]uint32) {
 		n8, n4, n2, n1 = 0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x3333333333333333, 0x5555555555555555
 	)
 	var x [maskGroup / 2]uint64
-	row := func(i int) uint64 { // row i, with row i+16 above it and 16 bits of either exchanged
+	row := func(i int) uint64 { // row i, and row i+16 above it, with the upper half of row i and the lower half of row i+16 exchanged
 		y := uint64(src[i]) | uint64(src[i+16])<<32
 		moved := (y>>16 ^ y) & 0xffff0000
 		return y ^ moved ^ moved<<16

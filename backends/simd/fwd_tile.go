@@ -38,8 +38,8 @@ type laneTile struct {
 
 // laneScratch is the workspace of an item's tiles, with the current block of keys.
 type laneScratch struct {
-	lo, hi       int
-	k, v         []float32
+	lo, hi       int       // keys of the current block
+	k, v         []float32 // their rows of K and V
 	kStep, vStep int
 	kBuf, vBuf   []float32 // widened keys, if needed
 	finite       bool      // V holds no NaN or infinity; checked if the mask hides some keys
@@ -47,9 +47,9 @@ type laneScratch struct {
 	s          []float32 // [keys of a block][lanes]
 	masks      []uint32  // [keys of a block]
 	rows       []float32 // [lanes][dim], query or output rows
-	top        []float32 // [lanes] each
-	scratchMax []float32
-	factors    []float32
+	top        []float32 // [lanes], row maxima that include the current keys; in the end LSE
+	scratchMax []float32 // [lanes], scratch for maxima that are not used; in the end factors of O over the earlier keys
+	factors    []float32 // [lanes], factors of the sums or of O
 	ahead      ahead
 	featureScratch
 }
@@ -144,8 +144,8 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge: the edge of the band
-// hides some pairs. hidden: the mask hides some.
+// processKeys adds keys [from, from+keys) of the block to the tile. edge tells whether the edge of
+// the band hides some of their pairs, and hidden whether the mask does.
 func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]

@@ -12,11 +12,12 @@ import (
 
 // gradScore computes P and dS of panels under score features and dropout:
 //
-//	S = adjusted: scaled, capped, with bias and slopes
-//	P = exp(S - LSE); g = P (z dP - delta), with z of dropout
-//	dBias += g; dS = scale g (the slope of the cap); P = P z
+//	S = dot products, scaled and capped, plus bias and ALiBi
+//	P = exp(S - LSE); g = P (z dP - delta)
+//	dBias += g; dS = scale g c; P = P z
 //
-// Rows are query rows, and keys are in the lanes, as in the routine without features.
+// z is the factor of dropout, and c is the derivative of the cap. Keys are in the lanes, as in the
+// routine without features.
 type gradScore struct {
 	isa     *laneRoutines
 	on      bool // some feature changes scores or weights

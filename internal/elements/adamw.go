@@ -2,12 +2,13 @@ package elements
 
 import "math"
 
-// AdamW is a step of the AdamW optimizer for a gradient g. It sets Mean' = Beta1 Mean + Beta1Rest g
-// and Square' = Beta2 Square + Beta2Rest g². Then x' = Decay x - Rate Mean' / (sqrt(Square') Root +
-// Eps).
+// AdamW has the factors of a step of the AdamW optimizer. Let g be the gradient of a parameter x, m
+// the mean of its gradients, and v the mean of their squares. The step sets m = Beta1 m + Beta1Rest
+// g and v = Beta2 v + Beta2Rest g². Then it sets x = Decay x - Rate m / (sqrt(v) Root + Eps).
 type AdamW struct{ Beta1, Beta1Rest, Beta2, Beta2Rest, Decay, Rate, Root, Eps float32 }
 
-// Update applies the step to x, mean and square. All slices are as long as grad.
+// Update applies the step to each element of x, with m in mean and v in square. These slices have
+// the length of grad.
 func (a *AdamW) Update(x, mean, square, grad []float32) {
 	if n := len(grad); n > 0 {
 		chosen.update(a, x[:n], mean[:n], square[:n], grad)

@@ -1,11 +1,12 @@
 // Package elements computes layer norms and their gradients, sums of rows and AdamW steps with vector
-// instructions. The norm of a row does not depend on other rows. The sum or step of an element does not
-// depend on other elements. Magnitudes below 2^-126 may count as 0.
+// instructions. A row's norm does not depend on other rows. An element's sum or step does not depend on
+// other elements. Magnitudes below 2^-126 may count as 0.
 package elements
 
 import "math"
 
-// An isa holds the routines of an instruction set. Their declarations document them.
+// An isa holds the routines of an instruction set. The declarations of the assembly functions
+// document them.
 type isa struct {
 	rows      func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)
 	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)
@@ -15,8 +16,8 @@ type isa struct {
 
 // Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the row's
 // biased variance. A row has len(weight) features, at least 1. bias has the same length. Rows are
-// contiguous. dst is as long as x and may be x. Unless nil, moments gets the mean and 1 /
-// sqrt(variance + eps) of each row.
+// contiguous. dst has the length of x and may be x. If moments is not nil, Norm stores the mean and
+// 1 / sqrt(variance + eps) of each row there.
 func Norm(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
 	if len(x) < n {
@@ -63,7 +64,7 @@ func (u *isa) gradientsOf(dx, x, dy, weight, moments, dWeight, dBias []float32) 
 	u.gradients(&dx[0], &x[0], &dy[0], &weight[0], &moments[0], &dWeight[0], &dBias[0], n, len(x)/n)
 }
 
-// Add adds rows of x to sum, in order. Rows are as long as sum and step elements apart.
+// Add adds rows of x to sum, in order. Rows have the length of sum and begin step elements apart.
 func Add(sum, x []float32, step, rows int) {
 	if len(sum) == 0 || rows < 1 {
 		return
@@ -118,8 +119,8 @@ func portableGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	}
 }
 
-// parts is the number of partial sums of a row. Their additions overlap, and smaller sums have
-// smaller rounding errors.
+// parts is the number of partial sums of a row. The processor overlaps additions to different
+// partial sums. A partial sum is smaller than the whole sum, so its rounding errors are smaller.
 const parts = 8
 
 func sumOf(x []float32) float64 {

@@ -6,8 +6,8 @@ import "math"
 
 var nan = float32(math.NaN())
 
-// Logit returns x, a sink or the LSE of earlier keys, as a score. +Inf becomes NaN. The row is then
-// NaN, as with any score of +Inf.
+// Logit returns x, a sink or the LSE of earlier keys, as a score. It returns NaN for +Inf, so that
+// the row becomes NaN. A score of +Inf also makes its row NaN.
 func Logit(x float32) float32 {
 	if x > math.MaxFloat32 {
 		return nan
@@ -15,8 +15,8 @@ func Logit(x float32) float32 {
 	return x
 }
 
-// Slope returns x, an ALiBi slope. An infinite slope becomes NaN. Its product with distance 0 would
-// be NaN anyway, and its products with other distances infinite.
+// Slope returns x, an ALiBi slope, or NaN if x is infinite. The product of an infinite slope and
+// distance 0 would be NaN anyway, but its products with other distances would be infinite.
 func Slope(x float32) float32 {
 	if x > math.MaxFloat32 || x < -math.MaxFloat32 {
 		return nan

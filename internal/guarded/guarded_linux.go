@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Memory returns pieces of memory between inaccessible pages. Each piece has bytes bytes, rounded
-// up to whole pages. The caller calls free when it no longer needs the pieces.
+// Memory returns the given number of pieces of memory. Each piece has the given number of bytes,
+// rounded up to whole pages, and is between inaccessible pages. free unmaps all pieces.
 func Memory(pieces, bytes int) (list [][]byte, free func(), err error) {
 	page := syscall.Getpagesize()
 	each := (bytes+page-1)/page*page + page

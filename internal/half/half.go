@@ -1,6 +1,7 @@
 // Package half converts between float32 and the two 16-bit storage formats,
 // IEEE binary16 (f16) and bfloat16 (bf16). Widening is exact. Narrowing rounds
-// to nearest, ties to even, overflows to infinity and keeps a NaN a NaN.
+// to nearest, ties to even. It turns numbers that are too large into infinity,
+// and NaN into NaN.
 package half
 
 import "math"
@@ -42,7 +43,7 @@ func FromBF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 func ToBF16(x float32) uint16 {
 	b := math.Float32bits(x)
 	if b&^(1<<31) > 0xff<<23 {
-		return uint16(b>>16) | 0x40 // keeps it a NaN, even if its payload is only in the lost half
+		return uint16(b>>16) | 0x40 // a quiet NaN: without this bit, a payload in the lower half only would leave infinity
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

@@ -1,5 +1,5 @@
-// Package philox is a stateless random generator: its words are a function of a counter and a key.
-// The random bits of any element can be computed again, in any order.
+// Package philox is a random generator without state: its words are a function of a counter and a
+// key. So the random bits of elements can be computed in any order, and again later.
 package philox
 
 import "math/bits"
@@ -27,8 +27,8 @@ func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 // Key returns the key of a seed.
 func Key(seed uint64) [2]uint32 { return [2]uint32{uint32(seed), uint32(seed >> 32)} }
 
-// Eight elements share a counter. Element e gets 16 bits of word e%4: the lower half for the first
-// four elements, the upper half for the last four.
+// Eight elements share a counter. Element e, with e from 0 to 7, gets 16 bits of word e%4: the lower
+// half for elements 0 to 3, the upper half for elements 4 to 7.
 
 // Below returns the limit for dropping with probability p, 0 <= p < 1. An element is dropped if its
 // 16 bits, shifted to the top of a word, are below the limit. So p is rounded to a multiple of
@@ -38,8 +38,8 @@ func Below(p float32) uint32 { return limit(p) << 16 }
 // Keep returns the factor that multiplies kept elements, so that dropping preserves the mean.
 func Keep(p float32) float32 { return float32(65536 / float64(65536-limit(p))) }
 
-// Dropped reports whether element e, of the eight that share the counter of words, is dropped.
-// below is the limit.
+// Dropped reports whether an element is dropped. words are the words of its counter, and e%8 is its
+// number among the eight elements of this counter. below is the limit from Below.
 func Dropped(words [4]uint32, e int, below uint32) bool {
 	w := words[e%4]
 	if e%8 < 4 {

@@ -17,9 +17,9 @@ import (
 // cache has the paths of the libraries that the GNU loader finds.
 const cache = "/etc/ld.so.cache"
 
-// Truncated returns an error if dlopen would map a truncated file for the name: an ELF file of this
-// machine that ends before its last segment. For other files, or none, it returns nil: the loader
-// reports these errors itself.
+// Truncated returns an error if dlopen of the name would map a truncated file: an ELF file for this
+// machine that ends before its last segment. If there is no such file, or dlopen finds another
+// fault, Truncated returns nil, because the loader then reports the error itself.
 func Truncated(name string) error {
 	if strings.Contains(name, "/") {
 		_, err := examine(name)
@@ -78,8 +78,8 @@ type segment struct {
 
 const loadable = 1 // PT_LOAD
 
-// examine reports whether a file is a 64-bit little-endian ELF library for this machine, and
-// returns an error if that is truncated.
+// examine reports whether a file is a 64-bit little-endian ELF library for this machine. If so, it
+// returns an error if the file is truncated.
 func examine(path string) (fits bool, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.Mode().IsRegular() {
@@ -92,7 +92,7 @@ func examine(path string) (fits bool, err error) {
 	defer f.Close()
 	var h elfHeader
 	if binary.Read(f, binary.LittleEndian, &h) != nil {
-		return false, nil // too short for the loader, too
+		return false, nil // the loader reports that such a file is too short
 	}
 	if !bytes.HasPrefix(h.Ident[:], []byte("\x7fELF\x02\x01")) || h.Machine != machines[runtime.GOARCH] || int(h.Phentsize) != binary.Size(segment{}) {
 		return false, nil

@@ -1,4 +1,4 @@
-// Package slow skips slow tests.
+// Package slow skips tests that are slow under the race detector.
 package slow
 
 import (
@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// UnderRace skips a test under the race detector with -short, where it takes minutes, unless
-// FLASHKIT_SLOW=1. The test must have no concurrency that a faster test lacks.
+// UnderRace skips a test that takes minutes under the race detector. It skips the test only with
+// -short, and only if the race detector is on and FLASHKIT_SLOW is not 1. All concurrency of the
+// test must also occur in a faster test.
 func UnderRace(t testing.TB) {
 	t.Helper()
 	if SkipsUnderRace() {
@@ -15,7 +16,8 @@ func UnderRace(t testing.TB) {
 	}
 }
 
-// SkipsUnderRace reports whether UnderRace skips, for tests with slow parts.
+// SkipsUnderRace reports whether UnderRace skips tests. A test with a slow part calls it to skip this
+// part.
 func SkipsUnderRace() bool {
 	return Race && testing.Short() && os.Getenv("FLASHKIT_SLOW") != "1"
 }

@@ -1,5 +1,5 @@
-// Package items finds the work of an item: a tile of a head of a sequence, whether sequences are equal, padded,
-// packed or in pages.
+// Package items numbers the items of a call. An item is usually a tile of query rows or of keys, in
+// one head of one sequence. Sequences may be equal, padded, packed or in pages.
 package items
 
 import (
@@ -19,32 +19,34 @@ type Table struct {
 // An Order is the order of the items of a Table.
 type Order struct {
 	Heads        int  // of a sequence
-	Turns        int  // neighboring heads that take turns, tile by tile; 0: all heads of a span
-	LongestFirst bool // spans with the longest items come first, else they are in the order of the sequences
-	LastFirst    bool // the last tile of a head comes first
+	Turns        int  // neighboring heads whose tiles alternate; 0: all heads of a span
+	LongestFirst bool // spans with the longest items come first; otherwise spans are in the order of sequences
+	LastFirst    bool // the last tile of each head comes first
 }
 
 // A Span is the items of one sequence, or of all sequences if they are equal.
 type Span struct {
-	B      int // the sequence, or the first of all
-	Heads  int // of all sequences of the span
-	Tiles  int // of a head
-	Turns  int // heads that take turns
-	Length int // of its items, in rows or keys of the other side
-	Counts     // of the spans before it
+	B      int // the sequence, or 0 for all
+	Heads  int // heads of all sequences of the span
+	Tiles  int // tiles of a head
+	Turns  int // neighboring heads whose tiles alternate
+	Length int // length of an item, for LongestFirst: the keys that a tile of query rows visits, or the reverse
+	Counts     // its own counts; after Arrange, the sum of the counts of all spans before it
 }
 
-// Counts are the items of spans. Split KV has items that merge chunks, too, and floats of the chunks' results.
+// Counts has the numbers of items, of items that merge chunks, and of floats of the chunks' results.
+// Only kernels that split the keys of a head have merges and results.
 type Counts struct{ Items, Merges, Results int }
 
-// Add adds the items of spans. Neither has more than math.MaxInt/2 results.
+// Add adds x to c. Results grows to at most math.MaxInt/2, so that no sum overflows. Neither c nor x
+// has more results.
 func (c *Counts) Add(x Counts) {
 	c.Items += x.Items
 	c.Merges += x.Merges
 	c.Results = min(c.Results+x.Results, math.MaxInt/2)
 }
 
-// Place returns the number of the span of an item.
+// Place returns the index in t.Spans of the span of an item.
 func (t *Table) Place(item int) int {
 	if len(t.Spans) == 1 {
 		return 0
@@ -60,7 +62,7 @@ func (t *Table) MergeSpan(item int) *Span {
 	return &t.Spans[sort.Search(len(t.Spans), func(i int) bool { return t.Spans[i].Merges > item })-1]
 }
 
-// Find returns the sequence, the head and the tile of an item.
+// Find returns the sequence, the head in this sequence, and the tile of an item.
 func (t *Table) Find(item int) (b, head, tile int) {
 	s := t.Span(item)
 	item -= s.Items
@@ -74,7 +76,8 @@ func (t *Table) Find(item int) (b, head, tile int) {
 	return s.B + head/t.Heads, head % t.Heads, tile
 }
 
-// Index returns the item of a tile in a table of sequences in order, whose heads take no turns.
+// Index is the reverse of Find: it returns the item of a tile. The table's Turns must be 1, and spans
+// and tiles must be in order.
 func (t *Table) Index(b, head, tile int) int {
 	if len(t.Spans) == 1 {
 		return (b*t.Heads+head)*t.Spans[0].Tiles + tile
@@ -89,7 +92,8 @@ func (t *Table) Reset(o Order, size, n int) {
 	}
 }
 
-// Arrange puts the spans in order and numbers their items.
+// Arrange puts the spans in order. It replaces the counts of each span by the sum of the counts of
+// all spans before it. This sum is the number of the span's first item.
 func (t *Table) Arrange() {
 	if t.LongestFirst {
 		slices.SortFunc(t.Spans, func(x, y Span) int {

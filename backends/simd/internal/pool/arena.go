@@ -6,9 +6,9 @@ import "math"
 type Arena struct {
 	All  []float32
 	Free []float32 // the part that Take has not handed out
-	Slot int       // of the worker
+	Slot int       // index of the worker
 
-	poisoned bool // tests: see Queue.Poison
+	poisoned bool // for tests; see Queue.Poison
 }
 
 // Reserve makes room for n floats.
@@ -29,18 +29,18 @@ func (a *Arena) Reset() {
 	}
 }
 
-// Take returns n floats that hold leftovers of earlier items.
+// Take returns n floats. They hold leftovers of earlier items, not 0.
 func (a *Arena) Take(n int) []float32 {
 	x := a.Free[:n:n]
 	a.Free = a.Free[n:]
 	return x
 }
 
-// poisonBits are a NaN as a float32, as a float64 made of two, and as two numbers of 16 bits
-// of either type; as words they are no mask, index or count that a kernel could use.
+// poisonBits is NaN as a float32. Two of them are NaN as a float64, and each half is NaN as a
+// binary16 and as a bfloat16. As an integer, poisonBits is no mask, index or count of a kernel.
 const poisonBits = 0x7ffa7ffa
 
-// poison fills the first n floats of the arena, and cuts it off behind them.
+// poison sets the first n floats of the arena to poisonBits, and shortens the arena to n floats.
 func (a *Arena) poison(n int) {
 	if a.All = a.All[:n]; n == 0 {
 		return

@@ -12,15 +12,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A Pool is a backend's share of the process's helpers: up to GOMAXPROCS - 1, or to the
-// limit less one, whatever the number of calls. It must not refer to its backend, which
-// could then never be collected.
+// A Pool is a backend's share of the process's helper goroutines. All calls together use up
+// to GOMAXPROCS - 1 helpers, or the limit minus 1. A Pool must not refer to its backend: the
+// backend's cleanup holds the Pool, so the backend would never be collected.
 type Pool struct {
 	workers.Pool
 }
 
-// Wrap limits the goroutines of a kernel's calls, predictions included. Small calls run on
-// one goroutine; Cost ignores that, or the next larger calls would look faster.
+// Wrap replaces the functions of a kernel by functions that respect the limit of goroutines.
+// Small calls run on one goroutine. Cost ignores this: otherwise the smallest calls with
+// helpers would look faster than small calls.
 func (c *Pool) Wrap(k *flashkit.Kernel) {
 	run, cost, needs, size := k.Run, k.Cost, k.Needs, &sizing{cost: k.Cost}
 	if c.Limit() < 0 {
@@ -42,7 +43,7 @@ func (c *Pool) Wrap(k *flashkit.Kernel) {
 		return cost(x)
 	}
 	if needs == nil {
-		return // of a kernel that this program cannot run
+		return // this program cannot run the kernel
 	}
 	k.Needs = func(call *flashkit.Call) flashkit.Memory {
 		x := copied(call)
@@ -62,8 +63,8 @@ func (c *Pool) allow(call *flashkit.Call) {
 	}
 }
 
-// copied returns a copy of a call for Cost or Needs, since the caller may use the call at the
-// same time. Give the copy back to forget.
+// copied returns a copy of a call, which Cost or Needs may change while the caller uses the
+// call. Pass the copy to forget in the end.
 func copied(call *flashkit.Call) *flashkit.Call {
 	x := copies.Get().(*flashkit.Call)
 	*x = *call
@@ -78,12 +79,12 @@ func forget(x *flashkit.Call) {
 // copies keeps the copies, so that Cost and Needs allocate nothing.
 var copies = sync.Pool{New: func() any { return new(flashkit.Call) }}
 
-// smallTime is the longest predicted time of a small call. To wake a helper may take as long,
-// and keeps a processor from others.
+// smallTime is the longest predicted time of a small call. Waking a helper may take the same
+// time, and the helper takes a processor from other work.
 const smallTime = 12 * time.Microsecond
 
-// A sizing tells which calls of a kernel are small. It caches the last prediction, which takes
-// longer than a comparison of problems.
+// A sizing tells which calls of a kernel are small. It caches the last prediction, because a
+// prediction takes longer than a comparison of two problems.
 type sizing struct {
 	cost func(*flashkit.Call) time.Duration
 

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// A Queue hands the items of a call to its workers, phase by phase. Items are numbered so that the
-// long ones come first; a worker takes the next number until none is left. Its workspace stays
-// from call to call. The zero value is ready.
+// A Queue hands the items of a call to its workers, phase by phase. Each worker takes the item with
+// the next number until none is left. Callers should number long items first, so that no worker
+// begins a long item at the end. The Queue keeps all workspace for later calls. The zero value is ready.
 type Queue struct {
-	Items  int   // of the phase
-	Shared Arena // of all workers, where a kernel needs it
+	Items  int   // number of items of the phase
+	Shared Arena // workspace that all workers share, for kernels that need it
 
 	task   Task
 	next   atomic.Int64
@@ -23,19 +23,19 @@ type Task interface {
 	Item(ws *Arena, item int)
 }
 
-// A Phase is items that run at the same time, and the floats of workspace that
-// each worker needs for them.
+// A Phase is a number of items that may run at the same time, and the floats of
+// workspace that each worker needs for an item.
 type Phase struct{ Items, Floats int }
 
 // Run runs the items of a phase on up to the given number of workers, until the context is done.
 func (q *Queue) Run(ctx context.Context, p *Pool, t Task, workers int, work Phase) {
 	q.task, q.Items, q.done = t, work.Items, ctx.Done()
 	q.next.Store(0)
-	q.Hold(workers, work) // here, not by the worker, so that a second call allocates nothing
+	q.Hold(workers, work) // here, for all workers: a worker that first joins in a later call must not allocate then
 	p.Run(q, Size(workers, work)-1)
 }
 
-// Work takes items until none is left.
+// Work runs items in the workspace of worker slot, until none is left or the call is canceled.
 func (q *Queue) Work(slot int) {
 	ws := &q.arenas[slot]
 	for !q.Canceled() {
@@ -65,8 +65,8 @@ func (q *Queue) Next() (item int, ok bool) {
 	return item, item < q.Items
 }
 
-// Hold reserves the workspace of all the phases at once, so that a larger one
-// does not replace the workspace of a smaller one.
+// Hold reserves each worker's workspace for the largest of the phases. Otherwise a
+// later, larger phase would allocate the workspace again.
 func (q *Queue) Hold(workers int, phases ...Phase) {
 	n := Size(workers, phases...)
 	for len(q.arenas) < n {
@@ -80,7 +80,8 @@ func (q *Queue) Hold(workers int, phases ...Phase) {
 // Forget drops the references to the last call.
 func (q *Queue) Forget() { q.task, q.done = nil, nil }
 
-// Poison fills all workspace with NaN, whenever a call or an item begins.
+// Poison makes q fill all workspace with NaN whenever a call or an item begins. Tests use it to find
+// kernels that read stale workspace.
 func (q *Queue) Poison() {
 	q.Shared.poisoned = true
 	for w := range q.arenas {
@@ -105,8 +106,8 @@ func Floats(workers int, phases ...Phase) (sum float64) {
 	return sum
 }
 
-// space returns the floats that worker w needs for all of the phases, one after
-// the other. A phase without items needs none, whatever its dimensions are.
+// space returns the floats that worker w needs for the largest of the phases. It
+// ignores phases with too few items for worker w.
 func space(w int, phases []Phase) int {
 	most := 0
 	for _, f := range phases {

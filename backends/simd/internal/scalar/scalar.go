@@ -1,10 +1,10 @@
-// Package scalar is the arithmetic of kernels in Go: products and sums in a fixed order, and the exponential.
+// Package scalar has the arithmetic of the kernels in Go: products, sums in a fixed order, and the exponential.
 package scalar
 
 import "math"
 
-// Dots sets dst[j] = Dot(x, row at[j]) for every j in at, bit for bit. Row i begins at
-// rows[i*step].
+// Dots sets dst[j] to the dot product of x and row at[j], for each index j of at. The bits
+// equal the results of Dot. Row i begins at rows[i*step].
 func Dots(dst, x, rows []float32, step int, at []int) {
 	n := len(x)
 	j := 0
@@ -33,9 +33,11 @@ func Dots(dst, x, rows []float32, step int, at []int) {
 	}
 }
 
-// Dot returns the dot product of x and y. It adds four products at a time, for a quarter of the roundings of the sum. Each is
-// rounded by itself, fused by no compiler: wasm/*_scalar sums in the same order, so that
-// one's LSE serves the other.
+// Dot returns the dot product of x and y. It first adds four products, and then their sum to
+// the total, which is thus rounded once for four products. The conversions to float32 round
+// each product, so no compiler fuses a product with a sum. The kernels wasm/*_scalar sum in
+// the same order and get the same bits. So a backward pass of one backend can use the LSE of
+// the other backend.
 func Dot(x, y []float32) float32 {
 	n := len(x)
 	y = y[:n]
@@ -51,10 +53,10 @@ func Dot(x, y []float32) float32 {
 }
 
 // AddRows adds to dst the sum over j of weights[j] * row at[j]. Row i begins at rows[i*step].
-// Products are rounded by themselves, as Dot's are: which of them a compiler would fuse may
-// differ from function to function, and AddRowsToTwo gives the same bits.
+// Each product is rounded before it is added, as in Dot. Otherwise a compiler might fuse
+// other products here than in AddRowsToTwo, which must give the same bits.
 func AddRows(dst, weights, rows []float32, step int, at []int) {
-	for len(at) >= 4 && len(weights) >= 4 { // with an index too, the inner loop would lack a register
+	for len(at) >= 4 && len(weights) >= 4 { // slices advance, as an index would take a register that the inner loop needs
 		w0, w1, w2, w3 := weights[0], weights[1], weights[2], weights[3]
 		r0, r1, r2, r3 := rows[at[0]*step:][:len(dst)], rows[at[1]*step:][:len(dst)], rows[at[2]*step:][:len(dst)], rows[at[3]*step:][:len(dst)]
 		for i := range dst {
@@ -70,8 +72,9 @@ func AddRows(dst, weights, rows []float32, step int, at []int) {
 	}
 }
 
-// AddRowsToTwo is AddRows, bit for bit, for two sums with the same number of weights, a multiple
-// of four. It reads each row once for both.
+// AddRowsToTwo does the work of two calls of AddRows, one for dst0 with weights0 and one for dst1
+// with weights1. It reads each row once for both, and its results have the same bits. The number
+// of weights is a multiple of four, the same for both sums.
 func AddRowsToTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) {
 	d := len(dst0)
 	dst1, weights1, at = dst1[:d], weights1[:len(weights0)], at[:len(weights0)]
@@ -87,16 +90,17 @@ func AddRowsToTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at [
 	}
 }
 
-// Scale multiplies x by a number.
+// Scale multiplies each element of x by the same number.
 func Scale(x []float32, by float32) {
 	for i := range x {
 		x[i] *= by
 	}
 }
 
-// Exp returns e^x to within 0.52 ulp, 0 where that underflows, and NaN for NaN.
-// The argument is float64 for the sake of large scores: a difference of two of
-// them, rounded to float32, would show in e^x.
+// Exp returns e^x with an error of at most 0.52 ulp. It returns 0 if the result
+// underflows, and NaN for NaN. x is float64 because it is the difference of two
+// scores. If these are large, a difference rounded to float32 would cause a large
+// error of e^x.
 func Exp(x float64) float32 {
 	switch {
 	case x < ExpLow: // below half the smallest float32
@@ -107,22 +111,23 @@ func Exp(x float64) float32 {
 	return ExpWithin(x)
 }
 
-// Below ExpLow Exp is 0, and from ExpHigh on infinite.
+// Exp is 0 for arguments below ExpLow, and infinite for arguments from ExpHigh on.
 const ExpLow, ExpHigh = -104, 89
 
-// ExpWithin is Exp between ExpLow and ExpHigh. It is small enough for the compiler to inline.
+// ExpWithin is Exp for ExpLow <= x < ExpHigh. It is small enough for the compiler to inline.
 //
-// With 32*x*log2(e) = 32*n + k + f, n and k whole and |f| <= 1/2, it is 2^n * 2^(k/32)
-// times the Taylor polynomial of 2^(f/32), in float64 throughout so that the only
-// rounding that shows is the last one. No product is fused with a sum, so that the bits
-// are the same on every processor.
+// Let 32*x*log2(e) = 32*n + k + f, with n and k whole numbers and |f| <= 1/2. Then e^x is
+// 2^n * 2^(k/32) * 2^(f/32). The last factor is computed by its Taylor polynomial, the one
+// before by a table. All steps are in float64, so almost all of the error is the rounding of
+// the result to float32. No product is fused with a sum, so the bits are the same on every
+// processor.
 func ExpWithin(x float64) float32 {
 	const (
 		c1 = math.Ln2 / 32 // (ln(2)/32)^k / k!
 		c2 = c1 * c1 / 2
 		c3 = c2 * c1 / 3
 
-		round = 0x1.8p52 // its unit in the last place is 1, so adding it rounds to a whole number
+		round = 0x1.8p52 // numbers of this size have a distance of 1, so adding round rounds to a whole number
 	)
 	y := float64(x * (32 * math.Log2E))
 	n := y + round
@@ -131,7 +136,7 @@ func ExpWithin(x float64) float32 {
 	return float32(t + float64(t*(f*(c1+float64(f*(c2+float64(f*c3)))))))
 }
 
-// exp2Of32nds is 2^(k/32).
+// exp2Of32nds has 2^(k/32) at index k.
 var exp2Of32nds = [32]float64{
 	0x1p+0, 0x1.059b0d3158574p+0, 0x1.0b5586cf9890fp+0, 0x1.11301d0125b51p+0,
 	0x1.172b83c7d517bp+0, 0x1.1d4873168b9aap+0, 0x1.2387a6e756238p+0, 0x1.29e9df51fdee1p+0,
