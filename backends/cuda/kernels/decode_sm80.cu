@@ -106,7 +106,7 @@ template <class T> struct RowScores {
     __device__ __forceinline__ uint32_t drops(int n, int h, int j) const { return drops_of(random_words(f, b, h, n, j), f.drop_below); }
 };
 
-// Returns 0 x + y of two elements each: y, or NaN if x is not finite.
+// Returns 0 x + y for each of two elements: y, or NaN if x is not finite.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y);
 template <> __device__ __forceinline__ uint32_t zero_times<BF16>(uint32_t x, uint32_t y) {
     asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
