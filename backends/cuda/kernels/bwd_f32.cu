@@ -84,7 +84,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 
     int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
     int row = row0 + 16 * warp + g;                                     // the lane has rows row and row + 8
-    float d0[kOut][slice / 16][2][4] = {}, d1[keys ? kOut : 1][slice / 16][2][4] = {};  // dK and dV, or dQ
+    float d0[kOut][slice / 16][2][4] = {}, d1[keys ? kOut : 1][slice / 16][2][4] = {};  // d0: dK or dQ; d1: dV, if keys
     float lse[2] = {}, delta[2] = {};
     if (!keys) {
 #pragma unroll

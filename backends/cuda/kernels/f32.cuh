@@ -20,9 +20,8 @@ __device__ __forceinline__ int lane_g() { return threadIdx.x / 4 % 8; }
 __device__ __forceinline__ int lane_t() { return threadIdx.x % 4; }
 
 // Returns the offset, in floats, of a row's 16-byte chunk in a tile of `slice`
-// columns in shared memory. The chunk's number is permuted by row so that the loads
-// of score and weigh have no bank conflicts: odd rows flip its bit of weight 4, and
-// bits 1 and 2 of the row are added to its own by exclusive or.
+// columns in shared memory. The chunks of a row are permuted, so that the loads of
+// score and weigh have no bank conflicts.
 template <int slice> __device__ __forceinline__ int place(int row, int chunk) {
     return row * slice + ((chunk ^ (row & 6) ^ (row & 1) << 2) << 2);
 }

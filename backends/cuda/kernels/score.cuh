@@ -201,7 +201,7 @@ template <class T> struct Scores {
     const Features &f;
     int b, h, diagonal;
     float slope; // ALiBi
-    const char *bias, *mask; // at row 0, key 0
+    const char *bias, *mask; // addresses of the elements of row 0, key 0
 
     // Kernels construct Scores anew for each tile, to save registers.
     __device__ __forceinline__ Scores(const Params &p, const Features &f, const Sequence &s, int batch, int query_head) : p(p), f(f) {
@@ -312,7 +312,7 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // Adds by |key - row - diagonal| to s unit if natural, else to s.
+    // Adds by * |key - row - diagonal| to s * unit if natural, else to s.
     template <bool transposed, bool natural, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
         const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
@@ -325,7 +325,7 @@ template <class T> struct Scores {
             }
     }
 
-    // Adds the bias to s unit if natural, else the bias in log2 units to s.
+    // Adds the bias to s * unit if natural, else the bias in log2 units to s.
     template <bool transposed, class B, bool natural, class Tiles>
     __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked, float unit = 1) const {
         auto add = [&](float &x, float y) { x = natural ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };

@@ -17,7 +17,7 @@ template <> __device__ __forceinline__ uint32_t clear_nonfinite<F16>(uint32_t x)
 }
 
 // Tiles are row-major, in chunks of 16 bytes. Chunk c of row r is stored as
-// chunk c ^ swizzle(r), so that chunks c of eight consecutive rows are in different banks.
+// chunk c ^ swizzle(r), so that the chunks c of eight consecutive rows are in different banks.
 template <int pitch> __device__ __forceinline__ int swizzle(int row) { return pitch % 128 ? row >> 1 & 3 : row & 7; }
 
 // Returns the address `row` rows below and `chunk` chunks right of `place`, which is a
@@ -35,10 +35,11 @@ __device__ __forceinline__ int fresh(int x) {
     return x;
 }
 
-// Returns the offset in a tile of the row that lane l addresses for ldmatrix. Without
-// `across` it is row l%16, chunk l/16: for a by load_matrix, or b by
-// load_matrix_transposed. With `across` it is row l/16*8 + l%8, chunk l/8%2: for the b of
-// a product a b^T by load_matrix, or a by load_matrix_transposed.
+// Returns the offset in a tile of the chunk that lane l addresses for ldmatrix. Without
+// `across`, it is chunk l/16 of row l%16, as needed by load_matrix for operand a of mma, and
+// by load_matrix_transposed for operand b. With `across`, it is chunk l/8%2 of row
+// l/16*8 + l%8, as needed by load_matrix for b in a product a b^T, and by
+// load_matrix_transposed for a.
 template <int pitch> __device__ __forceinline__ uint32_t place(int lane, bool across) {
     const int l = fresh(lane), row = across ? l / 16 * 8 + l % 8 : l % 16, chunk = across ? l / 8 % 2 : l / 16;
     return row * pitch + ((chunk ^ swizzle<pitch>(row)) << 4);
