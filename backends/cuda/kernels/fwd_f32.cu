@@ -164,8 +164,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // In a row with one key, O must equal V: the backward pass multiplies their difference by dO, and computes dP with
-                // full precision for these head dims.
+                // In a row with one key, O must equal V: any difference becomes a gradient, as backward's dP is precise here.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {
