@@ -1,10 +1,11 @@
-"""Times PyTorch's context parallel beside flashrun ring, on the GPUs of one machine.
+"""Time PyTorch's context parallel for comparison with flashrun ring, on the GPUs of one machine.
 
     torchrun --nproc-per-node 2 bench/peers/context_parallel.py 32/8,128,32768,causal 16/16,64,32768,none
 
-A cell is heads/KV heads, head dim, tokens of the whole, mask; inputs are bfloat16 of one
-batch. Prints a JSON object a cell: the fastest of PyTorch's kernels and ways to rotate keys,
-seconds of the forward pass and of both, medians of the slowest rank.
+A cell is heads/KV heads, head dim, tokens of all ranks together, mask. Inputs are bfloat16,
+of batch 1. The script prints a JSON object for each cell: the fastest combination of PyTorch's
+kernels and ways to rotate keys, and the seconds of the forward pass and of both passes. These
+are medians of the slowest rank's times.
 """
 
 import json
@@ -24,7 +25,7 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 
 def slowest(values, device):
-    """The median over runs of the slowest rank's time of each run."""
+    """Return the median over the runs of the slowest rank's time."""
     t = torch.tensor(values, device=device)
     dist.all_reduce(t, op=dist.ReduceOp.MAX)
     return t.median(dim=0).values.tolist()

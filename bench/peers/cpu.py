@@ -73,7 +73,7 @@ def arguments():
 
 
 class Problem:
-    """A problem and its tensors, which hold numbers that its type holds exactly."""
+    """A problem and its tensors: float32 numbers that the problem's type holds exactly."""
 
     def __init__(self, args, dtype, seq, dim, mask):
         self.heads, self.seq, self.dim, self.dtype, self.causal = args.heads, seq, dim, dtype, mask == "causal"
@@ -131,7 +131,7 @@ def read(path):
 
 
 class Ours:
-    """Our command with a number of threads, and no profile but what its kernels predict."""
+    """The command flashrun, with a number of threads and without a profile: dispatch predicts times."""
 
     def __init__(self, command, threads):
         self.command = command
@@ -144,7 +144,7 @@ class Ours:
         return done.stdout
 
     def kernel(self, problem, p, wanted):
-        """Return the name of the kernel that is wanted, and the reason why it cannot run."""
+        """Return the full name of the wanted kernel, and the reason why it cannot run, "" if it can."""
         known = json.loads(self.run("explain", problem.name, "--json", "--pass", p))
         if wanted == "auto":
             return next(k["name"] for k in known if k["chosen"]), ""
@@ -155,12 +155,12 @@ class Ours:
         return name, "there is no such kernel for this pass"
 
     def bench(self, problem, p, kernels, seconds):
-        """Return what flashrun bench says of the kernels."""
+        """Return the JSON of flashrun bench for the kernels."""
         return json.loads(self.run("bench", "--json", "--problem", problem.name, "--pass", p, "--backend", ",".join(kernels),
                                     "--kernels", "all", "--rounds", "1", "--time-per-case", f"{seconds}s"))
 
     def outputs(self, problem, p, kernel, folder):
-        """Return what the kernel computes."""
+        """Return the kernel's outputs."""
         problem.write(folder / "in.safetensors")
         self.run("run", "--in", str(folder / "in.safetensors"), "--out", str(folder / "out.safetensors"), "--backend", kernel,
                  "--repeat", "1", "--pass", "fwd,bwd" if p == "bwd" else "fwd", *["--causal"] * problem.causal)
@@ -210,7 +210,7 @@ PEERS = {"PyTorch": torch_peer, "ONNX Runtime": onnx_peer}
 
 
 def timed(call, seconds):
-    """Return the times of calls."""
+    """Return the times of repeated calls in seconds."""
     call()
     times, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 3:
@@ -221,7 +221,7 @@ def timed(call, seconds):
 
 
 def result(ours, peer, rounds):
-    """Return the times of a peer as flashrun bench has them, beside a result of ours on the same problem."""
+    """Return the times of a peer in the form of flashrun bench's results. ours is flashkit's result on the same problem."""
     times = [t for x in rounds for t in x]
     at = lambda fraction: float(np.quantile(times, fraction))
     rate = ours["seconds"] / at(.5)
@@ -232,12 +232,12 @@ def result(ours, peer, rounds):
 
 
 def apart(x, y):
-    """Return the largest difference over the outputs of both; NaN if there is any."""
+    """Return the largest difference between two sets of outputs; NaN if an output has a NaN."""
     return float(np.max([np.abs(x[name] - y[name]).max() for name in x]))
 
 
 def error(x, exact):
-    """Return the largest error of the first head, or None if float64 was too much."""
+    """Return the largest error of the first head, or None if there are no float64 outputs."""
     return exact and apart({name: values[0, 0] for name, values in x.items()}, exact)
 
 
@@ -283,7 +283,7 @@ def compare(args, problem, p, threads, folder):
 
 
 def wrong(row, problem):
-    """Say whether the values differ more than rounding excuses. NaN is no excuse."""
+    """Return whether the values differ by more than rounding errors. NaN counts as a difference."""
     unit = {"f32": 2**-24, "bf16": 2**-9}[problem.dtype]
     excused = 16 * unit * (1 if row["pass"] == "fwd" else 4) * max(4, problem.dim ** 0.5)
     if row["error"] is not None:

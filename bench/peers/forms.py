@@ -66,7 +66,7 @@ def arguments():
 
 
 class Session:
-    """What the makers of sides share: programs by number of threads, and the tensors of the cell."""
+    """State that all sides of a cell share: the programs by number of threads, and the tensors of the cell."""
 
     def __init__(self, args, folder):
         self.args, self.folder, self.seed, self.kernel, self.limit = args, folder, args.seed, args.kernel, args.limit / 3
@@ -84,7 +84,7 @@ class Session:
         return self.library
 
     def open(self, group):
-        """Make the sides of a group. Return why those that are missing are."""
+        """Make the sides of a group. Return the reasons of the missing sides by label."""
         self.sides, self.plain = {}, {}
         self.tensors = group.form and group.form.tensors(self.seed)
         missing = {}
@@ -104,7 +104,7 @@ class Session:
 
 
 def settle():
-    """Wait until the threads that the last turn left spinning sleep."""
+    """Wait until the threads that still spin after the last turn sleep."""
     for _ in range(50):
         before = time.process_time()
         time.sleep(0.01)
@@ -113,7 +113,7 @@ def settle():
 
 
 def measure(args, sides):
-    """Return the turns of each side, and drop sides that the limit has no time for."""
+    """Return the times of each side's turns, and the sides dropped because they would exceed the time limit."""
     dropped = {}
     price = lambda: sum(max(side.first * (2 if side.first < args.seconds / 4 else 1), args.seconds) + 0.02 for side in sides.values())
     while sides and 3 * price() > args.limit:
@@ -138,13 +138,13 @@ def measure(args, sides):
 
 
 def summary(turns):
-    """Return the lower quartile, the median and the upper quartile."""
+    """Return the lower quartile, the median and the upper quartile of the turns."""
     low, middle, high = statistics.quantiles(turns, n=4, method="inclusive")
     return low, middle, high
 
 
 def judge(line, turns, widest):
-    """Return the ratio of a line with its quartiles and its verdict, None if something is missing."""
+    """Return the ratio of a line, its quartiles and its verdict, or None if a side is missing."""
     turns = dict(turns)
     for parts in [x for x in line.over if "+" in x]:
         if all(x in turns for x in parts.split("+")):
@@ -167,7 +167,7 @@ def judge(line, turns, widest):
 
 
 def compare(group, session):
-    """Return the errors of all sides of a form, and how far apart ours is from the best peer."""
+    """Return the errors of all sides of a form, and the largest difference between ours and the most exact peer."""
     form, x = group.form, session.tensors
     if not form or "ours" not in session.sides:
         return {}
@@ -229,7 +229,7 @@ def seconds(x):
 
 
 def table(row):
-    """Return the lines of text of a row."""
+    """Return a row as text."""
     out = [f"{row['part']}: {row['cell']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"]
     shown = []
     for label, turns in row["turns"].items():

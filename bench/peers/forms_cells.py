@@ -1,4 +1,4 @@
-"""The cells of forms.py: which forms are timed beside which others, and what is asked of them."""
+"""The cells of forms.py: which sides are timed together, and which ratios of their times are required."""
 
 import dataclasses
 import functools
@@ -17,9 +17,9 @@ PEERS = {"PyTorch": torch_side, "PyTorch float mask": torch_added, "PyTorch nest
 
 @dataclasses.dataclass
 class Line:
-    """What is asked of the times of a group: times[over] / times[what] * weight at least, or times[what] / times[over] * weight at most.
+    """A required ratio of times: times[over] / times[what] * weight is at_least, or times[what] / times[over] * weight is at_most.
 
-    With several in over, the fastest of those that could be measured counts."""
+    If over has several sides, the fastest measured one counts."""
 
     what: str
     over: list
@@ -30,7 +30,7 @@ class Line:
 
 @dataclasses.dataclass
 class Group:
-    """Sides that are timed in turns. A maker of a side gets what ready has: a Session of forms.py."""
+    """Sides that are timed in turns. makers are functions by label; each makes a side from a Session of forms.py."""
 
     part: str
     name: str
@@ -42,7 +42,7 @@ class Group:
 
 
 def beside(part, form, threads, ggml=False):
-    """Return the group of a form beside every peer that takes it. A cache of 16 bits is shown beside float32 but counts for nothing."""
+    """Return the group of a form: ours and all peers. With ggml, float32 forms also show ggml on float16 K and V, for which no ratio is required."""
     makers = {"ours": lambda s: Ours(s.program(threads), form, s.seed, s.limit, s.kernel, s.folder, s.tensors)}
     for name, make in PEERS.items():
         makers[name] = functools.partial(lambda make, s: make(form, s.tensors, threads), make)
@@ -58,7 +58,7 @@ def alone(form, threads, hold=True, kernel="", like=""):
 
 
 def short(args, threads):
-    """Short sequences with a key mask, and without."""
+    """Yield short sequences with and without a key mask."""
     for dtype in ("f32", "bf16"):
         for d in (32, 64):
             for b in (1, 32):
@@ -73,7 +73,7 @@ def short(args, threads):
 
 
 def masks(args, threads):
-    """Masks and bias, both passes, and the plain calls that they add to."""
+    """Yield masks and biases in both passes, and the same calls without them."""
     size = lambda n: max(16, n // 8) if args.small else n
     for dtype in ("f32", "bf16"):
         for b, h, n, d in ((8, 12, size(128), 64), (1, 12, size(512), 64), (1, 8, size(2048), 128)):
@@ -91,7 +91,7 @@ def masks(args, threads):
 
 
 def rare(args, threads):
-    """Softcap, sinks, ALiBi and packed sequences."""
+    """Yield softcap, sinks, ALiBi and packed sequences."""
     size = lambda n: max(16, n // 8) if args.small else n
     kinds = [{"softcap": 50.0}, {"sink": True}, {"softcap": 50.0, "sink": True}, {"alibi": True}]
     for dtype in ("f32", "f16", "bf16"):
@@ -109,7 +109,7 @@ def rare(args, threads):
 
 
 def ragged(args, threads):
-    """Sequences of unequal length beside equal ones of as many pairs, and one long one among short ones beside each alone."""
+    """Yield sequences of unequal length, compared with equal lengths that have about the same number of pairs, and the cells of one_long."""
     b, most = (8, 256) if args.small else (32, 2048)
     r = random.Random(args.seed)
     draws = {"uniform": lambda: r.randint(8, most), "log-uniform": lambda: round(8 * (most / 8) ** r.random())}
@@ -129,7 +129,7 @@ def ragged(args, threads):
 
 
 def one_long(b, most, dtype, backward, threads):
-    """A long sequence among short ones: ideal is the time of the long one and that of the others, each alone on the same workers."""
+    """Return a group with a long sequence among short ones. The ideal time is the sum of two calls: the long sequence alone, and the short ones alone."""
     few = most // 32
     lens = (few,) * (b // 2) + (most,) + (few,) * (b - b // 2 - 1)
     form = Form(b, 12, 12, most, most, 64, dtype, backward=backward, lens=lens, packed=True)
@@ -145,7 +145,7 @@ COSTS = {"alibi": ({"alibi": True}, 1.03), "sink": ({"sink": True}, 1.03), "key 
 
 
 def costs(args, threads):
-    """What a feature adds to the plain call of the same kernel, and mixed types to the call of 16 bits."""
+    """Yield calls with a feature, compared with the plain call of the same kernel, and mixed types, compared with a call in 16 bits."""
     h = 4
     for dtype in ("f32", "bf16"):
         for n in (128, 512) if args.small else (1024, 4096):
@@ -169,7 +169,7 @@ def costs(args, threads):
 
 
 def plain_of(plain, threads, name, session):
-    """Return the plain call of the kernel of a feature; one for all features that have the same."""
+    """Return the plain call of the kernel that a feature uses. Features with the same kernel share the call."""
     kernel = session.sides[name].kernel
     if kernel not in session.plain:
         session.plain[kernel] = alone(plain, threads, kernel=kernel)(session)
@@ -177,7 +177,9 @@ def plain_of(plain, threads, name, session):
 
 
 def decode(args, threads):
-    """Pages, a cache of half the size, and one that grows. Pages lie in the memory of contiguous rows: times follow from where that is."""
+    """Yield decode with pages, with a cache in 16 bits, and with a growing cache.
+
+    Pages use the memory of the contiguous cache, because times depend on the location of the memory."""
     size = lambda n: max(64, n // 16) if args.small else n
     for dtype in ("f32", "bf16", "f16"):
         for b, m in ((1, size(4096)), (1, size(32768)), (8, size(4096))):

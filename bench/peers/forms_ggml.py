@@ -1,4 +1,4 @@
-"""ggml as a side of forms.py, through the library that make builds of bench/peers/ggml.c."""
+"""ggml as a side of forms.py, through the library that make builds from bench/peers/ggml.c."""
 
 import ctypes
 import math
@@ -11,7 +11,7 @@ from forms_sides import Side, Unable
 
 
 class Ggml(Side):
-    """flash_attn_ext: softcap, ALiBi, sinks, a mask of float16; K and V of float32, float16 or bfloat16, Q and O always float32."""
+    """flash_attn_ext. It takes softcap, ALiBi, sinks and a float16 mask. K and V are float32, float16 or bfloat16, Q and O always float32."""
 
     kinds = {"f32": 0, "f16": 1, "bf16": 30}
 
@@ -35,7 +35,7 @@ class Ggml(Side):
         super().__init__(lambda: library.attention_run(self.handle), self.values)
 
     def mask(self, x, size):
-        """Return what is added to the scores, or the distances that the slopes of ALiBi are to multiply."""
+        """Return the mask tensor, which ggml adds to the scores. With ALiBi, ggml multiplies it by the slopes first."""
         form, n, m = self.form, size[3], size[4]
         s = torch.zeros(1, 1, n, m)
         distance = torch.arange(m)[None] - torch.arange(n)[:, None] - (m - n)
@@ -78,7 +78,7 @@ class Ggml(Side):
 
 
 def library(path):
-    """Return the library that make builds, None if it is not there."""
+    """Return the library that make builds, or None if it does not exist."""
     if not path or not os.path.exists(path):
         return None
     found = ctypes.CDLL(path)

@@ -1,4 +1,4 @@
-"""What forms.py asks every library to compute: a problem with features, its tensors, and its truth in float64."""
+"""The problems of forms.py: a problem with features, its tensors, and its outputs in float64."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ LEAVES = ("q", "k", "v", "bias")  # inputs that have gradients, if the problem h
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A pass of a problem. Shapes of bias and mask have 1 where they repeat."""
+    """A pass of a problem. bias and mask are shapes; broadcast dimensions are 1."""
 
     b: int
     h: int
@@ -33,7 +33,7 @@ class Form:
     bias_gradient: bool = False
     mask: tuple = ()
     hidden: float = 0.2  # fraction of a mask that hides keys
-    mask_lens: tuple = ()  # length of each sequence: the mask hides later keys
+    mask_lens: tuple = ()  # number of keys that the mask shows in each sequence; it hides the later ones
     lens: tuple = ()  # sequence lengths of a ragged problem
     kv_lens: tuple = ()
     packed: bool = False
@@ -52,7 +52,7 @@ class Form:
 
     @property
     def spoken(self):
-        """Return the name with what it leaves out."""
+        """Return the name with the properties that it does not contain."""
         shape = lambda s: "x".join(map(str, s))
         more = [f"bias {shape(self.bias)}"] * bool(self.bias) + ["and its gradient"] * self.bias_gradient
         more += [f"mask {shape(self.mask)}"] * bool(self.mask) + ["padding"] * bool(self.mask_lens)
@@ -63,7 +63,7 @@ class Form:
         return torch.tensor([2.0 ** (-8 * (h + 1) / self.h) for h in range(self.h)])
 
     def tensors(self, seed):
-        """Return random tensors, [B, H, N, D] or packed [1, H, rows, D]; the mask is bool, slopes and sink float32."""
+        """Return random tensors of shape [B, H, N, D] or, if packed, [1, H, rows, D]. The mask is bool, slopes and sink are float32."""
         r = torch.Generator().manual_seed(seed)
         kind, kv = TYPES[self.dtype], TYPES[self.kv or self.dtype]
         noise = lambda kind, *shape: torch.randn(*shape, generator=r).to(kind)
@@ -85,7 +85,7 @@ class Form:
         return x
 
     def starts(self):
-        """Return where each packed sequence begins, and the end."""
+        """Return the first row of each packed sequence, then the number of rows."""
         return [sum(self.lens[:i]) for i in range(len(self.lens) + 1)]
 
     def exact(self, x):
@@ -121,7 +121,7 @@ class Form:
         return out
 
     def head(self, values):
-        """Return of a library's outputs what exact returns."""
+        """Return the part of a library's outputs that exact computes."""
         rows = slice(sum(self.lens[:-1]), None) if self.packed else slice(None)
         return {name: t[-1, -1] if name == "dbias" else t[-1, -1, rows] for name, t in values.items()}
 

@@ -1,4 +1,4 @@
-"""The libraries that forms.py times: each side makes a call from a form and its tensors, or says why it cannot."""
+"""The libraries that forms.py times. A side makes a call from a form and its tensors, or raises Unable."""
 
 import dataclasses
 import json
@@ -20,16 +20,16 @@ warnings.filterwarnings("ignore", category=UserWarning)
 
 
 class Unable(Exception):
-    """Why a side does not compute a form."""
+    """The reason why a side does not compute a form."""
 
 
 class Side:
-    """What a library does with a form. A turn is the median time of its calls, in seconds."""
+    """A library's call for a form. turn repeats the call and returns its median time in seconds."""
 
     kernel = ""
 
     def __init__(self, call, outputs=None):
-        self.call, self.outputs = call, outputs  # outputs returns float32 tensors by flashkit's names
+        self.call, self.outputs = call, outputs  # outputs returns float32 tensors by name, such as dq
         start = time.perf_counter()
         call()
         self.first = time.perf_counter() - start
@@ -49,7 +49,7 @@ class Side:
 
 
 class Program:
-    """The command bench/peers/ours with a number of threads, and no profile but what its kernels predict."""
+    """The command bench/peers/ours, with a number of threads and without a profile: dispatch predicts times."""
 
     def __init__(self, command, threads):
         env = dict(os.environ, GOMAXPROCS=str(threads), FLASHKIT_PROFILE="off", FLASHKIT_BACKEND="", CUDA_VISIBLE_DEVICES="-1")
@@ -57,7 +57,7 @@ class Program:
         self.ahead = b""
 
     def ask(self, timeout=600, **request):
-        """Return the reply to a request. A program that does not answer in time is ended."""
+        """Return the reply to a request. Kill the program if it does not answer in time."""
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         end = time.monotonic() + timeout
         while b"\n" not in self.ahead:
@@ -79,7 +79,7 @@ class Program:
 
 
 class Ours(Side):
-    """A cell of the program, with inputs of a file or, without, random ones of its own."""
+    """A cell of the program bench/peers/ours. Its inputs are the given tensors or, without tensors, random."""
 
     def __init__(self, program, form, seed, limit, kernel="", folder=None, tensors=None, hold=False, like=None):
         self.program, self.folder = program, folder
@@ -114,7 +114,7 @@ class Ours(Side):
 
 
 class Reading(Side):
-    """A loop over K and V of a cell of ours that does nothing else."""
+    """A loop that only reads K and V of a cell of bench/peers/ours."""
 
     def __init__(self, ours):
         self.ours = ours
@@ -125,7 +125,7 @@ class Reading(Side):
 
 
 def added(form, x):
-    """Return the tensors with the mask as a bias of -Inf."""
+    """Return the form and the tensors with the mask replaced by a bias, which is -Inf at hidden pairs."""
     if not form.mask or form.bias:
         raise Unable("has no mask, or a bias already")
     bias = torch.zeros(form.mask, dtype=x["q"].dtype).masked_fill(~x["mask"], -torch.inf)
@@ -133,17 +133,17 @@ def added(form, x):
 
 
 def torch_added(form, x, threads):
-    """scaled_dot_product_attention with the mask as a float one, made ahead."""
+    """Return scaled_dot_product_attention with a float mask, which is made before the timed calls."""
     return torch_side(*added(form, x), threads)
 
 
 def onnx_added(form, x, threads):
-    """Attention with the mask as a float one, made ahead."""
+    """Return ONNX's Attention with a float mask, which is made before the timed calls."""
     return onnx_attention(*added(form, x), threads)
 
 
 def torch_side(form, x, threads):
-    """scaled_dot_product_attention: a bool mask, or a bias that is -Inf where the mask hides."""
+    """Return scaled_dot_product_attention with a bool mask, or with a bias that is -Inf at hidden pairs."""
     if form.softcap or form.alibi or form.sink or form.dropout or form.lens or form.page or form.kv:
         raise Unable("has no such argument")
     if form.causal and (form.bias or form.mask):
@@ -168,23 +168,23 @@ def torch_side(form, x, threads):
 
 
 def torch_nested(form, x, threads):
-    """The same on a nested tensor of the layout jagged, which is PyTorch's word for packed."""
+    """Return scaled_dot_product_attention on packed sequences, as a nested tensor of PyTorch's layout jagged."""
     only_packed(form)
     torch.set_num_threads(threads)
     bounds = torch.tensor(form.starts())
     nest = lambda t: torch.nested.nested_tensor_from_jagged(t[0].transpose(0, 1).contiguous(), bounds).transpose(1, 2)
     q, k, v = (nest(x[name]) for name in "qkv")
     def call():
-        with torch.no_grad():  # inference mode does not allow this
+        with torch.no_grad():  # inference mode does not support nested tensors
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=form.causal)
     try:
         return Side(call, lambda: {"o": call().transpose(1, 2).values().transpose(0, 1)[None].float()})
-    except RuntimeError as reason:  # a build for GPUs raises it if there is no GPU
+    except RuntimeError as reason:  # PyTorch built for GPUs raises it if there is no GPU
         raise Unable(str(reason).splitlines()[0]) from reason
 
 
 def torch_loop(form, x, threads):
-    """The same, one sequence after the other."""
+    """Return scaled_dot_product_attention in a loop over the packed sequences."""
     only_packed(form)
     torch.set_num_threads(threads)
     parts = [tuple(x[name][:, :, a:b].contiguous() for name in "qkv") for a, b in zip(form.starts(), form.starts()[1:])]
@@ -195,7 +195,7 @@ def torch_loop(form, x, threads):
 
 
 def torch_padded(form, x, threads):
-    """The same, padded to the longest, with a mask of the keys that are there."""
+    """Return scaled_dot_product_attention on sequences padded to the longest one, with a mask that hides the padding."""
     only_packed(form)
     if form.causal:
         raise Unable("takes is_causal or attn_mask")
@@ -214,7 +214,7 @@ def only_packed(form):
 
 
 def pad(form, t):
-    """Return packed sequences as [B, heads, longest, D]."""
+    """Return packed sequences, padded to [B, heads, longest, D]."""
     out = torch.zeros(form.b, t.shape[1], form.n, form.d, dtype=t.dtype)
     for b, (begin, end) in enumerate(zip(form.starts(), form.starts()[1:])):
         out[b, :, : end - begin] = t[0, :, begin:end]
@@ -226,7 +226,7 @@ def unpad(form, t):
 
 
 class Onnx(Side):
-    """One node of ONNX Runtime, with inputs and outputs bound once."""
+    """An ONNX Runtime model of one node, whose inputs and outputs are bound before the calls."""
 
     def __init__(self, op, domain, inputs, outputs, attributes, threads, form, shared=False):
         import onnxruntime
@@ -248,7 +248,7 @@ class Onnx(Side):
         values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(t)) for name, t in (given | outputs).items()}
         for name in given:
             self.bound.bind_ortvalue_input(name, values[name])
-        for name in outputs:  # the cache is written in place
+        for name in outputs:  # if shared, the cache is updated in place
             self.bound.bind_ortvalue_output(name, values[name.replace("present", "past") if shared else name])
         self.result = values[next(iter(outputs))]
         self.form, self.rows = form, op != "Attention"
@@ -269,7 +269,7 @@ def array(t):
 
 
 def flat(t):
-    """Return [B, heads, rows, D] as [B, rows, heads*D]."""
+    """Convert a tensor [B, heads, rows, D] to an array [B, rows, heads*D]."""
     return t.transpose(1, 2).reshape(t.shape[0], t.shape[2], -1).numpy()
 
 
@@ -279,7 +279,7 @@ def onnx_types(form, *types):
 
 
 def onnx_mha(form, x, threads):
-    """MultiHeadAttention: key_padding_mask, attention_bias."""
+    """Return ONNX Runtime's MultiHeadAttention, with key_padding_mask and attention_bias."""
     onnx_types(form, "f32")
     if form.softcap or form.alibi or form.sink or form.dropout or form.page or form.g != form.h or form.lens and not form.packed:
         raise Unable("has no such input")
@@ -301,7 +301,7 @@ def onnx_mha(form, x, threads):
 
 
 def onnx_attention(form, x, threads):
-    """Attention of the standard, opset 24, on [B, heads, rows, D]: attn_mask of both kinds, softcap, nonpad_kv_seqlen."""
+    """Return Attention of the ONNX standard, opset 24, on [B, heads, rows, D], with bool or float attn_mask, softcap and nonpad_kv_seqlen."""
     onnx_types(form, "f32", "f16")
     if form.alibi or form.sink or form.dropout or form.page or form.lens and not form.packed:
         raise Unable("has no such input")
@@ -323,7 +323,7 @@ def onnx_attention(form, x, threads):
 
 
 def onnx_gqa(form, x, threads):
-    """GroupQueryAttention: softcap, head_sink, seqlens_k; in decode the last key is new, and the cache is written where it is."""
+    """Return ONNX Runtime's GroupQueryAttention, with softcap, head_sink and seqlens_k. In decode, it appends the last key to the cache in place."""
     onnx_types(form, "f32", "f16")
     if form.alibi or form.dropout or form.mask or form.page or form.lens and not form.packed or form.bias and form.bias[2] == 1:
         raise Unable("has no such input")

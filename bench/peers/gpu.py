@@ -74,7 +74,7 @@ def arguments():
 
 
 class Clock:
-    """Reads the clock of the multiprocessors ten times a second while it is entered."""
+    """A context manager that reads the clock of the multiprocessors ten times a second."""
 
     def __init__(self, gpu):
         self.gpu, self.seen = gpu, []
@@ -103,7 +103,7 @@ class Clock:
 
 
 def ours(args):
-    """Run the command; return {(problem, pass, kernel): ms}, and {(problem, pass): the kernel that was chosen}."""
+    """Run the command. Return {(problem, pass, kernel): ms} and {(problem, pass): chosen kernel}."""
     out = subprocess.run(args.command, check=True, stdout=subprocess.PIPE, text=True).stdout
     times, chosen = {}, {}
     for line in out.splitlines():
@@ -120,7 +120,7 @@ def ours(args):
 
 
 def timed(torch, call, seconds, flush):
-    """Return the median device time of a call in milliseconds, or None if the peer does not take it."""
+    """Return the median device time of a call in milliseconds, or None if the peer does not support the call."""
     event = lambda: torch.cuda.Event(enable_timing=True)
 
     def run(count):
@@ -143,7 +143,7 @@ def timed(torch, call, seconds, flush):
 
 
 def looped(torch, call, calls=1000):
-    """Return the median time of a call in a loop in milliseconds, or None if the peer does not take it."""
+    """Return the median time of a call in a loop in milliseconds, or None if the peer does not support the call."""
     seconds = []
     for _ in range(15):
         start = time.perf_counter()
@@ -158,7 +158,7 @@ def looped(torch, call, calls=1000):
 
 
 def peers(torch, args, name, passes, flush):
-    """Return {(pass, peer): ms} of PyTorch on a problem."""
+    """Return {(pass, peer): ms} of PyTorch's backends on a problem."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -195,7 +195,7 @@ def peers(torch, args, name, passes, flush):
 
 
 def measure(torch, args, flush):
-    """Run all rounds; return {(problem, pass, kernel or peer): median ms}, what was ours, and what was chosen."""
+    """Run all rounds. Return {(problem, pass, kernel or peer): median ms}, the keys of our kernels, and the chosen kernels."""
     times, kernels = {}, []
     for number in range(args.rounds):
         print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""gpu.py --groups forms: scores with a softcap, a sink, ALiBi, a mask or a bias, beside FlexAttention and cuDNN.
+"""gpu.py --groups forms: softcap, sinks, ALiBi, masks and biases, compared with FlexAttention and cuDNN.
 
-The peers are FlexAttention, compiled for the form (a mask by blocks, what else by score_mod, a sink by its log-sum-exp),
-PyTorch's cuDNN and efficient backends where a mask or a bias says it, and cuDNN's frontend (1.20 or newer) where it has it.
-A bias is also given its gradient in the backward pass, unless the peer cannot. "lens" is ours, told of a padding by lengths,
-as cuDNN's frontend is, and not by a mask.
+FlexAttention is compiled for the form: masks become block masks, sinks use its log-sum-exp, other forms are score_mod
+functions. PyTorch's cuDNN and efficient backends take forms that are masks or biases. cuDNN's frontend (1.20 or newer) takes
+the forms for which it has an argument. The backward pass of a bias includes the bias's gradient, unless the peer cannot
+compute it. "lens" is flashkit with sequence lengths in place of a padding mask; cuDNN's frontend gets lengths, too.
 """
 
 import math
@@ -17,7 +17,7 @@ CAP = 30.0
 
 
 class Form:
-    """A problem with one form."""
+    """A problem with one of FORMS."""
 
     peers = FORM_PEERS
 
@@ -32,7 +32,7 @@ class Form:
         return self.p.flops(backward)
 
     def made(self, torch):
-        """Return what the form adds, as keywords of flashkit.attention."""
+        """Return the form's arguments as keywords of flashkit.attention."""
         p = self.p
         single = dict(device="cuda", dtype=torch.float32)
         if self.form == "softcap":
@@ -41,24 +41,24 @@ class Form:
             return {"sink": torch.randn(p.heads, **single)}
         if self.form == "alibi":
             return {"slopes": torch.tensor([2 ** (-8 * (h + 1) / p.heads) for h in range(p.heads)], **single)}
-        if self.form == "mask":  # a mask of pairs, in 64x64 squares: three in four are visible, and all on the diagonal
+        if self.form == "mask":  # a mask of 64x64 squares: a square is visible with probability 3/4, the diagonal's pairs always
             squares = torch.rand(p.batch, 1, -(-p.q_len // 64), -(-p.kv_len // 64), device="cuda") < 0.75
             mask = squares.repeat_interleave(64, 2).repeat_interleave(64, 3)[:, :, : p.q_len, : p.kv_len].contiguous()
             mask |= torch.eye(p.q_len, p.kv_len, device="cuda", dtype=torch.bool)
             return {"mask": mask}
-        if self.form == "holes":  # hides one key in ten, but not the first, so that each row sees a key
+        if self.form == "holes":  # hides a key with probability 1/10, but not the first, so that each row sees a key
             mask = torch.rand(p.batch, 1, 1, p.kv_len, device="cuda") >= 0.1
             mask[..., 0] = True
             return {"mask": mask}
         if self.form == "blocks":  # hides every other run of 128 keys
             return {"mask": (torch.arange(p.kv_len, device="cuda") // 128 % 2 == 0).expand(p.batch, 1, 1, -1).contiguous()}
-        if self.form == "padding":  # shows the keys up to each sequence's length, together half of all keys
+        if self.form == "padding":  # shows the keys up to each sequence's length; the lengths add up to half of all keys
             most = [p.kv_len * (2 * b + 1) // (2 * p.batch) for b in range(p.batch)]
             return {"mask": (torch.arange(p.kv_len, device="cuda")[None] < torch.tensor(most, device="cuda")[:, None])[:, None, None].contiguous()}
         return {"bias": torch.randn(1, p.heads, p.q_len, p.kv_len, device="cuda", dtype=torch.bfloat16)}
 
     def score(self, torch, s, h, i, j, b=None):
-        """Return scores as the form changes them, of indices that broadcast."""
+        """Return the scores s after the form's change. Indices of head h, row i and key j broadcast."""
         x = self.given
         if self.form == "softcap":
             return CAP * torch.tanh(s / CAP)
@@ -67,7 +67,7 @@ class Form:
         return s + x["bias"][0, h, i, j] if self.form == "bias" else s
 
     def seen(self, b, i, j):
-        """Return whether pairs take part."""
+        """Return whether rows i see keys j, or None if all pairs are visible."""
         p, on = self.p, None
         if p.hi < p.kv_len - 1 or p.lo > 1 - p.q_len:
             on = (j >= i + p.lo) & (j <= i + p.hi)
@@ -110,7 +110,7 @@ class Form:
         return calls, results, {}
 
     def by_lengths(self, torch, back):
-        """Return a call that is told how many keys count, not by a mask, and its result."""
+        """Return a call with sequence lengths in place of the padding mask, and its result."""
         kit, (q, k, v, do) = gpu_peers.flashkit(), self.x
         o, lse = gpu_peers.unwritten(torch, *do.shape, dtype=do.dtype), gpu_peers.unwritten(torch, *do.shape[:3], dtype=torch.float32)
         options = dict(gpu_peers.window(self.p), top_left=True, kv_lens=self.given["mask"].sum(-1).flatten().int().cpu().numpy())
@@ -167,7 +167,7 @@ class Form:
         return lambda: sunk(*leaves, self.leaves[0])
 
     def errors(self, torch, results, gradients):
-        """Return errors of rows of the last head, or of the gradients of its group, relative to float64."""
+        """Return the relative errors of O in rows of the last head, or of the gradients of its group."""
         p, x = self.p, self.x
         group, kv = p.heads // p.kv_heads, p.kv_heads - 1
         k, v = x[1][-1, kv].double(), x[2][-1, kv].double()
@@ -198,10 +198,10 @@ class Form:
 
 
 class Scored(gpu_peers.Frontend):
-    """cuDNN's frontend with a form."""
+    """cuDNN's frontend on problems with a form."""
 
     def form(self, g, c):
-        """Return the keywords by which a graph takes a form in both passes, and what holds their numbers."""
+        """Return the form's keywords for a graph of either pass, and {graph tensor: PyTorch tensor} of their values."""
         p, options, pack = c.p, self.mask(c.p), {}
 
         def given(t):

@@ -1,17 +1,17 @@
-"""gpu.py --groups: what a call of libflashkit takes on tensors of PyTorch, in turns with peers in the same process.
+"""gpu.py --groups: the time of a call of libflashkit on PyTorch's tensors, in turns with peers in the same process.
 
-Ours is flashkit.attention with the backend's own choice of a kernel, LSE written, gradients in one order; "any" is ours
-with dQ summed in whatever order comes, as peers do. The peers are
-those of gpu_peers.py. All get the same tensors of normal numbers and the same stream; of each pass they take short turns
-in shuffled order, so that clock and power hit all alike. Every call is timed by events, after more than the L2 cache
-holds was written; where calls are short, the device waits until all calls of a turn are enqueued, so that the
-interpreter is not timed. The pass "graph" is forward in a CUDA graph of 20 calls, with a warm cache.
+flashkit.attention chooses the kernel, writes LSE, and sums gradients in a fixed order. "any" is flashkit with dQ summed in
+any order, like the peers' dQ. gpu_peers.py describes the peers. All sides get the same tensors of normal numbers and the same
+stream. They take short turns in shuffled order, so that changes of clock and power affect all sides alike. Every call is
+timed by events, after the L2 cache was flushed. If calls are short, the device waits until all calls of a turn are
+enqueued, so that the interpreter's time does not count. The pass "graph" is the forward pass in a CUDA graph of 20 calls,
+with a warm cache.
 
-The groups packed, paged and forms are those of gpu_layouts.py and gpu_forms.py, with peers of their own.
+gpu_layouts.py and gpu_forms.py describe the groups packed, paged and forms, which have their own peers.
 
-Every result is compared with float64 on rows of the last head; outputs are NaN before. Ours must be at most 1.5 times as
-far off as the peer that is farthest off, or within four roundings of the type; else the cell says WRONG, and the exit
-status is 1. A ratio is the fastest peer's time over ours: above 1, ours is faster.
+Every result is compared with float64 on rows of the last head; outputs are filled with NaN before. The error of flashkit
+must be at most 1.5 times the largest error of a peer, or four rounding errors of the type. Otherwise the cell is marked
+WRONG, and the exit status is 1. A ratio is the fastest peer's time over flashkit's: above 1, flashkit is faster.
 """
 
 import copy
@@ -35,7 +35,7 @@ def name(b, h, g, n, m, d, mask="", dv=None, dtype="bf16"):
 
 
 def groups():
-    """Return {group: [(problem, passes)]}; both is forward and backward."""
+    """Return {group: [(problem, passes)]}."""
     one, both, graph, masks = ("forward",), ("forward", "backward"), ("graph",), ("", "causal")
     square = lambda d, of, dtype="bf16": [(name(16384 // t, 2048 // d, 2048 // d, t, t, d, mask, dtype=dtype), of) for t in (1024, 4096, 16384) for mask in masks]
     all_ = {f"square-d{d}": square(d, both) for d in (64, 128, 256)}
@@ -66,7 +66,7 @@ def groups():
 
 
 def drawn(seed, count):
-    """Return shapes that no kernel was tuned for: grouped heads, short, cross, few blocks, decode, odd head dims."""
+    """Return random shapes, for which no kernel was tuned: grouped heads, short, cross, few blocks, decode, unusual head dims."""
     r = random.Random(seed)
     whole = lambda least, most: int(least * math.exp(r.random() * math.log(most / least)))
     cells = []
@@ -98,7 +98,7 @@ class Turns:
         return pairs
 
     def median(self, calls):
-        """Return {name: milliseconds} of {name: call}; what fails is left out."""
+        """Return {name: milliseconds} of {name: call}, without calls that fail."""
         sizes, times, holds = {}, {}, {}
         for key, call in calls.items():
             try:
@@ -125,7 +125,7 @@ class Turns:
         return {key: statistics.median(x) for key, x in times.items()}
 
     def graphs(self, calls, count=20):
-        """Return {name: milliseconds} of a call in a CUDA graph of so many, replayed with a warm cache."""
+        """Return {name: milliseconds per call} of CUDA graphs of `count` calls, replayed with a warm cache."""
         torch, times = self.torch, {}
         for key, call in calls.items():
             side = torch.cuda.Stream()
@@ -152,17 +152,17 @@ class Turns:
 
 
 def judge(p, errors):
-    """Return whether what is ours is as near to float64 as the peers are."""
+    """Return whether flashkit's errors are small enough compared with the peers' errors, and flashkit's error."""
     ours = [errors.pop(key) for key in list(errors) if key.startswith("flashkit")]
     most = max([4 * ROUNDING[p.dtype], *(1.5 * e for e in errors.values() if e == e)])
     return all(e <= most for e in ours), ours[0]
 
 
 def calls_of(torch, problem, way, args):
-    """Return a problem, its calls, what their times are multiplied by, and a function of their errors."""
+    """Return a problem, its calls, the factors of their times, and a function that returns their errors."""
     back = way == "backward"
     if not isinstance(problem, str):
-        problem = copy.copy(problem)  # a copy, so that its references to a call's tensors end with it
+        problem = copy.copy(problem)  # a copy, so that the tensors are freed with it
         calls, results, scales = problem.calls(torch, way, [x for x in problem.peers if x in args.peers])
         return problem, calls, scales, lambda: problem.errors(torch, results, back)
     p = gpu_peers.Problem(problem)
@@ -199,7 +199,7 @@ def show(row):
 
 
 def summary(rows):
-    """Print the least and the geometric mean of the ratios of each group and pass."""
+    """Print the least ratio and the geometric mean of the ratios for each group and pass."""
     ratios = {}
     for row in rows:
         if "ratio" in row:
@@ -213,7 +213,7 @@ COLUMNS = ["group", "pass", "cells", "FlashAttention-4: mean", "least", "cuDNN: 
 
 
 def table(rows):
-    """Return the rows of COLUMNS: geometric means and least ratios of each group and pass."""
+    """Return a row of COLUMNS for each group and pass: geometric means and least ratios."""
     groups, lines = {}, []
     for row in rows:
         if "ratio" in row:
@@ -229,7 +229,7 @@ def table(rows):
 
 
 def wanted_cells(args):
-    """Yield group, problem and pass of all that is asked for."""
+    """Yield group, problem and pass of all cells that the arguments select."""
     all_ = groups()
     if args.random:
         all_["random"] = drawn(args.seed, args.random)
@@ -245,7 +245,7 @@ def wanted_cells(args):
 
 
 def compile_part(torch, args):
-    """Call one cell of each kind of a part once. A kind is what a compiler of kernels looks at."""
+    """Compile the kernels of a part of the cells, by one call for each kind. Cells of a kind need the same compiled kernels."""
     kinds = {}
     for _, problem, way in wanted_cells(args):
         kind = re.sub(r"^b\d+-|(?<=-)[nm]\d+-", "", problem) if isinstance(problem, str) and "window" not in problem else str(problem)
@@ -260,7 +260,7 @@ def compile_part(torch, args):
 
 
 def run(torch, args, flush):
-    """Run the groups and print their table; return whether all values are right, and the rows."""
+    """Run the groups and print their table. Return whether all values are right, and the rows."""
     if args.part:
         return compile_part(torch, args), []
     turns, rows = Turns(torch, flush, 1e3 * args.seconds), []

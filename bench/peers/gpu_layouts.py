@@ -1,12 +1,13 @@
-"""gpu.py --groups packed,paged: sequences of different lengths one after the other, and keys in pages.
+"""gpu.py --groups packed,paged: packed sequences of different lengths, and keys in pages.
 
-Packed: all sequences lie in tensors [tokens, heads, D], in lengths of four kinds: equal, uniform, log-uniform, and one long
-one among short ones. The peers are PyTorch's varlen_attn, cuDNN's frontend with ragged offsets, and FlashAttention-4. "even" is ours, dense,
-with as many sequences of one length and about as many pairs; its time is scaled to as many pairs.
+Packed: all sequences are in tensors [tokens, heads, D]. There are four kinds of lengths: equal, uniform, log-uniform, and one
+long sequence among short ones. The peers are PyTorch's varlen_attn, cuDNN's frontend with ragged offsets, and
+FlashAttention-4. "even" is flashkit on dense tensors, with the same number of sequences, all of one length, and about the same
+number of pairs. Its time is scaled to exactly the same number of pairs.
 
-Paged: a decode step, keys in pools [pages, page, heads, D] in a shuffled order. "contiguous" is ours over the same memory
-as [B, M, heads, D]. The peers are varlen_attn with a table of pages, cuDNN's frontend, FlashInfer (PyPI: flashinfer-python), and
-FlashAttention-4, where they take such pages.
+Paged: a decode step over pools [pages, page, heads, D], whose pages are in random order. "contiguous" is flashkit on the same
+memory as [B, M, heads, D]. The peers are varlen_attn with a page table, cuDNN's frontend, FlashInfer (PyPI:
+flashinfer-python), and FlashAttention-4, if they support the page size.
 """
 
 import inspect
@@ -21,7 +22,7 @@ KINDS = ["equal", "uniform", "log-uniform", "one-long"]
 
 
 def lengths(kind, count, most, seed=1):
-    """Return lengths of a kind, the first of them the longest."""
+    """Return random lengths of a kind. The first is `most`, the longest."""
     r = random.Random(seed)
     draw = {"equal": lambda: most, "uniform": lambda: r.randint(1, most), "log-uniform": lambda: int(most ** r.random()),
             "one-long": lambda: r.randint(1, most // 16)}[kind]
@@ -36,7 +37,7 @@ def starts(lens):
 
 
 class Packed:
-    """Attention of sequences with themselves, one after the other."""
+    """Self-attention of packed sequences."""
 
     peers = PACKED_PEERS
 
@@ -54,14 +55,14 @@ class Packed:
         return f"b{p.batch}-h{p.heads}-g{p.kv_heads}-n{p.q_len}-m{p.q_len}-d{p.dim}-bf16" + ("-" + self.mask if self.mask else "") + "-ragged " + self.kind
 
     def compiled(self):
-        """Return what a compiler of kernels looks at."""
+        """Return a key that is equal for problems with the same compiled kernels."""
         return "packed", self.heads // self.kv_heads, self.dim, self.mask
 
     def flops(self, backward):
         return sum(self.problem(1, n).flops(backward) for n in self.lens)
 
     def even(self):
-        """Return the dense problem with one length, and how many more pairs this one has."""
+        """Return a dense problem of equal lengths, and the ratio of the packed problem's pairs to its pairs."""
         q = self.problem(len(self.lens), max(1, round(math.sqrt(sum(n * n for n in self.lens) / len(self.lens)))))
         return q, self.flops(False) / q.flops(False)
 
@@ -97,7 +98,7 @@ class Packed:
         return gpu_peers.fa4_varlen(*x[:3], cu_seqlens_q=at, cu_seqlens_k=at, max_seqlen_q=most, max_seqlen_k=most, causal=bool(self.mask))
 
     def calls(self, torch, way, peers):
-        """Return {name: call} and {name: result} of a pass, and by what the time of "flashkit-even" is multiplied."""
+        """Return {name: call} and {name: result} of a pass, and {name: factor of the time}."""
         x = self.x = self.tensors(torch)
         forward, backward, o = self.ours(torch, x)
         forward()
@@ -118,13 +119,13 @@ class Packed:
                 else:
                     calls[peer] = gpu_peers.without_gradients(torch, getattr(self, peer)(torch, x))
                     results[peer] = calls[peer]()
-            except Exception as e:  # cuDNN raises its own types of exceptions
+            except Exception as e:  # cuDNN raises exceptions of its own types
                 gpu_peers.excuse(peer, e)
                 calls.pop(peer, None), results.pop(peer, None)
         return calls, results, {"flashkit-even": even[2]}
 
     def errors(self, torch, results, gradients):
-        """Return the largest error of all sequences."""
+        """Return {name: largest error of all sequences}."""
         worst = dict.fromkeys(results, 0.0)
         cut = lambda t, a, b: t[a:b].transpose(0, 1)[None]
         for a, b in zip(self.starts, self.starts[1:]):
@@ -136,15 +137,15 @@ class Packed:
 
 
 class Ragged(gpu_peers.Frontend):
-    """cuDNN's frontend on packed sequences, and on pages."""
+    """cuDNN's frontend on packed sequences and on pages."""
 
     def numbers(self, g, values, wide=False):
-        """Return a column of numbers, and the tensor that stands for it."""
+        """Return a tensor with a column of numbers, and its tensor in the graph."""
         t = self.torch.tensor(values, device="cuda", dtype=self.torch.int64 if wide else self.torch.int32).reshape(-1, 1, 1, 1)
         return t, g.tensor_like(t)
 
     def sides(self, g, c):
-        """Return what all packed tensors share: lengths, offsets by the elements of a row, and what holds them."""
+        """Return the graph tensors that packed tensors share, lengths and {heads: offsets}, and {graph tensor: PyTorch tensor}."""
         lens = self.numbers(g, c.lens)
         wide = {heads: self.numbers(g, [s * heads * c.dim for s in c.starts], True) for heads in {c.heads, c.kv_heads}}
         return lens[1], {h: w[1] for h, w in wide.items()}, {t: x for x, t in (lens, *wide.values())}
@@ -191,7 +192,7 @@ class Ragged(gpu_peers.Frontend):
         return self.call(g, {**pack, **{named[key]: t for key, t in tensors.items()}, **dict(zip(made, out))}), out
 
     def paged(self, c, q, k, v, table):
-        """Return a decode step over pools, and O."""
+        """Return a call of a decode step over pools of pages, and its O."""
         g, data = self.graph(c), self.cudnn.data_type.BFLOAT16
         pool = lambda t: g.tensor(dim=[t.shape[0], t.shape[2], t.shape[1], t.shape[3]], stride=[t.stride(0), t.stride(2), t.stride(1), 1], data_type=data)
         one, n = self.numbers(g, [1] * c.batch), self.numbers(g, [c.keys] * c.batch)
@@ -301,7 +302,7 @@ def paged_cells():
 
 
 def random_cells(seed, count):
-    """Return cells of both kinds that no kernel was tuned for."""
+    """Return random packed and paged cells, for which no kernel was tuned."""
     r, cells = random.Random(seed), []
     for i in range(count):
         group = 2 ** r.randrange(4)

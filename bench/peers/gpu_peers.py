@@ -1,8 +1,9 @@
-"""Problems, and who computes them on the tensors of PyTorch: flashkit and its peers on a GPU, for gpu.py.
+"""Problems for gpu.py, and calls of flashkit and its peers that compute them on PyTorch's tensors on a GPU.
 
-The peers: PyTorch's scaled_dot_product_attention with its flash, cuDNN and efficient backends ("fold" puts the query
-heads of a group into rows, for decode); FlexAttention; FlashAttention-4 (PyPI: flash-attn-4), if it can be imported; and
-cuDNN's own frontend (PyPI: nvidia-cudnn-frontend), if it can, whose masks are exact where PyTorch's are not.
+The peers are PyTorch's scaled_dot_product_attention with its flash, cuDNN and efficient backends; FlexAttention;
+FlashAttention-4 (PyPI: flash-attn-4) and cuDNN's frontend (PyPI: nvidia-cudnn-frontend), if they are installed. "fold" is
+the flash backend for decode, with the query heads of a group as rows. cuDNN's frontend supports masks that PyTorch's cuDNN
+backend does not.
 """
 
 import functools
@@ -22,11 +23,11 @@ os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # FlashAtt
 
 
 class Unable(Exception):
-    """A peer has no way to say a problem."""
+    """A peer cannot express a problem."""
 
 
 def excuse(peer, e):
-    """Say why a peer does not run, unless it has no way to say the problem, or is not there."""
+    """Print why a peer failed, unless it cannot express the problem or is not installed."""
     if not isinstance(e, (Unable, ImportError)):
         print(f"    {peer}: {(str(e) or repr(e)).splitlines()[0][:150]}", flush=True)
 
@@ -48,14 +49,14 @@ class Problem:
         self.lo, self.hi = offset - left, offset + right  # row i sees keys i+lo to i+hi
 
     def seen(self):
-        """Return, for each row, how many keys it sees."""
+        """Return the number of visible keys of each row."""
         return [max(0, min(self.kv_len - 1, i + self.hi) - max(0, i + self.lo) + 1) for i in range(self.q_len)]
 
     def flops(self, backward):
         return (2.5 if backward else 1) * 2 * self.batch * self.heads * sum(self.seen()) * (self.dim + self.v_dim)
 
     def mask(self, torch):
-        """Return the keyword arguments by which SDPA masks as the problem does."""
+        """Return the problem's mask as keyword arguments of scaled_dot_product_attention."""
         if self.lo <= 1 - self.q_len and self.hi >= self.kv_len - 1:
             return {}
         if self.lo <= 1 - self.q_len and self.hi == 0:
@@ -74,7 +75,7 @@ ERRORS = (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedErr
 
 
 def flashkit():
-    """Return the package flashkit: what is installed, or that of this checkout with bin/capi/libflashkit.so."""
+    """Return the package flashkit: the installed one or, if there is none, the one of this checkout with bin/capi/libflashkit.so."""
     try:
         import flashkit as found
     except ImportError:
@@ -86,12 +87,12 @@ def flashkit():
 
 @functools.cache
 def any_order():
-    """Return a dispatcher that sums dQ in whatever order comes, as FlashAttention and cuDNN do."""
+    """Return a dispatcher that sums dQ in any order, like FlashAttention and cuDNN."""
     return flashkit().Dispatcher(any_order=True)
 
 
 def tensors(torch, p):
-    """Return q, k, v, do: normal numbers."""
+    """Return q, k, v and do with normal random numbers."""
     new = lambda heads, rows, dim: torch.randn(p.batch, heads, rows, dim, device="cuda", dtype=getattr(torch, DTYPES[p.dtype]))
     return new(p.heads, p.q_len, p.dim), new(p.kv_heads, p.kv_len, p.dim), new(p.kv_heads, p.kv_len, p.v_dim), new(p.heads, p.q_len, p.v_dim)
 
@@ -101,7 +102,7 @@ def unwritten(torch, *shape, dtype):
 
 
 def window(p):
-    """Return the keywords by which flashkit and FlashAttention-4 mask: causal, or the keys that a row sees on both sides of its diagonal."""
+    """Return the mask as keywords of flashkit: causal, or a window of the visible keys left and right of the diagonal."""
     offset = p.kv_len - p.q_len
     left, right = offset - p.lo, p.hi - offset
     if left == math.inf:
@@ -110,7 +111,7 @@ def window(p):
 
 
 def ours(torch, p, x):
-    """Return the calls of both passes of flashkit, and their results."""
+    """Return flashkit's forward call and backward call, and O."""
     kit = flashkit()
     q, k, v, do = x
     o, lse = unwritten(torch, *do.shape, dtype=do.dtype), unwritten(torch, p.batch, p.heads, p.q_len, dtype=torch.float32)
@@ -121,7 +122,7 @@ def ours(torch, p, x):
 
 
 def sdpa(torch, p, x, peer):
-    """Return a call of one of PyTorch's backends, or raise what it says."""
+    """Return a call of one of PyTorch's backends."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -141,7 +142,7 @@ def sdpa(torch, p, x, peer):
 
 
 def flex(torch, p, x):
-    """Return a call of FlexAttention, compiled for the mask. Compilation takes long: it is for windows."""
+    """Return a call of FlexAttention, compiled for the mask. Only for windows, because compilation takes long."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     if "window" not in window(p):
@@ -171,7 +172,7 @@ def fa4(p, x):
 
 
 def fa4_varlen(q, k, v, **options):
-    """Return a call of FlashAttention-4 on sequences of different lengths."""
+    """Return a call of FlashAttention-4 for sequences of different lengths."""
     from flash_attn.cute import flash_attn_varlen_func
 
     def call():
@@ -182,7 +183,7 @@ def fa4_varlen(q, k, v, **options):
 
 
 class Frontend:
-    """cuDNN's frontend: graphs of its own, with a handle on PyTorch's stream."""
+    """cuDNN's frontend, with a handle on PyTorch's stream."""
 
     def __init__(self, torch):
         import cudnn
@@ -216,13 +217,13 @@ class Frontend:
         space = self.torch.empty(max(1, graph.get_workspace_size()), device="cuda", dtype=self.torch.uint8)
 
         def run():
-            self.cudnn.set_stream(handle=self.handle, stream=self.torch.cuda.current_stream().cuda_stream)  # also while the stream is captured
+            self.cudnn.set_stream(handle=self.handle, stream=self.torch.cuda.current_stream().cuda_stream)  # the current stream differs while a CUDA graph is captured
             graph.execute(pack, space, handle=self.handle)
 
         return run
 
     def forward(self, p, x):
-        """Return the call, O and what the backward pass takes of it."""
+        """Return the call, O, and the statistics that the backward pass needs."""
         g = self.graph(p)
         q, k, v = (g.tensor_like(t) for t in x[:3])
         o, stats = g.sdpa(name="sdpa", q=q, k=k, v=v, generate_stats=True, attn_scale=p.scale or p.dim**-0.5, **self.mask(p))
@@ -249,7 +250,7 @@ class Frontend:
 def frontend(torch, p, x, way):
     try:
         return getattr(Frontend(torch), way)(p, x)
-    except Exception as e:  # cuDNN raises its own types, which are no RuntimeError
+    except Exception as e:  # cuDNN's exceptions are not RuntimeErrors
         raise RuntimeError(f"cuDNN's frontend: {e}") from e
 
 
@@ -260,7 +261,7 @@ def peer_call(torch, p, x, peer):
 
 
 def forward(torch, p, x, peers):
-    """Return {name: call} and {name: O} of the forward pass; a peer that does not take the problem is left out."""
+    """Return {name: call} and {name: O} of the forward pass, without peers that do not support the problem."""
     call, _, o = ours(torch, p, x)
     call()
     calls, results = {"flashkit": call}, {"flashkit": o}
@@ -289,7 +290,7 @@ def without_gradients(torch, run):
 
 
 def backward(torch, p, x, peers):
-    """Return the same of the backward pass, with the gradients of q, k and v."""
+    """Return {name: call} and {name: gradients of q, k and v} of the backward pass, without peers that do not support the problem."""
     first, call, _ = ours(torch, p, x)
     first()
     calls, results = {"flashkit": call, "flashkit-any": lambda: call(any_order())}, {}
@@ -314,7 +315,7 @@ def backward(torch, p, x, peers):
 
 
 def weights(torch, p, q, k, rows):
-    """Return the softmax of some rows, in float64."""
+    """Return the attention weights of some rows in float64."""
     s = q[rows] @ k.T * (p.scale or p.dim**-0.5)
     i, j = rows[:, None], torch.arange(p.kv_len, device="cuda")[None]
     s = s.masked_fill(~((j >= i + p.lo) & (j <= i + p.hi)), -math.inf)
@@ -322,10 +323,13 @@ def weights(torch, p, q, k, rows):
 
 
 def errors(torch, p, x, results, gradients):
-    """Return {name: error}, relative to the norm of what float64 gives: O on rows of the last head, or the largest of dQ, dK and dV of its KV head."""
+    """Return {name: error}: the norm of the difference from float64, relative to float64's norm.
+
+    The error is for O in some rows of the last head. With gradients, it is the largest of the errors of dQ of the last
+    head and of dK and dV of its KV head."""
     group, kv = p.heads // p.kv_heads, p.kv_heads - 1
     k, v = x[1][-1, kv].double(), x[2][-1, kv].double()
-    scale = x[3][-1, -1].double().norm()  # scale for gradients that are 0: dQ and dK if a row sees one key
+    scale = x[3][-1, -1].double().norm()  # for gradients that are 0, as dQ and dK are if each row sees one key
     off = lambda got, want: ((got.double() - want).norm() / (want.norm() or scale)).item()
     if not gradients:
         rows = torch.arange(0, p.q_len, max(1, p.q_len // 100), device="cuda")

@@ -36,7 +36,7 @@ def arguments():
 
 
 def load(path):
-    """Return what a file defines as attention."""
+    """Return the function attention that a file defines."""
     spec = importlib.util.spec_from_file_location("kernel", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -44,7 +44,7 @@ def load(path):
 
 
 def timed(jax, call, calls, rounds):
-    """Return the median milliseconds of one of so many calls."""
+    """Return the milliseconds per call of a loop of calls, the median of the rounds."""
     jax.block_until_ready(call())
     times = []
     for _ in range(rounds):
@@ -57,7 +57,7 @@ def timed(jax, call, calls, rounds):
 
 
 def repeated(jax, f, calls, flush=False):
-    """Return a compiled program that calls f so often, each call after the one before, with or without a flush between."""
+    """Return a compiled program that calls f repeatedly, one call after the other, with or without a cache flush in between."""
 
     def body(_, carry):
         args, results, bytes = carry
@@ -75,7 +75,7 @@ def repeated(jax, f, calls, flush=False):
 
 
 def measure(jax, args, attention, tensors):
-    """Return {pass: {"call": ms, "device": ms, "cold": ms}}."""
+    """Return {pass: {"call": ms in a loop of calls, "device": ms in one program, "cold": ms with flushed caches}}."""
     q, k, v, do = tensors
     _, pullback = jax.vjp(attention, q, k, v)
     found = {}

@@ -22,7 +22,7 @@ import torch
 
 OUTPUTS = {"rows": ("o", "lse", "dq"), "columns": ("dk", "dv")}
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-FEW = 16  # number of rows with many keys, and of keys with many rows
+FEW = 16  # query rows if there are many keys, and keys if there are many query rows
 
 
 def arguments():
@@ -40,7 +40,7 @@ def arguments():
 
 
 def inputs(args, rows, keys, seed):
-    """Return q, k, v, do as float32 tensors that the dtype holds exactly."""
+    """Return q, k, v, do as float32 tensors whose numbers the dtype holds exactly."""
     r = np.random.default_rng(seed)
     x = {name: r.standard_normal((1, args.heads, n, args.head_dim), np.float32)
          for name, n in (("q", rows), ("k", keys), ("v", keys), ("do", rows))}
@@ -49,7 +49,7 @@ def inputs(args, rows, keys, seed):
 
 
 def truth(x):
-    """Attention and its gradients in float64, from the definition."""
+    """Return attention and its gradients in float64, computed by definition."""
     q, k, v, do = (x[name].numpy().astype(np.float64) for name in ("q", "k", "v", "do"))
     transposed = lambda t: np.swapaxes(t, -1, -2)
     scale = q.shape[-1] ** -0.5
@@ -64,7 +64,7 @@ def truth(x):
 
 
 def peer(x, dtype):
-    """PyTorch's flash kernel and its autograd, which run on the CPU."""
+    """Return the outputs and gradients of PyTorch's flash kernel for CPUs."""
     q, k, v, do = (x[name].to(TORCH[dtype]).clone().requires_grad_(name != "do") for name in ("q", "k", "v", "do"))
     o, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
     o.backward(do)
@@ -72,7 +72,7 @@ def peer(x, dtype):
 
 
 def tensors(path):
-    """Read a safetensors file: 8 bytes of length, a JSON header, the raw numbers."""
+    """Return the tensors of a safetensors file as float64."""
     blob = path.read_bytes()
     start = 8 + int.from_bytes(blob[:8], "little")
     result = {}
@@ -89,14 +89,14 @@ def tensors(path):
 
 
 def kernels(args):
-    """Return [(kernel, pass)] of this machine that take the dtype."""
+    """Return [(kernel, pass)] of the available kernels that support the dtype."""
     out = subprocess.run([args.flashrun, "list", "--json"], check=True, capture_output=True, text=True).stdout
     return [(k["name"], k["pass"]) for k in json.loads(out)
             if k["available"] and args.dtype in k.get("dtypes", ()) and fnmatch.fnmatch(k["name"], args.kernel)]
 
 
 def ours(args, folder, kernel, backward):
-    """Run a kernel on the .npy files of the folder. Return its outputs, or None if it does not take the problem."""
+    """Run a kernel on the .npy files of the folder. Return its outputs, or None if it does not support the problem."""
     out = folder / "out.safetensors"
     command = [args.flashrun, "run", "--backend", kernel, "--dtype", args.dtype, "--repeat", "1", "--json", "--out", str(out)]
     for name in ("q", "k", "v", "do") if backward else ("q", "k", "v"):
@@ -112,7 +112,7 @@ def ours(args, folder, kernel, backward):
 
 
 def measure(args, chosen, terms, shape, errors):
-    """Add to errors[kernel, output, terms] the largest error on each seed."""
+    """Append the largest error of each seed to errors[kernel, output, terms]."""
     rows, keys = (FEW, terms) if shape == "rows" else (terms, FEW)
     for seed in range(args.seeds):
         x = inputs(args, rows, keys, seed)

@@ -42,13 +42,13 @@ def arguments():
 
 
 def environment(threads):
-    """Return what limits every library to so many threads, without what slows OpenBLAS down."""
+    """Return an environment that limits every library to the number of threads, without the variables that slow OpenBLAS down."""
     env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
     return dict(env, GOMAXPROCS=str(threads), OPENBLAS_NUM_THREADS=str(threads), OMP_NUM_THREADS=str(threads))
 
 
 class Ours:
-    """The command bench/peers/product."""
+    """A process of bench/peers/product."""
 
     def __init__(self, command):
         self.process = subprocess.Popen([command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -68,7 +68,7 @@ class Ours:
 
 
 def turn(call, seconds):
-    """Return the median and the least of the seconds of calls."""
+    """Return the median and the least time of repeated calls in seconds."""
     call()
     times, begin = [], time.perf_counter()
     while not times or time.perf_counter() - begin < seconds:
@@ -79,7 +79,7 @@ def turn(call, seconds):
 
 
 def settle():
-    """Wait until the threads that the last turn left spinning sleep."""
+    """Wait until the threads that still spin after the last turn sleep."""
     for _ in range(50):
         before = time.process_time()
         time.sleep(0.01)
@@ -129,7 +129,7 @@ def cell(args, ours, folder, m, k, n):
 
 
 def errors(a, b, ours, folder, others):
-    """Return the largest difference from float64 of some rows, as a part of the largest sum of magnitudes, and that of ours from each of the others."""
+    """Return {side: largest error in some rows}, and the largest difference between ours and another side. Both are relative to the largest sum of magnitudes."""
     import numpy
 
     ours.turn(0)
@@ -143,7 +143,7 @@ def errors(a, b, ours, folder, others):
 
 
 def measure(args):
-    """Measure all cells in this process, which has its threads already."""
+    """Measure all cells in this process, whose environment already limits the threads."""
     import torch
 
     threads = args.threads[0]
@@ -164,7 +164,7 @@ def measure(args):
 
 
 def show(r):
-    """Print a cell: rates, ours as a part of the peak, and the ratio to the best of the others, by medians and by the fastest calls."""
+    """Print a cell: the rates, the ratio of ours to the peak and to the best other side, each by medians and by fastest calls."""
     others = ("mm", "linear", "numpy")
     rate, best = ({name: s[key] for name, s in r["sides"].items()} for key in ("rate", "best"))
     line = f"{r['threads']} {r['k']:>4}x{r['n']:<4} {r['m']:>4} "

@@ -54,7 +54,7 @@ def arguments():
 
 
 def batch(cell, vocab):
-    """Return the ids of each sequence."""
+    """Return random token ids of each sequence of a batch."""
     size, length = cell.split("x", 1)
     rng = np.random.default_rng(1)
     lengths = rng.integers(8, 129, int(size)) if length == "mixed" else [int(length)] * int(size)
@@ -70,7 +70,7 @@ def padded(sequences):
 
 
 def embedder(folder, attention):
-    """The published model with its pooling, as a PyTorch module."""
+    """Return the published model with its pooling, as a PyTorch module."""
     import torch
     from transformers import BertModel
 
@@ -103,7 +103,7 @@ def export(folder, path):
 
 
 def worker(side, folder, threads):
-    """Answer requests of a side, as the command sentences does."""
+    """Answer requests for a peer, in the protocol of bench/peers/sentences."""
     if side == "onnx":
         import onnxruntime
 
@@ -159,7 +159,7 @@ class Process:
         return self.read()
 
     def cpu(self):
-        """Seconds of processors so far, where the system tells."""
+        """Return the processor time of the process in seconds, NaN if unknown."""
         try:
             fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
@@ -167,7 +167,7 @@ class Process:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak(self):
-        """Peak resident memory in MB, where the system tells."""
+        """Return the peak resident memory of the process in MB, NaN if unknown."""
         try:
             status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         except OSError:
@@ -180,7 +180,7 @@ class Process:
 
 
 def work(sequences, c):
-    """GFLOP of a batch."""
+    """Return the GFLOP of a batch."""
     h, layers = c["hidden_size"], c["num_hidden_layers"]
     return layers * sum(2 * n * (4 * h * h + 2 * h * c["intermediate_size"]) + 4 * n * n * h for n in map(len, sequences)) / 1e9
 

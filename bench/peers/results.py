@@ -20,12 +20,12 @@ NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 
 
 def cell(value):
-    """Return a cell's JSON. Texts of decimal numbers become numbers and keep their digits."""
+    """Return a cell as JSON. A text that is a decimal number becomes a number with the same digits."""
     return value if NUMBER.fullmatch(value) else json.dumps(value, ensure_ascii=False)
 
 
 def encode(table):
-    """Return the JSON of a table, one row a line."""
+    """Return a table as JSON, with a line for each row."""
     parts = []
     for key in KEYS:
         value = table[key]
@@ -43,7 +43,7 @@ def encode(table):
 
 
 def write(path, table):
-    """Write a table, with today's date and this command. Title, question and notes of an existing file are kept."""
+    """Write a table with today's date and this command. Keep title, question and notes of an existing file."""
     path = pathlib.Path(path)
     table = {"notes": []} | table | {"date": datetime.date.today().isoformat(), "repeat": [command()]}
     if path.exists():
@@ -55,7 +55,7 @@ def write(path, table):
 
 
 def versions(*packages):
-    """Return names and versions of the installed packages: ["PyTorch 2.11.0"]. A package is a name and its distribution."""
+    """Return names and versions of the installed packages, such as ["PyTorch 2.11.0"]. packages are pairs of a name and a distribution."""
     found = []
     for name, distribution in packages:
         try:
@@ -78,5 +78,5 @@ def machine():
 
 
 def command():
-    """Return the script's command line."""
+    """Return the command line of this run."""
     return shlex.join(["python", "bench/peers/" + os.path.basename(sys.argv[0]), *sys.argv[1:]])

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Compiles every .cu here to ../images: a cubin for each architecture, and PTX for
-# those to come, compressed together, as they are much alike. The PTX is that of an architecture with 99 KB of
-# shared memory for a block, as some of those to come have no more. Prints the
-# registers and the spills of each kernel, and fails when ptxas says that it
-# serialized matrix instructions or when a kernel spills more than a few scalars,
-# which another block on the multiprocessor may be worth. Usage: build.sh path/to/nvcc
+# Compiles every .cu file of this folder to a compressed archive in ../images: a cubin
+# for each architecture, and PTX for later architectures. The PTX targets an architecture
+# with 99 KB of shared memory per block, because some later architectures have no more.
+#
+# Prints the registers and the spilled bytes of each kernel. Fails if ptxas warns that it
+# serialized wgmma instructions, or if a kernel spills more bytes than its limit below. The
+# limits are not 0, because with fewer registers another block may fit on a multiprocessor.
+# Usage: build.sh path/to/nvcc
 set -euo pipefail
-nvcc="setarch -R $1" # at random addresses the compiler's choices vary from run to run
+nvcc="setarch -R $1" # without address randomization, under which the compiler's output varies from run to run
 cd "$(dirname "$0")"
 
 ARCHES="80 86 89 90"
 FLAGS="-O3 -std=c++17"
-MOST_SPILLED=600 # bytes, stores and loads: fwd_sm80 with features at head dim 64 on 8.0 has the most
-MOST_FEATURED=3000 # of bwd_f32 with features, whose sums leave no registers for the rest
-MOST_STAYING=64 # of bwd_sm90 where blocks stay: what one tile of keys after the other has in common, read once for each
-MOST_FETCHED=1700 # of fwd_sm90 and bwd_sm90 with features: numbers of the warp that fetches, and what is read once for a tile, such as where dropout counts from
+MOST_SPILLED=600 # bytes of spill stores and loads together; fwd_sm80 with features at head dim 64 has the most, on 8.0
+MOST_FEATURED=3000 # for bwd_f32 with features, whose gradient sums fill most registers
+MOST_STAYING=64 # for bwd_sm90 whose blocks loop over tiles of keys: values that all tiles share, reloaded once per tile
+MOST_FETCHED=1700 # for fwd_sm90 and bwd_sm90 with features: values of the warp that fetches tiles, and values reloaded once per tile, such as the first dropout counter
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -33,7 +35,7 @@ export nvcc FLAGS work
 
 for f in *.cu; do
 	case $f in
-	*_sm90.cu | *_sm90_*.cu) echo "${f%.cu} 90a" ;; # wgmma is for this architecture alone
+	*_sm90.cu | *_sm90_*.cu) echo "${f%.cu} 90a" ;; # only this architecture has wgmma
 	*) for a in ptx $ARCHES; do echo "${f%.cu} $a"; done ;;
 	esac
 done | xargs -P "$(nproc)" -L 1 bash -c 'compile "$@"' _
@@ -44,7 +46,7 @@ for log in "$work"/*.log; do
 		/bytes stack frame/ { spill = $(NF-7) + $(NF-3) }
 		/Used [0-9]+ registers/ {
 			match($0, /Used [0-9]+/); printf "%-22s %-28s %4d registers %6d bytes spilled\n", file, name, substr($0, RSTART + 5, RLENGTH - 5), spill
-			if (spill > (name ~ /^(fwd|bwd)_sm90_features/ ? fetched : name ~ /^bwd_sm90_(up_|columns80_|columns96_)?(bf16|f16)_d(64|128)$/ ? staying : name ~ /_sm90_/ ? 0 : name ~ /^bwd_f32_features_d/ ? featured : most)) bad = 1 # wgmma waits for what is spilled
+			if (spill > (name ~ /^(fwd|bwd)_sm90_features/ ? fetched : name ~ /^bwd_sm90_(up_|columns80_|columns96_)?(bf16|f16)_d(64|128)$/ ? staying : name ~ /_sm90_/ ? 0 : name ~ /^bwd_f32_features_d/ ? featured : most)) bad = 1 # wgmma waits for spilled registers
 		}
 		/C75(1[0-9])/ { print; bad = 1 }
 		END { exit bad }' "$log" || failed=yes

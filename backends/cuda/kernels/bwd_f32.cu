@@ -20,11 +20,13 @@
 // row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len], for tiles of
 // keys and for tiles of query rows.
 //
-// Tiles: each warp owns 16 rows, and the block visits 64 or 32 rows at a time. Both
-// roles share their code: own rows are K, V and walked rows Q, dO, or vice versa. The rows of S and dP are the own rows, so P and dS already have the
-// layout of operands. Own rows stay in shared memory if they fit; otherwise their
-// slices arrive with the walked rows' slices. Slices of 64 columns pass through a
-// ring of two stages, one prefetched.
+// Tiles: each warp owns 16 rows, and the block visits ("walks") 64 or 32 rows at a time.
+// Blocks of both kinds share their code. A block that owns keys has own rows K, V and
+// walked rows Q, dO; a block that owns query rows has own rows Q, dO and walked rows K, V.
+// The rows of S and dP are the own rows, so P and dS already have the layout of operands.
+// Own rows stay in shared memory if they fit; otherwise their slices arrive with the
+// walked rows' slices. Slices of 64 columns pass through a ring of two stages, one
+// prefetched.
 #include "f32.cuh"
 
 template <int D, bool F> struct Tile {
@@ -40,8 +42,8 @@ template <int D, bool F> struct Tile {
     static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8 + (F ? row_walk / 2 * threads * 4 : 0);
 };
 
-// Sums the gradients of one tile of keys (keys = true) or of query rows, columns
-// part * out and on.
+// Computes the gradients of one tile of keys (if `keys`) or of query rows, for `out`
+// columns from part * out on.
 template <int D, bool keys, bool features>
 __device__ __forceinline__ void gradients(const Params &p, const Features &f, int tile, int part, int own_head, int batch) {
     using T = Tile<D, features>;
@@ -75,14 +77,14 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, owned);
     int walk0 = max(0, row0 + lo) / walk * walk, walk1 = min(walked, max(0, row1 + hi));
     if (features && row0 >= row1) walk1 = walk0;                        // all own rows are padding
-    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // of a0, b0; out0 of them are in the part
-    const int slices1 = D > slice ? (p.v_dim + slice - 1) / slice : 1;  // of a1, b1
+    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // slices of a0 and b0; the block's part has out0 of them
+    const int slices1 = D > slice ? (p.v_dim + slice - 1) / slice : 1;  // slices of a1 and b1
     const int out0 = whole ? slices0 : max(0, min(slices0 - part * kOut, kOut));
     const int out1 = whole ? slices1 : max(0, min(slices1 - part * kOut, kOut));
 
     int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
-    int row = row0 + 16 * warp + g;                                     // and row + 8
-    float d0[kOut][slice / 16][2][4] = {}, d1[keys ? kOut : 1][slice / 16][2][4] = {};  // dK and dV, or dQ
+    int row = row0 + 16 * warp + g;                                     // the lane has rows row and row + 8
+    float d0[kOut][slice / 16][2][4] = {}, d1[keys ? kOut : 1][slice / 16][2][4] = {};  // d0: dK or dQ; d1: dV, if keys
     float lse[2] = {}, delta[2] = {};
     if (!keys) {
 #pragma unroll
@@ -94,8 +96,8 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         }
     }
 
-    // Stages of a tile: slices of b0 for S; of b1 for dP, and for dV if the block
-    // sums all columns; otherwise slices of b1 for dV; slices of b0 for d0.
+    // Order of a tile's slices: b0 for S; b1 for dP; b1 again for dV, unless the block sums
+    // all columns and uses a slice for both; b0 again for d0.
     const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
     const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // rows of next_head
     if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
@@ -157,7 +159,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     for (int head = head0; head < head1; head++) {
         for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
             bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
-            const int from[2] = {row + lo - at, row + 8 + lo - at};     // visible walked rows of rows g, g+8
+            const int from[2] = {row + lo - at, row + 8 + lo - at};     // rows g and g+8 see walked rows `from` to `to`
             const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
             float s[tiles][4] = {}, ds[tiles][4] = {};
             for (int i = 0; i < slices0; i++) {
@@ -166,7 +168,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
             }
             const float *row_stats = stats + stat * 2 * walk;
             if constexpr (features) {
-                auto lse_of = [&](int j, int e) { // Inf for a row without weight
+                auto lse_of = [&](int j, int e) { // Inf for a row without weights
                     const float l = keys ? row_stats[8 * j + 2 * t + e % 2] : lse[e / 2];
                     return l == -kInf ? kInf : l;
                 };
@@ -258,7 +260,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         }
     }
 
-    copy_wait<0>(); // no copy outlives its block
+    copy_wait<0>(); // copies must end before the block ends
     const View &to0 = keys ? p.dk : p.dq;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -305,9 +307,9 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     }
 }
 
-// Computes delta for 64 rows of a head: the diagonals of O dO^T and dO O^T, by the
-// instructions of the main kernel's V dO^T (tile of keys) and dO V^T (tile of rows). So
-// dP - delta is exactly 0 if one key has all the weight.
+// Computes delta for 64 rows of a head, as the diagonals of O dO^T and dO O^T. The products
+// use the same instructions as the main kernel's V dO^T in tiles of keys and dO V^T in tiles
+// of query rows. So dP - delta is exactly 0 if one key has all the weight.
 constexpr int delta_threads = 128, delta_rows = 64;
 template <bool features> __device__ __forceinline__ void diagonal(const Params &p, const Features &f) {
     constexpr int slice = 64; // columns per step, as in tensor core instances

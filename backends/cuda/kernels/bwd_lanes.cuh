@@ -1,9 +1,9 @@
-// Work distribution of bwd_sm90, the lanes that move data, and persistent blocks.
+// Parts of bwd_sm90: the distribution of work, the lanes that move data, and persistent blocks.
 #pragma once
 #include "bwd_sm90.cuh"
 
-// Finds the block's work, with all lanes of a warp; lane 0 draws the ticket. A tile of a packed sequence has one slot for
-// all heads.
+// Finds the block's next work, with all lanes of a warp; lane 0 draws the ticket. With key_slots, there is a
+// ticket for each slot and KV head; a slot is a tile of keys of a packed sequence.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
@@ -33,7 +33,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
         volatile Work &last = sh.work(-1);
         w.before = sh.turn ? last.before + last.steps : 0, w.loads = sh.turn ? last.loads + (last.steps > 0) : 0;
         if (ticket >= of * tiles) {
-            w.steps = -1; // no more blocks
+            w.steps = -1; // no more work
             return;
         }
     }
@@ -52,7 +52,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     w.steps = sees ? ((high - low) / abs(S::step) + 1) * (p.heads / kv_heads) : 0;
     if (S::by_rows && w.steps == 0) w.from = w.to - 1;
     w.begin = w.from, w.last = no_skew;
-    if (S::skews && p.skew) { // all rows see all keys
+    if (S::skews && p.skew) { // the host sets skew only if all rows see all keys
         const int last = begin_of(p, key0 / S::keys + key_tile(p));
         int begin = ((last + 1) << p.halves) - 1 - row_tile(p);
         if constexpr (S::pair) begin -= (begin ^ high) & 1;
@@ -63,11 +63,12 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
         const_cast<Sequence &>(sh.sequence()) = e.s;
         if (key0 >= e.keys()) w.steps = 0;
         if (S::by_rows && w.steps == 0) w.from = w.to - 1;
-        if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // keys of the next sequence, or a mask
+        if (key0 + S::keys > e.keys() || S::knows_mask && f.mask.data) w.hides = 1; // the tile has keys of the next sequence, or there is a mask
     }
 }
 
-// Visits query heads of the group or part; in each head, tiles of rows from w.begin on, cyclically. by_rows swaps the loops.
+// walk visits the query heads of the group, or of its part; for each head, the tiles of rows from w.begin on, cyclically. With
+// by_rows, it visits the tiles of rows and, for each tile, the heads.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
@@ -91,8 +92,8 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// block_of indexes the warpgroup's block in dq_sum, [2, B, H, R/rows, rows/64, dim/64]. earlier counts the tiles of keys
-// that add to it before.
+// block_of returns the index of a warpgroup's block of dQ in dq_sum, which has shape [2, B, H, R/rows, rows/64, dim/64].
+// earlier returns the number of tiles of keys that add to a tile of dQ before this one.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -110,10 +111,13 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
     return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
 }
 
-// The lane that orders a warpgroup's blocks of dQ and, if staged, adds them to dq_sum.
-// Loads of a counter need no acquire: only adds follow, issued after the load has
-// returned, in the L2 cache. A turn ends with a release, although that is slow: adds to
-// lines outside the cache wait for memory, and later adds would overtake them.
+// add runs in one lane per warpgroup. At each tile of rows, it waits for the turn to add the
+// warpgroup's dQ to dq_sum, adds it if it is staged, and ends the turn.
+//
+// Loads of a counter need no acquire: only adds follow them. Adds are issued after the load
+// has returned, and performed in the L2 cache. A turn ends with a release, although a
+// release is slow. Without it, adds to lines outside the L2 cache would wait for memory, and
+// adds of the next turn could overtake them.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
@@ -132,7 +136,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
         barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
-            async_fence(); // orders the stores, which precede the barrier, before the copy
+            async_fence(); // orders the warpgroup's stores, which precede the barrier, before the copy
             if (before == 0) bulk_store(to, sh.dq(slot), 16384);
             else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();
@@ -144,7 +148,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one ahead
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one turn ahead of `release`
             else add_counter_release(turn);
         } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
         parity ^= 1;
@@ -154,8 +158,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// The lane that loads K, Q and LSE (part 0), V, dO and delta (part 1), or both. If S::once, `add` loads the first LSE and
-// delta, as it waits for the kernel that computes them.
+// fetch runs in one lane. It loads parts `least` to `most`: part 0 is K, Q and LSE, part 1 is V, dO and delta. If S::once,
+// `add` loads the first LSE and delta, because it waits for the kernel that computes them anyway.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -185,7 +189,7 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     });
 }
 
-// The lane that ends the turns of both warpgroups.
+// release runs in one lane. It ends the turn of both warpgroups at a tile of rows, after both have added their dQ.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;
@@ -200,10 +204,10 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
     });
 }
 
-// Persistent blocks, which process tickets until none is left.
+// stay is the body of persistent blocks, which process tickets until none is left.
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    auto next = [&] { // whether there is more work
+    auto next = [&] { // waits for the next work; returns whether there is more
         barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
     };
@@ -242,8 +246,8 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
                     __syncwarp();
                     if (threadIdx.x % 32 == 0) barrier_arrive(sh.k_empty(1));
                 }
-            named_barrier(1 + group, 128); // the warpgroup may write dS
-            barrier_arrive(sh.work_empty()); // by every thread: racecheck credits an arrival to its thread only
+            named_barrier(1 + group, 128); // the whole warpgroup is done, so dS may be written again
+            barrier_arrive(sh.work_empty()); // every thread arrives: racecheck considers only the arriving thread's accesses as ordered
         }
         launch_dependents();
     }

@@ -6,8 +6,8 @@
 //   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
 // <dim> is the least instance with D, DV <= <dim>. Workspace, with T = B*H*ceil(N/64):
-// delta T*64*2 floats, the pairs (LSE in base 2, delta) of each row; dq_sum
-// T*64*<dim> floats; turn 1 + 2*T ints, the ticket and a counter for each tile of rows.
+// delta has T*64*2 floats, a pair (LSE in log2 units, delta) for each row; dq_sum has
+// T*64*<dim> floats; turn has 1 + 2*T ints, the ticket and a counter per tile of rows.
 //
 // With P = exp(S*scale - LSE) for visible pairs and 0 for hidden pairs, the main
 // kernel computes
@@ -20,30 +20,31 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, Q and dO pass through it, dK and dV stay in
-// registers. `split` warps share 16*blocks keys: each has a part of the rows of S^T
-// and dP^T, and of the columns of dK and dV. P^T and dS^T in the layout of sums
-// already are operands of dV and dK; other warps' parts come through shared memory.
-// dS K needs the keys of all warps, so it waits for the next tile's barrier.
+// registers. `split` warps share 16*blocks keys: each has a part of the query rows of
+// S^T and dP^T, and of the columns of dK and dV. A warp's P^T and dS^T already have the
+// register layout of operands of dV and dK; other warps' parts come through shared
+// memory. dS K needs the keys of all warps, so it is computed after the next tile's
+// barrier.
 //
-// Deterministic: the blocks of one head add to a tile of dq_sum in the order of
-// their keys. Each takes a ticket and waits only for lower tickets, which have
-// started. All blocks start at the last rows in turn, so waits are short. The first
-// block stores instead of adding.
+// If deterministic, the blocks of one head add to a tile of dq_sum in the order of
+// their keys. Each block takes a ticket and waits only for blocks with lower tickets,
+// which have started. All blocks go from the last rows to the first, so they follow each
+// other and waits are short. The first block stores instead of adding.
 //
-// Hidden pairs: P and dS are set to 0. 0 * NaN still leaks where visible and
-// hidden pairs share an operand: dO and Q in dV and dK, K in dQ. There, non-finite
-// elements of fragments are cleared. LSE and delta of a row reveal them in Q and dO,
-// a scan of the tile in K. A visible pair still carries NaN: in dS through S and dP,
-// in dV by an explicit sum.
+// Hidden pairs of a query row and a key have P = dS = 0. But 0 * NaN is NaN, and hidden
+// and visible pairs share operands: dO in dV, Q in dK, K in dQ. So the non-finite elements
+// of these operands are replaced by 0. A row's LSE and delta reveal them in Q and dO; K
+// is scanned. Visible pairs still yield NaN: in dS through S and dP, and in dV because the
+// replaced elements of dO are added to it.
 //
-// With features, score.cuh changes scores and weights before P^T and dS^T; with a
-// mask, every tile is treated as an edge tile.
+// With features, functions of score.cuh compute P^T and change dP^T. With a mask, every
+// tile is treated as an edge tile, which may have hidden pairs.
 //
-// bwd_sm80.cuh has shapes, shared memory, copies and dQ; bwd_sm80_tile.cuh a warp's
-// sums of dK and dV; `backward` below the loop over tiles.
+// bwd_sm80.cuh has shapes, shared memory, copies and dQ. bwd_sm80_tile.cuh adds a tile
+// to a warp's sums of dK and dV. `backward` below is the loop over tiles.
 #include "bwd_sm80_tile.cuh"
 
-// Stores the block's dK and dV, staged in the shared memory of K and V.
+// Stores the block's dK and dV, after staging them in the shared memory of K and V.
 template <class T, int D, bool features, int M, int N>
 __device__ __forceinline__ void leave(const Block<T, D, features> &block, const float (&dk)[M][2 * N][4], const float (&dv)[M][2 * N][4]) {
     using L = Layout<D, features>;
@@ -80,11 +81,12 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // A scheduler's second warp adds dQ after its tile, so that its two warps are in different phases.
+    // Each of the four schedulers has two warps if there are eight. The second warp adds dQ after its tile, not before it,
+    // so that the two warps do different work at a time.
     const bool late = L::warps > 4 && block.warp >= 4;
     // Order: heads of the group; in each head, tiles of rows from last to first.
     int h = work.hk * block.share, i = work.i_hi;
-    auto add_before = [&](int turn) { // dQ of the previous tile
+    auto add_before = [&](int turn) { // adds dQ of the previous tile
         const bool wrap = i == work.i_hi;
         block.add_dq(wrap ? h - 1 : h, wrap ? work.i_lo : i + 1, turn ^ 1);
     };
@@ -123,10 +125,10 @@ __device__ __forceinline__ int padded(const Params &p) {
     return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : (d + 63) / 64 * 64;
 }
 
-// Writes the pairs (LSE in base 2, delta) of 64 rows of a head, delta = rowsum(dO * O) - dLSE.
-// The sum is the diagonal of O dO^T, by the same instructions in the same order as
-// dP^T = V dO^T: dP - delta is exactly 0 if one key has all the weight. An empty row gets
-// LSE = Inf, so P = 0.
+// Writes the pairs (LSE in log2 units, delta) of 64 rows of a head, where delta is
+// rowsum(dO * O) - dLSE. The row sums are the diagonal of O dO^T, computed by the same
+// instructions in the same order as dP^T = V dO^T. So dP - delta is exactly 0 if one key
+// has all the weight. A row without visible keys gets LSE = Inf, so that P = 0.
 constexpr int delta_threads = 128, delta_columns = 64, delta_shared = 2 * 64 * 2 * delta_columns;
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / max(tiles, 1), r0 = blockIdx.x % max(tiles, 1) * 64;
@@ -164,8 +166,8 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     }
 }
 
-// Writes dQ = dq_sum * scale for 64 rows of a head, 0 where a row sees no key. A
-// thread takes 8 columns of rows r and r+8, which are adjacent in dq_sum.
+// Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A
+// thread writes 8 columns of rows r and r+8, which are adjacent in dq_sum.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8, all = padded(p) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + (int64_t)blockIdx.x * 128 * all;

@@ -42,8 +42,8 @@ constexpr Shape shape(int d) {
 // A block's work, in shared memory to save registers.
 struct Work {
     int b, hk, k0;          // batch, KV head, first key
-    int i_lo, i_hi, steps;  // first and last row tile that see these keys; visits, over all heads of the group
-    int aligned, clear_k;   // Q and dO allow 16-byte copies; some row must not see non-finite elements of K
+    int i_lo, i_hi, steps;  // first and last row tile that see these keys; number of row tiles visited, in all heads of the group
+    int aligned, clear_k;   // Q and dO allow 16-byte copies; non-finite elements of K must be replaced by 0
     int added;              // row tile whose dQ was added last
 };
 struct FeatureWork : Work { Sequence s; };
@@ -65,8 +65,8 @@ template <int D, bool features = false> struct Layout {
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
 };
 
-// c += x b for 16 rows of b at offset to_b from a lane's place, and N/2 groups of 16 columns, 16*step columns apart.
-// guard: clears non-finite elements of b.
+// Adds x b to c, for 16 rows of b and N/2 groups of 16 columns, which are 16*step columns apart. b's address for this lane,
+// from place(), is b + to_b. If guard, non-finite elements of b are replaced by 0.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
 #pragma unroll
@@ -79,12 +79,12 @@ __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (
     }
 }
 
-// A block of threads. warp and lane are recomputed at some uses, to save registers.
+// The state of a thread block. warp and lane are recomputed at some uses, to save registers.
 template <class T, int D, bool features> struct Block {
     using L = Layout<D, features>;
     const Params &p;
     const Features &f;
-    uint8_t *const shared; // Layout
+    uint8_t *const shared; // see Layout
     const uint32_t base;   // its address
     volatile typename WorkOf<features>::type &work;
     const int thread, warp, lane;
@@ -116,9 +116,9 @@ template <class T, int D, bool features> struct Block {
         return r0 + L::rows > rows() || k0 + L::keys > keys() || k0 < r0 + L::rows - 1 + lo() || k0 + L::keys - 1 > r0 + hi() || features && f.mask.data;
     }
 
-    // Sets the work; one thread.
+    // Sets the block's work. One thread calls it.
     __device__ __forceinline__ void find() const {
-        // Order: groups of 16 KV heads; in each, tiles of keys; in each, heads.
+        // Order of tickets: by groups of 16 KV heads, then by tiles of keys, then by heads.
         const int ticket = p.deterministic && p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
         const int key_tiles = (p.kv_len + L::keys - 1) / L::keys, first = ticket / (16 * key_tiles) * 16, width = min(16, p.batch * p.kv_heads - first);
         const int bh = first + (ticket - first * key_tiles) % width, k0 = (ticket - first * key_tiles) / width * L::keys;
@@ -133,7 +133,7 @@ template <class T, int D, bool features> struct Block {
         work.i_lo = row_lo / L::rows, work.i_hi = row_hi / L::rows;
         work.steps = row_lo <= row_hi && lo() <= hi() && !(features && k0 >= keys()) ? (row_hi / L::rows - row_lo / L::rows + 1) * share : 0;
         work.aligned = aligned16(p.q, p.dim) && aligned16(p.dout, p.v_dim);
-        work.clear_k = row_lo + hi() < k0 + L::keys - 1 || row_hi + lo() > k0 || features && f.mask.data; // some pairs are hidden: scan
+        work.clear_k = row_lo + hi() < k0 + L::keys - 1 || row_hi + lo() > k0 || features && f.mask.data; // some pairs are hidden: K must be scanned
     }
 
     // Starts the copies of K and V.
@@ -152,7 +152,7 @@ template <class T, int D, bool features> struct Block {
         if (thread < L::rows / 2) copy_async16_if(base + L::stat + turn * L::rows * 8 + thread * 16, from + thread * 4, true);
         copy_commit();
     }
-    // Scans K for non-finite elements; all threads.
+    // Sets work.clear_k to whether K has non-finite elements. All threads call it.
     __device__ __forceinline__ void scan_keys() const {
         bool good = true;
         for (int j = thread; j < L::keys * D / 2; j += L::threads) {
@@ -163,8 +163,8 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // Adds dS K of a tile of rows to dq_sum, 16x8 blocks in the order [T*4, <dim>/8];
-    // in each block a lane's four sums are adjacent.
+    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 blocks in the order
+    // [T*4, <dim>/8]. In a block, a lane's four sums are adjacent.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;
@@ -181,12 +181,12 @@ template <class T, int D, bool features> struct Block {
                 accumulate<T, D, L::warps / L::bands>(x, a, k, 16 * j * pitch, guard);
             }
         };
-        // Loads the counter early: usually the turn has come. Without acquire: only adds follow, issued after
-        // the load has returned, in the L2 cache.
+        // Loads the counter early, because usually the block's turn has already come. The load needs no acquire: only adds
+        // follow, which are issued after it has returned and performed in the L2 cache.
         int now = p.deterministic ? load_counter(p.turn + 1 + tile) : 0, before = 0;
         if (work.clear_k) multiply(true);
         else multiply(false);
-        if (p.deterministic) before = work.k0 / L::keys - max(0, i * L::rows + lo()) / L::keys; // key tiles that add earlier
+        if (p.deterministic) before = work.k0 / L::keys - max(0, i * L::rows + lo()) / L::keys; // number of key tiles that add earlier
         while (now < before) now = load_counter(p.turn + 1 + tile);
         float *to = p.dq_sum + (int64_t)tile * L::rows * D + (band * L::X * (D / 8) + 2 * column) * 128 + fresh(lane) * 4;
         auto each_block = [&](auto put) {

@@ -1,7 +1,7 @@
-// The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block has dK, dV and dQ of a tile: the sums take 160
-// registers. So P is rounded before dP is complete, and dS uses the rounded P. S, dP and a block
-// of dQ share registers; the next S is in flight while the rest of dQ is stored. Each warpgroup computes a block of 64
-// columns of dQ, and half of the middle one.
+// The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block computes dK, dV and dQ of a tile of keys. dK and
+// dV take 160 registers of a thread. To save others, P is rounded to 16 bits before dP is complete, and dS is computed from
+// the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored. Each
+// warpgroup computes 64 of dQ's 192 columns, and half of the middle 64.
 #pragma once
 
 // wgmma for 32 columns.
@@ -9,7 +9,7 @@
 #define LIST_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 WGMMA(32, LIST_32, "{%16,%17,%18,%19}", "%20", "%21", "%22", "%16", "%17", "%18", "%19")
 
-// The lane that loads K, V, and for each tile of rows Q and LSE, then dO and delta.
+// fetch_whole runs in one lane. It loads K and V and, for each tile of rows, Q and LSE, then dO and delta.
 template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &a, Shared<S> sh) {
     static_assert(S::stages == 2 && S::panels - S::v_panels < 2);
     const Params &p = a.p;
@@ -40,7 +40,7 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
     }
 }
 
-// Starts `to` = 2n columns of dQ.
+// Starts the product for 2n columns of dQ.
 template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n], uint32_t slopes, uint32_t columns) {
     const uint64_t x = descriptor(slopes, 16), y = descriptor(columns, 16);
     forget(to);
@@ -49,13 +49,14 @@ template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n]
     wgmma_commit();
 }
 
-// Returns the destination of a lane's row of four 8x8 blocks of P^T or dS^T: rows in chunks of 8 keys.
+// Returns the address at which a lane stores its row of four 8x8 blocks of dS^T. In shared memory, dS has a row per query
+// row, in chunks of 8 keys.
 template <class S> __device__ __forceinline__ uint32_t slopes_place(uint32_t tile, int group) {
     const int t = fresh(threadIdx.x) % 128, l = t % 32;
     return tile + group * S::row_panel + (l / 16 * 8 + l % 8) * 128 + ((t / 32 * 2 + l / 8 % 2 ^ l % 8) << 4);
 }
 
-// Masks a lane's scores of rows from row0 on; odd: K was not finite.
+// Masks a lane's scores of a tile of rows from row0 on. If odd, first adds NaN to the scores of keys whose K was not finite.
 template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], const Params &p, Shared<S> sh, int key0, int group, int row0, bool odd) {
     const int thread = fresh(threadIdx.x) % 128, row = row0 + thread % 4 * 2, key = key0 + group * 64 + thread / 32 * 16 + thread % 32 / 4;
     each<2>([&](int half) {
@@ -69,13 +70,14 @@ template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], co
     });
 }
 
-// Loads LSE or delta of 16 rows.
+// Loads LSE (part 0) or delta (part 1) of the lane's four rows in the ith 16 rows of the tile.
 template <class S> __device__ __forceinline__ void load_stats(float *to, Shared<S> sh, int part, int stage, int i) {
     const float2 *from = (const float2 *)(sh.base + (sh.stats(part, stage) - sh.at)) + i * 8 + fresh(threadIdx.x) % 4, x = from[0], y = from[4];
     to[0] = x.x, to[1] = x.y, to[2] = y.x, to[3] = y.y;
 }
 
-// Returns dS of two pairs from rounded P and dP: 0 for hidden pairs, even with NaN.
+// Returns dS of two pairs of a query row and a key, from the rounded P and dP. If edge, dS of hidden pairs is 0 even if dP or
+// delta is NaN.
 template <class T> __device__ __forceinline__ uint32_t slopes_of(uint32_t weights, const float *dp, const float *delta, bool edge) {
     const float x = widen<T>((uint16_t)weights), y = widen<T>((uint16_t)(weights >> 16));
     float dx = x * (dp[0] - delta[0]), dy = y * (dp[1] - delta[1]);
@@ -94,7 +96,7 @@ template <class S> __device__ __forceinline__ void leave_sums(const Params &p, S
     leave_wide<S, true>(p, sh, group);
 }
 
-// A consumer warpgroup.
+// compute_whole is the body of a consumer warpgroup.
 template <class S> __device__ __forceinline__ void compute_whole(const MapParams &a, Shared<S> sh, int group) {
     using T = typename S::T;
     constexpr int groups = S::rows / 16; // groups of 16 rows
@@ -133,9 +135,9 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
             wgmma<T, 1>(sum, x, descriptor(sh.q(part, stage), S::row_panel) + i * 2048 / 16, true);
             wgmma_commit();
         };
-        each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 0, stage, i); }); // early: loads cannot overtake the products
+        each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 0, stage, i); }); // early, because loads cannot overtake the products
         const float *own_lse = (const float *)(sh.base + (sh.stats(0, stage) - sh.at));
-        const bool far = any_far<S>(own_lse); // some row's weights need natural units
+        const bool far = any_far<S>(own_lse); // some row is far from 0, see far.cuh
         barrier_wait(sh.q_full(1, stage), ring.parity);
         if (edge) clean_rows(sh, w, stage, group, thread()), hide(s, p, sh, key0, group, tile * S::rows, odd);
         if (__builtin_expect(far, false)) {
@@ -159,8 +161,8 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
             if (i + 1 == groups) async_fence(); // visible to the product with dS
             add_up(dk, slopes[i], 0, i);
         });
-        named_barrier(1, 256); // both have written dS
-        auto leave = [&](auto &x, int block, int chunk) { // stages dQ, from a chunk of 8 columns on
+        named_barrier(1, 256); // both warpgroups have written dS
+        auto leave = [&](auto &x, int block, int chunk) { // stages columns of dQ, from the given chunk of 8 columns on
             barrier_wait(sh.dq_empty(block), n % 2 ^ 1);
             const int t = thread();
             const uint32_t to = sh.dq(block) + t / 32 * 4096 + chunk * 512 + t % 32 * 16;
@@ -176,14 +178,14 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         queries<S>(half, sh.ds(0), sh.k(0) + S::key_panel + group * 64);
         wgmma_wait<1>();
         leave(dq, 2 * group, 0);
-        start(n + 1 < steps); // after the last tile: stale data, unused
+        start(n + 1 < steps); // after the last tile, S is computed from old data and not used
         wgmma_wait<1>();
         if (n + 1 < steps) named_arrive(4 + group, 256); // this warpgroup has read dS
         leave(half, 1, 4 * group);
         wgmma_wait<0>();
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) { // two bodies: the compiler interleaves better; with parts they would spill
+    for (int n = 0; n < steps; n++) { // with two bodies the compiler interleaves better; with parts they would spill registers
         if constexpr (S::split) visit(n, odd || cut());
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());

@@ -1,11 +1,13 @@
 // bwd_sm90 for head dims 192 and 256: like compute of bwd_sm90.cu, without features, except:
 //
-//   - registers hold S, dP and one sum of a tile of keys. So one block sums dK and adds to dQ; another sums dV and computes
-//     S again, but not dP.
-//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes one, in turn the middle one; one
-//     lane per block keeps the order. Shared memory has no room for dQ: the threads add it.
-//   - with at most 128 columns of V, one block has both sums: bwd_whole.cuh.
-//   - head dim 256 has one stage: Q (or dO) is released after S (or dP). Each warpgroup has two blocks of dQ with one counter.
+//   - registers suffice for S, dP and only one of dK and dV. So one block sums dK and adds to dQ; another block sums dV. The
+//     second computes S again, but not dP.
+//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes one block, and the two take turns at
+//     the middle one. One lane per block orders the adds. Shared memory has no room for dQ, so the threads add it from
+//     registers.
+//   - for head dim 192 with 128 columns of V, one thread block sums both dK and dV: see bwd_whole.cuh.
+//   - head dim 256 has one stage. The block that sums dV releases Q after S; the other releases dO after dP. Each warpgroup
+//     has two blocks of dQ and one counter for both.
 #pragma once
 #include "bwd_sm90.cuh"
 
@@ -19,17 +21,17 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
     static constexpr bool whole = dim == 192 && v_dim == 128; // one block has dK and dV
     static constexpr int shares = whole ? 1 : 2, ds_tiles = staged || stages == 1 ? 1 : 2;
-    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // panels and blocks of 64 columns
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // panels of 64 columns; blocks of 64 columns, or of 128 for dim 256
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes per panel
     static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
-    static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // in shared memory
+    static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // offsets in shared memory
     static constexpr int dq_at = ds_at + ds_tiles * ds_tile, stats_at = dq_at + (staged ? dq_blocks * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, barriers_at = work_at + (int)sizeof(Work);
     static constexpr int shared = 1024 + barriers_at + 8 * (2 + 2 * dq_blocks + 4 * stages); // 1024 to align
     static_assert(panels >= 3 && shared <= 227 * 1024);
 };
 
-// The lane that loads: first K, Q and LSE, then V, dO and delta.
+// fetch_wide runs in one lane. It loads K, Q and LSE, then V, dO and delta; if dO is released before Q, dO and delta come first.
 template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -59,12 +61,12 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
     });
 }
 
-// Returns the sums of a key in a part of a group.
+// Returns the address in the workspace of a key's dV or dK, summed over a part of a group.
 template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Params &p, volatile Work &w, int key) {
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// Stages dV or dK of a warpgroup's keys in its rows of V or K, or writes a part's sums.
+// Stages dV or dK of a warpgroup's keys in place of V or K. If split, writes the part's sums to the workspace instead.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
@@ -85,7 +87,7 @@ template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(co
     }
 }
 
-// Stores dV or dK from there.
+// Stores the staged dV or dK of a warpgroup's keys, after adding the non-finite elements of dO that were replaced by 0.
 template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const Params &p, Shared<S> sh, int group) {
     using T = typename S::T;
     constexpr int columns = of_v ? S::v_dim : S::dim;
@@ -109,7 +111,7 @@ template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const P
                     *sum = pack<T>(widen<T>(*sum) + x, 0);
                 }
             }
-            named_barrier(2 + group, 128); // the next tile may add to the same elements
+            named_barrier(2 + group, 128); // other threads may add to the same elements in the next tile
         });
     if constexpr (S::split) return;
     const View &out = of_v ? p.dv : p.dk;
@@ -122,7 +124,7 @@ template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const P
     }
 }
 
-// A consumer warpgroup: computes dV if of_v, else dK and dQ.
+// compute_wide is the body of a consumer warpgroup. It computes dV if of_v, else dK and dQ.
 template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const MapParams &a, Shared<S> sh, int group) {
     using T = typename S::T;
     constexpr int groups = S::rows / 16, columns = of_v ? S::v_dim : S::dim; // groups of 16 rows; columns of the sum
@@ -131,7 +133,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
-    // Destination of the lane's row of four 8x8 blocks of dS^T: rows of dS, chunks of 8 keys.
+    // Offset at which the lane stores its row of four 8x8 blocks of dS^T. dS has a row per query row, in chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
     uint32_t operands[groups][4]; // P or dS
@@ -171,14 +173,14 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     }
     const bool odd = uniform(w.odd[group]);
     auto visit = [&](int n, auto edge) { // n-th tile; edge: some pairs are hidden, or K was not finite
-        auto load_stats = [&](int which) { // of all rows, early: loads cannot overtake the products
+        auto load_stats = [&](int which) { // of all rows; early, because loads cannot overtake the products
             each<groups>([&](int i) {
                 const float2 *from = (const float2 *)stats(which) + i * 8 + lane % 4, x = from[0], y = from[4];
                 stat[4 * i] = x.x, stat[4 * i + 1] = x.y, stat[4 * i + 2] = y.x, stat[4 * i + 3] = y.y;
             });
         };
         load_stats(0);
-        const bool far = any_far<S>(stats(0)); // some row's weights need natural units
+        const bool far = any_far<S>(stats(0)); // some row is far from 0, see far.cuh
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         if constexpr (!of_v) scores<S, S::v_panels>(dp, sh.k(1), sh.q(1, ring.stage), group); // dP
         if (edge) {
@@ -202,7 +204,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         });
         const int stage = ring.stage, done = tile;
         auto next = [&] { ring.next(), tile = tile == to ? from : tile + S::step; };
-        auto release = [&] { // waits for the sum and releases its stage
+        auto release = [&] { // waits for the sum and releases the stage's Q and dO
             wgmma_wait<1>();
             keep();
             if constexpr (!of_v || S::stages > 1) give(sh.q_empty(0, stage));
@@ -211,7 +213,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         if constexpr (of_v) {
             next();
             if (tile == begin) head++;
-            start(n + 1 < steps); // after the last tile: stale data, unused
+            start(n + 1 < steps); // after the last tile, S is computed from old data and not used
             release();
             wgmma_wait<0>();
         } else {
@@ -224,7 +226,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
                 if (edge) each<8>([&](int j) { if (s[8 * i + j] == 0) dp[8 * i + j] = 0; }); // hidden pairs, even if dP or delta is NaN
                 add_up(dp, 0, i);
             });
-            named_barrier(1, 256); // both have written dS
+            named_barrier(1, 256); // both warpgroups have written dS
             auto queries = [&](int panel) { // starts 64 columns of dQ
                 const uint64_t x = descriptor(sh.ds(buffer), 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
                 forget(dq);
@@ -282,7 +284,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         }
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) { // two bodies: the compiler interleaves better
+    for (int n = 0; n < steps; n++) { // with two bodies the compiler interleaves better
         if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());
     }

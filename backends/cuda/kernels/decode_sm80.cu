@@ -9,20 +9,19 @@
 //
 // decode_sm80_<type>_d<D> supports every dim, v_dim <= D, and splits >= 1.
 //     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
-// Workspace, for splits > 1 only; s is Q K^T or, if features change it, the score; c converts s to units of log2:
+// Workspace, for splits > 1 only; s is Q K^T or, if features change it, the score; c converts s to log2 units:
 //     part_o   [splits, batch, heads, q_len, D]   sum of exp2(c (s - m)) V
-//     part_lse [splits, batch, heads, q_len, 2]   m, l = sum of exp2(c (s - m))
-//     turn     [grid.x / splits]                  0 at launch and after the kernel; if null, launch the merge kernel too
+//     part_lse [splits, batch, heads, q_len, 2]   m = row maximum, l = sum of exp2(c (s - m))
+//     turn     [grid.x / splits]                  counts ended blocks; 0 at launch and at the end; if null, launch the merge kernel, too
 // decode_sm80_merge_<type>_d<D> merges the parts to O and LSE; grid.x = ceil(batch*heads*q_len / plan.rows)
 // decode_sm80_cluster_<type>_d<D>, for compute capability 9.0: a cluster of `splits` blocks, 2 to 8, merges the parts of a
-// tile through shared memory. No workspace, no counter, no second kernel.
+// tile through shared memory, without workspace, counters or a second kernel.
 //
-// Each warp loads its own keys into a ring of stages, and holds a tile of 16 rows
-// (8 for float32) with O, m, l in registers. With one tile, each warp processes
-// only its own keys, without barriers before the end. With more, warps with
-// different rows form a team of 2, 4 or 8; each processes the whole team's keys.
+// Each warp loads its own keys into a ring of stages. It holds O, m and l of 16 rows (8 for float32) in registers. If the
+// tile has no more rows, all warps hold the same rows, and each processes only its own keys, without barriers before the
+// end. Otherwise warps with different rows form a team of 2, 4 or 8, and each processes the keys of all warps of the team.
 //
-// With features, each sequence is split by its own length.
+// With features, the keys of each sequence are split by the sequence's own length.
 #include "decode_sm80.cuh"
 
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
@@ -47,28 +46,28 @@ template <class T, int D> struct Layout {
     static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch in floats; O reuses the ring
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
-    // Offsets of the block's O and m, l for its cluster, of row r of warp w. part is in the room of Q or behind the warp's O,
-    // part_sums in the padding of O.
+    // Blocks of a cluster read each other's sums of row r of warp w at these offsets. part is the offset of O, in place of Q
+    // or behind the warp's O; part_sums is the offset of m and l, in the padding of O.
     static constexpr bool in_extra = extra >= rows * D * 4;
     static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
     static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
     static __device__ __forceinline__ int part_sums(int w, int r) { return w * ring + (r * o_pitch + D) * 4; }
 
-    // Returns the offset of 16-byte unit u of row r: units u of eight rows fall in different banks.
+    // Returns the offset of 16-byte unit u of row r: units u of eight consecutive rows are in different banks.
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
 };
 
-// A tile's visible part of the keys: row i sees keys first(i) to last(i).
+// Packed row r of a KV head is query row r/group of head r%group of its group. The tile's row i sees keys first(i) to last(i) of a part.
 struct Band {
-    unsigned row, group, total; // packed rows: the tile's first, number per query row, number of all
-    int lo, hi, begin, end;     // the part: keys begin to end-1
+    unsigned row, group, total; // the tile's first packed row, packed rows per query row, all packed rows
+    int lo, hi, begin, end;     // row n sees keys n+lo to n+hi; the part has keys begin to end-1
     __device__ int n(int i) const { return min(row + i, total - 1) / group; }
     __device__ int head(int i) const { return min(row + i, total - 1) % group; } // within the KV head's group
     __device__ int first(int i) const { return max(begin, n(i) + lo); }
     __device__ int last(int i) const { return min(end - 1, n(i) + hi); }
 };
 
-// A packed row, query row n of head h, with its features.
+// A packed row, which is query row n of head h, and the arguments of its features.
 struct RowOf {
     int n, h;
     float slope;             // ALiBi, in units of the scores
@@ -80,7 +79,7 @@ template <class T> struct RowScores {
     const Params &p;
     const Features &f;
     int b, diagonal;
-    bool changes; // scores are modified, in natural units; else dot products
+    bool changes; // features modify scores, which are then in natural units; otherwise scores are dot products
 
     __device__ __forceinline__ RowScores(const Params &p, const Features &f, int b, int diagonal)
         : p(p), f(f), b(b), diagonal(diagonal), changes(::changes(f)) {}
@@ -103,11 +102,11 @@ template <class T> struct RowScores {
         return fmaf(s, unit, -r.slope * fabsf(j - r.n - diagonal));
     }
     __device__ __forceinline__ bool hides(const RowOf &r, int j) const { return f.mask.data && !r.mask[min(j, p.kv_len - 1)]; }
-    // Bit i is set if dropout drops key j/8*8+i.
+    // Returns a bit mask: bit i is set if dropout drops key j/8*8+i.
     __device__ __forceinline__ uint32_t drops(int n, int h, int j) const { return drops_of(random_words(f, b, h, n, j), f.drop_below); }
 };
 
-// Returns 0 x + y of two elements each: y, or NaN if x is not finite.
+// Returns 0 x + y for each of two elements: y, or NaN if x is not finite.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y);
 template <> __device__ __forceinline__ uint32_t zero_times<BF16>(uint32_t x, uint32_t y) {
     asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
@@ -118,8 +117,8 @@ template <> __device__ __forceinline__ uint32_t zero_times<F16>(uint32_t x, uint
     return y;
 }
 
-// A warp's rows and their sums. 16-bit: lane l holds columns 8i + l%4*2 + {0,1} of rows
-// l/4 and l/4+8: D/2 registers of o, and D/4 of q unless in shared memory.
+// A warp's rows and their sums, for 16-bit types. Lane l holds columns 8i + l%4*2 + {0,1} of rows l/4 and l/4+8: D/2
+// registers of o and, unless Q stays in shared memory, D/4 of q.
 template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;
@@ -136,9 +135,9 @@ template <class T, int D, bool features> struct Tile {
         UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
     }
 
-    // Adds 16 keys from `key` on, with rows at k and v. edge: 0 if all rows see all keys, 2 if rows may differ, else 1.
+    // Adds the 16 keys from `key` on, whose K and V are at k and v. edge is 0 if all rows see all keys, 2 if rows may see different keys, else 1.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
-        float s[2][4] = {}, odd[2][4] = {}; // two chains per score
+        float s[2][4] = {}, odd[2][4] = {}; // two independent sums per score, for even and odd i
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
         UNROLL for (int i = 0; i < D / 16; i += 2) {
             uint32_t x[4], y[4];
@@ -155,7 +154,7 @@ template <class T, int D, bool features> struct Tile {
         if (features && x.changes) {
             UNROLL for (int e = 0; e < 8; e++) s[e / 4][e % 4] = x.of(rows[features ? e / 2 % 2 : 0], s[e / 4][e % 4], key + e / 4 * 8 + lane % 4 * 2 + e % 2);
         }
-        uint32_t hidden = 0; // bit e: element e
+        uint32_t hidden = 0; // bit e: score e is hidden
         if (edge) {
             UNROLL for (int e = 0; e < 8; e++) {
                 const int j = key + e / 4 * 8 + lane % 4 * 2 + e % 2, h = e / 2 % 2;
@@ -172,7 +171,7 @@ template <class T, int D, bool features> struct Tile {
             if (top.far()) far = true, grow[h] = top.rescale(m[h]);
             m[h] = top.m, bases[h] = top.base;
         }
-        if (__any_sync(lanes, far)) { // subtract the maximum from the scores before scaling
+        if (__any_sync(lanes, far)) { // subtract the maximum from a far row's scores before scaling
             UNROLL for (int h = 0; h < 2; h++) {
                 const float off = is_far(bases[h]) ? m[h] : 0;
                 s[0][2 * h] -= off, s[0][2 * h + 1] -= off, s[1][2 * h] -= off, s[1][2 * h + 1] -= off;
@@ -189,7 +188,7 @@ template <class T, int D, bool features> struct Tile {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
         if (features && x.f.drop_below) {
-            const RowOf &r = rows[0], &other = rows[features]; // a lane draws for one of its two rows
+            const RowOf &r = rows[0], &other = rows[features]; // each lane draws random numbers for one of its two rows
             const bool odd = lane % 2;
             const uint32_t dropped = quad_drops(x.drops(odd ? other.n : r.n, odd ? other.h : r.h, key + lane % 4 / 2 * 8)) >> lane % 4 * 2;
             UNROLL for (int e = 0; e < 8; e++)
@@ -205,7 +204,7 @@ template <class T, int D, bool features> struct Tile {
         } else if (edge == 2) {
             float zero = 0;
             _Pragma("unroll 8") for (int i = lane; i < 16 * D; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
-            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // NaN would leak to other rows
+            if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // 0 times a non-finite V is NaN, also in rows that do not see the key
         }
         const uint32_t p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
         const uint32_t v_at = shared_address(v) + L::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
@@ -217,7 +216,7 @@ template <class T, int D, bool features> struct Tile {
         }
     }
 
-    // O += P V, key by key, skipping keys hidden from a row.
+    // Adds P V to O key by key. Skips the keys that are hidden from a row.
     __device__ __forceinline__ void add_visible(const char *v, int key, const float (&s)[2][4], uint32_t hidden, int lane) {
         ROLLED for (int j = 0; j < 16; j++) {
             UNROLL for (int h = 0; h < 2; h++) {
@@ -242,15 +241,15 @@ template <class T, int D, bool features> struct Tile {
     }
 };
 
-// float32: 8 rows, Q in shared memory. In scores, lane l has key l%keys and every
-// (32/keys)th group of four dims; in O, `wide` adjacent columns of every 32*wide.
+// The same for float32: 8 rows, Q in shared memory. For scores, lane l multiplies key l%keys in every (32/keys)th group of
+// four columns. Of O, it holds `wide` adjacent columns of every 32*wide.
 template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
     static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns per lane
     float o[R][C] = {}, m[R], l[R]; // l: partial sum over the lane's keys
-    int first, last, live;          // visible keys of row lane%8; number of existing rows
+    int first, last, live;          // first and last visible key of row lane%8; number of existing rows
     const char *q;                  // [R, pitch]
-    RowOf mine;                     // of row lane%8
+    RowOf mine;                     // row lane%8
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
         q = rows_of_q, first = band.first(lane % R), last = band.last(lane % R), live = band.total - band.row;
@@ -260,7 +259,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
     __device__ __forceinline__ void begin(const RowScores<F32> &x, const Band &band, int head, int lane) {
         mine = x.row(band.n(lane % R), head + band.head(lane % R));
     }
-    __device__ __forceinline__ RowOf row(int i) const { // lane i's
+    __device__ __forceinline__ RowOf row(int i) const { // row i, from lane i
         return {__shfl_sync(lanes, mine.n, i), __shfl_sync(lanes, mine.h, i), __shfl_sync(lanes, mine.slope, i),
                 (const char *)__shfl_sync(lanes, (unsigned long long)mine.bias, i), (const char *)__shfl_sync(lanes, (unsigned long long)mine.mask, i)};
     }
@@ -294,7 +293,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
             s[i] = top.weight(s[i]);
             m[i] = top.m, l[i] = l[i] * grow + s[i];
             if (dropped) s[i] = 0;
-            if (hidden) s[i] = -1; // no P is negative
+            if (hidden) s[i] = -1; // marks the hidden key, as no weight is negative
             UNROLL for (int e = 0; e < C; e++) o[i][e] *= grow;
         }
         for (int x = 0; x < keys; x++) {
@@ -320,12 +319,12 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// Loads K or V: each lane copies 16 bytes of some of its warp's rows.
+// Loads K or V. Each lane copies 16 bytes of some of its warp's rows.
 template <class L> struct Source {
-    static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows per copy of the warp
+    static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
     const char *data; // the lane's 16 bytes of the next round's first row
     int64_t row;      // bytes from row to row
-    int bytes, place; // bytes of a row from the lane's first on; destination
+    int bytes, place; // bytes of a row from the lane's first byte on; offset of the destination in the stage
     bool aligned;
 
     __device__ __forceinline__ Source(const View &t, int b, int g, int key, int dim, int lane, bool paged = false) {
@@ -335,7 +334,7 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches rows from pages: `begins` of lane first + i is the offset of row i from data.
+    // Fetches rows from pages. Lane first + i holds in `begins` the offset of row i from data.
     __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
@@ -359,7 +358,7 @@ template <class L> struct Source {
     }
     __device__ __forceinline__ void fetch_from(const char *from, uint32_t to, int keys, int lane) {
         auto copy = [&](int i, bool plain) {
-            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // relative to the lane's
+            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // row and unit relative to the lane's first
             const int count = plain || r + lane / units < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
             if (plain || aligned) copy_async16(there, from + u * 16, count);
@@ -377,15 +376,15 @@ template <class L> struct Source {
 template <class T, int D, bool features, bool cluster> __device__ void decode(const Params &p, const Features &f) {
     using L = Layout<T, D>;
     constexpr int W = L::warps, R = L::rows, step = W * L::keys;
-    extern __shared__ __align__(1024) char shared[]; // [W, stages, slot], [W, extra], m and l [W, R, 2]
+    extern __shared__ __align__(1024) char shared[]; // rings [W, stages, slot], Q [W, extra], m and l [W, R, 2]
     float2 *const warp_sums = (float2 *)(shared + W * (L::ring + L::extra));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned group = (unsigned)p.heads / p.kv_heads;
     unsigned total = group * p.q_len;
-    int team = 1; // warps with different rows
+    int team = 1; // number of warps with different rows
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
-    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks: parts of a tile, or tiles
+    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks have the parts of a tile if clusters merge, else the tiles of a part
     const unsigned x = blockIdx.x / inner, y = x / outer;
     const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g = y % p.kv_heads, b = y / p.kv_heads;
     const unsigned start = tile * team * R;
@@ -396,10 +395,10 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     }
     const unsigned rows = min(team * R, group * e.row_end() - start); // padding rows included
 
-    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // of the block, then of the warp
+    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // row is first the block's, then the warp's
     int from = band.first(0), seen;
     if constexpr (features) {
-        from &= ~15; // alignment of random words and of key pairs
+        from &= ~15; // random words and key pairs need this alignment
         seen = start < total ? max(0, band.last(min(rows, total - start) - 1) + 1 - from) : 0;
     } else {
         seen = max(0, band.last(rows - 1) + 1 - from);
@@ -418,7 +417,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // Page table entries of at_once rounds, and of the next ones. Lane i has round i, or key i%keys of round i/keys.
+    // `page` is the page table entry of one of at_once rounds, page_ahead of the next ones: lane i has round i if whole, else key i%keys of round i/keys.
     const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };
@@ -446,7 +445,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);
     };
     fetch(0, 0);
-    // Q goes to its own room, or to the last stage.
+    // Q goes to its own space or, if it moves to registers, to the last stage, which is still free.
     char *const q = L::extra ? shared + W * L::ring + warp * L::extra : ring + (L::stages - 1) * L::slot;
     ROLLED for (int i = lane; i < R * L::units; i += 32) {
         const unsigned r = band.row + i / L::units, h = g * group + r % group;
@@ -501,7 +500,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
                 return;
             }
         }
-        const int w = row / R, r = row % R; // warps w, w + team, ... hold the row
+        const int w = row / R, r = row % R; // warps w, w + team, ... hold sums of the row
         s.add<W>(W / team, (float *)(shared + w * L::ring) + r * L::o_pitch + d, team * L::ring / 4, warp_sums + w * R + r, team * R);
         if constexpr (cluster) {
             *(float4 *)(shared + L::part(w, r) + d * 4) = {s.o[0], s.o[1], s.o[2], s.o[3]};
@@ -530,15 +529,15 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
             if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);
             else s.template write<T>(p, b, h, n, d);
         }
-        cluster_meet(); // all have read
+        cluster_meet(); // no block ends while others read its sums
         return;
     }
     if (p.splits == 1 || !p.turn) return;
 
-    // The tile's last block merges the parts; the counter wraps to 0.
+    // The block that ends last merges the tile's parts. Its increment wraps the counter to 0.
     __syncthreads(); // the part is written
     int ended = 0;
-    if (threadIdx.x == 0) // release: the part precedes its count; acquire: reads of other parts follow their counts
+    if (threadIdx.x == 0) // release: the part is visible before its count; acquire: other parts are read after their counts
         asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(ended) : "l"(p.turn + y * tiles + tile), "r"(p.splits - 1) : "memory");
     if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D, features>(p, f, e, b, h, n, d); });
 }

@@ -1,4 +1,4 @@
-// Merging of sums in decode_sm80: of warps, of blocks, of parts of the keys.
+// Merging of softmax sums in decode_sm80: sums of a block's warps, of a cluster's blocks, of the parts of the keys.
 #pragma once
 #include "score.cuh"
 
@@ -8,18 +8,19 @@ constexpr unsigned lanes = ~0u, merge_threads = 128;
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 
-// Converts scores to units of log2; includes the scale unless features have applied it.
+// Returns the factor that converts scores to log2 units. It includes the scale, unless features have applied the scale.
 template <bool features> __device__ __forceinline__ float unit_of(const Params &p, const Features &f) {
     return features && changes(f) ? kLog2E : p.scale_log2;
 }
 
-// Sums is four columns of a row of O with its m and l; c converts m to units of log2.
+// Sums is the sums of one row over some keys: four columns of O before the division by l, m and l. c converts m to log2
+// units.
 struct Sums {
     const float c;
     float o[4] = {}, m = -infinity, l = 0;
     __device__ __forceinline__ Sums(float c) : c(c) {}
 
-    // Adds `count` other sums, in order.
+    // Merges `count` other sums of the row, in order, `batch` at a time.
     template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
         add_each<batch>(count, [&](int i) { return *(const float4 *)(other_o + i * o_stride); }, [&](int i) { return other[i * stride]; });
     }
@@ -41,7 +42,7 @@ struct Sums {
             }
         }
     }
-    // Writes columns d to d+3 of O, and LSE.
+    // Writes columns d to d+3 of O and, if d is 0, LSE.
     template <class T> __device__ __forceinline__ void write(const Params &p, int b, int h, int n, int d) const {
         const float scale = l == 0 ? 0 : 1 / l;
         const int64_t at = b * p.o.batch + h * p.o.head + n * p.o.row + d;
@@ -52,7 +53,7 @@ struct Sums {
         if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = fmaf(m, p.scale, logf(l));
     }
 
-    // The same with features. Padding rows get 0 and -inf.
+    // The same with features. In padding rows, O is 0 and LSE -inf.
     template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
         const float natural = changes(f) ? 1 : p.scale; // converts m to natural units
         const bool real = n < e.rows;
@@ -73,7 +74,7 @@ struct Sums {
     }
 };
 
-// Merges the parts of query row (b, h, n), columns d to d+3, to O and LSE.
+// Merges the parts of query row (b, h, n), columns d to d+3, and writes O and LSE.
 template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
     if (features && n >= e.rows()) return;
     Sums s(unit_of<features>(p, f));
@@ -83,7 +84,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void merge(c
     else s.template write<T>(p, b, h, n, d);
 }
 
-// Clusters: cluster_meet waits for all blocks and makes their writes visible. in_block returns an address in another block.
+// cluster_meet waits for all blocks of the cluster and makes their earlier writes visible. in_block returns the address of
+// the same place in another block's shared memory, for load_from.
 constexpr int most_parts = 8; // blocks per cluster
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory"); }

@@ -1,16 +1,16 @@
 // Float32 kernels: tiles in shared memory, and tensor core products of tiles
 // without loss of precision.
 //
-// Each operand is split into a tf32 number and the rest, a = hi + lo, and
-// a b = hi hi + (hi lo + lo hi); lo lo is about the rounding of float32 (Markidis
-// et al. 2018). The tensor core truncates, so long sums would drift towards zero.
-// Therefore small terms are summed before or apart from large ones, and float32
-// units, which round, add up short sums of large terms (Ootomo and Yokota 2022).
+// Each operand is split into a tf32 number and the rest, a = hi + lo. A product a b is
+// computed as hi hi + (hi lo + lo hi). The omitted lo lo is about as small as float32's
+// rounding error (Markidis et al. 2018). The tensor core truncates, so long sums would
+// drift towards zero. Therefore small terms are summed before or apart from large ones,
+// and float32 units, which round, add up short sums of large terms (Ootomo and Yokota 2022).
 //
 // A block consists of warps of 16 rows. Lane g*4+t of a warp holds four elements
 // of a 16x8 product: rows g and g+8, columns 2t and 2t+1.
-// Loads of 16 or 8 bytes determine the mapping of operand columns to lanes; see
-// score and weigh.
+// A lane loads 16 or 8 bytes of an operand at once, so it holds adjacent columns: see
+// score_many and weigh.
 #pragma once
 #include "score.cuh"
 
@@ -20,9 +20,8 @@ __device__ __forceinline__ int lane_g() { return threadIdx.x / 4 % 8; }
 __device__ __forceinline__ int lane_t() { return threadIdx.x % 4; }
 
 // Returns the offset, in floats, of a row's 16-byte chunk in a tile of `slice`
-// columns in shared memory. Rows 2j and 2j+1 differ in the bit of weight 4, and
-// rows of one parity in the bits of weight 2 and 4: loads of score and weigh have
-// no bank conflicts.
+// columns in shared memory. The chunks of a row are permuted, so that the loads of
+// score and weigh have no bank conflicts.
 template <int slice> __device__ __forceinline__ int place(int row, int chunk) {
     return row * slice + ((chunk ^ (row & 6) ^ (row & 1) << 2) << 2);
 }
@@ -32,7 +31,8 @@ __device__ __forceinline__ float *first(const View &v, int batch, int head) {
 }
 
 // Starts the copy of rows row to row+count-1, columns col to col+slice-1, of a
-// matrix [rows, cols], rows `step` elements apart. Elements outside become zeros.
+// matrix [rows, cols] whose rows are `step` elements apart. Elements outside the matrix
+// become zeros.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load(float *to, const float *data, int64_t step, int rows, int cols, int row, int col) {
     constexpr int chunks = slice / 4, stride = threads / chunks;
@@ -64,7 +64,8 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     }
 }
 
-// Loads keys row to row+count-1 of KV head h, paged or not, of 32 or 16 bits.
+// Like load, for keys row to row+count-1 of KV head h, which may be paged. Elements of 16 bits
+// are converted to float32.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load_keys(float *to, const View &v, const Features &f, const Sequence &s, int b, int h, int cols, int row, int col) {
     if (!f.page && !f.kv_type) {
@@ -100,8 +101,8 @@ __device__ __forceinline__ void load_keys(float *to, const View &v, const Featur
     }
 }
 
-// Replaces non-finite elements of a tile by zeros and reports whether it found any.
-// If so, bit r of bad[c] is set where row r of column c was replaced.
+// Replaces the non-finite elements of a tile by zeros and reports whether there were any.
+// If so, bit r of bad[c] is set if the element in row r, column c was replaced.
 template <int threads, int slice, int count> __device__ __forceinline__ bool clean(float *tile, unsigned long long *bad) {
     bool found = false;
 #pragma unroll 2
@@ -109,7 +110,7 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
         float4 x = *(const float4 *)(tile + i);
         found |= !(fabsf(x.x) < kInf) | !(fabsf(x.y) < kInf) | !(fabsf(x.z) < kInf) | !(fabsf(x.w) < kInf);
     }
-    if (!__syncthreads_or(found)) return false; // also: all have read the tile, and bad is free
+    if (!__syncthreads_or(found)) return false; // the barrier also ensures that bad is free
 #pragma unroll 1
     for (int c = threadIdx.x; c < slice; c += threads) bad[c] = 0;
     __syncthreads();
@@ -125,8 +126,9 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
     return true;
 }
 
-// Sets elements of o to NaN in the rows that see a replaced element. o is weigh's
-// 16 columns from col on. The lane's row 0 sees rows `from` to `to` of the tile.
+// Sets elements of o to NaN if their row sees a replaced element of their column. o is
+// weigh's result for the 16 columns from col on. The lane's row 0 sees rows `from` to `to`
+// of the tile.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -138,8 +140,8 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
     }
 }
 
-// Like spoil, with a mask. at is the tensor row of the lane's row 0, walked the tensor
-// row of the tile's row 0.
+// Like spoil, with a mask. at is the index in its tensor of the lane's row 0, walked the
+// index of the tile's row 0.
 template <bool transposed>
 __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
 #pragma unroll
@@ -164,9 +166,9 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
     split_tf32(x.w, hi[3], lo[3]);
 }
 
-// s += a b^T over one slice: a has 16 rows, b 8*tiles rows. Lane t loads columns 4t
-// to 4t+3 of each 16. `fine` is for arguments of an exponential, where an absolute
-// error becomes a relative one.
+// Adds a b^T over one slice to s: a has 16 rows, b 8*tiles rows. Lane 4g+t loads columns
+// 4t to 4t+3 of each 16. With `fine`, each sum is cut into two shorter ones. This is for
+// arguments of an exponential, whose absolute error becomes a relative error.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
     constexpr int group = tiles < 4 ? tiles : 4; // products in flight
@@ -206,8 +208,8 @@ __device__ __forceinline__ float dot4(const float4 &x, const float4 &y, float su
     return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, fmaf(x.x, y.x, sum))));
 }
 
-// Like score_many, without tensor cores. Groups of eight products are summed separately:
-// one long chain would round at the size of the whole sum in every step.
+// Like score_many, without tensor cores. Groups of eight products are summed separately,
+// because every step of one long chain would round at the size of the whole sum.
 template <int slice, int tiles>
 __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     int g = lane_g(), t = lane_t();
@@ -228,29 +230,31 @@ __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, 
     }
 }
 
-// s += a b^T by score_few or score_many. Two tf32 numbers hold 23 bits of 24, and the
-// tensor core truncates: its error is below float32 rounding in long sums only.
+// Adds a b^T to s by score_few or score_many. Two tf32 numbers hold 23 of a float32's 24
+// bits, and the tensor core truncates. So the error of score_many is smaller than float32's
+// rounding errors only in long sums.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     if (slice < 64 || cols <= 32) score_few<slice>(s, a, b, min(cols, slice));
     else if constexpr (slice >= 64) score_many<slice, fine>(s, a, b);
 }
 
-// Returns two numbers truncated to a pair of bf16.
+// Returns a pair of bf16: x and y truncated.
 __device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }
 
 // Returns the bit of lo that mma_tf32 ignores.
 __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint(__uint_as_float(lo) - __uint_as_float(lo & 0xffffe000)); }
 
-// o = alpha o + p v for a slice of v; p has the layout of score's result. The product
-// is computed transposed: then both operands already are in the right registers. Key 2t of p has index t in
-// the operand, key 2t+1 index t+4. Lane g loads columns 2g and 2g+1 of each 16 of v.
-// Then o[m][h] has columns 16m+2g (elements 0, 1) and 16m+2g+1 (2, 3) of rows 8h+2t
-// (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's row n: 2t + n%2 + n/2*8.
+// Computes o = alpha o + p v for a slice of v; p has the layout of score's result. The
+// product is computed transposed, because then p already has the register layout of an
+// operand: its key 2t has index t in the operand, its key 2t+1 index t+4. Lane 4g+t loads
+// columns 2g and 2g+1 of each 16 of v. Then o[m][h] has columns 16m+2g (elements 0, 1) and
+// 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's
+// row n, which is row 2t + n%2 + n/2*8.
 // signs: p carries the sign marks of drop.
-// rounds: float32 units add up the products of 8 keys each. One chain over the tile
-// truncates in every step: with most weight on the first keys, that dominates O's error.
-// all: no bit of v is lost, so a row with one key gets O = v.
+// rounds: float32 units add up sums of 8 keys. Otherwise the tensor core truncates each
+// partial sum over the tile, which costs much precision if the first keys have most weight.
+// all: no bit of v is lost, so that O = v in a row with one key.
 template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
     int g = lane_g(), t = lane_t();
@@ -283,7 +287,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
-                for (int i = 0; i < 3; i++) // two interleaved chains; with rounds one, its large term last
+                for (int i = 0; i < 3; i++) // two interleaved chains of sums; with rounds one chain, which ends with the large term
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool large = i == (rounds ? 2 : 1);
@@ -321,8 +325,8 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
     }
 }
 
-// Like store, with carry and padding: writes (mine o + earlier to) / sum, or 0 if !row. The division is last, so O
-// is rounded once. If earlier is 0, `to` is not read.
+// Like store, with features: writes (mine o + earlier * (old content of to)) / sum, or 0 if !row, for padding. The division
+// is last, so O is rounded once. If earlier is 0, `to` is not read.
 __device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
     const float by = __fdividef(1, sum);
     col += 2 * lane_g();

@@ -1,12 +1,14 @@
-// Scores far from 0. A weight is 2^(c s - round(c m)), where m is the row maximum. The rounding scales all weights of the
-// row by one factor, which the division by their sum removes. Far from 0 this factor leaves the range of the weights' type,
-// or c m overflows. There the maximum is subtracted before the product, and the largest weight is exactly 1.
+// Scores far from 0. The weight of score s is 2^(c s - round(c m)), where c converts scores to log2 units and m is the row
+// maximum. Rounding c m scales all weights of the row by one factor, which the division by their sum removes. Far from 0,
+// however, this factor leaves the range of the weights' type, or c m overflows. Weights of such rows are 2^(c (s - m)):
+// m is subtracted before the multiplication, so the largest weight is exactly 1.
 #pragma once
 #include "mma.cuh"
 
-constexpr float kFar = 1 << 14; // in units of log2; below it, the rounding error of c m is within a 16-bit weight's
+constexpr float kFar = 1 << 14; // in log2 units; below it, rounding c m changes a weight by less than rounding it to 16 bits
 
-// Reports whether a row is far, from its scaled maximum or its LSE. Either result is right for NaN.
+// Reports whether a row is far from 0. scaled is its maximum in log2 units, or its LSE. For NaN either answer is right, as
+// the row's results are NaN.
 __device__ __forceinline__ bool is_far(float scaled) { return fabsf(scaled) >= kFar; }
 __device__ __forceinline__ bool may_be_far(float highest, float c, bool masked) {
     return is_far(highest * c) && (!masked || highest > __int_as_float(0xff800000));
@@ -16,9 +18,10 @@ __device__ __forceinline__ float quad_max(float x) {
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// FarRow updates a row whose scores may be far. m_ is its scaled maximum so far; before is the highest score of a row that
-// was far, else -inf; highest is the tile's highest score. If the row is far now, most is its highest score, and m the old
-// maximum relative to it.
+// FarRow updates the maximum of a row that may be far. Arguments: m_ is the maximum of the earlier tiles in log2 units;
+// before is the same maximum unscaled if the row was far, else -inf; highest is the new tile's unscaled maximum. Results:
+// far tells whether the row is far now. If it is, most is the new unscaled maximum, and m is the old maximum minus the new
+// one, in log2 units. If not, most is -inf, and m the old maximum in log2 units.
 struct FarRow {
     float m, most;
     bool far;
@@ -32,13 +35,13 @@ struct FarRow {
     }
 };
 
-// Beneath computes weights 2^(c s - base) of a row with maximum m, -inf before the first visible key; c converts scores to
-// units of log2.
+// Beneath computes the weights of a row with maximum m: 2^(c s - base) or, if the row is far, 2^(c (s - m)). c converts
+// scores to log2 units; base is c m, rounded. Before the first visible key, m is -inf and base is 0.
 struct Beneath {
     float m, c, base;
     __device__ __forceinline__ Beneath(float m, float c) : m(m), c(c), base(m == __int_as_float(0xff800000) ? 0 : __fmul_rn(m, c)) {}
     __device__ __forceinline__ bool far() const { return is_far(base); }
-    // Returns the factor of sums from a lower maximum to m.
+    // Returns the factor that rescales sums when the maximum rises from `lower` to m.
     __device__ __forceinline__ float rescale(float lower) const { return exp2_approx(far() ? (lower - m) * c : __fmul_rn(lower, c) - base); }
     __device__ __forceinline__ float weight(float s) const { return exp2_approx(far() ? (s - m) * c : fmaf(s, c, -base)); }
 };

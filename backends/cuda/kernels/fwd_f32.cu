@@ -12,8 +12,8 @@
 //
 // Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
 // Q stays in shared memory. K, then V, pass through a ring of two stages in slices
-// of 64 columns, one prefetched. Edge tiles are masked after Q·K and cleaned before
-// P V.
+// of 64 columns, one prefetched. In a tile with hidden keys, S is masked after Q·K,
+// and non-finite elements of V are replaced by 0 before P V.
 //
 // Registers per lane: S, then P, 4 for each 8 keys; O, 4 for each 8 columns; 16 or
 // 32 for products in flight, 16 or 32 for their operands.
@@ -66,7 +66,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     const int v_slices = D > slice ? (min(p.v_dim - part * T::out, T::out) + slice - 1) / slice : 1;
 
     int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
-    int row = row0 + 16 * warp + g;                                     // and row + 8
+    int row = row0 + 16 * warp + g;                                     // the lane has rows row and row + 8
     float o[T::out / slice][slice / 16][2][4] = {}, m[2] = {-kInf, -kInf}, l[2] = {};
 
     // Stages are loaded in the order of use: for each tile of keys, the slices of K,
@@ -120,8 +120,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
         }
 
-        // P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and
-        // far from 0, the maximum is subtracted before scaling: differences of close scores are exact.
+        // P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and in
+        // rows far from 0, the maximum is subtracted before scaling, because differences of close scores are exact.
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -164,7 +164,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // dP has full precision here: with one key per row, an error of O against V would become a gradient.
+                // In a row with one key, O must equal V: any difference becomes a gradient, as backward's dP is precise here.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {
@@ -181,8 +181,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         }
     }
 
-    copy_wait<0>(); // no copy outlives its block
-    // Corrects kLn2 for the rounding of scale_log2, as backward scales scores by p.scale.
+    copy_wait<0>(); // copies must end before the block ends
+    // Corrects LSE for the rounding of scale_log2, because the backward pass scales scores by p.scale.
     const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
     [[maybe_unused]] auto lse_of = [&](float m, float l) {
         const float scaled = __fmul_rn(m, p.scale_log2);

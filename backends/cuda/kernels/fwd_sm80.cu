@@ -8,21 +8,21 @@
 //	O[i] = o / l; LSE[i] = scale m + ln(l)
 //
 // with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3; Dao 2023,
-// algorithm 1). m may lag the true maximum by up to 8 binary orders, within the range
-// of float32, bfloat16 and float16. This saves most rescaling passes over o.
+// algorithm 1). m may be lower than the true maximum by up to 8 in log2 units. Weights
+// up to 2^8 do not overflow float16 or bfloat16, and most rescaling of o is saved.
 //
-// Launch: grid.x = ceil(q_len/rows) * heads * batch, threads, rows and shared
-// memory from the Plan, no workspace.
+// Launch: grid.x = ceil(q_len/rows) * heads * batch; the Plan gives threads, rows and
+// shared memory; no workspace.
 //
-// A block owns `rows` query rows of one head, each warp 16 or 32 of them, and
-// loops over tiles of keys. Shared memory: Q [rows, dim], then two stages of
-// K [keys, dim] and V [keys, dim], one prefetched. Rows are padded with zeros to
-// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch
-// all banks. Registers: o, s and p in the layout of mma's sums.
+// A block owns `rows` query rows of one head, each warp 16 or 32 of them, and loops over
+// tiles of keys. Shared memory: Q [rows, dim], then two stages of K [keys, dim] and
+// V [keys, dim], one prefetched. Rows are padded with zeros to dim. Their 16-byte chunks
+// are permuted so that eight rows of one ldmatrix touch all banks. Registers: o, s and p
+// in the layout of mma's sums.
 //
-// A hidden key has p = 0, but in edge tiles 0 * NaN still reaches o. If o has a
-// NaN, the block starts again with V of edge tiles cleared, and adds V's
-// non-finite elements last.
+// A hidden key has p = 0, but if its V is not finite, p V is NaN. If o has a NaN at the
+// end, the block starts again with the non-finite elements of V replaced by 0. It adds
+// these elements at last, only to the rows that see them.
 #include "score.cuh"
 
 template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
@@ -30,16 +30,16 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
     static constexpr int dim = dim_, warps = warps_;
     static constexpr int tiles = tiles_;    // 16-row tiles per warp
     static constexpr int keys = keys_;      // per tile of K and V
-    static constexpr int blocks = blocks_;  // minimum per multiprocessor
+    static constexpr int blocks = blocks_;  // minimum blocks per multiprocessor
     static constexpr bool keep_q = keep_q_; // Q in registers
     static constexpr int threads = warps * 32, rows = warps * tiles * 16;
     static constexpr int row_bytes = dim * 2;
     static constexpr int chunks = dim / 8;                 // 16-byte chunks per row
-    static constexpr int group = chunks % 8 == 0 ? 8 : 4; // chunks permuted among themselves
+    static constexpr int group = chunks % 8 == 0 ? 8 : 4; // number of chunks permuted among themselves
     static constexpr int q_bytes = rows * row_bytes, tile_bytes = keys * row_bytes;
-    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // in shared memory: m, l and l's compensation, per row of each thread
+    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // offset in shared memory of m, l and l's compensation, for each row of each thread
     static constexpr int shared = rows_at + 10 * threads * 2 * tiles;
-    static constexpr int step = threads / group; // rows per row group; all threads copy one together
+    static constexpr int step = threads / group; // rows per row group; all threads together copy one row group
     static_assert(chunks % group == 0 && keys % step == 0 && rows % step == 0, "whole row groups");
 };
 
@@ -47,8 +47,8 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
 template <class S> __device__ __forceinline__ int swizzle(int r) { return S::group == 8 ? r & 7 : r >> 1 & 3; }
 
 // Copies the thread's chunk j of a row group into shared memory, asynchronously if
-// aligned. Elements become zeros if !row, and from column cols on. Pointers are to the
-// thread's chunk 0.
+// aligned. Elements from column `cols` on are replaced by zeros, and all if !row. `to`
+// and `from` are for the thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
@@ -84,8 +84,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // In a band, heads whose K and V fit into the L2 cache together are ordered by row
-    // tile, longest first.
+    // With a band mask, several heads whose K and V fit into the L2 cache together are
+    // processed at the same time, their longest row tiles first.
     int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
     const bool rising = hi < p.kv_len - 1, banded = rising || p.q_len - 1 + lo > 0;
     const int row_tiles = (p.q_len + S::rows - 1) / S::rows, all = p.batch * p.heads;
@@ -132,7 +132,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         const int64_t last = to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
-    // Copies piece x of a tile to a stage.
+    // Copies piece x of a tile to a stage: one chunk per thread, of K or, in later pieces, of V. `left` keys of the tile exist.
     auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;
@@ -171,8 +171,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         copy_commit();
     };
 
-    // Offsets of the lane's row of a 16x16 fragment: ldmatrix goes down first in Q and V,
-    // across first in K.
+    // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. The four
+    // 8x8 matrices follow each other down first in Q and V, across first in K.
     const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
     const uint32_t value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S>(down)) << 4));
     const uint32_t key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S>(across)) << 4));
@@ -182,7 +182,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     float o[M][S::dim / 8][4];
     // m and l are in shared memory: S leaves no registers.
     float *const m = (float *)(shared + S::rows_at) + threadIdx.x * R, *const l = m + S::threads * R;
-    uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of floats
+    uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of l's compensations, which are floats
     auto add_weights = [&](int r, float x) { // to l, by Kahan summation
         const float more = x + __uint_as_float((uint32_t)lacks[r] << 16), sum = l[r] + more;
         lacks[r] = __float_as_uint(more - (sum - l[r])) >> 16;
@@ -222,7 +222,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             }
         }
     };
-    // Scores that no feature changes are scaled in the exponential.
+    // If features change scores, they scale them, too. Otherwise the exponential's factor includes the scale.
     bool changes = false;
     float factor = p.scale_log2, natural = p.scale, slope = 0; // convert S to units of log2, and to natural units
     if constexpr (features) {
@@ -245,8 +245,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         for (int e = 0; e < 4; e++) a[e] = pack<T>(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
     };
 
-    // Processes a tile visible to all rows, while no maximum grows much. Returns the
-    // number of keys done.
+    // Processes a tile whose keys all rows see, without raising m. Stops before keys whose
+    // weights would be too large, and returns the number of keys processed.
     auto attend_full = [&](uint32_t at, int key0) {
         float s[M][S::keys / 8][4];
         scores(s, at);
@@ -302,14 +302,14 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         return add(), S::keys;
     };
 
-    bool far = false; // some row of the warp is far
+    bool far = false; // some row of the warp has scores far from 0, see far.cuh
     // Processes any tile, from its key `begin` on.
     auto attend = [&](uint32_t at, int key0, int begin) {
         if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // hidden from all rows of the warp
         float s[M][S::keys / 8][4];
         scores(s, at);
         adjust(s, key0);
-        const int key = key0 + lane % 4 * 2, left = e.keys() - key; // the thread's first key
+        const int key = key0 + lane % 4 * 2, left = e.keys() - key; // the thread's first key, and the number of keys from it on
         const uint32_t before = key - row - lo, band = hi - lo;     // keys row + lo .. row + hi are visible
         auto sees = [&](int i, int n, int e) {
             return before + (n * 8 + (e & 1) - i * 16 - (e >> 1) * 8) <= band && n * 8 + (e & 1) < left && n * 8 >= begin;
@@ -350,7 +350,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             top[r] = -x.base, far |= x.far();
         }
         far = __any_sync(~0u, far);
-        if (far) // subtract the maximum from S before scaling
+        if (far) // subtract the maximum from a far row's S before scaling
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 const float base = is_far(top[r]) ? m[r] : 0;
@@ -495,7 +495,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     __syncwarp(); // O is complete
     if (careful) {
-        // Add V's non-finite elements to rows that see them.
+        // Add V's non-finite elements to the rows that see them.
         const uint16_t *value = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;
 #pragma unroll 1
         for (int key = first_key; key <= last_key; key++)
@@ -542,8 +542,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     KERNEL(fwd_sm80_##type##_d##dim, Params, false, x, no_features, T, dim, __VA_ARGS__)                      \
     KERNEL(fwd_sm80_features_##type##_d##dim, FeatureParams, true, x.p, x.f, T, dim, __VA_ARGS__)
 
-// Warps, 16-row tiles per warp, keys, blocks per multiprocessor, Q in registers;
-// by the shared memory per multiprocessor: 228, 100 or 164 KB.
+// Shapes: warps, 16-row tiles per warp, keys per tile, minimum blocks per multiprocessor, whether Q stays in registers. The
+// three groups are for multiprocessors with 228, 100 and 164 KB of shared memory.
 #if __CUDA_ARCH__ >= 900
 #define SHAPE_32 4, 2, 64, 3, true
 #define SHAPE_64 4, 2, 64, 3, false

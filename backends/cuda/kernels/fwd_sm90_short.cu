@@ -8,14 +8,15 @@
 //			p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
 //		O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
-// with c = scale log2(e). Blocks of fwd_sm90 are persistent and their warps have roles. Here
-// several small blocks share a multiprocessor: while one waits, the others multiply.
+// with c = scale log2(e). Unlike fwd_sm90, it has no persistent blocks and no specialized
+// warps. Instead, several small blocks share a multiprocessor: while one waits, the others
+// multiply.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
 // Launch: MapParams by value; grid.x = batch * heads * tiles, where tiles = ceil(q_len / rows);
-// the rest from the Plan. Maps of 16-bit elements, rank 4, 128-byte swizzle, no interleaving,
-// zeros outside:
+// threads and shared memory from the Plan. The tensor maps have 16-bit elements, rank 4,
+// 128-byte swizzle, no interleaving, and zeros outside the tensor:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, 64, 1, 1
@@ -24,16 +25,17 @@
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
 // Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride.
-// With kv_len = 0, k and v are not read. Of the views in p, the kernel uses v, o and lse.
+// With kv_len = 0, k and v are not read. Of the views in p, the kernel uses only v, o and lse.
 //
 // A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
 // into the stages, they are loaded at once; otherwise one thread refills stages that all
-// warps have released. A warpgroup's last visible tile has products of 16, 64 or 80 keys if
-// these suffice. O is staged in the rows of Q. s, o and p have wgmma's layouts.
+// warps have released. Of its last visible tile, a warpgroup multiplies only the first 16, 64
+// or 80 keys if these suffice. O is staged in the shared memory of Q. s, o and p have wgmma's
+// layouts.
 //
-// A hidden key has p = 0, but 0 * NaN still reaches o. So in a band a block checks o at the
-// end. If o is not finite, it processes the rows again, with V's non-finite elements
-// cleared, and finally adds these to the rows that see them.
+// A hidden key has p = 0, but if its V is not finite, p V is NaN. So with a band mask a block
+// checks o at the end. If o is not finite, it processes the rows again with V's non-finite
+// elements replaced by 0. It finally adds these elements to the rows that see them.
 #include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
@@ -41,15 +43,15 @@
 struct MapParams {
     TensorMap q, k, v, o;
     Params p;
-    int tiles, unused[2]; // tiles: of query rows, per head
+    int tiles, unused[2]; // tiles: row tiles per head
 };
 
 template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, keys = keys_;
     static constexpr int groups = groups_;     // warpgroups
-    static constexpr int stages = stages_;     // of K, and of V
-    static constexpr int most_left = keys > 80 ? 80 : 16; // most keys of a last tile with smaller products: 16, 64, 80
+    static constexpr int stages = stages_;     // stages of K, and of V
+    static constexpr int most_left = keys > 80 ? 80 : 16; // a last tile has smaller products, of 16, 64 or 80 keys, if at most most_left of its keys are visible
     static constexpr int rows = 64 * groups, threads = 128 * groups;
     static constexpr int panels = (dim + 63) / 64, q_panel = 64 * 128, panel = keys * 128; // panels of 64 columns; bytes of a panel of Q, of K or V
     static constexpr int q_bytes = panels * q_panel, tile_bytes = panels * panel;
@@ -64,11 +66,11 @@ WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%
 template <class A> constexpr int length = 0; // elements of an array
 template <class X, int n> constexpr int length<X (&)[n]> = n;
 
-// Returns x, equal in all lanes, in a uniform register, best for addresses of products.
+// Returns x, which is equal in all lanes, in a uniform register: wgmma needs its descriptors there.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
-// The block's shared memory. A stage's barriers: "full" when its contents have arrived, "empty" when all warps have read
-// them. "cleared" has one phase per cleared tile of V.
+// The block's shared memory. The phase of a stage's "full" barrier ends when the contents have arrived, and the phase of its
+// "empty" barrier when all warps have read them. "cleared" has one phase per tile of V that is cleared.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
@@ -96,9 +98,9 @@ template <class S> struct Shared {
 template <class S> struct Block {
     int batch, head, kv_head;
     int row0;        // first row
-    int from, count; // tiles of keys
+    int from, count; // first tile of keys, number of tiles
     bool stays;      // each tile of keys has its own stage
-    int base = 0;    // tiles of keys that already used the stages
+    int base = 0;    // number of tiles of keys that used the stages in the first pass
 
     __device__ __forceinline__ explicit Block(const MapParams &a) {
         const Params &p = a.p;
@@ -109,7 +111,7 @@ template <class S> struct Block {
         from = first / S::keys, count = last < first ? 0 : last / S::keys - from + 1;
         stays = count <= S::stages;
     }
-    // Tile n of keys uses stage(n), in its round(n).
+    // The nth tile of keys is the round(n)th tile in stage(n).
     __device__ __forceinline__ int stage(int n) const { return unsigned(n + base) % S::stages; }
     __device__ __forceinline__ int round(int n) const { return unsigned(n + base) / S::stages; }
     __device__ __forceinline__ int key(int n) const { return (from + n) * S::keys; }
@@ -129,8 +131,8 @@ template <class S> struct Block {
     }
 };
 
-// Clears non-finite elements of a tile of V, with all threads of the block. Warpgroups call it from two places, so they
-// synchronize by a barrier in shared memory.
+// Replaces the non-finite elements of the nth tile of V by 0, with all threads of the block. Warpgroups may call it from
+// different places, so they synchronize by a barrier in shared memory instead of __syncthreads.
 template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
     uint4 *const x = (uint4 *)v;
@@ -139,7 +141,7 @@ template <class S> __device__ __forceinline__ void clear(char *v, uint32_t clear
         const uint4 y = x[i];
         x[i] = {clear_nonfinite<T>(y.x), clear_nonfinite<T>(y.y), clear_nonfinite<T>(y.z), clear_nonfinite<T>(y.w)};
     }
-    async_fence(); // the products see the zeros
+    async_fence(); // makes the zeros visible to wgmma
     __syncwarp();
     if (fresh(threadIdx.x) % 32 == 0) barrier_arrive(cleared);
     barrier_wait(cleared, n & 1);
@@ -149,7 +151,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     using T = typename S::T;
     extern __shared__ char unaligned[];
     Shared<S> sh;
-    // The permutation of chunks repeats every 1024 bytes. The shuffle makes the address uniform.
+    // The permutation of chunks repeats every 1024 bytes, so tiles must be aligned to that. The shuffle makes the address uniform.
     sh.at = uniform((shared_address(unaligned) + 1023) & ~1023u);
     const Params &p = a.p;
     const float c = p.scale_log2;
@@ -170,7 +172,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     const int top_row = block.row0 + group * 64; // the thread's rows are row() and row() + 8
     auto row = [&] { const unsigned i = thread(); return top_row + int(i / 32 * 16 + i % 32 / 4); };
     const uint32_t q_tile = sh.q(group), q_full = sh.q_full(group);
-    auto ask_q = [&](int g) { // a warpgroup's Q
+    auto ask_q = [&](int g) { // loads a warpgroup's Q
         const int from = block.row0 + g * 64;
         if (from >= p.q_len) return;
         barrier_expect(sh.q_full(g), S::q_bytes);
@@ -201,7 +203,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         auto give = [&](uint32_t empty) {
             if (!block.stays && lane() == 0) barrier_arrive(empty);
         };
-        auto more = [&](int n) { // once for each n >= 1: loads the next tile into the stage of tile n - 1
+        auto more = [&](int n) { // called once for each n >= 1: loads the next tile into the stage of tile n - 1
             if (block.stays || !asks()) return;
             const int next = n - 1 + S::stages;
             if (next < count) block.ask_k(a, sh, next), block.ask_v(a, sh, next);
@@ -210,7 +212,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             barrier_wait(sh.v_full(block.stage(n)), block.round(n) & 1);
             if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))), sh.cleared(), n);
         };
-        auto scores = [&](int n, auto &s) { // s = Q K^T, in flight
+        auto scores = [&](int n, auto &s) { // starts s = Q K^T
             barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
             const uint64_t b = descriptor(uniform(sh.k(block.stage(n))), 16);
             wgmma_fence();
@@ -219,7 +221,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             });
             wgmma_commit();
         };
-        auto values = [&](int n, auto &weights) { // o += P V, in flight
+        auto values = [&](int n, auto &weights) { // starts o += P V
             receive(n);
             const uint64_t b = descriptor(uniform(sh.v(block.stage(n))), S::panel);
             wgmma_fence();
@@ -228,7 +230,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         };
         auto mask = [&](int n, auto &s) {
             const int key = block.key(n);
-            if (key >= top_row + 63 + p.lo && key + S::keys <= min(top_row + p.hi + 1, p.kv_len)) return; // every row sees all
+            if (key >= top_row + 63 + p.lo && key + S::keys <= min(top_row + p.hi + 1, p.kv_len)) return; // every row sees all keys
             uint32_t seen[2];
             each<2>([&](int r) {
                 const int i = row() + 8 * r, from = i + p.lo, to = min(i + p.hi + 1, p.kv_len), first = key + int(lane() % 4 * 2);
@@ -236,7 +238,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
             });
             each<length<decltype(s)>>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
         };
-        auto maxima = [&](auto &s) { // m: maxima; top: subtrahends of c s; down: factors of o
+        auto maxima = [&](auto &s) { // sets m to the maxima, top to the numbers to subtract from c s, down to the factors of o and l
             top[0] = top[1] = -infinity;
             each<length<decltype(s)> / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
             each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
@@ -262,7 +264,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                 each<length<decltype(s)> / 2>([&](int i) { s[i / 2 * 4 + 2 * r + i % 2] -= off; });
             });
         };
-        auto exponentials = [&](auto &s, auto &weights) { // weights: P; adds its sums to l
+        auto exponentials = [&](auto &s, auto &weights) { // sets weights to P, and adds P's row sums to l
             float sum[2] = {};
             each<length<decltype(s)>>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
             each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
@@ -280,7 +282,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
         for (; n < first; n++) pass_by(n);
         if (sees) {
             barrier_wait(q_full, 0);
-            auto step = [&](int n, auto width) { // `width` keys of a tile; registers suffice for one product
+            auto step = [&](int n, auto width) { // processes the first `width` keys of a tile; registers suffice for one product at a time
                 float s[width.value / 2];
                 uint32_t weights[width.value / 16][4];
                 scores(n, s);
@@ -353,7 +355,7 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
                     if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
                 }
             }
-            async_fence(); // the copy sees O
+            async_fence(); // makes O visible to the copy
             meet();        // all have written O
             if (p.v_dim % 8 != 0) { // box_store writes whole 16-byte chunks
                 uint16_t *to = row_of(p.o, block.batch, block.head, top_row);

@@ -1,4 +1,4 @@
-// Joins partial results of ring ranks: strided tensors of any of the three types.
+// Joins partial results of ring ranks. Tensors are strided; each has one of three types.
 //
 //	join_sum    dst = x + y; either may be missing; without both, dst = value
 //	join_merge  dst, lse = attention over the keys of (x, lse) and of (y, part_lse);
@@ -7,8 +7,9 @@
 // Sums are in float32. dst may be x. Launch: grid.x = ceil(batch * heads * rows / rows per
 // block), with 256 / lanes rows per block.
 //
-// `lanes` threads share a row, in pieces of 8 columns. The first computes the row's weights
-// in float64: an absolute error of LSE is a relative error of a weight.
+// `lanes` threads share a row in pieces of 8 columns. The first thread computes the two
+// weights of the row in float64, because an absolute error of LSE becomes a relative error
+// of the weights.
 #include "mma.cuh"
 #include "params.cuh"
 
@@ -16,7 +17,7 @@ struct Join {
     View dst, x, y, lse, part_lse;
     int64_t count; // rows of all heads and batches
     int heads, rows, dim;
-    int lanes;                     // per row: a power of 2, at most 32
+    int lanes;                     // threads per row: a power of 2, at most 32
     int dst_type, x_type, y_type;  // 0 float32, 1 float16, 2 bfloat16
     int aligned;                   // pieces of 8 columns are 16-byte aligned
     float value;

@@ -1,8 +1,8 @@
-// Loops that measure the bounds of a kernel: float32 multiply-adds, 16-bit matrix
-// products in registers by mma.sync, memory copies. limits_sm90 has Hopper's products.
+// Loops that measure the hardware's peak rates: float32 multiply-adds, 16-bit matrix
+// products of mma.sync, and memory copies. limits_sm90.cu measures wgmma.
 //
-// Launch: Limits by value, any number of blocks, the rest from the Plan: rows holds
-// thousands of operations per block and round, keys holds blocks per multiprocessor.
+// Launch: Limits by value, any number of blocks, threads from the Plan. The Plan's rows
+// holds thousands of operations per block and round, its keys blocks per multiprocessor.
 #include "limits.cuh"
 #include "mma.cuh"
 

@@ -12,15 +12,15 @@ struct Limits {
     int rounds;
 };
 
-template <class T> constexpr uint32_t mantissas = 0; // and signs, of a pair
+template <class T> constexpr uint32_t mantissas = 0; // mask of the mantissas and signs of a pair
 template <> constexpr uint32_t mantissas<F16> = 0x83ff83ff;
 template <> constexpr uint32_t mantissas<BF16> = 0x807f807f;
-template <class T> constexpr uint32_t ones = 0; // a pair of 1
+template <class T> constexpr uint32_t ones = 0; // a pair of 1.0
 template <> constexpr uint32_t ones<F16> = 0x3c003c00;
 template <> constexpr uint32_t ones<BF16> = 0x3f803f80;
 
-// Returns a pair of random numbers with magnitudes from 1 to 2 and random signs. The power
-// of products depends on their operands: zeros would overstate the rate.
+// Returns a pair of random numbers with magnitudes from 1 to 2 and random signs. Products
+// of zeros would draw less power, and the measured rate would be too high.
 template <class T> __device__ __forceinline__ uint32_t random_pair(uint32_t seed) {
     uint32_t x = (seed + blockIdx.x * 7919) * 2654435761u;
     x = (x ^ x >> 15) * 2246822519u;

@@ -7,9 +7,9 @@
 constexpr int groups = 2, threads = 128 * groups, rows = 64, columns = 256, depth = 64;
 
 template <class T> __device__ __forceinline__ void products(const Limits &a) {
-    __shared__ __align__(1024) uint32_t tiles[(groups * rows + columns) * depth / 2]; // each warpgroup's a, then b
+    __shared__ __align__(1024) uint32_t tiles[(groups * rows + columns) * depth / 2]; // operand a of each warpgroup, then operand b of both
     for (int i = threadIdx.x; i < sizeof tiles / 4; i += threads) tiles[i] = random_pair<T>(i);
-    async_fence(); // the products see them
+    async_fence(); // makes the tiles visible to wgmma
     __syncthreads();
     const uint32_t at = __shfl_sync(~0u, shared_address(tiles), 0), group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const uint64_t x = descriptor(at + group * rows * 128, 16), y = descriptor(at + groups * rows * 128, 16);

@@ -10,7 +10,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// Copies `bytes` bytes to shared memory and pads them with zeros to 16.
+// Starts a copy of `bytes` bytes to shared memory, padded with zeros to 16.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -29,7 +29,7 @@ __device__ __forceinline__ void load_matrix_transposed(uint32_t (&r)[4], uint32_
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// d += a b, a 16x16 by rows, b 16x8 by columns, float32 sums.
+// Adds a b to d: a is 16x16 and row-major, b 16x8 and column-major; sums are float32.
 template <class T> __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <> __device__ __forceinline__ void mma<BF16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -68,7 +68,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return r;
 }
 
-// Copies 16 bytes to shared memory, or zeros if !there.
+// Starts a copy of 16 bytes to shared memory, or of 16 zero bytes if !there.
 __device__ __forceinline__ void copy_async16_if(uint32_t to, const void *from, bool there) {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from),
                  "r"((uint32_t)there) : "memory");
@@ -98,8 +98,9 @@ __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 #endif
 }
 
-// Counters in global memory that blocks wait for. The add releases the thread's earlier
-// writes, and writes it observed at a barrier.
+// Counters in global memory, which blocks poll until another block has raised them.
+// add_counter_release first publishes the thread's earlier writes, and those writes of
+// other threads that a barrier ordered before it.
 __device__ __forceinline__ int load_counter(const int *from) {
     int x;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
@@ -111,32 +112,32 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Copies one float to shared memory, or a zero when bytes is 0.
+// Starts a copy of one float to shared memory: bytes is 4, or 0 for a zero.
 __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// d += a b, a 16x8 by rows, b 8x8 by columns, of tf32 (ignoring the last
-// 13 bits of float32), float32 sums.
+// Adds a b to d: a is 16x8 and row-major, b 8x8 and column-major; sums are float32. The
+// operands are tf32: the tensor core ignores the last 13 bits of float32 numbers.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// d += a b, a 16x8 by rows, b 8x8 by columns, of bf16, float32 sums.
+// Adds a b to d: a is 16x8 and row-major, b 8x8 and column-major, both bf16; sums are float32.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
 }
 
-// Splits x = hi + lo for mma_tf32: hi is x rounded to tf32, lo the exact rest, of
-// which mma_tf32 ignores at most one bit.
+// Splits x = hi + lo for mma_tf32. hi is x rounded to tf32, and lo is the exact difference
+// x - hi; mma_tf32 ignores at most one bit of lo.
 __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) {
     hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     lo = __float_as_uint(x - __uint_as_float(hi));
 }
 
-// Reduces x over the lanes whose numbers differ in bits from, 2*from, ... below to.
+// Reduces x over the lanes whose numbers differ only in the bits from, 2*from, ..., to/2.
 template <int from, int to> __device__ __forceinline__ float butterfly_max(float x) {
 #pragma unroll
     for (int bit = from; bit < to; bit *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, bit));
@@ -148,7 +149,8 @@ template <int from, int to> __device__ __forceinline__ float butterfly_sum(float
     return x;
 }
 
-// Like copy_async16, but synchronous, by elements of `size` bytes: `from` may be unaligned.
+// Like copy_async16, but synchronous. It loads elements of `size` bytes, so `from` needs
+// only their alignment.
 template <int size> __device__ __forceinline__ void copy_elements16(uint32_t to, const void *from, int bytes) {
     uint32_t x[4] = {};
 #pragma unroll

@@ -1,13 +1,14 @@
-// Features, in three places of a kernel:
+// Features. Kernels use them in four places:
 //
-//	begin    rows, keys and offsets of a sequence: sequence, key_place
-//	scores   of a tile before its row maximum: Scores::adjust applies softcap, bias, ALiBi and mask
-//	weights  of a tile after its sum: Scores::drop; of a row at its end: shares, ending
+//	at the start                        sequence and key_place find a sequence's rows and keys
+//	before a tile's row maximum         Scores::adjust applies softcap, bias, ALiBi and mask to the scores
+//	after the sum of a tile's weights   Scores::drop applies dropout
+//	at the end of a row                 shares or ending merges the sink and earlier keys
 //
-// adjust returns modified scores in natural units, in which every finite bias fits. Backward kernels of 16-bit types use
-// log2 units and subtract LSE first, except in tiles with far rows; float32 kernels subtract LSE last. Of a tile, lane
-// 4g+t holds rows g and g+8, columns 2t and 2t+1 of each 8. Transposed tiles, of kernels whose warps own keys, have keys as
-// rows and query rows as columns. Branches on features are uniform and enclose the loops over a tile.
+// adjust returns scores in natural units, because in log2 units a finite bias may overflow. Backward kernels of 16-bit
+// types use log2 units and subtract LSE first, except in tiles with far rows (see far.cuh). Float32 kernels subtract LSE
+// last. Of a tile, lane 4g+t holds rows g and g+8, columns 2t and 2t+1 of each 8. If warps own keys, tiles are transposed:
+// their rows are keys, and their columns query rows. Branches on features are uniform and enclose the loops over a tile.
 #pragma once
 #include "far.cuh"
 #include "params.cuh"
@@ -16,8 +17,9 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
 constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
-// A sequence's rows [0, rows) begin at row q0 of batch q_batch of the tensors, its keys at row key0 of batch kv_batch. Up to
-// row_end and key_end, padding follows, with results 0. Row i sees keys i+lo to i+hi; its diagonal is key i+diagonal.
+// A sequence has query rows [0, rows), which begin at row q0 of batch q_batch of the tensors, and keys [0, keys), which begin
+// at row key0 of batch kv_batch. Rows up to row_end and keys up to key_end are padding, whose results are 0. Row i sees keys
+// i+lo to i+hi; its diagonal is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -47,7 +49,7 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// Extent is a sequence's place and band. Without features it reads the argument block.
+// Extent gives the position, lengths and band of sequence b. Without features, it reads them from the argument block.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -84,7 +86,7 @@ __device__ __forceinline__ int64_t key_place(const View &v, const Features &f, c
     return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
 }
 
-// Returns x; the compiler recomputes its expressions, to save registers.
+// Returns x. The compiler recomputes expressions of the result instead of keeping them in registers.
 __device__ __forceinline__ int again(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -101,12 +103,13 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// Returns the random words of keys j/8*8 to j/8*8+7 of row i: lower halves for the first four, upper halves for the others.
+// Returns the random numbers of keys j/8*8 to j/8*8+7 of row i, 16 bits each: first the lower halves of the four words, then
+// the upper halves.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
     return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
 }
 
-// Returns a bit mask of the dropped keys of the eight. The lower half of `below` is 0.
+// Returns a bit mask of the dropped keys among the eight keys of random words w. The lower half of `below` is 0.
 __device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
     uint32_t dropped = 0;
@@ -115,7 +118,7 @@ __device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
     return dropped;
 }
 
-// Combines the drops_of of a quad: bit 8 r + j is key j of the row of lane r.
+// Combines the masks that the four lanes of a quad got from drops_of. Bit 8 r + j of the result is bit j of lane r's mask.
 __device__ __forceinline__ uint32_t quad_drops(uint32_t mine) {
     mine <<= 8 * (threadIdx.x % 4);
     mine |= __shfl_xor_sync(~0u, mine, 1);
@@ -128,15 +131,16 @@ __device__ __forceinline__ float small_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
 }
 
-// Returns tanh(x), and in slope 1 - tanh(x)^2 without cancellation. Near 0, where 1 - e cancels, tanh is a polynomial.
+// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. Near 0, where 1 - e would cancel, tanh is computed
+// by a polynomial.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
     const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
-// Like tanh_of, for float32 scores: corrects the exponential for its argument's rounding. Far from 0, errors of e and r
-// affect only the small term 2 e r; near 0, slope has one rounding.
+// Like tanh_of, but precise enough for float32 scores. It corrects the exponential for the rounding of its argument. Far from
+// 0, errors of e and r affect only the small term 2 e r. Near 0, slope is rounded only once.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // keeps NaN
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
@@ -145,7 +149,8 @@ __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// Returns natural * log2(e) - rounded, where rounded > 0 is that product in float32; 0 unless it is small.
+// Returns natural * log2(e) - rounded, where rounded > 0 is the product in float32. If the difference is more than a
+// rounding error, it returns 0.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
@@ -155,25 +160,26 @@ __device__ __forceinline__ float lacking(float natural, float rounded) {
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
 
-// Tiles of scores are arrays [columns/8][4]. Flat views the sums of a warpgroup's product as such.
+// A tile of scores is an array [columns/8][4]. Flat gives the sums of a warpgroup's product this shape.
 template <int n> struct Flat {
     float (&x)[n];
     __device__ __forceinline__ float *operator[](int i) const { return x + 4 * i; }
 };
-template <class Tiles> constexpr int count_of = 0; // groups of 8 columns
+template <class Tiles> constexpr int count_of = 0; // number of groups of 8 columns
 template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
-// Backward, 16-bit types: kFarLSE replaces a far row's LSE in log2 units; its weights are computed in natural units.
-constexpr uint32_t kFarLSE = 0x80000000; // -0, which no other row has
+// In backward kernels of 16-bit types, the LSE of a far row is replaced by kFarLSE. The weights of such a row are computed
+// from its LSE in natural units.
+constexpr uint32_t kFarLSE = 0x80000000; // -0, which is no other row's LSE
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
-// Converts a natural LSE to log2 units: Inf without weight, kFarLSE for a far row or NaN.
+// Converts a natural LSE to log2 units. Returns Inf for a row without weights, kFarLSE for a far row or NaN.
 __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// Returns the replacement of a far row's product s: its weight's exponent / scale_log2. unit is log2(e) / scale_log2. -inf
-// stays.
+// Replaces a far row's dot product s by the log2 of its weight, divided by scale_log2. unit is log2(e) / scale_log2. A hidden
+// score stays -inf.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
 }
@@ -183,10 +189,10 @@ __device__ __forceinline__ float slope_of(const Features &f, int b, int h) {
     const float x = ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head];
     return fabsf(x) < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
-// Returns a slope in log2 units, clamped to finite numbers, whose product with distance 0 is 0.
+// Returns a slope in log2 units, clamped to finite numbers so that its product with distance 0 is 0.
 __device__ __forceinline__ float slope_log2(float slope) { return fmaxf(fminf(slope * kLog2E, 3.4e38f), -3.4e38f); }
 
-// Reports whether softcap, bias or ALiBi change scores.
+// Reports whether softcap, bias or ALiBi changes scores.
 __device__ __forceinline__ bool changes(const Features &f) { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
 
 // Modifies the scores of one query head of a sequence. T is the type of a bias that is not float32: float, F16 or BF16.
@@ -195,9 +201,9 @@ template <class T> struct Scores {
     const Features &f;
     int b, h, diagonal;
     float slope; // ALiBi
-    const char *bias, *mask; // at row 0, key 0
+    const char *bias, *mask; // addresses of the elements of row 0, key 0
 
-    // Recomputed for each tile, to save registers.
+    // Kernels construct Scores anew for each tile, to save registers.
     __device__ __forceinline__ Scores(const Params &p, const Features &f, const Sequence &s, int batch, int query_head) : p(p), f(f) {
         b = again(batch), h = again(query_head), diagonal = s.diagonal;
         slope = f.slopes.data ? slope_of(f, b, h) : 0;
@@ -211,14 +217,14 @@ template <class T> struct Scores {
 
     __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Turns a tile's dot products into natural scores if changes(). own is the lane's row g, walked its column 2t. Masked
-    // scores become -inf; the band is not applied. Elements outside the tensors become arbitrary.
+    // Turns a tile's dot products into scores in natural units, if changes(). own is the index of the lane's row g, walked of
+    // its column 2t. Masked scores become -inf; the band is not applied. Elements outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
-    // Backward: turns dot products into weights. lse(n, e) is the LSE of the element's row, Inf without weight; in log2
-    // units for 16-bit types, natural for float32. With a softcap, slope(n, e, d) gets the factor d of the capped score's
-    // gradient.
+    // For backward kernels: turns dot products into weights. lse(n, e) returns the LSE of element s[n][e]'s query row, in
+    // natural units for float32, else in log2 units; it is Inf for a row without weights. With a softcap, slope(n, e, d) is
+    // called with the derivative d of the cap at the element.
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         if constexpr (sizeof(T) == 4) return far_weights<transposed>(s, own, walked, lse, slope);
@@ -228,7 +234,7 @@ template <class T> struct Scores {
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e]);
     }
-    // Like weights, with a natural lse: for float32 and tiles with far rows.
+    // Like weights, but lse is in natural units for every type. For float32, and for tiles with far rows.
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void far_weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         change_natural<transposed, true>(s, own, walked, lse, slope);
@@ -264,8 +270,9 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // The first addend joins the unrounded product. Backward rounds like forward and subtracts LSE last, so that its weights
-    // are the terms of LSE. Far from 0 the product is rounded first, as in LSE.
+    // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor that s still lacks: the first
+    // addition multiplies by it without rounding the product. Backward kernels thus round scores like forward kernels, so
+    // their weights are exactly the terms of the sum in LSE. Far from 0, the forward kernel rounds the product first.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -305,7 +312,7 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // s = s unit + by |key - row - diagonal| if natural, else without the unit.
+    // Adds by * |key - row - diagonal| to s * unit if natural, else to s.
     template <bool transposed, bool natural, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
         const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
@@ -318,7 +325,7 @@ template <class T> struct Scores {
             }
     }
 
-    // s = s unit + bias if natural, else s + bias in log2 units.
+    // Adds the bias to s * unit if natural, else the bias in log2 units to s.
     template <bool transposed, class B, bool natural, class Tiles>
     __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked, float unit = 1) const {
         auto add = [&](float &x, float y) { x = natural ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };
@@ -394,8 +401,8 @@ template <class T> struct Scores {
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
     }
 
-    // Gives dropped weights a negative sign, for `dropped` and `left_of`, or 0 if `zeros`. P is positive, as is a NaN of
-    // tensor cores or exp2.
+    // Marks dropped weights by a negative sign, which `dropped` and `left_of` read, or sets them to 0 if `zeros`. Other
+    // weights have no sign, because P is positive and NaNs of tensor cores or exp2 are, too.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
@@ -411,8 +418,8 @@ template <class T> struct Scores {
         }
     }
     // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e of group n is bit
-    // 16 n + e / 2 * 8 + e % 2; transposed, 8 e + n. A random counter covers eight keys of a row. The quad or eight lanes
-    // that hold them draw different counters and exchange bits.
+    // 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One random counter covers eight keys of a row, whose weights
+    // are in four lanes or, if transposed, in eight. Each of these lanes computes a different counter; then they exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
@@ -427,20 +434,21 @@ template <class T> struct Scores {
     }
 };
 
-// After drop: whether a weight is dropped; its value before the factor keep.
+// Read the marks of drop: whether a weight is dropped, and the weight before the factor keep, 0 if dropped.
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
-// Returns a head's sink: -inf without sinks, NaN for Inf.
+// Returns a head's sink: -inf if there are no sinks, NaN if it is Inf.
 __device__ __forceinline__ float sink_of(const Features &f, int h) {
     if (!f.sink.data) return __int_as_float(0xff800000);
     const float x = ((const float *)f.sink.data)[h * f.sink.head];
     return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
 
-// Merges a row with the sink and earlier keys. m is the row's natural maximum, l its sum of weights, o its weighted sum of
-// values, carried the earlier keys' LSE: O = (o * mine + earlier * (O of the earlier keys)) / sum, LSE = top + ln(sum). The
-// earlier O must not be read if earlier is 0. carried = Inf counts as NaN, unless there is nothing to merge.
+// Merges a row with the sink and the result for earlier keys, whose LSE is carried. m is the row's maximum in natural units, l
+// its sum of weights, o its weighted sum of values. Then O = (o * mine + earlier * (O of the earlier keys)) / sum and
+// LSE = top + ln(sum). If earlier is 0, O of the earlier keys must not be read. carried = Inf counts as NaN, unless there is
+// nothing to merge.
 struct Shares { float mine, earlier, top, sum; };
 
 __device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {
@@ -452,7 +460,7 @@ __device__ __forceinline__ Shares shares(float m, float l, float sink, float car
     return {mine, earlier, top, l * mine + earlier + expf(sink - top)};
 }
 
-// Like Shares, for 16-bit types: O = o * scale + earlier * (O of the earlier keys).
+// Like Shares, with the division and dropout's factor included: O = o * scale + earlier * (O of the earlier keys).
 struct Ending { float scale, earlier, lse; };
 
 __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {

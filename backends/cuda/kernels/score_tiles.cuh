@@ -1,6 +1,6 @@
 // Features of the kernels for compute capability 9.0a: softcaps, tiles of biases and masks that each warp prefetches to
-// shared memory, dropout masks. Forward, lane 4g+t holds rows g and g+8 of the warp's 16, keys 2t and 2t+1 of each 8;
-// backward, keys g and g+8, rows 2t and 2t+1 of each 8.
+// shared memory, and dropout masks. In forward kernels, lane 4g+t holds rows g and g+8 of the warp's 16 rows, and keys 2t and
+// 2t+1 of each 8. In backward kernels, it holds keys g and g+8 of the warp's 16 keys, and rows 2t and 2t+1 of each 8.
 #pragma once
 #include "score.cuh"
 #include "sm90.cuh"
@@ -12,7 +12,7 @@ __device__ __forceinline__ float tiny_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, -0.04830796f, 0.13289129f), -0.33332456f), x);
 }
 
-// Replaces scores s by tanh(x s). Usually a warp's are small, and a short polynomial suffices.
+// Replaces scores s by tanh(x s). Usually all scores of a warp are small, and a short polynomial suffices.
 template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     float most = 0;
     each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
@@ -21,16 +21,16 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     each<n>([&](int i) { s[i] = tiny_tanh(s[i]); });
 }
 
-// Forward: turns dot products into capped scores in log2 units. A polynomial suffices if all of a warp's are small.
+// Forward: turns dot products into capped scores in log2 units, by a polynomial if all scores of the warp are small.
 struct Cap {
-    float in, out, near, mid, a, b, c; // near, mid: limits of the two polynomials; a, b, c: the first one's coefficients
+    float in, out, near, mid, a, b, c; // near, mid: limits of dot products for the polynomial of factor() and for small_tanh; a, b, c: coefficients of factor()
     __device__ __forceinline__ Cap(const Features &f) : in(f.cap_in), out(f.cap_out) {
-        const bool usual = in > 1e-6f && in < 1e4f; // its powers are in range
+        const bool usual = in > 1e-6f && in < 1e4f; // powers of in neither overflow nor underflow
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
     }
-    // Caps scores, but leaves a warp's small ones and returns true: tanh is monotonic, so row maxima are kept, and the
-    // polynomial joins the exponent's multiplication.
+    // Caps scores and returns false. If all scores of the warp are below near, it leaves them and returns true: the caller
+    // multiplies them by factor() when it computes exponents. Row maxima are unaffected, as tanh is monotonic.
     template <int n> __device__ __forceinline__ bool apply(float (&s)[n]) const {
         float most[4] = {};
         each<n>([&](int i) { most[i % 4] = fmaxf(most[i % 4], fabsf(s[i])); });
@@ -44,17 +44,18 @@ struct Cap {
         }
         return false;
     }
-    // Returns the factor of a small score. A hidden score stays -inf.
+    // Returns the factor that caps a small score and converts it to log2 units. For -inf it is Inf, so a hidden score stays
+    // -inf.
     __device__ __forceinline__ float factor(float s) const {
         const float y = s * s;
         return fmaf(fmaf(c, y, b), y, a);
     }
 };
 
-// Forward: 16 rows of a bias or mask, from `row` on, that a warp copies to shared memory, a tile of keys at a time, swizzled
-// against bank conflicts.
+// Forward: copies 16 rows of a bias or mask, from `row` on, to a warp's shared memory, one tile of keys at a time. The
+// copies are swizzled against bank conflicts.
 template <int size, int keys> struct SideRows {
-    static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // rows
+    static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // at_once: rows that the warp copies at once
     const char *own; // the lane's chunk at key 0, in its first row if whole, else in row 0
     int64_t step;    // bytes between rows
     bool whole;      // the tensor has all 16 rows
@@ -64,7 +65,7 @@ template <int size, int keys> struct SideRows {
         if (whole) own += (row + lane / chunks) * x.row * size;
         step = x.row * size;
     }
-    // Starts a copy, after the warp has read the previous one.
+    // Starts the copy of a tile. All lanes must have read the previous tile before.
     __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
         const int c = lane % chunks, r0 = lane / chunks;
         __syncwarp(); // all lanes have read
@@ -96,22 +97,22 @@ template <class T, int keys> __device__ __forceinline__ void add_staged(float (&
     });
 }
 
-// Sets nonzero bytes of a mask to 1.
+// Sets the nonzero bytes of a mask to 1.
 __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Loads the staged mask of the lane's two rows: bit 8 b + c is the lane's key b of four in keys 16 c to 16 c + 15.
+// Loads the staged mask of the lane's two rows. Bit 8 b + c is for the lane's key b of its four keys in 16 c to 16 c + 15.
 template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
-    uint32_t bits[2] = {}; // per row: bit 8 b + c is key 16 c + 4 t + b
+    uint32_t bits[2] = {}; // per row; bit 8 b + c is for key 16 c + 4 t + b
     each<keys / 32>([&](int i) {
         uint32_t y[4];
         load_matrix(y, at<keys>(own, 0, 2 * i));
         ones(y);
         bits[0] += (y[0] << 2 * i) + (y[2] << (2 * i + 1)), bits[1] += (y[1] << 2 * i) + (y[3] << (2 * i + 1));
     });
-    each<2>([&](int r) { // from the lanes that loaded them
+    each<2>([&](int r) { // fetch the bits from the lanes that loaded them
         const int source = lane & 28 | lane % 4 / 2;
         const uint32_t x = __shfl_sync(~0u, bits[r], source), y = __shfl_sync(~0u, bits[r], source + 2);
         shown[r] = __byte_perm(x, y, lane & 1 ? 0x7632 : 0x5410);
@@ -127,7 +128,8 @@ template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys 
     });
 }
 
-// The largest 16-bit number that drops its weight, and its negative, in both halves.
+// Constants of push_kept. most is the largest random number that drops its weight, and less is its negative; both are 16
+// bits, repeated in both halves of the word.
 struct Limit {
     uint32_t most, less;
     __device__ __forceinline__ Limit(uint32_t below) { // not 0
@@ -135,15 +137,16 @@ struct Limit {
         most = x * 0x10001, less = __vneg2(most);
     }
 };
-// Shifts kept left; bits 0 and 16 become 1 if the halves of a word keep their weights.
+// Shifts kept left by a bit. Bit 0 becomes 1 if the lower half of a random word keeps its weight, bit 16 if the upper half
+// does.
 __device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
-// Forward: x gets a counter's keys 0, 1 and 4, 5, y the others.
+// Forward: pushes the bits of a counter's keys 0, 1, 4 and 5 to x, and of its other keys to y.
 __device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
 
-// Philox in parts. In the first three rounds of a counter {key / 8, row, head, batch}, most products depend on the key or
-// the row alone. With key_words and row_words, the third round's words are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w},
-// b = M1 (hi(row) ^ key.x).
+// Philox in parts. In the first three rounds of a counter {key / 8, row, head, batch}, most products depend only on the key
+// or only on the row. They are computed once, as key = key_words(...) and row = row_words(...). The words after the third
+// round are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w}, where b = kPhilox1 (hi(row) ^ key.x).
 constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 __device__ __forceinline__ uint32_t high(uint64_t x) { return x >> 32; }
 struct Counter { uint32_t seed[2], batch, head, row, keys; };
@@ -158,7 +161,8 @@ __device__ __forceinline__ uint4 key_words(const Counter &c) {
 }
 __device__ __forceinline__ uint64_t row_words(const Counter &c) { return (uint64_t)kPhilox0 * (high((uint64_t)kPhilox1 * c.head) ^ c.row ^ c.seed[0]); }
 
-// Turns key_words of n counters into random words; between(i) is called after each of five steps.
+// Turns the key_words of n counters into random words. Calls between(i) after each of five steps, so that the caller can
+// interleave other work.
 template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)[n], uint64_t row, const uint32_t (&seed)[2], F between) {
     each<n>([&](int i) {
         const uint64_t y = (uint64_t)kPhilox1 * (high(row) ^ c[i].x);
@@ -184,19 +188,19 @@ template <int keys> __device__ __forceinline__ void share_key_words(const Featur
     }
     __syncwarp(); // all have written
 }
-// Forward: the lanes of a quad exchange pushed bits.
+// Forward: the lanes of a quad exchange the bits that they have pushed to x and y.
 __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
     const bool odd = lane & 1, upper = lane & 2;
     const uint32_t low = 0x5410, high = 0x7632; // halves
     const uint32_t own = __byte_perm(x, y, upper ? high : low), got = __shfl_xor_sync(~0u, __byte_perm(x, y, upper ? low : high), 2);
-    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // the first of the two lanes' halves first
+    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // the half of the lower lane comes first
     const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
     kept[0] = odd ? other : same, kept[1] = odd ? same : other;
 }
-// Forward: the dropout mask of the lane's rows g and g+8 in a tile. Bit 16 i + 2 j + e of a row keeps key 8 (2 j + i) + e
-// after the lane's first. A random counter covers eight keys of a row. The four lanes that hold them draw, each for row
-// g + t % 2 * 8 with row_words own, `once` counters at a time, and exchange bits. between(i) is called 5 keys / 16 / once
-// times.
+// Forward: sets kept to the dropout masks of the lane's rows g and g+8 in a tile. Bit 16 i + 2 j + e of a row is 1 if the
+// row keeps key 8 (2 j + i) + e, counted from the lane's first key. One random counter covers eight keys of a row, which four
+// lanes hold. Each lane computes counters of row g + t % 2 * 8, whose row_words are own, `once` counters at a time. Then the
+// lanes exchange bits. between(i) is called 5 keys / 16 / once times.
 template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -226,8 +230,8 @@ template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys /
     });
 }
 
-// Backward: starts a copy of a 16-bit bias, `rows` rows of the warp's 16 keys, after the warp has read the previous one;
-// swizzled against bank conflicts.
+// Backward: starts a copy of a 16-bit bias, for `rows` rows and the warp's 16 keys, swizzled against bank conflicts. All
+// lanes must have read the previous copy before.
 template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
     const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
     const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
@@ -247,7 +251,8 @@ template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], ui
     each<8>([&](int j) { x[j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, x[j]); });
 }
 
-// Backward: starts a copy of a mask, a tile's rows of the warp's 16 keys, after the warp has read the previous one.
+// Backward: starts a copy of a mask, for a tile's rows and the warp's 16 keys. All lanes must have read the previous copy
+// before.
 template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, const Params &p, const View &x, int b, int h, int row, int key, int lane) {
     const uint8_t *from = (const uint8_t *)x.data + b * x.batch + h * x.head + key;
     const int bytes = max(0, min(16, p.kv_len - key));
@@ -256,10 +261,10 @@ template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, cons
     copy_commit();
 }
 
-// Like mask_tile, for rows copied by mask_chunk. A transposed load gives lanes their rows of two adjacent keys, which are
-// packed to bits and shuffled to the keys' lanes.
+// Clears the bits of masked pairs in shown, for rows copied by mask_chunk. A transposed load gives each lane its rows for two
+// adjacent keys. These bytes are packed to bits and shuffled to the lanes that hold the keys.
 template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown)[2], uint32_t from, int lane) {
-    uint32_t bits[2] = {}; // per 64 rows: two bytes for the first key, two for the second
+    uint32_t bits[2] = {}; // for each 64 rows: two bytes for the first key, two for the second
     each<rows / 32>([&](int i) {
         uint32_t y[4];
         load_matrix_transposed(y, from + (32 * i + lane) * 16);
@@ -275,9 +280,10 @@ template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown
     });
 }
 
-// Backward: the dropout mask of the lane's keys `key` and `key`+8 in a tile of rows; `row` is the lane's first. Bit
-// kept_bit<rows>(i, j) of a key is row 16 i + 8 (j / 2) + j % 2. A random counter covers eight keys of a row, which eight
-// lanes hold: each draws for a quarter of the rows and the first or last eight keys, and they exchange bits.
+// Backward: sets kept to the dropout masks of the lane's keys `key` and `key`+8 in a tile of rows; `row` is the lane's first
+// row. Bit kept_bit<rows>(i, j) of a key is for row 16 i + 8 (j / 2) + j % 2, counted from `row`. One random counter covers
+// eight keys of a row, which eight lanes hold. Each lane computes the counters of a quarter of the rows, for the first or
+// the last eight of the warp's keys. Then the lanes exchange bits.
 template <int rows> __device__ __forceinline__ constexpr int kept_bit(int i, int j) { return 512 / rows * i + j; }
 template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key) {
     const int g = threadIdx.x % 32 / 4;
@@ -288,7 +294,7 @@ template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[
         const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    // In three steps, lanes that differ in one bit of g exchange the bytes of the other's keys.
+    // Three steps, one for each bit of g: lanes that differ in this bit exchange the bytes of each other's keys.
     const uint32_t low = 0x5410, high = 0x7632; // halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);

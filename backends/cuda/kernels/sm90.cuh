@@ -1,4 +1,4 @@
-// Instructions of compute capability 9.0a alone, one function each.
+// Instructions that only compute capability 9.0a has, one function each.
 #pragma once
 #include "mma.cuh"
 
@@ -7,15 +7,15 @@ struct alignas(64) TensorMap {
     char opaque[128];
 };
 
-// Barriers of 8 bytes in shared memory. A wait ends when all arrivals and bytes of the
-// given parity's phase have come.
+// Barriers in shared memory, of 8 bytes. barrier_wait returns when the phase of the given
+// parity is complete: all arrivals and all expected bytes have come.
 __device__ __forceinline__ void barrier_init(uint32_t b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
-__device__ __forceinline__ void barrier_expect(uint32_t b, int bytes) { // arrives, too
+__device__ __forceinline__ void barrier_expect(uint32_t b, int bytes) { // also arrives
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32_t b, int parity) {
@@ -29,7 +29,8 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Like named_barrier, for warps that arrive from different instructions: compute-sanitizer rejects that for bar.sync, PTX does not.
+// Like named_barrier, for warps that wait at different instructions. PTX allows this with bar.sync, too, but compute-sanitizer
+// reports it as an error.
 __device__ __forceinline__ void meeting_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -38,7 +39,7 @@ __device__ __forceinline__ void named_arrive(int id, int threads) { // does not 
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// An unrolled loop, so that the arrays it indexes can stay in registers.
+// Calls f(0) to f(n-1) in an unrolled loop, so that arrays indexed by the argument can stay in registers.
 template <int n, class F> __device__ __forceinline__ void each(F f) {
 #pragma unroll
     for (int i = 0; i < n; i++) f(i);
@@ -49,7 +50,7 @@ template <int n> struct Count {
     static constexpr int value = n;
 };
 
-// A stage index in a ring, and the parity of the round.
+// The index of a stage in a ring, and the parity of its barriers' phase, which flips in every round.
 template <int stages> struct Ring {
     int stage = 0, parity;
     __device__ explicit Ring(int parity) : parity(parity) {}
@@ -58,8 +59,8 @@ template <int stages> struct Ring {
     }
 };
 
-// Clusters. cluster_meet waits for all blocks and makes their earlier writes visible. map_cluster returns an address in a
-// block's shared memory, for load_cluster and store_cluster.
+// Clusters. cluster_meet waits for all blocks of the cluster and makes their earlier writes visible. map_cluster returns the
+// address of the same place in another block's shared memory, for load_cluster and store_cluster.
 __device__ __forceinline__ int cluster_rank() {
     int x;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
@@ -81,7 +82,7 @@ __device__ __forceinline__ void store_cluster(uint32_t to, float a, float b, flo
     asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// Arrives at a barrier of another block of the cluster and releases earlier writes to it; the wait acquires them.
+// Arrives at a barrier of another block of the cluster and releases earlier writes, which barrier_wait_cluster acquires.
 __device__ __forceinline__ void barrier_arrive_cluster(uint32_t b) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(b) : "memory");
 }
@@ -93,21 +94,21 @@ __device__ __forceinline__ void barrier_wait_cluster(uint32_t b, int parity) {
 __device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Programmatic dependent launch: the stream's next kernel may start once all blocks have called launch_dependents.
-// wait_for_dependency waits for the end and the writes of the previous kernel.
+// wait_for_dependency waits until the previous kernel has ended and its writes are visible.
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Copies the box at (column, row, head, batch) to shared memory, and counts its bytes at barrier b.
+// Starts the copy of the box at (column, row, head, batch) to shared memory. Its bytes count as arrived at barrier b.
 __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int column, int row, int head, int batch, uint32_t b) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");
 }
-// Copies a box to the tensor, except elements outside it.
+// Starts the copy of a box to the tensor, without elements outside the tensor.
 __device__ __forceinline__ void box_store(const TensorMap &map, int column, int row, int head, int batch, uint32_t from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(&map), "r"(column), "r"(row),
                  "r"(head), "r"(batch), "r"(from) : "memory");
 }
-// Bulk copies of contiguous bytes, a multiple of 16; bulk_add adds floats to global memory.
+// Start bulk copies of contiguous bytes, in multiples of 16. bulk_add adds floats to global memory instead of storing them.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(b) : "memory");
@@ -119,7 +120,7 @@ __device__ __forceinline__ void bulk_add(float *to, uint32_t from, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // the sources may be overwritten
+__device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); } // afterwards the sources may be overwritten
 __device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Orders this thread's writes to shared memory before later bulk copies and wgmma.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -145,24 +146,26 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
 
-// Returns wgmma's descriptor of a matrix in shared memory: rows of 64 elements, 16-byte
-// chunk c of row r at c ^ r%8, aligned to 1024 bytes. A step along the sum is 32 bytes if
-// rows run along it (Q, K), 2048 bytes if columns do (V). Panels of 64 columns of V are
+// Returns wgmma's descriptor of a matrix in shared memory. The matrix has rows of 64
+// elements and is aligned to 1024 bytes; chunk c of 16 bytes of row r is at c ^ r%8. The
+// operand of the next 16 terms of the sums is 32 bytes further if sums run along the rows
+// (Q, K), 2048 bytes if they run along the columns (V). Panels of 64 columns of V are
 // `panel` bytes apart.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// Returns a bit mask of the lane's columns of wgmma's d before x, counted from its first: bit 2 i + j is column 8 i + j. One
-// instruction tests seven such bits; comparisons take two per element.
+// Returns a bit mask of the lane's columns of wgmma's d that are before column x. Columns are counted from the lane's first
+// column; bit 2 i + j is for column 8 i + j. One instruction tests seven bits of a mask, while comparing columns takes two
+// instructions per element.
 __device__ __forceinline__ uint32_t columns_before(int x) {
     const int n = min(max(x, 0), 128);
     return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;
 }
 
-// Starts d = a b, or d += a b if `add`, of a warpgroup: a 64x16, b 16xN, float32 sums,
-// asynchronous until wgmma_wait. a is in registers or given by its descriptor. b is
-// column-major, or row-major if `by_rows`. N is twice d's length.
+// Starts d = a b, or d += a b if `add`, by a warpgroup. The product is complete after
+// wgmma_wait. a is 64x16, b 16xN; N is twice d's length; sums are float32. a is in
+// registers or given by its descriptor. b is column-major, or row-major if `by_rows`.
 #define WGMMA_ASM(type, n, list, a, b, p, tail, in) \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                  " {" list "}, " a ", " b ", p, 1, 1, " tail ";}" : OUT_##n : in, "l"(y), "r"((int)add), "n"(by_rows))
@@ -204,7 +207,7 @@ WGMMA(128, LIST_128, "{%64,%65,%66,%67}", "%68", "%69", "%70", "%64", "%65", "%6
 WGMMA(192, LIST_192, "{%96,%97,%98,%99}", "%100", "%101", "%102", "%96", "%97", "%98", "%99")
 WGMMA(256, LIST_256, "{%128,%129,%130,%131}", "%132", "%133", "%134", "%128", "%129", "%130", "%131")
 
-// Returns 0 x + y of two elements each: y, or NaN if x is not finite.
+// Returns 0 x + y for each of two elements: y, or NaN if x is not finite.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
     if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
     else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));

@@ -1,6 +1,6 @@
 // Auxiliary kernels of features:
 //
-//	sums_carry   copies LSE of earlier keys to workspace, before blocks overwrite it
+//	sums_carry   copies LSE of earlier keys to the workspace, before the forward kernel overwrites it
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
 //	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
@@ -8,8 +8,8 @@
 // batch, of sums_dsink heads, of sums_dbias ceil(kv_len / keys) * ceil(rows of dBias / rows) *
 // its heads * its batch. The backward kernels have written delta.
 //
-// A block of sums_dbias owns a tile of dBias and visits all tiles of S summed into it. Its
-// products match the type's other kernels.
+// A block of sums_dbias owns a tile of dBias and visits all tiles of S whose gradient it
+// sums. S and dP are computed by the same instructions as in the type's other kernels.
 #include "f32.cuh"
 #include "tile.cuh"
 
@@ -65,12 +65,12 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// Slices iterates over the tiles of S and dP summed into a tile of dBias, by slices of 64 columns. fetch prefetches across
-// tiles.
+// Slices iterates over the tiles of S and dP whose gradient is summed into a tile of dBias, in slices of 64 columns of their
+// operands. fetch also prefetches slices of the next tile.
 template <class T> struct Slices {
     static constexpr bool single = sizeof(T) == 4;
     static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // per operand of a slice
-    static constexpr int side = single || !kRoomy ? 0 : 2 * kRows * kKeys; // bytes of a tile of the bias
+    static constexpr int side = single || !kRoomy ? 0 : 2 * kRows * kKeys; // bytes of a staged tile of the bias
     const Params &p;
     const Features &f;
     const int key0, row_tile, head, heads, batches;
@@ -129,7 +129,7 @@ template <class T> struct Slices {
         slot = slot == stages - 1 ? 0 : slot + 1;
     }
 
-    // Like copy_rows, of a complete slice, from the thread's chunk.
+    // Like copy_rows, for a complete slice; from points to the thread's first chunk.
     static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
         static_assert(kRows == kKeys && kSlice == 64);
         constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
@@ -173,7 +173,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-        [[maybe_unused]] bool far = false; // some row's weights need natural units
+        [[maybe_unused]] bool far = false; // some row is far from 0: weights are computed in natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;

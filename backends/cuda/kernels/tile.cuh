@@ -1,5 +1,5 @@
-// Rows of 16-bit elements: strided in global memory, and tiles in shared memory
-// that ldmatrix reads without bank conflicts.
+// Rows of 16-bit elements: copies between strided global memory and tiles in shared
+// memory, whose layout lets ldmatrix read without bank conflicts.
 #pragma once
 #include "mma.cuh"
 #include "params.cuh"
@@ -17,25 +17,29 @@ template <> __device__ __forceinline__ uint32_t clear_nonfinite<F16>(uint32_t x)
 }
 
 // Tiles are row-major, in chunks of 16 bytes. Chunk c of row r is stored as
-// chunk c ^ swizzle(r), so that one chunk of eight rows touches all banks.
+// chunk c ^ swizzle(r), so that the chunks c of eight consecutive rows are in different banks.
 template <int pitch> __device__ __forceinline__ int swizzle(int row) { return pitch % 128 ? row >> 1 & 3 : row & 7; }
 
-// Returns the address `row` rows down and `chunk` chunks right of a lane's place.
-// row is a multiple of 8 and chunk is even; the place has no bits of the chunk set.
+// Returns the address `row` rows below and `chunk` chunks right of `place`, which is a
+// tile's address plus a result of place(). row is a multiple of 8. chunk is even: place()
+// is in chunk 0 or 1 before the swizzle, so adding an even chunk is an exclusive or.
 template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int row, int chunk) {
     constexpr int mask = pitch % 128 ? 3 : 7;
     return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
 }
 
-// Returns x, and makes the compiler recompute expressions of it to save registers.
+// Returns x. The compiler recomputes expressions of the result instead of keeping them in
+// registers.
 __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-// Returns the lane's place in a tile for ldmatrix. Default: row l%16, chunk l/16,
-// for row-major a and transposed b. across: row l/16*8 + l%8, chunk l/8%2, for
-// transposed a and row-major b.
+// Returns the offset in a tile of the chunk that lane l addresses for ldmatrix. Without
+// `across`, it is chunk l/16 of row l%16, as needed by load_matrix for operand a of mma, and
+// by load_matrix_transposed for operand b. With `across`, it is chunk l/8%2 of row
+// l/16*8 + l%8, as needed by load_matrix for b in a product a b^T, and by
+// load_matrix_transposed for a.
 template <int pitch> __device__ __forceinline__ uint32_t place(int lane, bool across) {
     const int l = fresh(lane), row = across ? l / 16 * 8 + l % 8 : l % 16, chunk = across ? l / 8 % 2 : l / 16;
     return row * pitch + ((chunk ^ swizzle<pitch>(row)) << 4);
@@ -58,7 +62,8 @@ __device__ __forceinline__ void store8(uint16_t *to, uint4 x, int count, bool al
     for (int i = 0; i < 8; i++)
         if (i < count) to[i] = w[i / 2] >> (i % 2 * 16);
 }
-// Reports whether rows are 16-byte aligned and, given dim, of whole 16-byte chunks.
+// Reports whether all rows are 16-byte aligned and, if dim is given, consist of whole
+// 16-byte chunks.
 __device__ __forceinline__ bool aligned16(const View &v, int dim = 0) {
     return ((uint64_t)v.data & 15) == 0 && ((v.batch | v.head | v.row | dim) & 7) == 0;
 }
@@ -94,7 +99,7 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, i
         }
 }
 
-// Writes `count` rows of a tile, `dim` elements each.
+// Writes the first `count` rows of a tile to global memory, `dim` elements each.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, int64_t stride, int count, int dim, bool aligned) {
     for (int i = threadIdx.x; i < rows * D / 8; i += threads) {
@@ -104,12 +109,13 @@ __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, in
     }
 }
 
-// Converts 16x16 block n of sums to an operand a.
+// Converts the 16x16 block n of a product's sums, times factor, to an operand a of mma.
 template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
 
-// c += a b^T over D columns: a has 16*M rows, b 8*N rows, at offsets to_a and to_b from lane places.
+// Adds a b^T over D columns to c. a has 16*M rows, b 8*N rows. Their addresses for this
+// lane, from place(), are a + to_a and b + to_b.
 template <class T, int D, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
 #pragma unroll
