@@ -9,8 +9,8 @@ type DType uint8
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16
-	BFloat16              // bfloat16: the upper half of a binary32
-	Bool                  // a byte, 0 or 1
+	BFloat16              // bfloat16: the upper 16 bits of a binary32
+	Bool                  // one byte, 0 or 1
 )
 
 // dtypes holds the properties of each type.
@@ -33,7 +33,7 @@ func (t DType) String() string {
 	return "unknown"
 }
 
-// Size returns the bytes of one element, 0 for an unknown type.
+// Size returns the size of one element in bytes, 0 for an unknown type.
 func (t DType) Size() int {
 	if int(t) < len(dtypes) {
 		return dtypes[t].bytes
