@@ -95,7 +95,8 @@ func (m *merging) checkOutputs() error {
 }
 
 // overlap reports whether two views share memory and are not the same view. If both views have
-// gaps, it assumes that they interleave without a common element: the caller guarantees that.
+// gaps, it assumes that they interleave without a common element. The C program must guarantee
+// this.
 func overlap(x, y *flashkit.Tensor) bool {
 	from, to := x.Address(), x.Address()+uintptr(x.Len()*x.DType().Size())
 	otherFrom, otherTo := y.Address(), y.Address()+uintptr(y.Len()*y.DType().Size())
