@@ -193,7 +193,7 @@ typedef struct fk_args {
 	fk_tensor k;   /* [B, G, M, D] */
 	fk_tensor v;   /* [B, G, M, DV] */
 	fk_tensor o;   /* [B, H, N, DV]; 0 for a row that sees no key */
-	fk_tensor lse; /* [B, H, N, 1] f32, natural log of the sum of exp(score) over keys and sink; -inf without any. Optional in the forward pass without FK_CARRY */
+	fk_tensor lse; /* [B, H, N, 1] f32, natural log-sum-exp; -inf for a row without keys or sink. Optional in the forward pass without FK_CARRY */
 
 	/* The backward pass reads q, k, v, o, lse and d_o and writes d_q, d_k, d_v. */
 	fk_tensor d_o;   /* [B, H, N, DV], the gradient of o */
