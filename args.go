@@ -2,14 +2,15 @@ package flashkit
 
 import "math"
 
-// Args holds a call's tensors and its other inputs that are not part of the Problem. Arguments
-// returns a list of all tensors with their role in each pass. If the problem lacks a feature,
-// the tensors of the feature must be the zero Tensor. A pass ignores the tensors that only the
-// other pass uses.
+// Args holds a call's tensors and the other inputs that are not part of the Problem. Shapes use
+// the letters of Problem. Arguments returns a list of all tensors with their role in each pass.
+// If the problem lacks a feature, the tensors of the feature must be the zero Tensor. A pass
+// ignores the tensors that only the other pass uses.
 //
-// A call overwrites its outputs; it does not add to them. An output must not share memory with
-// any other tensor of the call. The Args and the elements of inputs must not change during a
-// call. Concurrent calls may share inputs.
+// A call overwrites its outputs; it does not add to them. With Problem.Carry, the forward pass
+// also reads O and LSE. An output must not share memory with any other tensor of the call. The
+// Args and the elements of inputs must not change during a call. Concurrent calls may share
+// inputs.
 //
 // The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). It reads O and LSE,
 // the outputs of the forward pass.
@@ -18,7 +19,7 @@ type Args struct {
 	K   Tensor // keys [B, G, M, D]
 	V   Tensor // values [B, G, M, DV]
 	O   Tensor // output [B, H, N, DV]; 0 for a row that sees no key
-	LSE Tensor // natural logarithm of the sum of exp(score) over a row's keys and sink [B, H, N, 1] float32; -Inf without any. Optional in the forward pass without Carry
+	LSE Tensor // natural log-sum-exp of a row's scores and sink [B, H, N, 1] float32; -Inf for a row without keys or sink. Optional in the forward pass without Carry
 
 	DO   Tensor // gradient of O, an input [B, H, N, DV]
 	DLSE Tensor // gradient of LSE, an input [B, H, N, 1] float32. Optional: a missing DLSE counts as 0

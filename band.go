@@ -21,8 +21,8 @@ type Band struct {
 }
 
 // Window returns the band in which a row sees the key on the diagonal, left keys before it and
-// right keys after it. Either number may be Unlimited. Problem.Validate refuses smaller
-// numbers.
+// right keys after it. Either number may be Unlimited. Problem.Validate refuses numbers below
+// Unlimited.
 func Window(left, right int) Band { return Band{left: left + 1, right: right + 1} }
 
 // Causal returns the band in which no row sees a key after the diagonal. With KVLen > QLen, as
@@ -71,7 +71,8 @@ func (b Band) validate() error {
 	return nil
 }
 
-// Diagonal returns off for n query rows and m keys: the diagonal meets row i at key i+off.
+// Diagonal returns the offset off in the definition of Band, for n query rows and m keys. The
+// diagonal meets row i at key i+off.
 func (b Band) Diagonal(n, m int) int {
 	if b.topLeft {
 		return b.shift
@@ -79,8 +80,8 @@ func (b Band) Diagonal(n, m int) int {
 	return m - n + b.shift
 }
 
-// Diagonals returns the band as two offsets for n query rows and m keys. Row i sees the
-// existing keys from i+lo to i+hi, both included. Both offsets are in [-(n+m), n+m].
+// Diagonals returns the band as two offsets for n query rows and m keys. Row i sees the keys in
+// [0, m) from i+lo to i+hi, both included. Both offsets are in [-(n+m), n+m].
 func (b Band) Diagonals(n, m int) (lo, hi int) {
 	off, reach := b.Diagonal(n, m), n+m // larger than any distance between a row and a key
 	lo, hi = -reach, reach

@@ -27,7 +27,7 @@ type Traits struct {
 	Loose    bool  // on a device, a row of Q, K, V, O or DO begins at an address that is not a multiple of 16 bytes
 	PackedQ  bool  // the query rows of all sequences are packed
 	PackedKV bool  // the keys of all sequences are packed
-	Load     uint8 // about 4*log2(x): x is Batch*QLen*KVLen divided by the sum of rows*keys over the actual sequences
+	Load     uint8 // about 4*log2(x), where x is Batch*QLen*KVLen divided by the sum of rows*keys over all sequences
 }
 
 // Set checks args for a pass of p and stores problem, pass and arguments in c. Every error is a

@@ -3,9 +3,10 @@ package flashkit
 // A DType is the type of a tensor's elements.
 type DType uint8
 
-// The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16, all of
-// one type unless Problem.KVDType differs. Every kernel accumulates in float32. LSE, DLSE,
-// slopes and sinks are Float32. Only masks are Bool.
+// The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16. All of
+// them have the type Problem.DType, except that K and V may have the type Problem.KVDType.
+// Every kernel accumulates in float32. LSE, DLSE, slopes and sinks are Float32. Only masks are
+// Bool.
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16

@@ -52,9 +52,9 @@ type Kernel struct {
 	Missing func() string
 
 	// Refuses returns "" if the kernel supports the call, else the reason. Fits calls Refuses
-	// only if the machine lacks nothing and the kernel has the call's pass and features. A nil
-	// Refuses refuses no call. The answer must depend only on the problem, pass and traits,
-	// because a call from Ask has no arguments. Other code uses Fits.
+	// only if Missing returns "" and the kernel has the call's pass and features. A nil Refuses
+	// refuses no call. The answer must depend only on the problem, pass and traits, because a
+	// call from Ask has no arguments. Other code uses Fits.
 	Refuses func(c *Call) string
 
 	// Cost predicts the time of a call that fits, with all tensors on the host. Package
@@ -70,7 +70,8 @@ type Kernel struct {
 	// elements. Run returns ctx.Err() soon after ctx is done; the outputs are then undefined.
 	//
 	// If QLen is 0, the number of heads may be huge, although there is nothing to compute for
-	// them. If the problem has no features but a shift, Do then reduces Heads to KVHeads.
+	// them. If the problem has no features but a shift, Do then reduces Heads to KVHeads before
+	// it calls Run.
 	Run func(ctx context.Context, c *Call) error
 }
 

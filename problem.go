@@ -10,8 +10,8 @@ import (
 // in subtests, data files, benchmarks, command lines and error messages.
 //
 // Batch, QLen and KVLen may be 0; the other dimensions are at least 1. Everything beyond dense
-// attention in an unshifted band is a Feature that a kernel must list in Takes. The zero value
-// of a feature's field turns the feature off.
+// attention in an unshifted band is a Feature that a kernel must list in Kernel.Takes. The zero
+// value of a feature's field turns the feature off.
 type Problem struct {
 	Batch   int // B, number of sequences
 	Heads   int // H, number of query heads

@@ -8,12 +8,13 @@ import (
 )
 
 // Sequences holds the lengths and positions of a Ragged problem's sequences. Queries are padded
-// or packed; keys are padded, packed or paged. Queries and keys choose independently:
+// or packed; keys are padded, packed or paged. The layouts of queries and keys are independent:
 //
-//   - padded: sequence b has the first QLens[b] rows and KVLens[b] keys of batch b; nil means
-//     QLen or KVLen for all. Elements past the length are not read. For rows past the length, the
-//     forward pass writes 0 to O and -Inf to LSE, and the backward pass writes 0 to DQ. For keys
-//     past the length, the backward pass writes 0 to DK and DV.
+//   - padded: sequence b has the first QLens[b] rows and KVLens[b] keys of batch b. If QLens is
+//     nil, all sequences have QLen rows; if KVLens is nil, all have KVLen keys. Elements past the
+//     length are not read. For rows past the length, the forward pass writes 0 to O and -Inf to
+//     LSE, and the backward pass writes 0 to DQ. For keys past the length, the backward pass
+//     writes 0 to DK and DV.
 //   - packed: the tensors have batch 1. Sequence b has the query rows [QStarts[b], QStarts[b+1])
 //     or the keys [KVStarts[b], KVStarts[b+1]). Other libraries call such an array cu_seqlens.
 //     Elements outside all sequences are neither read nor written.
@@ -218,7 +219,7 @@ func (s *Sequences) checkPages(p *Problem, pool int) error {
 // firstBeyond returns the index of the first page outside [0, pool), or -1. Every call checks
 // its page table, so the loop is fast: it tests two pages per uint64. A negative page has its
 // top bit set. The top bits of last are set, and the subtraction of a page beyond the pool
-// clears one.
+// clears the top bit.
 func firstBeyond(pages []int32, pool int) int {
 	const top = 1<<63 | 1<<31
 	beyond := func(x int32) bool { return x < 0 || int(x) >= pool }

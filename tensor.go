@@ -67,7 +67,7 @@ func Zeros(t DType, b, heads, rows, dim int) Tensor {
 
 // OnDevice returns a dense row-major view [b, heads, rows, dim] of device memory. The memory
 // begins at address and has the given number of elements. If owner is nil, OnDevice returns the
-// zero Tensor. It is for backends; programs use the constructors of the backend.
+// zero Tensor. Backends call OnDevice; programs use the constructors of the backend.
 func OnDevice(owner Owner, t DType, address uintptr, elements, b, heads, rows, dim int) Tensor {
 	if owner == nil {
 		return Tensor{}

@@ -124,7 +124,7 @@ def test_weak_references_and_the_end_of_a_process():
 import flashkit, numpy as np, threading
 x = np.ones((1, 8, 1024, 64), np.float32)
 d, c = flashkit.Dispatcher(), flashkit.Cancel()
-d.self, c.self = d, c  # reference cycles, collected when the interpreter ends
+d.self, c.self = d, c  # collected at the end
 def work():
     while True:
         flashkit.attention(x, x, x, backend=d, cancel=c)
