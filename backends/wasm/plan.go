@@ -11,7 +11,7 @@ const (
 	magic   = 0x4b484c46
 	version = 3
 	tile    = 128 // rows of a tensor in the stage, and keys of a block
-	strip   = 64  // keys per step of the backward pass
+	strip   = 64  // keys that the backward kernel processes at a time
 	maxDim  = 1 << 20
 	maxRow  = 1 << 30
 
@@ -36,7 +36,7 @@ type plan struct {
 
 	function string // module function for rows
 	features uint32 // feature bits for the module
-	pairs    bool   // the module reads or writes tiles of (row, key) pairs
+	pairs    bool   // the stage has tiles of bias or mask
 	repeats  uint32 // bits of bias and mask, if all rows share one row
 	bias     biasSum
 	batch    int // KV heads per batch, 0 without batches
@@ -78,8 +78,8 @@ func newPlan(v *variant, c *flashkit.Call) plan {
 }
 
 // The backward pass keeps a chunk of keys and their gradients in memory and loops over the query
-// rows. With few heads, small chunks occupy more workers. With large chunks, fewer chunks pack the
-// query rows again.
+// rows. With few heads, small chunks occupy more workers. Each chunk packs the query rows again, so
+// large chunks need less packing.
 const (
 	minChunk = 128
 	maxChunk = 512
@@ -156,7 +156,8 @@ func (x *plan) tileRows(s *flashkit.Seq, t int) (i0, i1, lo, hi int) {
 	return i0, i1, lo, max(lo, hi)
 }
 
-// places holds the memory offsets of the parameter block, the stage and scratch.
+// places holds the memory offsets of the parameter block, the stage and scratch. The stage is the
+// memory for rows of the tensors that the host copies.
 type places struct {
 	block                           uint64
 	q, k, v, o, lse, dout, dlse, dq uint64

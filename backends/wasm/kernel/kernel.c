@@ -11,7 +11,7 @@
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
-//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
+//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each part
 //
 // Alternatively, the host writes the data and a list of several calls, then calls `calls`.
 //
@@ -105,7 +105,7 @@ static int check(u32 at, int backward, u32 takes) {
   return p->features ? check_features(p, takes) : OK;
 }
 
-// ---- Small things ----
+// ---- Helpers ----
 
 // PIN hides a value from the optimizer, and HIDE two pointers, to keep the order of code. See multiply.
 #define PIN(x) __asm__ volatile("" : REGISTER(x))
