@@ -51,7 +51,7 @@ static void finish_features(const block *p, const forward *w, u32 r) {
   float by = l == 0 ? 0 : (float)(mine / total / l * (p->features & DROPOUT ? p->keep : 1)), past = (float)(theirs / total);
   for (u32 d = 0; d < p->vdim; d++) {
     float x = earlier == NONE ? 0 : out[d] * past;
-    out[d] = l != 0 ? x + o[d] * by : sum == sum ? x : (float)sum;  // a row with only a sink may be NaN
+    out[d] = l != 0 ? x + o[d] * by : sum == sum ? x : (float)sum;  // if the row has only a sink and LSE is NaN, O is NaN, too
   }
   *lse = (float)sum;
 }

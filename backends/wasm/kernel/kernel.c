@@ -37,7 +37,7 @@ typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 #ifdef __wasm__
 #include <wasm_simd128.h>
 extern char __heap_base;
-#define LOWEST ((u64)(unsigned long)&__heap_base)  // the stack is below
+#define LOWEST ((u64)(unsigned long)&__heap_base)  // the stack is below this offset
 #define MEMORY ((u64)__builtin_wasm_memory_size(0) << 16)
 #define AT(offset) ((void *)(unsigned long)(offset))
 #define REGISTER "+r"
@@ -74,7 +74,7 @@ typedef struct {
   u32 features;           // each feature enables its words below
   i64 diagonal;           // ALiBi subtracts slope * |j - i - diagonal| from a score
   float softcap;          // c: a scaled score s becomes c * tanh(s / c); positive
-  float slope, sink;      // of the query head
+  float slope, sink;      // ALiBi slope and sink logit of the query head
   u32 threshold;          // dropout drops a weight if its 16 random bits are below the upper half; the lower half is 0
   float keep;             // dropout multiplies the kept weights by keep, at least 1
   u32 seed[2], head, seq; // seed is the key of the random words; head, seq, i and j are the counter
@@ -145,7 +145,7 @@ INLINE v4 line(v4 a, v4 x, float b) {
 // sum has n+127, the biased exponent of 2^n, in its lowest bits. A multiplication by 2^23 is the cheapest way
 // to move these bits to the place of the exponent.
 INLINE v4 exp2(v4 x) {
-  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
+  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, plus the exponent bias
   i4 up = (i4)splat(1.17549435e-38f);     // 2^23 as an integer
   PIN(up);
   x = max4(x, splat(-127));
@@ -292,7 +292,7 @@ static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u
     float *dq = begin_dq(p, w, r, flags), lse = ((float *)AT(p->lse))[r];
     float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
-    if (lse == NONE) hi = lo;  // every score is -Inf: no weights
+    if (lse == NONE) hi = lo;  // every score is -Inf: the row has no weights
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       if (at % TILE == 0) fold_dq_row(dq, w->d8);

@@ -119,7 +119,7 @@ static void bwd_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, 
     double slope;
     if (dbias) zero(dbias, TILE);
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
-    if (lse == NONE) hi = lo;  // every score is -Inf: no weights
+    if (lse == NONE) hi = lo;  // every score is -Inf: the row has no weights
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       float keep = kept(p, i, j, j == lo, word);

@@ -194,7 +194,7 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
   }
   UNROLLED for (int e = 0; e < 4; e++)
     top = max4(top, (v4){lane(most[0], e), lane(most[1], e), lane(most[2], e), lane(most[3], e)});
-  v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
+  v4 shift = (v4)((i4)top & (top != splat(NONE)));  // if every score is -Inf, weights must be 0, not exp(-Inf + Inf)
   UNROLLED for (int r = 0; r < 4; r++)
     if (!kept) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
     else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, kept + n->from / 8, 1u << 8 * r);

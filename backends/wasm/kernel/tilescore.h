@@ -38,9 +38,9 @@ static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
 // derivative is computed as e (2/(1+e))^2 with e = exp(-8|z|), because the difference 1-tanh^2 would lose its
 // precision.
 APART void cap(float *x, const float *end, float *slope, float scale, float most) {
-  if (most > 0x1p64f) most = 0x1p64f;  // float32 cannot distinguish capped scores from others
+  if (most > 0x1p64f) most = 0x1p64f;  // a larger cap does not change float32 scores
   float by = scale / most * 0.25f;
-  if (by > MAX_FLOAT) by = MAX_FLOAT;  // otherwise a score of 0 would be NaN
+  if (by > MAX_FLOAT) by = MAX_FLOAT;  // with an infinite factor, a score of 0 would give NaN
   v4 a4 = splat(0.06924249976873398f), a3 = splat(6.583954334259033f), a2 = splat(69.24309539794922f), a1 = splat(165.09329223632812f);
   v4 b3 = splat(26.119110107421875f), b2 = splat(127.87250518798828f), b1 = splat(143.98899841308594f), top = splat(5.640625f);
   PIN(a4); PIN(a3); PIN(a2); PIN(a1); PIN(b3); PIN(b2); PIN(b1); PIN(top);  // keeps the constants in registers
