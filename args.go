@@ -2,20 +2,24 @@ package flashkit
 
 import "math"
 
-// Args holds the tensors of a call and its other data that are not part of the Problem.
-// Arguments lists the tensors that each pass reads and writes. A tensor of a feature that the
-// problem lacks must be the zero Tensor; tensors of the other pass are ignored. Outputs are
-// overwritten, not accumulated, and must not share memory with any other tensor. Args and
-// inputs must not change during a call; concurrent calls may share inputs.
+// Args holds a call's tensors and the other inputs that are not part of the Problem. Shapes use
+// the letters of Problem. Arguments returns a list of all tensors with their role in each pass.
+// If the problem lacks a feature, the tensors of the feature must be the zero Tensor. A pass
+// ignores the tensors that only the other pass uses.
 //
-// The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). Its O and LSE are the
-// forward pass's outputs.
+// A call overwrites its outputs; it does not add to them. With Problem.Carry, the forward pass
+// also reads O and LSE. An output must not share memory with any other tensor of the call. The
+// Args and the elements of inputs must not change during a call. Concurrent calls may share
+// inputs.
+//
+// The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). It reads O and LSE,
+// the outputs of the forward pass.
 type Args struct {
 	Q   Tensor // queries [B, H, N, D]
 	K   Tensor // keys [B, G, M, D]
 	V   Tensor // values [B, G, M, DV]
 	O   Tensor // output [B, H, N, DV]; 0 for a row that sees no key
-	LSE Tensor // [B, H, N, 1] float32, natural logarithm; -Inf for a row that sees no key. Optional in the forward pass without Carry
+	LSE Tensor // natural log-sum-exp of a row's scores and sink [B, H, N, 1] float32; -Inf for a row without keys or sink. Optional in the forward pass without Carry
 
 	DO   Tensor // gradient of O, an input [B, H, N, DV]
 	DLSE Tensor // gradient of LSE, an input [B, H, N, 1] float32. Optional: a missing DLSE counts as 0
@@ -23,27 +27,29 @@ type Args struct {
 	DK   Tensor // gradient of K [B, G, M, D]
 	DV   Tensor // gradient of V [B, G, M, DV]
 
-	Bias   Tensor // added to scores [B, H, N, M]; every dimension but M may be 1 and broadcasts; float32 or the problem's DType
-	DBias  Tensor // gradient of Bias, of its shape and type, summed over broadcast dimensions. Optional
-	Mask   Tensor // Bool, shaped like Bias; true keeps the pair
-	Slopes Tensor // of ALiBi [B, H, 1, 1] float32, B may be 1
-	Sink   Tensor // logits [1, H, 1, 1] float32
+	Bias   Tensor // added to the scores [B, H, N, M], Float32 or the problem's DType. Every dimension but the last may be 1 and then broadcasts
+	DBias  Tensor // gradient of Bias, with the shape and type of Bias, summed over the dimensions that Bias broadcasts. Optional
+	Mask   Tensor // Bool [B, H, N, M], broadcasts like Bias. True keeps the pair of a row and a key, false hides the key from the row
+	Slopes Tensor // ALiBi slopes [B, H, 1, 1] float32; B may be 1 and then broadcasts
+	Sink   Tensor // attention sinks: a logit for each query head [1, H, 1, 1] float32
 	DSink  Tensor // gradient of Sink [1, H, 1, 1] float32. Optional
 
-	Seed   uint64     // of dropout: one seed drops the same weights on every backend and in both passes
-	Origin Origin     // for Score.Origin
-	Seqs   *Sequences // for a Ragged problem
+	Seed   uint64     // dropout seed: the same seed drops the same weights on every backend and in both passes
+	Origin Origin     // position in a larger problem, for Score.Origin
+	Seqs   *Sequences // sequence lengths and positions of a Ragged problem; nil in any other problem
 
-	// Workers is the maximum number of goroutines of the call, the caller's included; 0 leaves
-	// the limit to the backend. Results do not depend on it. Backends that compute on a device
-	// ignore it, and so does the choice of a kernel in package dispatch.
+	// Workers is the maximum number of goroutines of the call, including the caller's. If
+	// Workers is 0, the backend sets the limit. Results do not depend on Workers. Backends that
+	// compute on a device ignore Workers. Package dispatch ignores Workers, too, when it
+	// chooses a kernel.
 	Workers int
 }
 
 // An Origin is the position of a call's first sequence, head, row and key in a larger problem.
-// Dropout numbers sequences, query heads, rows and keys from it, so a part drops the same
-// weights as the whole. In a Ragged problem all sequences share Row and Key. Each field plus
-// the problem's dimension must stay below 2^31.
+// Dropout numbers sequences, query heads, rows and keys from these positions. A call for a part
+// therefore drops the same weights as a call for the whole. In a Ragged problem, Row and Key
+// apply to every sequence. The sum of each field and the problem's matching dimension must be
+// less than 2^31.
 type Origin struct {
 	Batch int // first sequence
 	Head  int // first query head
@@ -51,7 +57,7 @@ type Origin struct {
 	Key   int // first key of each sequence, a multiple of 8
 }
 
-// check returns nil or a *ProblemError.
+// check returns nil if the origin is valid for p, else a *ProblemError.
 func (o Origin) check(p *Problem) error {
 	for _, x := range [...]struct {
 		name     string
@@ -70,10 +76,11 @@ func (o Origin) check(p *Problem) error {
 	return nil
 }
 
-// A Role is a set of a pass's uses of an argument; 0 means unused.
+// A Role is the set of ways in which a pass uses an argument. 0 means that the pass ignores the
+// argument.
 type Role uint8
 
-// The roles. An argument that is both read and written has Input and Output.
+// The roles. An argument that is both read and written has both Input and Output.
 const (
 	Input    Role = 1 << iota // read
 	Output                    // written
@@ -90,8 +97,8 @@ type Argument struct {
 	of      func(a *Args) *Tensor
 }
 
-// An extent is the shape of a problem's tensors in memory. Packed and paged sequences make it
-// differ from the problem's dimensions.
+// An extent holds the batch and row dimensions of a problem's tensors in memory. With packed or
+// paged sequences they differ from the problem's dimensions.
 type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
@@ -129,14 +136,15 @@ var arguments = func() [16]Argument {
 	}
 }()
 
-// Arguments returns the tensors of Args in the order of its fields. Code that checks, copies,
-// lays out or names arguments loops over this list.
+// Arguments returns descriptions of all tensors of Args, in the order of the fields. Code that
+// checks, copies, lays out or names arguments loops over this list.
 func Arguments() []Argument { return append([]Argument(nil), arguments[:]...) }
 
 // Of returns a pointer to the argument's tensor in args.
 func (a *Argument) Of(args *Args) *Tensor { return a.of(args) }
 
-// Role returns the use of the argument in the given pass of problem p, 0 if the pass ignores it.
+// Role returns the role of the argument in the given pass of problem p, or 0 if the pass
+// ignores the argument.
 func (a *Argument) Role(p *Problem, pass Pass) Role {
 	role := a.roles[pass&1]
 	if role == 0 || a.feature != 0 && p.Features()&a.feature == 0 {
@@ -148,8 +156,9 @@ func (a *Argument) Role(p *Problem, pass Pass) Role {
 	return role
 }
 
-// Shape returns the argument's shape in problem p with padded sequences. Bias, DBias and Mask
-// may have 1 in any dimension but the last, Slopes in the first.
+// Shape returns the argument's shape in problem p with dense or padded sequences. Every
+// dimension of Bias, DBias and Mask but the last may be 1 instead, and so may the first
+// dimension of Slopes.
 func (a *Argument) Shape(p *Problem) [4]int {
 	m := p.extent()
 	return a.shape(p, &m)
@@ -169,12 +178,13 @@ func (a *Argument) repeats(d int) bool {
 	return false
 }
 
-// ProblemOf returns the problem described by the shapes, types and presence of args' tensors.
-// The caller adds the parameters that no tensor shows, such as Scale and Dropout. Q, K and V
-// are required. ProblemOf reports no errors: an invalid result fails when it is used.
+// ProblemOf derives a problem from the tensors in args: their shapes, their types, and which
+// optional tensors are present. The caller sets the parameters that no tensor shows, such as
+// Scale and Dropout. Q, K and V are required. ProblemOf reports no errors. If the result is
+// invalid, the call that uses it returns the error.
 //
-// QLen and KVLen of a packed problem are its longest sequences. KVLen of a paged problem is
-// the capacity in keys of one sequence's page table.
+// With packed sequences, QLen and KVLen are the lengths of the longest sequence. With paged
+// sequences, KVLen is the number of keys that the page table has room for in each sequence.
 func ProblemOf(args *Args, band Band) Problem {
 	if args == nil {
 		return Problem{Band: band} // no heads: an invalid problem
@@ -208,7 +218,7 @@ func ProblemOf(args *Args, band Band) Problem {
 	return p
 }
 
-// missing returns an error if args lacks a tensor that each call reads. args may be nil.
+// missing returns an error if Q, K or V is the zero Tensor. If args is nil, it returns nil.
 func (args *Args) missing() error {
 	if args == nil {
 		return nil
@@ -223,8 +233,8 @@ func (args *Args) missing() error {
 }
 
 // NewArgs returns dense host tensors of zeros for every argument of a pass of p. Sequences are
-// padded and of full length; a paged sequence has consecutive pages of the pool. For an
-// invalid problem or pass the result is empty.
+// padded and have full length. A paged sequence has consecutive pages of the pool. For an
+// invalid problem or pass NewArgs returns empty Args.
 func NewArgs(p Problem, pass Pass) *Args {
 	args, m := new(Args), p.extent()
 	if p.Validate() != nil || pass.Validate() != nil {

@@ -5,38 +5,39 @@ import (
 	"math/bits"
 )
 
-// A Call is a kernel's input: a problem, a pass and checked arguments. Set and Problem.Ask
-// fill in its fields; kernels only read them. Methods are safe for concurrent use, except Set
-// and Kernel.Do, which change the call.
+// A Call is a kernel's input: a problem, a pass and checked arguments. Set and Problem.Ask fill
+// in the fields; kernels only read them. The methods are safe for concurrent use, except Set,
+// which changes the call. Kernel.Do changes the call, too.
 type Call struct {
 	Problem
-	Pass   Pass   // to compute
+	Pass   Pass   // pass to compute
 	Args   *Args  // nil in a call made by Ask
-	Traits Traits // of the tensors in Args
+	Traits Traits // traits of the tensors in Args
 
 	Workers int // Args.Workers, which a backend may lower while it runs the call; 0 in a call made by Ask
 
 	checked bool
-	memory  extent // shape of the tensors
+	memory  extent // batch and row dimensions of the tensors in memory
 }
 
-// Traits describe a call's tensors for the choice of a kernel. They are comparable; the zero
-// value stands for dense host tensors.
+// Traits are the properties of a call's tensors that matter for the choice of a kernel. They
+// are comparable. The zero value stands for dense host tensors.
 type Traits struct {
 	Device   bool  // the tensors are on a device
 	Loose    bool  // on a device, a row of Q, K, V, O or DO begins at an address that is not a multiple of 16 bytes
 	PackedQ  bool  // the query rows of all sequences are packed
 	PackedKV bool  // the keys of all sequences are packed
-	Load     uint8 // log2 of Batch*QLen*KVLen over the actual number of pairs, in quarters
+	Load     uint8 // about 4*log2(x), where x is Batch*QLen*KVLen divided by the sum of rows*keys over all sequences
 }
 
-// Set checks a pass of p with args and makes c that call. After an error, always a
-// *ProblemError, c cannot run. Set allocates nothing, so a Call can be reused.
+// Set checks args for a pass of p and stores problem, pass and arguments in c. Every error is a
+// *ProblemError. After an error Kernel.Do refuses c. Set allocates nothing, so programs can
+// reuse a Call.
 func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 	c.checked = false
 	c.Problem, c.Pass, c.Args, c.Traits, c.Workers = p, pass, args, Traits{}, 0
 	if err := p.Validate(); err != nil {
-		return cmp.Or(args.missing(), err) // without Q, K and V, the missing tensor is the better error than ProblemOf's invalid problem
+		return cmp.Or(args.missing(), err) // without Q, K or V, ProblemOf returns an invalid problem: the missing tensor is the clearer error
 	}
 	if err := pass.Validate(); err != nil {
 		return err
@@ -53,14 +54,14 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 }
 
 // Check returns nil if args fit a pass of p, else a *ProblemError that names the first field at
-// fault. It reads shapes, lengths and page tables, never the elements.
+// fault. It reads shapes, lengths and page tables, but no elements of tensors.
 func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
 
-// Ask returns a call without arguments, for a kernel's Fits, Cost and Needs. It cannot run.
-// Its traits stand for dense host tensors. p and pass must be valid.
+// Ask returns a call without arguments, as input for a kernel's Fits, Cost and Needs. Kernel.Do
+// refuses it. Its traits stand for dense host tensors. p and pass must be valid.
 func (p Problem) Ask(pass Pass) *Call { return &Call{Problem: p, Pass: pass} }
 
-// Seq returns sequence b of the call, 0 <= b < Batch. Without arguments every sequence has
+// Seq returns sequence b of the call, 0 <= b < Batch. In a call made by Ask every sequence has
 // full length.
 func (c *Call) Seq(b int) Seq {
 	s := Seq{QBatch: b, N: c.QLen, KVBatch: b, M: c.KVLen}
@@ -88,9 +89,9 @@ func (q *Sequences) locate(s *Seq, b int) {
 }
 
 // KeyRun locates key j of sequence b and KV head g in the memory of t, which is K, V or one of
-// their gradients. It returns the key's offset in elements and the number of keys from j on,
-// up to the end of the sequence or page, at the row stride. Both are 0 if only a device has
-// the page table.
+// their gradients. It returns the key's offset in elements, and the number of keys from j to
+// the end of the sequence or page. These keys follow each other at t's row stride. Both results
+// are 0 if only a device has the page table.
 func (c *Call) KeyRun(t *Tensor, b, g, j int) (offset, keys int) {
 	s := c.Seq(b)
 	if c.Page == 0 {
@@ -117,8 +118,8 @@ func (c *Call) Area() (sum int64) {
 	return sum
 }
 
-// FLOPs returns the floating-point operations of the call. It counts like Problem.FLOPs, with
-// the actual sequence lengths.
+// FLOPs returns the number of floating-point operations of the call. It counts like
+// Problem.FLOPs, but with the actual sequence lengths.
 func (c *Call) FLOPs() float64 {
 	f := 2 * float64(c.Heads) * float64(c.Area()) * float64(c.Dim+c.VDim)
 	if c.Pass == PassBackward {
@@ -127,7 +128,7 @@ func (c *Call) FLOPs() float64 {
 	return f
 }
 
-// setTraits derives the traits from checked arguments.
+// setTraits derives the call's traits from its checked arguments.
 func (c *Call) setTraits() {
 	c.Traits.Device = c.Args.Q.owner != nil
 	if c.Traits.Device {
@@ -139,7 +140,7 @@ func (c *Call) setTraits() {
 	}
 	s := c.Args.Seqs
 	if s == nil || s.count(-1) < 0 {
-		return // full lengths, any number of sequences
+		return // all sequences have full length
 	}
 	c.Traits.PackedQ, c.Traits.PackedKV = s.QStarts != nil, s.KVStarts != nil
 	var pairs uint64
@@ -151,7 +152,8 @@ func (c *Call) setTraits() {
 	c.Traits.Load = quarters(uint64(c.Batch)*uint64(c.QLen)*uint64(c.KVLen)) - quarters(pairs)
 }
 
-// quarters returns log2(n) in quarters, rounded down, with linear interpolation.
+// quarters returns 4*log2(n), rounded down. Between powers of 2 it interpolates linearly.
+// quarters(0) is 0.
 func quarters(n uint64) uint8 {
 	if n == 0 {
 		return 0

@@ -2,8 +2,9 @@ package flashkit
 
 import "strconv"
 
-// check returns nil if c has the arguments that its valid problem needs, else a *ProblemError.
-// No other code validates arguments: every kernel relies on it.
+// check returns nil if c.Args fit the valid problem and the pass of c, else a *ProblemError. It
+// also sets c.memory and c.Traits. Kernels rely on this check and do not validate arguments
+// again.
 func (c *Call) check() error {
 	p := &c.Problem
 	c.memory = p.extent()
@@ -59,7 +60,7 @@ func (c *Call) check() error {
 	return nil
 }
 
-// checkBackward refuses features without a backward pass.
+// checkBackward returns a *ProblemError if p has a feature without a backward pass.
 func (p *Problem) checkBackward() error {
 	if p.Page != 0 {
 		return problemErr("Page", p.Page, "has no backward pass")
@@ -78,7 +79,7 @@ type arg struct {
 	*Argument
 	t        *Tensor
 	role     Role
-	from, to uintptr // addresses that the elements span, 0 if there are none
+	from, to uintptr // address range [from, to) of the elements; both 0 if there are no elements
 }
 
 func checkShared(args []arg) error {
@@ -128,7 +129,7 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 	return a.checkStrides()
 }
 
-// mayRepeat names the dimensions that may be 1, for an error; "" for none.
+// mayRepeat returns a part of an error message: the dimensions that may be 1, or "" for none.
 func (a *arg) mayRepeat(repeats bool) string {
 	switch {
 	case repeats && a.repeats(2):
@@ -139,7 +140,7 @@ func (a *arg) mayRepeat(repeats bool) string {
 	return ""
 }
 
-// where names the device of the tensor, for an error.
+// where returns a part of an error message: the host, or the tensor's device.
 func (t *Tensor) where() string {
 	if t.owner == nil {
 		return "on the host"
@@ -175,8 +176,8 @@ func (a *arg) checkStrides() error {
 	return a.checkApart()
 }
 
-// checkApart refuses an output whose elements might coincide: each stride must step over the
-// span of all smaller strides.
+// checkApart returns an error if two elements of an output might coincide. Each stride must be
+// at least the span of all dimensions with smaller strides.
 func (a *arg) checkApart() error {
 	t := a.t
 	reach := t.shape[3]
@@ -194,10 +195,11 @@ func (a *arg) checkApart() error {
 
 func (a *arg) strideName(d int) string { return a.Name + ".strides[" + strconv.Itoa(d) + "]" }
 
-// mustOverlap reports whether two arguments certainly share an element. Views may interleave
-// in one allocation, such as Q, K and V packed row by row, so intersecting ranges prove
-// nothing. Certain overlaps are an equal first or last element, and a first or last element
-// inside a dense view. The caller is responsible for the rest.
+// mustOverlap reports whether two arguments certainly share an element. Views may interleave in
+// one allocation, such as Q, K and V packed row by row. Intersecting address ranges therefore
+// prove nothing. The overlap is certain if both views have the same first or the same last
+// element. It is also certain if one view is dense and contains the first or last element of
+// the other. The caller of the library must avoid all other overlaps.
 func mustOverlap(x, y *arg) bool {
 	if x.from >= y.to || y.from >= x.to {
 		return false

@@ -2,15 +2,16 @@ package flashkit
 
 import "github.com/flashkit-go/flashkit/internal/half"
 
-// ToF16 returns x rounded to IEEE binary16, ties to even, for F16. Numbers that round beyond
-// 65504 become infinite.
+// ToF16 returns the elements of x rounded to IEEE binary16, ties to even, as bits for F16.
+// Numbers that round beyond 65504 become infinite.
 func ToF16(x []float32) []uint16 { return converted(x, half.ToF16) }
 
-// ToBF16 returns x rounded to bfloat16, ties to even, for BF16.
+// ToBF16 returns the elements of x rounded to bfloat16, ties to even, as bits for BF16.
 func ToBF16(x []float32) []uint16 { return converted(x, half.ToBF16) }
 
-// ToF32 returns the elements of t's memory as float32, in memory order; a Bool becomes 0 or 1.
-// It returns none for a tensor on a device. Strides are ignored, and the length is t.Len().
+// ToF32 returns the elements of t's memory as float32, in memory order. A Bool becomes 0 or 1.
+// The result ignores t's strides and has t.Len() elements. For a tensor on a device ToF32
+// returns an empty slice.
 func ToF32(t Tensor) []float32 {
 	switch t.DType() {
 	case Float16:

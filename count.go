@@ -5,8 +5,8 @@ type Pass uint8
 
 // The passes.
 const (
-	PassForward  Pass = iota // Q, K, V to O, LSE
-	PassBackward             // dO and dLSE to dQ, dK, dV
+	PassForward  Pass = iota // computes O and LSE from Q, K and V
+	PassBackward             // computes the gradients of Q, K and V from the gradients of O and LSE
 )
 
 // String returns "forward" or "backward".
@@ -26,14 +26,14 @@ func (s Pass) Validate() error {
 }
 
 // Area returns the number of (row, key) pairs that the band lets through, per head of one
-// sequence of full length: QLen*KVLen if it hides nothing.
+// sequence of full length. It is QLen*KVLen if the band hides nothing.
 func (p Problem) Area() int64 {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)
 	return int64(seen)
 }
 
-// sumClamped returns the sum over i in [0, n) of i+c clamped to [0, m].
+// sumClamped returns the sum over i in [0, n) of the number i+c clamped to [0, m].
 func sumClamped(c, n, m int) uint64 {
 	from := clamp(-c, n)  // the first i with i+c > 0, or n
 	full := clamp(m-c, n) // the first i with i+c >= m, or n
@@ -45,11 +45,12 @@ func sumClamped(c, n, m int) uint64 {
 	return sum
 }
 
-// FLOPs returns the floating-point operations of a pass by the field's convention (Dao,
-// FlashAttention-2, 2023, section 4.1). Each multiply-add of the two forward products counts
-// as 2, over the pairs that the band lets through: 4*B*H*N*M*D if it hides nothing and VDim =
-// Dim. The backward pass counts 2.5 times the forward pass. Exponentials and features are not
-// counted. Sequences have full length; Call.FLOPs uses the actual lengths.
+// FLOPs returns the number of floating-point operations of a pass by the field's convention
+// (Dao, FlashAttention-2, 2023, section 4.1). Each multiply-add of the two forward products
+// counts as 2. Only pairs that the band lets through count. If the band hides nothing and VDim
+// = Dim, the forward pass has 4*B*H*N*M*D operations. The backward pass has 2.5 times the
+// operations of the forward pass. Exponentials and features are not counted. All sequences
+// count with full length; Call.FLOPs uses the actual lengths.
 func (p Problem) FLOPs(s Pass) float64 {
 	f := 2 * float64(p.Batch) * float64(p.Heads) * float64(p.Area()) * float64(p.Dim+p.VDim)
 	if s == PassBackward {
@@ -58,9 +59,10 @@ func (p Problem) FLOPs(s Pass) float64 {
 	return f
 }
 
-// Bytes returns the size in bytes of the tensors that every call of a pass reads or writes,
-// each counted once: Q, K, V, O and LSE, and in the backward pass the gradients of Q, K, V and
-// O. Tensors of features, which may broadcast, are not counted. Sequences have full length.
+// Bytes returns the size in bytes of the tensors that every call of a pass reads or writes.
+// Each tensor counts once: Q, K, V, O and LSE, and in the backward pass the gradients of Q, K,
+// V and O. Tensors of features are not counted, because they may broadcast. All sequences count
+// with full length.
 func (p Problem) Bytes(s Pass) float64 {
 	rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 	keys := float64(p.Batch) * float64(p.KVHeads) * float64(p.KVLen)

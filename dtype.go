@@ -3,14 +3,15 @@ package flashkit
 // A DType is the type of a tensor's elements.
 type DType uint8
 
-// The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16, all of
-// one type unless Problem.KVDType differs. Every kernel accumulates in float32. LSE, DLSE,
-// slopes and sinks are Float32. Only masks are Bool.
+// The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16. All of
+// them have the type Problem.DType, except that K and V may have the type Problem.KVDType.
+// Every kernel accumulates in float32. LSE, DLSE, slopes and sinks are Float32. Only masks are
+// Bool.
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16
-	BFloat16              // bfloat16: the upper half of a binary32
-	Bool                  // a byte, 0 or 1
+	BFloat16              // bfloat16: the upper 16 bits of a binary32
+	Bool                  // one byte, 0 or 1
 )
 
 // dtypes holds the properties of each type.
@@ -33,7 +34,7 @@ func (t DType) String() string {
 	return "unknown"
 }
 
-// Size returns the bytes of one element, 0 for an unknown type.
+// Size returns the size of one element in bytes, 0 for an unknown type.
 func (t DType) Size() int {
 	if int(t) < len(dtypes) {
 		return dtypes[t].bytes

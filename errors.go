@@ -5,17 +5,16 @@ import (
 	"fmt"
 )
 
-// ErrUnavailable is wrapped by the errors of backend constructors on a machine without the
-// backend's device, driver or instructions. Callers should report it and leave the backend
-// out.
+// ErrUnavailable is the error that backend constructors wrap if the machine lacks the backend's
+// device, driver or instructions. Callers should report it and continue without the backend.
 var ErrUnavailable = errors.New("unavailable on this machine")
 
 // A ProblemError reports a request that no kernel could serve: an invalid dimension, or a
-// tensor whose shape, type or length does not match the problem. The caller is wrong; no other
-// kernel will help.
+// tensor whose shape, type or length does not match the problem. Another kernel cannot help;
+// the caller must correct the request.
 type ProblemError struct {
-	Field  string // field at fault, such as "KVHeads" or "Q.shape"
-	Value  string // its value, as printed
+	Field  string // invalid field, such as "KVHeads" or "Q.shape"
+	Value  string // value of the field, as text
 	Reason string // reason for the refusal
 }
 
@@ -29,7 +28,8 @@ func problemErr(field string, value any, format string, args ...any) error {
 }
 
 // An UnsupportedError reports that one kernel does not support a valid problem. Another kernel
-// may. It matches errors.ErrUnsupported.
+// may support the problem. errors.Is(err, errors.ErrUnsupported) is true for an
+// UnsupportedError.
 type UnsupportedError struct {
 	Kernel  string  // full name, such as "simd/fwd_avx512"
 	Problem Problem // the valid problem

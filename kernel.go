@@ -8,67 +8,70 @@ import (
 	"time"
 )
 
-// A Kernel is one implementation of one pass, an entry of a backend's table. Its methods are
-// safe for concurrent use. The same arguments give the same bits in every run.
+// A Kernel is one implementation of one pass, an entry in a backend's list of kernels. Its
+// methods are safe for concurrent use. The same arguments give the same output bits in every
+// run.
 type Kernel struct {
 	// Name is <backend>/<pass>_<variant>, such as simd/fwd_avx512.
 	Name string
 
 	// About describes the kernel in one line: instructions, algorithm and bottleneck. Requires
-	// names the machines that can run it, "" for any. Both are text for flashrun list and
-	// docs/kernels.md.
+	// names the machines that can run it, "" for any. The command flashrun list and
+	// docs/kernels.md show both.
 	About, Requires string
 
 	// Pass is the pass that the kernel computes.
 	Pass Pass
 
 	// Takes is the set of features that the kernel supports beyond dense attention in a band.
-	// Fits refuses all others without calling Refuses.
+	// If a call has any other feature, Fits refuses it without calling Refuses.
 	Takes Feature
 
-	// DTypes, MaxDim and MaxRows are limits for tables and documentation: element types, the
-	// largest Dim and VDim, and the most query rows per KV head, Heads/KVHeads*QLen. 0 is no
-	// limit. Fits is authoritative; conformance checks that both agree.
-	DTypes  []DType
-	MaxDim  int // the largest Dim and VDim
-	MaxRows int // the most query rows per KV head
+	// DTypes, MaxDim and MaxRows are the kernel's limits, for tables and documentation. A limit
+	// of 0 means no limit. Fits alone decides about a call. Package conformance checks that
+	// Fits agrees with the limits.
+	DTypes  []DType // element types
+	MaxDim  int     // the largest Dim and VDim
+	MaxRows int     // the most query rows per KV head, Heads/KVHeads*QLen
 
 	// Scores names the summation order of Q·K, "" if unspecified. A backward kernel recomputes
 	// weights from the LSE of a forward kernel. If both have the same Scores, the rounding
 	// errors of their scores are equal and cancel.
 	Scores string
 
-	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits,
-	// package dispatch runs a sandbox kernel only if chosen by name.
+	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits a
+	// call, package dispatch runs a CodeSandbox kernel only if the caller chooses it by name.
 	Code Code
 
-	// Device reports whether the kernel accepts tensors on its backend's device as well as on
-	// the host. Fits refuses device tensors for all other kernels.
+	// Device is true if the kernel accepts tensors on its backend's device as well as on the
+	// host. If Device is false, Fits refuses calls with device tensors.
 	Device bool
 
-	// Missing returns the device, driver or instructions that this machine lacks for the
-	// kernel, "" if none. It is nil for kernels without requirements.
+	// Missing returns the device, driver or instructions that the kernel needs and this machine
+	// lacks, "" if none. A kernel without requirements has a nil Missing.
 	Missing func() string
 
-	// Refuses returns "" if the kernel supports the call, else the reason. Fits calls it only
-	// for the kernel's pass and features, on machines with nothing missing; nil refuses
-	// nothing. The answer must depend only on the problem, pass and traits, since a call from
-	// Ask has no arguments. Callers use Fits.
+	// Refuses returns "" if the kernel supports the call, else the reason. Fits calls Refuses
+	// only if Missing returns "" and the kernel has the call's pass and features. A nil Refuses
+	// refuses no call. The answer must depend only on the problem, pass and traits, because a
+	// call from Ask has no arguments. Other code uses Fits.
 	Refuses func(c *Call) string
 
-	// Cost predicts the time of a call that fits, with input and output tensors on the host.
-	// Package dispatch corrects it by paired measurements of kernels, from a profile or a
-	// probe, never by the times of ordinary calls.
+	// Cost predicts the time of a call that fits, with all tensors on the host. Package
+	// dispatch corrects the prediction by paired measurements of kernels, from a profile or a
+	// probe. It never uses the times of ordinary calls.
 	Cost func(c *Call) time.Duration
 
-	// Needs returns the workspace of a call by formula; an allocator may use more. It is nil
-	// if no formula is known.
+	// Needs returns the memory use of a call by formula. An allocator may use more. Needs is
+	// nil if no formula is known.
 	Needs func(c *Call) Memory
 
-	// Run computes the call. Only Do may call it, with a checked call that fits and has output
-	// elements. An empty problem may claim any number of heads: with QLen 0 and no features
-	// but a shift, Do sets Heads to KVHeads. Run returns ctx.Err() soon after ctx is done and
-	// leaves the outputs undefined.
+	// Run computes the call. Only Do may call Run, with a checked call that fits and has output
+	// elements. Run returns ctx.Err() soon after ctx is done; the outputs are then undefined.
+	//
+	// If QLen is 0, the number of heads may be huge, although there is nothing to compute for
+	// them. If the problem has no features but a shift, Do then reduces Heads to KVHeads before
+	// it calls Run.
 	Run func(ctx context.Context, c *Call) error
 }
 
@@ -89,8 +92,8 @@ type Memory struct {
 	Device  float64 // device workspace, tensors excluded
 }
 
-// Fits returns "" if the kernel supports the call, else the reason. Selection and explanation
-// use this answer.
+// Fits returns "" if the kernel supports the call, else the reason. Package dispatch selects
+// kernels and explains refusals with this answer.
 func (k *Kernel) Fits(c *Call) string {
 	if k.Run == nil {
 		return "the kernel has no Run"
@@ -115,9 +118,10 @@ func (k *Kernel) Fits(c *Call) string {
 	return k.Refuses(c)
 }
 
-// Compute checks p and args and runs the kernel's pass. It returns a *ProblemError for an
-// invalid request and an *UnsupportedError if another kernel might serve it. Any other error
-// is a failure that names the kernel; it wraps ctx.Err() if the context ended the run.
+// Compute checks p and args and runs the kernel's pass. It returns a *ProblemError if the
+// request is invalid, and an *UnsupportedError if the kernel does not support a valid request.
+// Any other error is a failure of the run and names the kernel. It wraps ctx.Err() if the
+// context ended the run.
 func (k *Kernel) Compute(ctx context.Context, p Problem, args *Args) error {
 	c := calls.Get().(*Call)
 	defer c.release()
@@ -127,7 +131,7 @@ func (k *Kernel) Compute(ctx context.Context, p Problem, args *Args) error {
 	return k.Do(ctx, c)
 }
 
-// calls recycles the calls of Compute, which allocates nothing.
+// calls holds Call values for reuse, so that Compute allocates nothing.
 var calls = sync.Pool{New: func() any { return new(Call) }}
 
 func (c *Call) release() {
@@ -135,7 +139,7 @@ func (c *Call) release() {
 	calls.Put(c)
 }
 
-// Do runs a call that Set has checked. Its errors are as for Compute.
+// Do runs a call that Set has checked. It returns the same kinds of errors as Compute.
 func (k *Kernel) Do(ctx context.Context, c *Call) error {
 	if k.Run == nil {
 		return k.failed(errors.New("the kernel must have Run"))
@@ -150,7 +154,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 		return &UnsupportedError{k.Name, c.Problem, reason}
 	}
 	if err := ctx.Err(); err != nil || !c.writes() {
-		return k.failed(err) // no output elements: return at once, however large the other dimensions
+		return k.failed(err) // a call without output elements returns at once, even if its other dimensions are huge
 	}
 	if c.QLen == 0 && c.Features()&^FeatureShift == 0 {
 		c.Heads = c.KVHeads
@@ -158,7 +162,7 @@ func (k *Kernel) Do(ctx context.Context, c *Call) error {
 	return k.failed(k.Run(ctx, c))
 }
 
-// writes reports whether an output has an element.
+// writes reports whether any output of the call has an element.
 func (c *Call) writes() bool {
 	for i := range arguments {
 		if a := &arguments[i]; a.roles[c.Pass&1]&Output != 0 && !a.of(c.Args).empty() {
@@ -181,10 +185,10 @@ type Backend interface {
 	Name() string
 
 	// Kernels returns all kernels of the backend, including kernels that this machine cannot
-	// run; their Fits gives the reason. The caller owns the slice.
+	// run. For these, Kernel.Fits returns the reason. The caller owns the slice.
 	Kernels() []Kernel
 
-	// Close releases the backend's resources. No kernel may be running, and none may run
-	// afterwards.
+	// Close releases the backend's resources. When Close is called, no kernel may be running.
+	// No kernel may run afterwards.
 	Close() error
 }

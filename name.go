@@ -7,15 +7,17 @@ import (
 	"strings"
 )
 
-// String returns the problem's name, such as b1-h8-g2-n128-m512-d64-f32-causal. Its parts are,
-// in this order, the bracketed ones only if not default:
+// String returns the problem's name, such as b1-h8-g2-n128-m512-d64-f32-causal. The name has
+// the following parts in this order. A part in brackets is omitted if its field has the default
+// value:
 //
 //	b{Batch}-h{Heads}-g{KVHeads}-n{QLen}-m{KVLen}-d{Dim}[-dv{VDim}]-{DType}[-kv{KVDType}]
 //	[-causal | -window{left}.{right}] [-topleft] [-shift{keys}]
 //
-// The Parameters follow, such as -softcap30-bias-page16. An unlimited side is "inf"; a
-// negative shift has its own minus. The name holds only lower-case letters, digits, '-' and
-// '.', so it is safe as a file name and in go test -run.
+// The active parameters follow, such as -softcap30-bias-page16; see Parameters. An unlimited
+// side of a window is "inf". A negative shift keeps its minus, as in -shift-3. The name holds
+// only lower-case letters, digits, '-' and '.', so it is safe as a file name and in go test
+// -run.
 func (p Problem) String() string {
 	b := make([]byte, 0, 64)
 	dim := func(key string, n int) {
@@ -44,7 +46,8 @@ func (p Problem) String() string {
 	return string(b)
 }
 
-// appendName appends a dash, the parameter's name and its number, unless its field in p is zero.
+// appendName appends a dash, the parameter's name and, except for a bool, the number in its
+// field of p. If the field is zero it appends nothing.
 func (x *Parameter) appendName(b []byte, p *Problem) []byte {
 	n := len(b)
 	b = append(append(b, '-'), x.Name...)
@@ -93,8 +96,8 @@ func (m Band) appendName(b []byte) []byte {
 	return b
 }
 
-// ParseProblem returns the valid problem with the given name. It accepts exactly the results
-// of String: ParseProblem(p.String()) is p, and p.String() is the parsed name. The error is a
+// ParseProblem returns the valid problem with the given name. It accepts exactly the results of
+// Problem.String: for a valid p, ParseProblem(p.String()) returns p. The error is a
 // *ProblemError.
 func ParseProblem(name string) (Problem, error) {
 	p, err := parseProblem(name)
@@ -191,7 +194,7 @@ func parseOptions(p *Problem, next func(string) (string, bool), rest *[]string) 
 	return nil
 }
 
-// parse sets the parameter's number in p.
+// parse sets the parameter's field in p to the number in value.
 func (x *Parameter) parse(p *Problem, value string) (err error) {
 	switch to := x.of(p).(type) {
 	case *int:

@@ -6,34 +6,35 @@ import (
 )
 
 // A Problem specifies an attention computation without its data or its place of execution. It
-// is comparable, so it can be a map key. String gives its name in subtests, vectors,
-// benchmarks, command lines and error messages.
+// is comparable, so it can be a map key. String returns the problem's name, which identifies it
+// in subtests, data files, benchmarks, command lines and error messages.
 //
-// Batch, QLen and KVLen may be 0; the other dimensions are at least 1. Anything beyond dense
-// attention in a band is a Feature that a kernel must list in Takes. The zero value of a
-// feature's field turns it off.
+// Batch, QLen and KVLen may be 0; the other dimensions are at least 1. Everything beyond dense
+// attention in an unshifted band is a Feature that a kernel must list in Kernel.Takes. The zero
+// value of a feature's field turns the feature off.
 type Problem struct {
-	Batch   int // B, sequences
-	Heads   int // H, query heads
-	KVHeads int // G, key and value heads; divides Heads. Query head h uses KV head h / (H/G)
-	QLen    int // N, query rows
-	KVLen   int // M, key and value rows
-	Dim     int // D, elements of a row of Q and K
-	VDim    int // DV, elements of a row of V and O
+	Batch   int // B, number of sequences
+	Heads   int // H, number of query heads
+	KVHeads int // G, number of KV heads (key and value); divides Heads. Query head h uses KV head h / (H/G)
+	QLen    int // N, query rows of a sequence
+	KVLen   int // M, keys (key and value rows) of a sequence
+	Dim     int // D, head dim of Q and K: the elements of a row
+	VDim    int // DV, head dim of V and O
 
 	DType   DType   // type of Q, K, V, O and their gradients
-	KVDType DType   // type of K and V, such as a KV cache: Float16 or BFloat16 if DType is Float32; 0 means DType
+	KVDType DType   // type of K and V, such as a 16-bit KV cache: Float16 or BFloat16, and only if DType is Float32. 0 means DType
 	Band    Band    // the zero value hides nothing
 	Scale   float32 // multiplies Q·K, in [2^-126, 2.358e38]; 0 means 1/sqrt(Dim)
 	Score   Score   // the zero value is plain attention
 
-	Ragged bool // sequences differ in length: QLen and KVLen are upper bounds, Args.Seqs has the lengths
-	Page   int  // keys per page of the pools K and V, indexed by Args.Seqs; 0: not paged
-	Carry  bool // O and LSE hold the result over earlier keys; the forward pass continues it
+	Ragged bool // sequences differ in length: QLen and KVLen are the maxima, and Args.Seqs has the lengths
+	Page   int  // keys per page, if K and V are pools of pages with a page table in Args.Seqs; 0 means not paged
+	Carry  bool // O and LSE hold the results over earlier keys, to which the forward pass adds this call's keys
 }
 
 // The range of Scale. Kernels compute exponentials to base 2, so Scale and Scale*log2(e) must
-// be finite, normal float32 numbers. Processors may flush denormals to 0.
+// be finite, normal float32 numbers. Denormals are excluded because processors may flush them
+// to 0.
 const (
 	minScale = 0x1p-126
 	maxScale = math.MaxFloat32 / math.Log2E
@@ -55,7 +56,8 @@ func (p Problem) KVType() DType {
 	return p.DType
 }
 
-// The shapes of a problem's tensors with padded sequences. A gradient has the shape of its tensor.
+// The following methods return shapes of tensors with dense or padded sequences. A gradient has
+// the same shape as its tensor.
 
 // QShape returns the shape of Q, [B, H, N, D].
 func (p Problem) QShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.Dim} }
@@ -112,10 +114,11 @@ func (p Problem) Validate() error {
 	return p.validateSize()
 }
 
-// validateSize refuses problems whose tensor sizes in bytes or score counts overflow an int,
-// so that no later product overflows.
+// validateSize returns an error if a tensor's size in bytes overflows an int, or if 4 times the
+// number of scores overflows an int64. After this check, products of dimensions cannot
+// overflow.
 func (p Problem) validateSize() error {
-	const elem = 4 // bytes; workspace may hold a float32 copy of any tensor
+	const elem = 4 // bytes per element, because workspace may hold a float32 copy of any tensor
 	for _, t := range [...]struct {
 		name  string
 		shape [4]int
@@ -123,7 +126,7 @@ func (p Problem) validateSize() error {
 	}{
 		{"Q", p.QShape(), math.MaxInt}, {"K", p.KShape(), math.MaxInt},
 		{"V", p.VShape(), math.MaxInt}, {"O", p.OShape(), math.MaxInt},
-		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // the kernels count but never store them
+		{"the scores", [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}, math.MaxInt64}, // kernels count the scores but never store all of them
 	} {
 		if overflows(t.limit, elem, t.shape[0], t.shape[1], t.shape[2], t.shape[3]) {
 			return problemErr(t.name, t.shape, "size in bytes overflows int")
@@ -135,8 +138,8 @@ func (p Problem) validateSize() error {
 	return nil
 }
 
-// overflows reports whether the product of the dimensions exceeds limit. A zero counts as 1,
-// so that it cannot hide an overflow of the others.
+// overflows reports whether the product of the dimensions exceeds limit. A dimension of 0
+// counts as 1, so that it cannot hide an overflow of the others.
 func overflows(limit uint64, dims ...int) bool {
 	n := uint64(1)
 	for _, d := range dims {

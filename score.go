@@ -5,24 +5,24 @@ import (
 	"math/bits"
 )
 
-// A Score configures the changes of a score before the softmax and of its weight after. The
-// zero value is plain attention. The order is: Q·K, Scale, Softcap, Bias and ALiBi, Mask and
-// Band, softmax with sink, dropout.
+// A Score configures changes to the scores before the softmax and to the weights after it. The
+// zero value changes nothing. The steps have this order: Q·K, Scale, Softcap, Bias and ALiBi,
+// Mask and Band, softmax with the sink, dropout.
 type Score struct {
 	Softcap float32 // c > 0: score s becomes c * tanh(s / c); 0: off
-	ALiBi   bool    // subtract the head's slope in Args.Slopes times |j-i-off|, the distance from the band's diagonal
-	Bias    bool    // add Args.Bias. -Inf is an ordinary score
-	Mask    bool    // hide the keys that are false in Args.Mask, like a band: no influence, even if they hold NaN
-	Sink    bool    // Args.Sink: one logit per head that takes weight and has no value; LSE includes it
-	Dropout float32 // p, 0 <= p < 1, rounded to a multiple of 2^-16: drop weights with probability p, multiply the others by 1/(1-p); LSE ignores dropout
-	Origin  bool    // of dropout: the call is a part of a larger problem and drops the same weights there; Args.Origin is its position
+	ALiBi   bool    // subtract slope*|j-i-off| from the score of row i and key j: the head's slope in Args.Slopes times the distance from the band's diagonal
+	Bias    bool    // add Args.Bias to the scores. A score of -Inf gives the weight 0
+	Mask    bool    // hide the pairs that are false in Args.Mask. As outside a band, a hidden key has no influence on the row, even if it holds NaN
+	Sink    bool    // add the head's logit in Args.Sink to the softmax: it takes weight but has no value. LSE includes the logit
+	Dropout float32 // p, 0 <= p < 1, rounded to a multiple of 2^-16: drop weights with probability p and multiply the others by 1/(1-p). LSE ignores dropout
+	Origin  bool    // with Dropout: the call is a part of a larger problem, at position Args.Origin, and drops the same weights as a call for the whole
 }
 
-// A Feature is a set of extensions of dense attention in a band that ends at a corner. A call
-// never reaches a kernel that lacks one of its features.
+// A Feature is a set of extensions of dense attention in an unshifted band. A kernel never runs
+// a call with a feature that the kernel lacks: Kernel.Fits refuses the call.
 type Feature uint16
 
-// The features.
+// The features, each with the field that requests it.
 const (
 	FeatureShift   Feature = 1 << iota // Band.Shift
 	FeatureSoftcap                     // Score.Softcap
@@ -37,8 +37,8 @@ const (
 	FeatureMixed                       // Problem.KVDType
 	FeatureOrigin                      // Score.Origin
 
-	// AllFeatures is the set of all features, for tests. A kernel lists its features one by
-	// one, so that it does not claim future ones.
+	// AllFeatures is the set of all features, for tests. A kernel must list its features one by
+	// one, so that it does not claim features added later.
 	AllFeatures Feature = 1<<iota - 1
 
 	// ForwardFeatures is the set of features without a backward pass.
@@ -57,8 +57,8 @@ var featureNames = func() (names [16]string) {
 	return names
 }()
 
-// String returns the features' names, separated by commas, such as "softcap,bias". Names match
-// the options in a problem's name; FeatureMixed is "mixed".
+// String returns the features' names, separated by commas, such as "softcap,bias". The names
+// match the options in a problem's name. Only FeatureMixed differs: its name is "mixed".
 func (f Feature) String() string {
 	var names []byte
 	for i, name := range featureNames {
@@ -72,25 +72,27 @@ func (f Feature) String() string {
 	return string(names)
 }
 
-// A Scope is the set of quantities that a feature's effect on a (row, key) pair depends on. A
-// part of a call reproduces the whole if it preserves all of them. 0 is unknown.
+// A Scope is the set of quantities that determine a feature's effect on a (row, key) pair. A
+// call for a part of a problem gives the same results as the whole if it preserves these
+// quantities. 0 means unknown.
 type Scope uint8
 
 // The scopes.
 const (
-	ScopeCall     Scope = 1 << iota // the call alone
-	ScopeHead                       // the query head, which indexes a tensor
-	ScopePosition                   // the row and key positions in their sequence
-	ScopePair                       // the pair, which indexes a tensor
+	ScopeCall     Scope = 1 << iota // only the call's parameters, equal for all pairs
+	ScopeHead                       // the query head, as an index of a tensor
+	ScopePosition                   // the positions of row and key in their sequence
+	ScopePair                       // the row and key, as indices of a tensor
 )
 
 // A Parameter describes a field of Problem other than dimensions, types and band. The field's
-// zero value turns it off and is omitted from the problem's name.
+// zero value turns the parameter off or selects its default; the problem's name then omits the
+// parameter.
 type Parameter struct {
 	Name    string  // in problem names, such as "softcap"
 	Field   string  // path in Problem, such as "Score.Softcap"
-	Feature Feature // requested by the field, 0 for Scale
-	Scope   Scope   // of the feature
+	Feature Feature // feature that the field requests, 0 for Scale
+	Scope   Scope   // scope of the feature
 	Value   string  // symbol of the value, such as "c"; "" for a bool
 	About   string  // effect, in one line
 	of      func(p *Problem) any
@@ -111,7 +113,8 @@ var parameters = [...]Parameter{
 }
 
 // Parameters returns the fields of Problem other than dimensions, types and band, in the order
-// of its name. Code that names, parses, draws or generates parameters loops over this list.
+// of the problem's name. Code that names, parses, draws or generates parameters loops over this
+// list.
 func Parameters() []Parameter { return append([]Parameter(nil), parameters[:]...) }
 
 // Of returns a pointer to the parameter's field in p: a *float32, a *int or a *bool.

@@ -7,44 +7,47 @@ import (
 	"unsafe"
 )
 
-// Sequences give the lengths and positions of a Ragged problem's sequences. Queries are padded
-// or packed; keys are padded, packed or paged. Each side chooses independently:
+// Sequences holds the lengths and positions of a Ragged problem's sequences. Queries are padded
+// or packed; keys are padded, packed or paged. The layouts of queries and keys are independent:
 //
-//   - padded: sequence b has the first QLens[b] rows and KVLens[b] keys of batch b; nil means
-//     QLen or KVLen for all. Elements past the length are not read. The forward pass writes 0 to
-//     O and -Inf to LSE there, the backward pass 0 to DQ, DK and DV.
-//   - packed: the tensors have batch 1, and sequence b has the rows [QStarts[b], QStarts[b+1]),
-//     or keys from KVStarts, as cu_seqlens in other libraries. Elements outside all sequences
-//     are neither read nor written.
-//   - paged: K and V are pools [pages, G, Page, D]. Sequence b has the first KVLens[b] keys of
-//     pages Pages[b*w], Pages[b*w+1], ... with w = len(Pages)/Batch. Table entries past the
-//     length are ignored. Only the forward pass supports pages. If the table exists only in
-//     device memory (cuda.DeviceSequences), Pages is nil and PagesPerSeq is w; KVLens may then
-//     be nil, too.
+//   - padded: sequence b has the first QLens[b] rows and KVLens[b] keys of batch b. If QLens is
+//     nil, all sequences have QLen rows; if KVLens is nil, all have KVLen keys. Elements past the
+//     length are not read. For rows past the length, the forward pass writes 0 to O and -Inf to
+//     LSE, and the backward pass writes 0 to DQ. For keys past the length, the backward pass
+//     writes 0 to DK and DV.
+//   - packed: the tensors have batch 1. Sequence b has the query rows [QStarts[b], QStarts[b+1])
+//     or the keys [KVStarts[b], KVStarts[b+1]). Other libraries call such an array cu_seqlens.
+//     Elements outside all sequences are neither read nor written.
+//   - paged: K is a pool [pages, G, Page, D], and V is a pool [pages, G, Page, DV]. Sequence b has
+//     the first KVLens[b] keys of pages Pages[b*w], Pages[b*w+1], ... with w = len(Pages)/Batch.
+//     Table entries past the length are ignored. Only the forward pass supports pages. If the
+//     table exists only in device memory (cuda.DeviceSequences), Pages is nil and PagesPerSeq is
+//     w; KVLens may then be nil, too.
 type Sequences struct {
-	QLens    []int32 // query rows [B], each in [0, QLen]
-	KVLens   []int32 // keys [B], each in [0, KVLen]
-	QStarts  []int32 // first query rows, and the end [B+1]; non-decreasing, in [0, rows of Q]
-	KVStarts []int32 // first keys, and the end [B+1]; non-decreasing, in [0, keys of K]
+	QLens    []int32 // number of query rows of each sequence [B], in [0, QLen]
+	KVLens   []int32 // number of keys of each sequence [B], in [0, KVLen]
+	QStarts  []int32 // first query row of each sequence, then the end of the last [B+1]; non-decreasing, in [0, rows of Q]
+	KVStarts []int32 // first key of each sequence, then the end of the last [B+1]; non-decreasing, in [0, keys of K]
 	Pages    []int32 // page numbers [B][w], each in [0, pages of K)
 
-	PagesPerSeq int // w, if Pages is nil because only the device has the table; else 0
+	PagesPerSeq int // w if only the device has the table and Pages is nil; else 0
 }
 
 // A Seq is one sequence of a call: its position in the tensors and its band. A dense call has
-// one per batch.
+// one Seq for each batch index.
 type Seq struct {
-	QBatch, Q0, N  int // batch of the tensors, first query row, number of rows
-	KVBatch, K0, M int // batch of the tensors, first key, number of keys; Call.KeyRun locates paged keys
+	QBatch, Q0, N  int // batch index in Q and O, first query row, number of query rows
+	KVBatch, K0, M int // batch index in K and V, first key, number of keys. Call.KeyRun locates paged keys
 	Lo, Hi         int // row i sees the keys from i+Lo to i+Hi, both included
 	Diagonal       int // the diagonal meets row i at key i+Diagonal
 }
 
-// Keys returns the range [lo, hi) of keys that query row i of the sequence sees. Both count from
-// the first row and key of the sequence.
+// Keys returns the range [lo, hi) of keys that query row i of the sequence sees. Rows and keys
+// are numbered from the start of the sequence.
 func (s *Seq) Keys(i int) (lo, hi int) { return clamp(i+s.Lo, s.M), clamp(i+s.Hi+1, s.M) }
 
-// Queries returns the range [lo, hi) of query rows that see key j of the sequence.
+// Queries returns the range [lo, hi) of query rows that see key j of the sequence. Rows and
+// keys are numbered from the start of the sequence.
 func (s *Seq) Queries(j int) (lo, hi int) { return clamp(j-s.Hi, s.N), clamp(j-s.Lo+1, s.N) }
 
 // Area returns the number of (row, key) pairs of the sequence that the band lets through, per
@@ -53,7 +56,8 @@ func (s *Seq) Area() int64 {
 	return int64(sumClamped(s.Hi+1, s.N, s.M) - sumClamped(s.Lo, s.N, s.M))
 }
 
-// count returns the number of sequences, or otherwise if no field determines it.
+// count returns the number of sequences. If no field determines the number, it returns
+// otherwise.
 func (s *Sequences) count(otherwise int) int {
 	switch {
 	case s.QStarts != nil:
@@ -68,7 +72,7 @@ func (s *Sequences) count(otherwise int) int {
 	return otherwise
 }
 
-// width returns the page table's entries per sequence.
+// width returns the number of page table entries per sequence.
 func (s *Sequences) width(batch int) int {
 	if s.Pages == nil {
 		return s.PagesPerSeq
@@ -83,7 +87,8 @@ func longest(starts []int32) (n int) {
 	return n
 }
 
-// extent checks s against p and the tensors and returns the shape that the tensors must have.
+// extent checks s against p and the tensors. It returns the batch and row dimensions that the
+// tensors must have.
 func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 	m := p.extent()
 	if err := checkSide("Q", p.Batch, p.QLen, s.QLens, s.QStarts, 0); err != nil {
@@ -115,7 +120,8 @@ func (s *Sequences) extent(p *Problem, args *Args) (extent, error) {
 	return m, nil
 }
 
-// checkSide checks the lengths and starts of queries or keys.
+// checkSide checks the lengths and starts of queries (side "Q") or keys (side "KV"). most is
+// the maximum length of a sequence, and page is the page size or 0.
 func checkSide(side string, batch, most int, lens, starts []int32, page int) error {
 	switch {
 	case starts != nil && (lens != nil || page != 0):
@@ -143,8 +149,8 @@ func checkSide(side string, batch, most int, lens, starts []int32, page int) err
 	return nil
 }
 
-// checkTable checks that a page table exists exactly if there are pages, on the host or only
-// on the tensors' device.
+// checkTable checks that s has a page table if p is paged, and none otherwise. The table may be
+// on the host, or only on the tensors' device.
 func (s *Sequences) checkTable(p *Problem, device bool) error {
 	given := s.Pages != nil || s.PagesPerSeq != 0
 	switch {
@@ -160,7 +166,8 @@ func (s *Sequences) checkTable(p *Problem, device bool) error {
 	return nil
 }
 
-// checkPacked refuses tensors that look packed on a side without starts.
+// checkPacked returns an error if Q or K has batch 1, the call has several sequences, and the
+// starts that packed sequences need are missing.
 func (s *Sequences) checkPacked(p *Problem, args *Args) error {
 	const reason = "must be given, as %s has batch 1 in a call of %d sequences"
 	switch {
@@ -180,7 +187,8 @@ func checkEnd(name string, starts []int32, tensor string, rows int) error {
 	return nil
 }
 
-// checkPages checks the page table against a pool of that number of pages.
+// checkPages checks that the page table has enough entries for each sequence, and that each
+// used entry is in [0, pool).
 func (s *Sequences) checkPages(p *Problem, pool int) error {
 	w := s.width(p.Batch)
 	if p.Batch > 0 && len(s.Pages)%p.Batch != 0 {
@@ -208,13 +216,14 @@ func (s *Sequences) checkPages(p *Problem, pool int) error {
 	return nil
 }
 
-// firstBeyond returns the index of the first page outside [0, pool), or -1. Each call checks
-// its page table, so the loop tests two pages per uint64. The top bit of a page marks a
-// negative number, the top bit of last-page a number beyond the pool.
+// firstBeyond returns the index of the first page outside [0, pool), or -1. Every call checks
+// its page table, so the loop is fast: it tests two pages per uint64. A negative page has its
+// top bit set. The top bits of last are set, and the subtraction of a page beyond the pool
+// clears the top bit.
 func firstBeyond(pages []int32, pool int) int {
 	const top = 1<<63 | 1<<31
 	beyond := func(x int32) bool { return x < 0 || int(x) >= pool }
-	if pool > 0 && len(pages) >= 8 { // a pointer to 8 bytes must have 8 valid bytes
+	if pool > 0 && len(pages) >= 8 { // a *uint64 must point to 8 valid bytes
 		last := uint64(min(pool-1, math.MaxInt32))
 		last |= last<<32 | top
 		pairs := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(pages))), len(pages)/2)

@@ -4,45 +4,48 @@ import "unsafe"
 
 // An Owner is the owner of a tensor's device memory, such as a buffer of package cuda.
 type Owner interface {
-	// Device returns the device's name, for people.
+	// Device returns the device's name, for messages.
 	Device() string
 }
 
 // A Tensor is a strided view of the caller's memory, on the host or on a device. It has an
 // element type, an address, a length in elements, and four dimensions [batch, heads, rows, row
 // elements] with strides in elements. The elements of a row are contiguous. The other strides
-// are free: BHSD, BSHD, rows with gaps and, for inputs, dimensions broadcast by stride 0 need
-// no copy. The zero Tensor stands for an absent optional argument.
+// are free. BHSD and BSHD layouts and rows with gaps therefore need no copy, and inputs may
+// broadcast a dimension with stride 0. The zero Tensor stands for an absent optional argument.
 //
-// A Tensor is a value. Nothing is checked until a call uses it with a Problem.
+// A Tensor is a value. Functions that make a Tensor check nothing; a call checks it against the
+// Problem.
 type Tensor struct {
 	dtype   DType
 	mem     unsafe.Pointer // the first element, in host memory
-	owner   Owner          // of device memory, nil on the host
-	address uintptr        // of the first element in device memory
-	len     int            // in elements
+	owner   Owner          // owner of the device memory, nil on the host
+	address uintptr        // address of the first element in device memory
+	len     int            // length of the memory in elements
 	shape   [4]int
 	strides [4]int
 }
 
-// F32 returns a dense row-major view of x as float32 [b, heads, rows, dim]. A slice that is too
-// short for the shape fails in the call that uses it.
+// F32 returns a dense row-major view of x as float32 [b, heads, rows, dim]. If x is too short
+// for the shape, the call that uses the view returns an error.
 func F32[T ~float32](x []T, b, heads, rows, dim int) Tensor {
 	return dense(Float32, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-// F16 returns a dense row-major view of x, IEEE binary16 bits, as [b, heads, rows, dim].
+// F16 returns a dense row-major view of x as IEEE binary16 [b, heads, rows, dim]. The elements
+// of x are the bits of the numbers.
 func F16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
 	return dense(Float16, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-// BF16 returns a dense row-major view of x, bfloat16 bits, as [b, heads, rows, dim].
+// BF16 returns a dense row-major view of x as bfloat16 [b, heads, rows, dim]. The elements of x
+// are the bits of the numbers.
 func BF16[T ~uint16](x []T, b, heads, rows, dim int) Tensor {
 	return dense(BFloat16, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
 }
 
-// Bools returns a dense row-major view of x as a mask [b, heads, rows, keys]: true keeps the
-// pair. A dimension of length 1 broadcasts.
+// Bools returns a dense row-major view of x as a mask [b, heads, rows, keys]. True keeps the
+// pair of a row and a key. A dimension of length 1 broadcasts.
 func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
 	return dense(Bool, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, keys)
 }
@@ -62,9 +65,9 @@ func Zeros(t DType, b, heads, rows, dim int) Tensor {
 	return F32(make([]float32, n), b, heads, rows, dim)
 }
 
-// OnDevice returns a dense row-major view [b, heads, rows, dim] of device memory: the given
-// number of elements from address on. Backends call it in their own constructors, which
-// programs use instead. A nil owner gives the zero Tensor.
+// OnDevice returns a dense row-major view [b, heads, rows, dim] of device memory. The memory
+// begins at address and has the given number of elements. If owner is nil, OnDevice returns the
+// zero Tensor. Backends call OnDevice; programs use the constructors of the backend.
 func OnDevice(owner Owner, t DType, address uintptr, elements, b, heads, rows, dim int) Tensor {
 	if owner == nil {
 		return Tensor{}
@@ -79,14 +82,14 @@ func dense(dtype DType, mem unsafe.Pointer, n, b, heads, rows, dim int) Tensor {
 	return t.WithStrides(heads*rows*dim, rows*dim, dim)
 }
 
-// WithStrides returns the view with other strides, in elements, of batches, heads and rows.
+// WithStrides returns the view with other strides, in elements, for batches, heads and rows.
 // Inputs may use 0 to broadcast a dimension.
 func (t Tensor) WithStrides(batch, head, row int) Tensor {
 	t.strides = [4]int{batch, head, row, 1}
 	return t
 }
 
-// AsBSHD returns a view of the same shape over memory in the order [batch, rows, heads, row
+// AsBSHD returns a view of the same shape for memory in the order [batch, rows, heads, row
 // elements].
 func (t Tensor) AsBSHD() Tensor {
 	heads, rows, dim := t.shape[1], t.shape[2], t.shape[3]
@@ -105,7 +108,8 @@ func (t Tensor) Strides() [4]int { return t.strides }
 // Owner returns the owner of the tensor's device memory, nil on the host.
 func (t Tensor) Owner() Owner { return t.owner }
 
-// Float32s returns the memory behind a Float32 host tensor, Len elements; nil for other tensors.
+// Float32s returns the memory behind a Float32 host tensor, Len elements. It returns nil for
+// other tensors.
 func (t Tensor) Float32s() []float32 {
 	if t.dtype != Float32 || t.owner != nil {
 		return nil
@@ -113,8 +117,8 @@ func (t Tensor) Float32s() []float32 {
 	return unsafe.Slice((*float32)(t.mem), t.len)
 }
 
-// Uint16s returns the memory behind a Float16 or BFloat16 host tensor as bits, Len elements; nil
-// for other tensors.
+// Uint16s returns the memory behind a Float16 or BFloat16 host tensor as bits, Len elements. It
+// returns nil for other tensors.
 func (t Tensor) Uint16s() []uint16 {
 	if t.dtype != Float16 && t.dtype != BFloat16 || t.owner != nil {
 		return nil
@@ -122,7 +126,8 @@ func (t Tensor) Uint16s() []uint16 {
 	return unsafe.Slice((*uint16)(t.mem), t.len)
 }
 
-// Bools returns the memory behind a Bool host tensor, Len elements; nil for other tensors.
+// Bools returns the memory behind a Bool host tensor, Len elements. It returns nil for other
+// tensors.
 func (t Tensor) Bools() []bool {
 	if t.dtype != Bool || t.owner != nil {
 		return nil
@@ -144,13 +149,14 @@ func (t Tensor) Address() uintptr {
 // IsZero reports whether t is the zero Tensor.
 func (t Tensor) IsZero() bool { return t.shape == [4]int{} && t.len == 0 }
 
-// Offset returns the offset in Float32s or Uint16s, in elements, of row r of head h of batch b.
+// Offset returns the offset of row r of head h of batch b, in elements from the start of the
+// memory.
 func (t Tensor) Offset(b, h, r int) int {
 	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
 }
 
-// Repeated returns the Offset in a tensor that broadcasts every dimension of length 1, such as a
-// bias or mask.
+// Repeated returns the offset like Offset, but the index in a dimension of length 1 counts as
+// 0. Tensors that broadcast, such as a bias or mask, need it.
 func (t Tensor) Repeated(b, h, r int) int {
 	at := 0
 	for d, i := range [...]int{b, h, r} {
@@ -162,7 +168,7 @@ func (t Tensor) Repeated(b, h, r int) int {
 }
 
 // isLoose reports whether a row of the view may begin at an address that is not a multiple of
-// 16.
+// 16 bytes.
 func (t *Tensor) isLoose() bool {
 	bits := t.Address()
 	for d := range 3 {
@@ -173,8 +179,8 @@ func (t *Tensor) isLoose() bool {
 	return bits%16 != 0
 }
 
-// span returns the address range [from, to) from the view's first element to the end of its
-// last. The view must not be empty and must fit its memory.
+// span returns the address range [from, to) from the start of the view's first element to the
+// end of its last. The view must not be empty and must fit its memory.
 func (t *Tensor) span() (from, to uintptr) {
 	from = uintptr(t.mem)
 	if t.owner != nil {
@@ -191,8 +197,8 @@ func (t *Tensor) empty() bool {
 	return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0
 }
 
-// isDense reports whether the view certainly reaches every element between its first and its
-// last: no stride exceeds the span of the smaller ones.
+// isDense reports whether the view certainly contains every element between its first and its
+// last. It does if no stride exceeds the span of all dimensions with smaller strides.
 func (t *Tensor) isDense() bool {
 	reach := t.shape[3]
 	for _, d := range t.byStride() {
@@ -207,7 +213,8 @@ func (t *Tensor) isDense() bool {
 	return true
 }
 
-// byStride returns the dimensions batch, head and row by increasing stride.
+// byStride returns the dimensions 0, 1 and 2 (batch, head, row) in the order of increasing
+// stride.
 func (t *Tensor) byStride() [3]int {
 	order := [3]int{0, 1, 2}
 	for _, pair := range [3][2]int{{0, 1}, {1, 2}, {0, 1}} {

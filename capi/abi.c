@@ -34,7 +34,7 @@ static void after_fork(void) { forked = true; }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork); }
 
-/* give copies e to the caller's structure, up to the size of that structure. It returns the code. */
+/* give copies e to the caller's structure, up to the size of that structure. It returns e->code. */
 static int give(fk_error *to, const fk_error *e)
 {
 	if (to == NULL || to->size <= sizeof to->size)
@@ -59,7 +59,7 @@ static int fail(fk_error *to, int code, const char *field, const char *message)
 	return give(to, &e);
 }
 
-/* done gives the caller the error of a Go call and returns its code. On success e is not initialized. */
+/* done gives the caller the error of a Go call and returns its code. If code is FK_OK, e is not initialized. */
 static int done(fk_error *to, int code, const fk_error *e)
 {
 	static const fk_error none;
@@ -77,7 +77,7 @@ static int is_forked(fk_error *err)
 	return fail(err, FK_ERR_FORKED, "", "the process is a fork of the one that loaded the library; load it after the fork, or exec");
 }
 
-/* No future structure will be larger. A larger size is therefore uninitialized memory. */
+/* No future structure will be larger. A larger size must come from uninitialized memory. */
 enum { LONGEST = 1 << 16 };
 
 /*
@@ -125,7 +125,7 @@ PUBLIC int fk_open(const char *backend, uint32_t flags, fk_dispatcher **out, fk_
 	if (out == NULL)
 		return fail(err, FK_ERR_NULL, "out", "is NULL");
 	*out = NULL;
-	if (backend == NULL) /* getenv, because Go's copy of the environment was made when the library was loaded */
+	if (backend == NULL) /* getenv in C, because Go copied the environment when the library was loaded */
 		backend = getenv("FLASHKIT_BACKEND");
 	if (backend == NULL || *backend == 0)
 		backend = "auto";

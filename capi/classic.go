@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// classic returns the dispatcher of the flash_attention_cpu functions. It holds no resources and is
-// never closed.
+// classic returns the dispatcher of the flash_attention_cpu functions. The dispatcher holds no
+// resources and is never closed.
 var classic = sync.OnceValue(func() *dispatch.Dispatcher { return dispatch.New(simd.New()) })
 
 // floats pools memory for the O and LSE that flash_attention_cpu_backward recomputes.

@@ -43,7 +43,7 @@ func write(e *C.fk_error, code C.int, field, message string) C.int {
 	return code
 }
 
-// put writes s and a zero byte to to. It cuts s to fit, between two characters.
+// put writes s and a zero byte to the slice to. If s is too long, it cuts s between two characters.
 func put(to []byte, s string) {
 	if len(s) >= len(to) {
 		s = strings.ToValidUTF8(s[:len(to)-1], "")

@@ -8,8 +8,8 @@
  *     NULL, receives the code, the name of the invalid field and a message.
  *   - After FK_ERR_NULL to FK_ERR_UNAVAILABLE no output was written. After any other error
  *     the outputs are undefined.
- *   - Several threads may call it at the same time. It must not be called from a signal
- *     handler.
+ *   - Several threads may call these functions at the same time. A signal handler must not
+ *     call them.
  *   - Every structure begins with its size, which the caller sets. Later versions add
  *     fields only at the end. If a program passes an older, smaller structure, the missing
  *     fields count as zero. A newer, larger structure is accepted if the fields that this
@@ -61,14 +61,14 @@ enum {
 enum {
 	FK_F32 = 0,  /* IEEE binary32 */
 	FK_F16 = 1,  /* IEEE binary16 */
-	FK_BF16 = 2, /* bfloat16, the upper half of a binary32 */
+	FK_BF16 = 2, /* bfloat16, the upper 16 bits of a binary32 */
 	FK_BOOL = 3  /* one byte, 0 or 1; for masks only */
 };
 
 /* Devices that hold a tensor's memory. */
 enum {
 	FK_HOST = 0,
-	FK_CUDA = 1 /* GPU 0, in its primary context, as in the CUDA runtime; FK_CUDA + n: GPU n */
+	FK_CUDA = 1 /* GPU 0, in its primary context, as in the CUDA runtime; FK_CUDA + n is GPU n */
 };
 
 /* Passes. */
@@ -94,14 +94,14 @@ enum {
 	FK_MASK = 4,    /* fk_args.mask hides keys: 1 visible, 0 hidden */
 	FK_SINK = 8,    /* attention sink: fk_args.sink has a logit per head, which adds to the softmax's sum but has no value */
 	FK_RAGGED = 16, /* sequences differ in length: see the fields of fk_args from seqs on */
-	FK_CARRY = 32,  /* o and lse hold the result over earlier keys, which the forward pass continues */
+	FK_CARRY = 32,  /* o and lse hold the results over earlier keys, to which the forward pass adds the keys of this call */
 	FK_ORIGIN = 64  /* the call is part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
 };
 
 /* Flags of fk_open. */
 enum {
 	FK_OPEN_FROZEN = 1,   /* learn nothing from later calls: a problem always runs on the same kernel, with the same bits */
-	FK_OPEN_PAIRED = 2,   /* forward passes without fk_args.lse also sum scores in the backward pass's order */
+	FK_OPEN_PAIRED = 2,   /* forward passes without fk_args.lse, too, sum scores in the backward pass's order */
 	FK_OPEN_BLANK = 4,    /* ignore the machine's calibration profile */
 	FK_OPEN_ANY_ORDER = 8, /* on GPU tensors, sum d_q in any order: faster, but bits differ from run to run */
 	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum in the backward pass's order */
@@ -152,10 +152,10 @@ typedef struct fk_tensor {
 typedef struct fk_problem {
 	size_t size;      /* sizeof(fk_problem) */
 	int64_t batch;    /* B */
-	int64_t heads;    /* H, query heads */
-	int64_t kv_heads; /* G, a divisor of heads (GQA); query head h reads KV head h / (H/G) */
-	int64_t q_len;    /* N, query rows; in a ragged problem of the longest sequence */
-	int64_t kv_len;   /* M, keys and values; in a ragged problem of the longest sequence */
+	int64_t heads;    /* H, number of query heads */
+	int64_t kv_heads; /* G, number of KV heads, a divisor of H (GQA); query head h reads KV head h / (H/G) */
+	int64_t q_len;    /* N, number of query rows; in a ragged problem, of the longest sequence */
+	int64_t kv_len;   /* M, number of keys; in a ragged problem, of the longest sequence */
 	int64_t dim;      /* D, head dim of Q and K */
 	int64_t v_dim;    /* DV, head dim of V and O */
 	int32_t dtype;    /* element type of Q, K, V, O and their gradients */
@@ -182,8 +182,9 @@ typedef struct fk_problem {
 /*
  * The tensors and other data of a call. A pass ignores tensors that only the other pass
  * uses. A tensor that belongs to a feature is an error if the problem does not have this
- * feature. Outputs are overwritten, not accumulated. They must not share memory with
- * another tensor. The caller must not change anything during a call.
+ * feature. A call overwrites its outputs; it does not add to them. Outputs must not share
+ * memory with another tensor. The caller must not change the structures, arrays or inputs
+ * during a call.
  */
 typedef struct fk_args {
 	size_t size; /* sizeof(fk_args) */
@@ -192,7 +193,7 @@ typedef struct fk_args {
 	fk_tensor k;   /* [B, G, M, D] */
 	fk_tensor v;   /* [B, G, M, DV] */
 	fk_tensor o;   /* [B, H, N, DV]; 0 for a row that sees no key */
-	fk_tensor lse; /* [B, H, N, 1] f32, natural log; -inf for a row that sees no key. Optional in the forward pass */
+	fk_tensor lse; /* [B, H, N, 1] f32, natural log-sum-exp; -inf for a row without keys or sink. Optional in the forward pass without FK_CARRY */
 
 	/* The backward pass reads q, k, v, o, lse and d_o and writes d_q, d_k, d_v. */
 	fk_tensor d_o;   /* [B, H, N, DV], the gradient of o */
@@ -203,9 +204,9 @@ typedef struct fk_args {
 
 	fk_tensor bias;   /* [B, H, N, M] f32 or dtype; each dimension but M may be 1, and is then repeated */
 	fk_tensor d_bias; /* shape and type of bias; summed over repeated dimensions. Optional */
-	fk_tensor mask;   /* FK_BOOL, shape as for bias */
-	fk_tensor slopes; /* [B, H, 1, 1] f32, B may be 1 */
-	fk_tensor sink;   /* [1, H, 1, 1] f32 */
+	fk_tensor mask;   /* FK_BOOL, [B, H, N, M]; dimensions may be 1 as for bias */
+	fk_tensor slopes; /* [B, H, 1, 1] f32; B may be 1, and is then repeated */
+	fk_tensor sink;   /* [1, H, 1, 1] f32, logits */
 	fk_tensor d_sink; /* [1, H, 1, 1] f32. Optional */
 
 	uint64_t seed; /* dropout seed: the same seed drops the same weights in both passes */
@@ -250,11 +251,11 @@ typedef struct fk_args {
 	int64_t origin_key; /* a multiple of 8 */
 
 	/*
-	 * 0: the sequence arrays are on the host. q.device: kv_lens and pages of a paged
-	 * problem are on that device. They are read when the work runs. So a CUDA graph of the
-	 * call may be replayed after they have changed. They are not checked: lengths are
-	 * clamped to [0, kv_len], and page numbers outside the pools read other memory. If
-	 * kv_lens is NULL, all sequences have kv_len keys.
+	 * If 0, the sequence arrays are on the host. If equal to q.device, kv_lens and pages of
+	 * a paged problem are on that device. The kernel reads these arrays when it runs, so a
+	 * CUDA graph of the call may be replayed after they have changed. They are not checked:
+	 * lengths are clamped to [0, kv_len], and with page numbers outside the pools the
+	 * kernel reads other memory. If kv_lens is NULL, all sequences have kv_len keys.
 	 */
 	int64_t seqs_device;
 } fk_args;
@@ -271,7 +272,7 @@ typedef struct fk_memory {
  * fk_open opens backends that this machine can run. backend is "auto" for all of them, a
  * backend such as "simd", or a kernel such as "simd/fwd_avx2". A kernel's name also selects
  * the kernel of the same variant for the other pass. NULL means the value of the
- * environment variable FLASHKIT_BACKEND, or "auto" if it is not set. It returns
+ * environment variable FLASHKIT_BACKEND, or "auto" if it is not set. fk_open returns
  * FK_ERR_UNAVAILABLE if the machine lacks the named backend or kernel. A program should
  * open a dispatcher once and reuse it.
  */
@@ -300,12 +301,12 @@ int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_er
 int fk_backward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err);
 
 /*
- * fk_merge combines two results for the same queries over disjoint sets of keys. It returns
- * the result over both sets of keys. o, o1 and o2 are [B, H, N, DV] of one type; lse, lse1
+ * fk_merge combines two results for the same queries over disjoint sets of keys. It writes
+ * the result over both sets to o and lse. o, o1 and o2 are [B, H, N, DV] of one type; lse, lse1
  * and lse2 are [B, H, N, 1] f32; all are on the host. An output may be one of the inputs if
  * both views are equal. lse may be NULL. A row without keys, whose lse is -inf, contributes
- * nothing. At most one of the two results may include a sink: a sink in both would count
- * twice.
+ * nothing. At most one of the two results may include a sink, because a sink in both would
+ * count twice.
  */
 int fk_merge(const fk_tensor *o, const fk_tensor *lse, const fk_tensor *o1, const fk_tensor *lse1,
              const fk_tensor *o2, const fk_tensor *lse2, fk_error *err);

@@ -20,8 +20,8 @@ type frame struct {
 	seqs    flashkit.Sequences
 	device  *device // device of the tensors, nil if they are on the host
 
-	lists  cuda.DeviceSequences // device memory of the sequence arrays, kept for the next call, which often has the same arrays
-	listed bool                 // whether the sequence arrays of this call are in lists
+	lists  cuda.DeviceSequences // device memory of the sequence arrays; kept, because the next call often has the same arrays
+	listed bool                 // the sequence arrays of this call are in lists
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -106,7 +106,7 @@ func (f *frame) describe(p *C.fk_problem) error {
 	return nil
 }
 
-// set converts the arguments of a pass. s is nil if the pass will not run.
+// set converts the arguments of a pass. s is nil if the caller will not run the pass.
 func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 	if err := f.place(a, s); err != nil {
 		return err

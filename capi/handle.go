@@ -28,8 +28,8 @@ type table[T any] struct {
 	held map[uintptr]*entry[T]
 }
 
-// An entry is an object of a table. Calls in progress hold its read lock, and remove takes its
-// write lock.
+// An entry is an object of a table. A call in progress holds the read lock of mu, and remove takes
+// the write lock.
 type entry[T any] struct {
 	mu     sync.RWMutex
 	closed bool

@@ -95,7 +95,8 @@ func (m *merging) checkOutputs() error {
 }
 
 // overlap reports whether two views share memory and are not the same view. If both views have
-// gaps, it assumes that they interleave without a common element: the caller guarantees that.
+// gaps, it assumes that they interleave without a common element. The C program must guarantee
+// this.
 func overlap(x, y *flashkit.Tensor) bool {
 	from, to := x.Address(), x.Address()+uintptr(x.Len()*x.DType().Size())
 	otherFrom, otherTo := y.Address(), y.Address()+uintptr(y.Len()*y.DType().Size())
@@ -176,7 +177,8 @@ func weights(first, second float64) (w1, w2 float32, lse float64) {
 	return float32(e1 / (e1 + e2)), float32(e2 / (e1 + e2)), most + math.Log(e1+e2)
 }
 
-// mix sets to to w1*x + w2*y. If a weight is 0, its operand is ignored, even if it is NaN.
+// mix writes w1*x + w2*y to the slice to. If a weight is 0, its operand is ignored, even if it is
+// NaN.
 func mix(to, x, y []float32, w1, w2 float32) {
 	switch {
 	case w1 == 0 && w2 == 0:

@@ -20,7 +20,7 @@ import (
 // tensors of calls. The first call with tensors on a GPU opens this GPU.
 type session struct {
 	*dispatch.Dispatcher
-	paired   bool // for calls with GPU tensors; Dispatcher has its own setting
+	paired   bool // whether calls with GPU tensors are paired; Dispatcher has its own setting for other calls
 	unpaired bool
 	anyOrder bool // dQ of GPU tensors may be summed in any order
 

@@ -108,8 +108,9 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	return int(last + 1), nil
 }
 
-// addressFault returns why at cannot be the address of elements of size bytes, or "". It rejects
-// small numbers, because the Go runtime treats a pointer with such a value as memory corruption.
+// addressFault returns the reason why at cannot be the address of elements of size bytes, or "". It
+// rejects small numbers, because the Go runtime treats a pointer with such a value as memory
+// corruption.
 func addressFault(at uintptr, size int) string {
 	switch {
 	case at < 4096:

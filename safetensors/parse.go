@@ -18,8 +18,8 @@ type entry struct {
 	begin, end int
 }
 
-// Parse returns the content of a file. Tensors alias b, which must not change while they are in use.
-// Any violation of the format is an error.
+// Parse returns the content of a file. The data of the tensors aliases b, which must not change
+// while the tensors are in use. Any violation of the format is an error.
 func Parse(b []byte) (*File, error) {
 	f, err := parse(b)
 	if err != nil {
@@ -100,7 +100,8 @@ func parseHeader(header string) (metadata map[string]string, entries []entry, er
 }
 
 func parseMetadata(s *scanner) (map[string]string, error) {
-	// The first pass counts: a growing map would allocate far more than its text.
+	// The first pass counts the keys, because a growing map would allocate far more bytes than its
+	// text has.
 	ahead, n := *s, 0
 	err := ahead.object(func(string) error {
 		n++
@@ -155,8 +156,8 @@ func parseEntry(s *scanner, name string) (entry, error) {
 	return e, e.place(offsets)
 }
 
-// isTypeName reports whether s could be a type of the format, now or later. Type names consist of
-// letters, digits and underscores.
+// isTypeName reports whether s could be the name of a type, in this or a later version of the
+// format. Type names consist of letters, digits and underscores.
 func isTypeName(s string) bool {
 	const most = 32
 	other := func(c rune) bool {
@@ -182,7 +183,7 @@ func (e *entry) place(offsets []int) error {
 		return fmt.Errorf("data_offsets %d are reversed", offsets)
 	}
 	if !known(e.DType) {
-		return nil // only its offsets give its size
+		return nil // only the offsets give the size of a tensor of unknown type
 	}
 	size, err := byteSize(e.DType, e.Shape)
 	switch {
@@ -194,8 +195,8 @@ func (e *entry) place(offsets []int) error {
 	return nil
 }
 
-// attach sorts the entries by offset and gives each its part of the data. The parts must cover the
-// data without gaps or overlaps.
+// attach sorts the entries by offset and gives each tensor its part of the data. The parts must
+// cover the data without gaps or overlaps.
 func attach(entries []entry, data []byte) ([]Tensor, error) {
 	// Empty tensors may share an offset. A stable sort keeps their order.
 	slices.SortStableFunc(entries, func(a, b entry) int {

@@ -1,9 +1,9 @@
-// Package safetensors reads and writes the safetensors file format: the header's length as 8
-// little-endian bytes, the header in JSON, and the raw data of the tensors. Decode and Encode convert
-// between a file's tensors and flashkit's.
+// Package safetensors reads and writes the safetensors file format. A file consists of the header's
+// length as 8 little-endian bytes, the header in JSON, and the raw data of the tensors. Decode and
+// Encode convert between the tensors of a file and the tensors of package flashkit.
 //
-// Files need not be trusted. Parse never panics, and its allocations are bounded by the bytes
-// present, never by a number in the header. Functions are safe for concurrent use.
+// Parse is safe for untrusted files: it never panics, and the size of the file bounds its
+// allocations, whatever numbers the header has. Functions are safe for concurrent use.
 package safetensors
 
 import (
@@ -16,15 +16,15 @@ import (
 
 const (
 	lengthSize  = 8           // size in bytes of the header length at the start of a file
-	maxHeader   = 100_000_000 // limit of the reference implementation
+	maxHeader   = 100_000_000 // maximum header length in bytes, as in the reference implementation
 	metadataKey = "__metadata__"
 )
 
 // A File is the content of a safetensors file: named tensors, and metadata.
 type File struct {
-	// Metadata has free text by key. It is nil if the file has none.
+	// Metadata maps keys to free text. It is nil if the file has no metadata.
 	Metadata map[string]string
-	// Tensors are in the order of their data.
+	// Tensors has the tensors in the order of their data in the file.
 	Tensors []Tensor
 }
 
@@ -33,9 +33,9 @@ type Tensor struct {
 	// Name is unique in the file, and not "__metadata__".
 	Name string
 	// DType is the format's name of the element type: BOOL, U8, I8, U16, I16, F16, BF16, U32, I32,
-	// F32, U64, I64, F64, C64, or an 8-bit type such as F8_E4M3. F4, F6_E2M3 and F6_E3M2 pack several
-	// elements into shared bytes. Parse keeps these and unknown types, but only Data gives their
-	// contents.
+	// F32, U64, I64, F64, C64, or an 8-bit type such as F8_E4M3. In F4, F6_E2M3 and F6_E3M2,
+	// several elements share bytes. Parse keeps tensors of these and of unknown types, but no
+	// method decodes their Data.
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
@@ -83,14 +83,14 @@ func (f *File) nearest(name string) string {
 	return "the file has " + strings.Join(list, ", ")
 }
 
-// FromFloat32s returns an F32 tensor with a copy of x. File.Write refuses a length of x that does
-// not match the shape, also for FromUint16s and FromInt32s.
+// FromFloat32s returns an F32 tensor with a copy of x. If the length of x does not match the shape,
+// File.Write returns an error. The same holds for FromUint16s and FromInt32s.
 func FromFloat32s(name string, shape []int, x []float32) Tensor {
 	return fromSlice(name, "F32", shape, x)
 }
 
-// FromUint16s returns a tensor of the 16-bit type dtype, such as F16 or BF16, with a copy of x, the
-// bits of its elements.
+// FromUint16s returns a tensor of the 16-bit type dtype, such as F16 or BF16. x holds the bits of
+// the elements and is copied.
 func FromUint16s(name, dtype string, shape []int, x []uint16) Tensor {
 	return fromSlice(name, dtype, shape, x)
 }
@@ -100,13 +100,14 @@ func fromSlice(name, dtype string, shape []int, x any) Tensor {
 	return Tensor{Name: name, DType: dtype, Shape: slices.Clone(shape), Data: data}
 }
 
-// Float32s returns a copy of the elements of an F32 tensor. Another type is an error.
+// Float32s returns a copy of the elements of an F32 tensor. For a tensor of another type it returns
+// an error.
 func (t Tensor) Float32s() ([]float32, error) {
 	return decode[float32](t, "F32")
 }
 
-// Uint16s returns a copy of the bits of the elements of an F16 or BF16 tensor. Another type is an
-// error.
+// Uint16s returns a copy of the elements of an F16 or BF16 tensor, as bits. For a tensor of another
+// type it returns an error.
 func (t Tensor) Uint16s() ([]uint16, error) {
 	return decode[uint16](t, "F16", "BF16")
 }
@@ -124,7 +125,7 @@ func decode[E byte | float32 | uint16 | int32 | int64](t Tensor, dtypes ...strin
 	return x, err
 }
 
-// check returns an error unless the data has the size of dtype and shape.
+// check returns an error unless the size of the data matches dtype and shape.
 func (t Tensor) check() error {
 	size, err := byteSize(t.DType, t.Shape)
 	if err == nil && size != len(t.Data) {
@@ -142,8 +143,8 @@ var dtypeSizes = map[string]int{
 	"U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }
 
-// packedBits holds the bits per element of types without whole bytes. Only a whole tensor must end at
-// a byte.
+// packedBits holds the bits per element of types that do not fill whole bytes. Elements may cross
+// byte boundaries, but the tensor must end at one.
 var packedBits = map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 // known reports whether the element size of a type is known.

@@ -16,7 +16,7 @@ type scanner struct {
 	rest string // unread text; valid UTF-8
 }
 
-// accept skips white space, then c. It reports whether c was there.
+// accept skips white space and, if it follows, c. It reports whether c followed.
 func (s *scanner) accept(c byte) bool {
 	s.rest = strings.TrimLeft(s.rest, " \t\r\n")
 	if s.rest == "" || s.rest[0] != c {
@@ -69,7 +69,7 @@ func (s *scanner) ints() ([]int, error) {
 	if s.accept(']') {
 		return []int{}, nil
 	}
-	list, _, _ := strings.Cut(s.rest, "]") // counted first, because a growing slice would allocate several times the result
+	list, _, _ := strings.Cut(s.rest, "]") // the numbers are counted first, because a growing slice would allocate several times their size
 	x := make([]int, 0, strings.Count(list, ",")+1)
 	for {
 		n, err := s.int()
@@ -162,7 +162,7 @@ func escape(s string) (r rune, n int) {
 	}
 	low, _ := codeUnit(s[unitSize:])
 	if r = utf16.DecodeRune(r, low); r == unicode.ReplacementChar {
-		return 0, 0 // half of a pair
+		return 0, 0 // half of a surrogate pair
 	}
 	return r, 2 * unitSize
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Decode returns the tensors of the given names, in that order, converted by Tensor.Decode. A missing
-// name is an error.
+// Decode returns the tensors with the given names, in the order of the names, converted by
+// Tensor.Decode. A missing name is an error.
 func (f *File) Decode(names ...string) ([]flashkit.Tensor, error) {
 	list := make([]flashkit.Tensor, len(names))
 	for i, name := range names {
@@ -36,8 +36,8 @@ func (t Tensor) Decode() (flashkit.Tensor, error) {
 	return t.view(s)
 }
 
-// DecodeBSHD returns what Decode returns, for data in the order [batch, rows, heads, elements]. The
-// result's shape is [batch, heads, rows, elements]; its strides are the data's.
+// DecodeBSHD is Decode for data in the order [batch, rows, heads, elements]. The result has the
+// shape [batch, heads, rows, elements] and the strides of the data's order.
 func (t Tensor) DecodeBSHD() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -86,20 +86,19 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 	return x, nil
 }
 
-// Encode returns a file tensor with a copy of x's elements in the order of its shape, independent of
-// its strides. Float32 becomes F32, Float16 F16, BFloat16 BF16 and Bool BOOL. A shape beyond the
-// memory of x and memory on a device are errors.
+// Encode returns a file tensor with a copy of x's elements in the order of its shape, independent
+// of its strides. Float32 becomes F32, Float16 F16, BFloat16 BF16 and Bool BOOL. Encode returns an
+// error if x is on a device, or if its shape and strides reach beyond its memory.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }
 
-// EncodeBSHD returns a file tensor as Encode does, with elements and shape in the order [batch, rows,
-// heads, elements].
+// EncodeBSHD is Encode with elements and shape in the order [batch, rows, heads, elements].
 func EncodeBSHD(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return [4]int{s[0], s[2], s[1], s[3]} })
 }
 
-// fileTypes are the format's names of flashkit's types.
+// fileTypes maps the element types of package flashkit to their names in the format.
 var fileTypes = map[flashkit.DType]string{flashkit.Float32: "F32", flashkit.Float16: "F16", flashkit.BFloat16: "BF16", flashkit.Bool: "BOOL"}
 
 func encode(name string, x flashkit.Tensor, order func([4]int) [4]int) (Tensor, error) {
@@ -153,7 +152,7 @@ func appendRow(b []byte, x flashkit.Tensor, from, to int) []byte {
 	return b
 }
 
-// within refuses a view that reaches beyond n elements, or before the first.
+// within returns an error if a view reaches beyond its n elements, or before the first.
 func within(shape, strides [4]int, n int) error {
 	last := shape[3] - 1
 	for d := range 3 {
@@ -171,7 +170,8 @@ func within(shape, strides [4]int, n int) error {
 	return nil
 }
 
-// Int64s returns a copy of the elements of an I32 or I64 tensor. Another type is an error.
+// Int64s returns a copy of the elements of an I32 or I64 tensor. For a tensor of another type it
+// returns an error.
 func (t Tensor) Int64s() ([]int64, error) {
 	if t.DType == "I64" {
 		return decode[int64](t, "I64")
@@ -184,8 +184,8 @@ func (t Tensor) Int64s() ([]int64, error) {
 	return x, err
 }
 
-// Int32s returns a copy of the elements of an I32 or I64 tensor, for the lengths, starts and pages of
-// flashkit.Sequences. An element beyond 32 bits is an error.
+// Int32s returns a copy of the elements of an I32 or I64 tensor, in the type of the lengths, starts
+// and pages of flashkit.Sequences. An element that does not fit in 32 bits is an error.
 func (t Tensor) Int32s() ([]int32, error) {
 	long, err := t.Int64s()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Write writes the file to w, with the tensors in order. Equal files give equal bytes. If the file
-// violates the format, Write returns an error and writes nothing.
+// Write writes the file to w, with the tensors in the order of f.Tensors. Equal files give equal
+// bytes. If the file violates the format, Write returns an error and writes nothing.
 func (f *File) Write(w io.Writer) error {
 	header, err := f.header()
 	if err != nil {
@@ -27,7 +27,7 @@ func (f *File) Write(w io.Writer) error {
 	return nil
 }
 
-// header returns the header with its length.
+// header returns the first bytes of the file: the length of the header, and the header.
 func (f *File) header() ([]byte, error) {
 	if err := f.checkText(); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (f *File) header() ([]byte, error) {
 	return b, nil
 }
 
-// checkText checks the names and the metadata.
+// checkText checks the names of the tensors and the metadata.
 func (f *File) checkText() error {
 	seen := map[string]bool{metadataKey: true}
 	for _, t := range f.Tensors {
@@ -94,6 +94,6 @@ func appendJSON(b []byte, value any) []byte {
 	buf := bytes.NewBuffer(b)
 	enc := json.NewEncoder(buf)
 	enc.SetEscapeHTML(false)                           // keep names unchanged
-	_ = enc.Encode(value)                              // cannot fail: the values are plain
+	_ = enc.Encode(value)                              // cannot fail: the values are strings and numbers
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")) // Encode ends a value with a new line
 }

@@ -8,10 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// backward runs items. An item is a chunk of the keys of one head, or of all heads that share
-// dBias. It owns dK, dV and dBias of its keys and loops over the query rows that see them. Chunks
-// add to dQ of a tile of rows in order, on any worker: each waits until its predecessor has
-// finished the tile. Workers take items in order, so the lowest item never waits.
+// backward runs unclaimed items until there are none. An item is a chunk of keys of one KV head, or
+// of all heads that share elements of dBias. The item owns dK, dV and dBias of its keys, and loops
+// over the query rows that see the keys. For each tile of query rows, the chunks add to dQ in the
+// order of their keys: a chunk waits until the previous chunk has finished the tile. Workers claim
+// items in ascending order, so the first unfinished item never waits.
 func (j *job) backward(x *instance) error {
 	j.sinkGradients()
 	n := j.items()
@@ -32,11 +33,11 @@ func (j *job) backward(x *instance) error {
 	return nil
 }
 
-// errStopped ends an item of a stopped call. The item does not advance its progress: a successor
-// would read dQ while a predecessor writes it.
+// errStopped ends an item of a call that has stopped. The item then does not advance its progress.
+// Otherwise the next chunk could read dQ while the previous chunk still writes it.
 var errStopped = errors.New("stopped")
 
-// backwardChunk runs the heads of an item in order.
+// backwardChunk runs the KV heads of an item in order.
 func (j *job) backwardChunk(x *instance, item int) error {
 	chunk, owner := item/j.owners(), item%j.owners()
 	b0, b1, g0, g1 := 0, j.c.Batch, 0, j.c.KVHeads
@@ -59,8 +60,8 @@ func (j *job) backwardChunk(x *instance, item int) error {
 	return nil
 }
 
-// backwardHead runs one head with the item's keys from k0 on. done counts the tiles of query rows
-// that the item has finished.
+// backwardHead runs one KV head of an item, with the item's keys from k0 on. done counts the tiles
+// of query rows that the item has finished.
 func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, b, g, k0 int) error {
 	f, w := j.args, &j.places
 	k1 := min(k0+j.chunk, s.M)
@@ -97,7 +98,7 @@ func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, 
 	return j.storeKeys(x, f, b, g, k0, k1)
 }
 
-// storeKeys writes dK and dV of the keys [k0, k1).
+// storeKeys writes dK and dV of the keys [k0, k1) to the call's tensors.
 func (j *job) storeKeys(x *instance, f *flashkit.Args, b, g, k0, k1 int) error {
 	w := &j.places
 	for k := k0; k < k1; k += tile {
@@ -113,7 +114,7 @@ func (j *job) storeKeys(x *instance, f *flashkit.Args, b, g, k0, k1 int) error {
 	return nil
 }
 
-// backwardTile accumulates the gradients of tile t of query head h and the keys [k0, k1).
+// backwardTile accumulates the gradients from tile t of query head h and the keys [k0, k1).
 func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b, h, t, k0, k1 int) error {
 	w, dq := &j.places, &j.args.DQ
 	i0, i1, lo, hi := j.tileRows(s, t)
@@ -168,16 +169,18 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	return nil
 }
 
-// gathers reports whether dQ needs float32 workspace between chunks.
+// gathers reports whether the sums of dQ between chunks are kept in float32 workspace, because DQ
+// has 16 bits.
 func (x *plan) gathers() bool { return x.c.DType != flashkit.Float32 && x.chunks() > 1 }
 
-// gathered returns n rows of the workspace for dQ.
+// gathered returns n rows of the workspace for dQ, from row r of query head h on.
 func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
 	shape := j.args.DQ.Shape()
 	return j.dq[((s.QBatch*shape[1]+h)*shape[2]+s.Q0+r)*shape[3]:][:n*shape[3]]
 }
 
-// loadTile copies n query rows from row r on, and their sums of dQ so far, to w.
+// loadTile copies n query rows of head h, from row r on, to the stage at w. Unless this chunk is
+// the first to see the rows, it also copies the rows' sums of dQ.
 func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, first bool) {
 	f := j.args
 	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }

@@ -6,26 +6,28 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A batch is several KV heads of short sequences, with their query heads. The host stages all of
-// them, writes a list of module calls, and enters the module once. Batching changes neither the calls
-// of a head nor their results.
+// A batch is several KV heads of short sequences, with their query heads. The host stages all heads
+// of the batch, writes a list of module calls, and enters the module once. Batching changes neither
+// the module calls of a head nor their results.
 
 const (
-	batchTime  = 300e3     // target time of a batch in nanoseconds, by timing
-	batchBytes = 256 << 10 // maximum stage of a batch, to stay in the cache
-	listWords  = 8         // per call in the list
+	batchTime  = 300e3     // target time of a batch in nanoseconds, predicted by the variant's timing
+	batchBytes = 256 << 10 // maximum bytes of a batch's memory, so that it stays in the cache
+	listWords  = 8         // words of a call in the list
 	listEntry  = "calls"
 )
 
-// The function numbers in a list, as in calls.h: functions of keys, then of rows, then of rows with
-// features.
+// The function numbers in a list, as in calls.h. listForward and listBackward are the functions of
+// keys. The next number is the function of rows, and the number after that is the function of rows
+// with features.
 const (
 	listForward  = 0
 	listBackward = 3
 	listGrads    = 6
 )
 
-// batchSize returns the number of KV heads per batch, or 0 if one head is large enough, or too large.
+// batchSize returns the number of KV heads per batch. It returns 0 if the plan has no batches, for
+// example because one head has enough work.
 func (x *plan) batchSize() int {
 	c := x.c
 	if x.v.isDecode() || !x.v.inVectors() || x.bias.wanted || min(c.QLen, c.KVLen) < 1 || max(c.QLen, c.KVLen) > tile {
@@ -46,16 +48,17 @@ func (x *plan) batchSize() int {
 	return size
 }
 
-// A batchStage is the layout of a batch: strides in bytes between KV heads and between query heads.
+// A batchStage is the layout of a batch. kv, v and blocks are strides in bytes between KV heads. q,
+// o, lse, bias and mask are strides in bytes between query heads.
 type batchStage struct {
-	list           uint64
+	list           uint64 // offset of the list of calls
 	kv, q, o, lse  uint64 // kv is the stride of K; V follows all of K
 	v, bias, mask  uint64
-	blocks         uint64 // of a KV head: a block for each tile of rows
-	heads, entries int
+	blocks         uint64 // of the parameter blocks: one for each tile of rows
+	heads, entries int    // KV heads of the batch, maximum module calls of a KV head
 }
 
-// placeBatch lays out the memory of a batch of that number of KV heads.
+// placeBatch lays out the memory from offset from on, for a batch of the given number of KV heads.
 func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	at := from
 	take := func(bytes uint64) uint64 {
@@ -83,13 +86,13 @@ func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	}
 	w.scratchBytes = x.scratch()
 	w.scratch = take(w.scratchBytes)
-	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module reads a whole tile past each
+	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module requires a whole tile of memory at each offset
 	w.end = at
 	return w, b
 }
 
-// of returns the places of the tile of rows from i0 on, in query head r of the group of the batch's
-// KV head n.
+// of returns the places of a tile of query rows: the tile from row i0 on, of query head r in the
+// group of the batch's KV head n.
 func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	head := uint64(n*x.group() + r)
 	w.block += b.blocks*uint64(n) + uint64(4*blockWords*(r*x.tiles(x.c.QLen)+i0/x.rows))
@@ -110,7 +113,7 @@ func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	return w
 }
 
-// batches runs batches until there are none.
+// batches runs unclaimed batches until there are none.
 func (j *job) batches(x *instance) error {
 	j.sinkGradients()
 	_, stage := j.placeBatch(x.base, j.batch)
@@ -146,7 +149,7 @@ func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, f
 	x.listed++
 }
 
-// inList returns the list numbers of the plan's functions for keys and for rows.
+// inList returns the numbers of the plan's functions for keys and for rows in a list.
 func (x *plan) inList() (keys, rows int) {
 	if keys = listForward; x.v.pass == flashkit.PassBackward {
 		keys = listBackward
@@ -157,7 +160,8 @@ func (x *plan) inList() (keys, rows int) {
 	return keys, keys + 1
 }
 
-// stageHead stages number n of the current batch, KV head head of the call, and lists its calls.
+// stageHead stages one KV head and adds its module calls to the list. head is the number of the KV
+// head in the call, and n is its number in the current batch.
 func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 	b, g := head/j.c.KVHeads, head%j.c.KVHeads
 	s := j.c.Seq(b)
@@ -194,7 +198,8 @@ func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 	}
 }
 
-// stageRows copies rows [i0, i1) of query head h of sequence b, which see keys below hi, to w.
+// stageRows copies rows [i0, i1) of query head h of sequence b to the stage at w. The rows see no
+// key from hi on.
 func (j *job) stageRows(x *instance, w *places, s *flashkit.Seq, b, h, i0, i1, hi int) {
 	if j.features != 0 {
 		x.writeScore(&j.plan, w, b, h, s.Diagonal)
@@ -214,7 +219,8 @@ func (j *job) stageRows(x *instance, w *places, s *flashkit.Seq, b, h, i0, i1, h
 	}
 }
 
-// storeHead writes the outputs of number n of the current batch, KV head head of the call.
+// storeHead writes the outputs of one KV head to the call's tensors. head and n have the same
+// meaning as in stageHead.
 func (j *job) storeHead(x *instance, stage *batchStage, head, n int) {
 	f, b, g := j.args, head/j.c.KVHeads, head%j.c.KVHeads
 	s := j.c.Seq(b)
@@ -245,7 +251,8 @@ func (j *job) storeHead(x *instance, stage *batchStage, head, n int) {
 	}
 }
 
-// plan returns the plan of a call, without a batch if only single heads fit the memory.
+// plan returns the plan of a call. The plan has no batches if a batch does not fit in the memory of
+// an instance.
 func (s *sandbox) plan(v *variant, c *flashkit.Call) plan {
 	x := newPlan(v, c)
 	if x.batch > 0 && x.memory() > min(s.limit, maxMemory) {

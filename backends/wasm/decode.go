@@ -6,9 +6,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The decode kernel is for few query rows and many keys. An item is a KV head of a sequence with its
-// query heads. The host stages a block of keys once, then calls the module for parts of up to fewRows
-// rows of one query head. Each part has its own block of parameters and scratch.
+// The decode kernel is for few query rows and many keys. An item is one KV head of a sequence with
+// its query heads. The query rows of an item are divided into parts of up to fewRows rows of one
+// query head. The host stages a tile of keys once, then calls the module for each part. Each part
+// has its own parameter block and scratch.
 
 const (
 	fewRows  = 8  // maximum rows of a query head per module call
@@ -19,7 +20,8 @@ func (v *variant) isDecode() bool { return v.keys == decodeKeys }
 
 const decodeKeys = "decode_simd128_keys"
 
-// refusesDecode refuses more rows or heads than the decode kernel supports.
+// refusesDecode returns the reason if the call has more query rows per KV head than the decode
+// kernel supports, else "".
 func refusesDecode(c *flashkit.Call) string {
 	if n := c.Heads / max(1, c.KVHeads); c.QLen > 0 && n > headRows/c.QLen {
 		return fmt.Sprintf("supports up to %d query rows of a KV head, not %d x %d", headRows, n, c.QLen)
@@ -27,7 +29,8 @@ func refusesDecode(c *flashkit.Call) string {
 	return ""
 }
 
-// placeDecode lays out the memory of the decode kernel.
+// placeDecode lays out the memory of the decode kernel. take reserves a number of floats and
+// returns their offset.
 func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.parts(x.c.QLen))
 	w.block = take(blockWords * heads)
@@ -44,16 +47,17 @@ func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	w.scratchBytes = x.scratchDecode()
 	w.scratch = take(w.scratchBytes / 4 * heads)
 	w.q, w.o, w.lse = take(fewRows*d*heads), take(fewRows*dv*heads), take(fewRows*heads)
-	take(tile * (max(d, dv) + 1)) // the module reads a whole tile past each
+	take(tile * (max(d, dv) + 1)) // the module requires a whole tile of memory at each offset
 	return w
 }
 
-// scratchDecode returns the scratch bytes of DECODE in decode.h.
+// scratchDecode returns the size in bytes of the scratch areas in DECODE of decode.h.
 func (x *plan) scratchDecode() uint64 {
 	return 4 * (3*fewRows + fewRows*2*uint64(roundUp(x.c.VDim, 8)) + 2*tile)
 }
 
-// parts returns the module calls per KV head with that number of rows in each query head.
+// parts returns the number of parts of a KV head if each of its query heads has the given number of
+// rows.
 func (x *plan) parts(rows int) int {
 	if rows == 0 {
 		return 0
@@ -61,7 +65,7 @@ func (x *plan) parts(rows int) int {
 	return x.group() * ceil(rows, fewRows)
 }
 
-// A part is rows [i0, i1) of query head h.
+// A part is rows [i0, i1) of query head h, with the places of its data.
 type part struct {
 	places
 	h, i0, i1 int
@@ -74,7 +78,7 @@ func (x *plan) partOf(all places, g, n, rows int) part {
 	return part{x.partPlaces(all, n), g*x.group() + n/each, i0, min(i0+fewRows, rows)}
 }
 
-// partPlaces returns the places of a part.
+// partPlaces returns the places of a part by its number. w holds the places of part 0.
 func (x *plan) partPlaces(w places, part int) places {
 	n := uint64(part)
 	w.block += 4 * blockWords * n
@@ -85,7 +89,7 @@ func (x *plan) partPlaces(w places, part int) places {
 	return w
 }
 
-// decode runs items until there are none.
+// decode runs unclaimed items until there are none.
 func (j *job) decode(x *instance) error {
 	for !j.stopped() {
 		head := int(j.next.Add(1) - 1)
@@ -144,7 +148,8 @@ func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 	return nil
 }
 
-// decodeBlock processes keys [j0, j1) of an item.
+// decodeBlock stages the keys [j0, j1) of KV head g of sequence b and runs all parts of the item
+// with these keys.
 func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int) error {
 	if j.stopped() {
 		return errStopped
@@ -175,7 +180,7 @@ func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int)
 	return nil
 }
 
-// loadRawKeys is loadKeys for 16-bit rows, without conversion.
+// loadRawKeys is loadKeys for 16-bit rows, which it copies without conversion.
 func (j *job) loadRawKeys(x *instance, offset uint64, t *flashkit.Tensor, b, g, j0, j1 int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	for j0 < j1 {

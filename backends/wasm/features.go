@@ -9,17 +9,18 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// The features of the kernels, listed one by one so that new ones need explicit support. The host
-// widens rows of all types to float32, so the module has no other type.
+// The features of the kernels, listed one by one, so that the kernels do not claim features added
+// later. K and V of another type than Q need no other kernel: the host widens all rows to float32,
+// or the module does so for decode.
 const (
 	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
 		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	forwardTakes = backwardTakes | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed
 )
 
-// moduleFeatures returns the block's feature bits, in the order of kernel.c. Sequences and pages have
-// no bit, because the host resolves them when it copies rows. The backward pass reads the sink
-// through LSE alone.
+// moduleFeatures returns the feature bits of the parameter block, in the order of kernel.c. Ragged
+// and paged sequences have no bit, because the host resolves them when it copies rows. The sink has
+// no bit in the backward pass, because LSE already includes it.
 func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	forward := c.Pass == flashkit.PassForward
 	for i, has := range [...]bool{
@@ -41,20 +42,20 @@ func wantsDBias(c *flashkit.Call) bool {
 	return c.Pass == flashkit.PassBackward && c.Args != nil && c.Score.Bias && !c.Args.DBias.IsZero()
 }
 
-// dropout returns the threshold below which the top 16 bits of a random word drop a weight, and the
-// factor of kept weights.
+// dropout returns the threshold of dropout and the factor of kept weights. A weight is dropped if
+// its 16 random bits are below the upper half of the threshold.
 func dropout(p float32) (threshold uint32, keep float32) {
 	return philox.Below(p), philox.Keep(p)
 }
 
 const (
-	wordFeatures = 19 // first feature word of the block
+	wordFeatures = 19 // first feature word of the parameter block
 	wordKV       = 35 // first word for 16-bit K and V
 	wordOrigin   = 38 // first word of the row and key origin
 )
 
-// writeScore writes the block's feature words for query head h of sequence b. The diagonal meets row
-// i at key i+diagonal.
+// writeScore writes the feature words of the parameter block for query head h of sequence b. The
+// diagonal meets row i at key i+diagonal.
 func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	var slope, sink float32
 	if t := &n.c.Args.Slopes; n.c.Score.ALiBi {
@@ -78,8 +79,9 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/8))
 }
 
-// loadPairs copies bias and mask of rows [i0, i1) and keys [j0, j1) of head h of sequence b to w.
-// Rows that see no key may have no memory.
+// loadPairs copies bias and mask of rows [i0, i1) and keys [j0, j1) to the stage at w, for query
+// head h of sequence b. If there are no keys it reads nothing, because rows that see no key may
+// have no memory.
 func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	if j0 >= j1 {
 		return
@@ -93,7 +95,7 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 			from := t.Repeated(b, h, i0+r)
 			to := x.memory[w.mask+uint64(r*tile):][:tile]
 			for c, seen := range t.Bools()[from+j0 : from+j1] {
-				one := byte(0) // a move instead of a branch
+				one := byte(0) // compiles to a conditional move, not a branch
 				if seen {
 					one = 1
 				}
@@ -103,7 +105,7 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	}
 }
 
-// rowsAlike returns the block's bits of features whose pairs all rows share.
+// rowsAlike returns the bits of the bias and mask features if all rows share one row of the tensor.
 func rowsAlike(c *flashkit.Call) (bits uint32) {
 	if c.Args == nil {
 		return 0

@@ -2,8 +2,8 @@ package wasm
 
 import "github.com/flashkit-go/flashkit"
 
-// forward runs tiles of query rows, head by head. The module keeps the packed keys of the current
-// head; a tile packs the keys that no earlier tile saw.
+// forward runs unclaimed tiles of query rows until there are none, head by head. The module keeps
+// the packed keys of the current KV head. A tile packs only keys that no earlier tile has packed.
 func (j *job) forward(x *instance) error {
 	blocks := ceil(j.c.KVLen, tile)
 	if cap(x.packed) < blocks {
@@ -23,7 +23,8 @@ func (j *job) forward(x *instance) error {
 			s = j.c.Seq(head / j.c.KVHeads)
 			x.writeBlock(&j.plan, &j.places, &s, 0, s.M)
 		}
-		// The last rows of a causal mask see the most keys: start with them.
+		// With a causal mask the last rows see the most keys. They come first, so that the last
+		// tiles are short and workers finish together.
 		h, t := item%j.group(), j.tiles(s.N)-1-item/j.group()
 		if err := j.forwardTile(x, &s, head, h, t); err != nil {
 			return err
@@ -82,7 +83,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 	return nil
 }
 
-// stageKeys stages and packs the keys [j0, j1) of a head.
+// stageKeys stages and packs the keys [j0, j1) of KV head g of sequence b.
 func (j *job) stageKeys(x *instance, b, g, j0, j1 int) error {
 	j.poisonKeys(x)
 	j.loadKeys(x, j.places.k, &j.args.K, b, g, j0, j1)
@@ -90,7 +91,7 @@ func (j *job) stageKeys(x *instance, b, g, j0, j1 int) error {
 	return x.call(j.ctx, j.v.keys, int(j.places.block), j0, j1)
 }
 
-// loadKeys copies the keys [j0, j1) of K or V to offset, page by page.
+// loadKeys copies the keys [j0, j1) of K or V to offset in the module's memory, page by page.
 func (j *job) loadKeys(x *instance, offset uint64, t *flashkit.Tensor, b, g, j0, j1 int) {
 	for j0 < j1 {
 		from, n := j.c.KeyRun(t, b, g, j0)

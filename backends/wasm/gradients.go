@@ -7,13 +7,14 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A biasSum describes the broadcast dimensions of dBias. Heads that share elements have one owner,
-// which adds in the order of sequence, head and row.
+// A biasSum describes the broadcast dimensions of dBias, over which it is a sum. Heads that share
+// elements of dBias belong to one item. The item adds their terms in the order of sequence, head
+// and row, so the bits do not depend on the workers.
 type biasSum struct {
 	wanted   bool
-	allSeqs  bool // all sequences share it
-	allHeads bool // all heads share it
-	allRows  bool // all rows of a head share it
+	allSeqs  bool // all sequences share one dBias
+	allHeads bool // all heads share one dBias
+	allRows  bool // all rows of a head share one row
 }
 
 func newBiasSum(c *flashkit.Call) biasSum {
@@ -46,14 +47,14 @@ func (x *plan) needsFloat64Bias() bool {
 	return n > biasRun && !x.gathersBias()
 }
 
-// biasRow returns the index of a row of dBias in the workspace.
+// biasRow returns the index of the first element of a row of dBias in the workspace.
 func (j *job) biasRow(b, h, i int) int {
 	s := j.args.DBias.Shape()
 	return ((b%s[0]*s[1]+h%s[1])*s[2] + i%s[2]) * s[3]
 }
 
-// addBias adds the stage's tile of dBias for rows [i0, i1) and keys [j0, j1). k0 is the first key of
-// the item.
+// addBias adds the stage's tile of dBias, for rows [i0, i1) and keys [j0, j1), to the call's dBias.
+// If all rows share one row, it adds to x.columns instead. k0 is the first key of the item.
 func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
 	for r := range i1 - i0 {
 		from := x.at(j.places.dbias+uint64(4*r*tile), j1-j0)
@@ -68,7 +69,7 @@ func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
 	}
 }
 
-// addColumns adds the sums over all rows of a head for keys [k0, k1).
+// addColumns adds x.columns, the sums over all rows of a head, to dBias of the keys [k0, k1).
 func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
 	from := x.at(j.places.dbias, k1-k0)
 	for c := range k1 - k0 {
@@ -77,7 +78,7 @@ func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
 	j.addBiasRow(from, b, h, 0, k0)
 }
 
-// addBiasRow adds a row of floats to dBias of row i of a head from key j0 on.
+// addBiasRow adds floats to row i of dBias of head h and sequence b, from key j0 on.
 func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	t, n := &j.args.DBias, len(from)/4
 	at := t.Repeated(b, h, i) + j0
@@ -99,7 +100,7 @@ func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	}
 }
 
-// roundBias writes the workspace of dBias to DBias.
+// roundBias rounds the workspace of dBias to the element type of DBias and writes it to DBias.
 func (j *job) roundBias() {
 	wide := j.needsFloat64Bias()
 	if !wide && !j.gathersBias() {
@@ -128,8 +129,8 @@ func (j *job) roundBias() {
 	}
 }
 
-// sinkGradients computes dSink of unclaimed heads. It is the sum over rows of the sink's weight times
-// -delta, in the order of sequences and rows.
+// sinkGradients computes dSink of the heads that no worker has claimed. The dSink of a head is the
+// sum over all rows of -delta times the weight of the sink, in the order of sequences and rows.
 func (j *job) sinkGradients() {
 	f, c := j.args, j.c
 	if c.Pass != flashkit.PassBackward || f.DSink.IsZero() {
@@ -170,7 +171,7 @@ func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
 	return -weight * delta
 }
 
-// dot returns the dot product of n elements of x and y, which have one type.
+// dot returns the dot product of n elements of x and y, which have the same type.
 func dot(x, y *flashkit.Tensor, at, other, n int) (sum float64) {
 	switch x.DType() {
 	case flashkit.Float32:

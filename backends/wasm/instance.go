@@ -28,14 +28,14 @@ type instance struct {
 	stack     [6]uint64
 	share     *share
 	listed    int  // calls in the list of the current batch
-	failed    bool // it trapped or broke a rule: its state is unknown
+	failed    bool // a call trapped or failed, so the state is unknown
 	poisoned  bool // for tests: see Backend.Poison
 
-	packed  []bool            // blocks of the current head that the module has packed
-	columns [maxChunk]float64 // gradient of the bias that all rows of the current head share
+	packed  []bool            // for each block of keys of the current head: whether the module has packed it
+	columns [maxChunk]float64 // sums of dBias over the rows of the current head, if all rows share one row of the bias
 }
 
-// instantiate returns an instance with n bytes of memory, whole pages.
+// instantiate returns an instance with n bytes of memory, a multiple of the page size.
 func (s *sandbox) instantiate(ctx context.Context, n uint64) (*instance, error) {
 	if err := s.compile(ctx); err != nil {
 		return nil, err
@@ -62,7 +62,8 @@ func (s *sandbox) instantiate(ctx context.Context, n uint64) (*instance, error) 
 	return x, nil
 }
 
-// greet grows the memory to its share, and checks the ABI version and the first free byte.
+// greet grows the module's memory to the size of its share. It checks the ABI version and the first
+// free byte.
 func (x *instance) greet(ctx context.Context) error {
 	base := x.module.ExportedGlobal("__heap_base")
 	if base == nil || base.Type() != api.ValueTypeI32 || base.Get() > lowest {
@@ -86,8 +87,8 @@ func (x *instance) greet(ctx context.Context) error {
 
 var codes = [...]string{"ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range", "bad feature"}
 
-// call calls a function with the block and the arguments. A nonzero code, a trap and a request for
-// more memory are errors and make the instance unusable.
+// call calls an exported function of the module. A nonzero code, a trap, or an attempt to grow the
+// memory is an error, after which the instance is unusable.
 func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	for i, a := range args {
 		x.stack[i] = uint64(uint32(a))
@@ -108,14 +109,15 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	return fmt.Errorf("kernel.wasm: %s%v: %w", name, slices.Clone(args), err)
 }
 
-// Numbers in the module's memory are little-endian float32. The host widens f16 and bf16 rows on load
-// and rounds them on store.
+// Numbers in the module's memory are little-endian float32, except the 16-bit keys of decode. The
+// host widens f16 and bf16 rows on load and rounds them on store.
 
-// A little-endian machine copies f32 rows directly.
+// littleEndian is true on machines that can copy f32 rows without conversion.
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// floats returns n numbers at offset, a multiple of 4, on a little-endian machine.
+// floats returns a view of n floats at offset, which must be a multiple of 4. It is for
+// little-endian machines only.
 func (x *instance) floats(offset uint64, n int) []float32 {
 	if n == 0 {
 		return nil
@@ -142,7 +144,8 @@ func get(from []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
 }
 
-// load copies n rows of t to offset, from element from on at the row stride.
+// load copies n rows of t to offset in the module's memory. The first row begins at element from of
+// t, and the others follow at t's row stride.
 func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -156,7 +159,7 @@ func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	}
 }
 
-// loadRow copies n elements of t to offset, from element from on.
+// loadRow copies n elements of t, from element from on, to offset in the module's memory.
 func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	to := x.at(offset, n)
 	switch t.DType() {
@@ -179,7 +182,8 @@ func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	}
 }
 
-// store copies n rows at offset into t, from element to on at the row stride.
+// store copies n rows at offset in the module's memory to t. The first row begins at element to of
+// t, and the others follow at t's row stride.
 func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -218,7 +222,8 @@ func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
 	}
 }
 
-// writeRaw writes the words for 16-bit K and V to decode's block.
+// writeRaw writes the words for 16-bit K and V to the parameter block of the decode kernel. It
+// writes nothing if K and V have 32 bits.
 func (x *instance) writeRaw(w *places, t flashkit.DType) {
 	if w.rawK == 0 {
 		return
@@ -236,8 +241,8 @@ func (x *instance) writeRaw(w *places, t flashkit.DType) {
 // zero clears n floats at offset.
 func (x *instance) zero(offset uint64, n int) { clear(x.at(offset, n)) }
 
-// writeBlock writes the block of a plan, without features, for a sequence with the current keys
-// [key0, key0+keys).
+// writeBlock writes the parameter block of a plan, except the feature words, for a sequence whose
+// current keys are [key0, key0+keys).
 func (x *instance) writeBlock(n *plan, w *places, s *flashkit.Seq, key0, keys int) {
 	to := x.at(w.block, blockWords)
 	for i, word := range [blockWords]uint32{

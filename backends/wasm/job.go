@@ -11,7 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A job is a call in progress. A pool reuses jobs for their workspace.
+// A job is a call in progress. A pool keeps finished jobs, so that later calls reuse their
+// workspace.
 type job struct {
 	plan
 	args   *flashkit.Args
@@ -22,14 +23,14 @@ type job struct {
 	begun    []atomic.Int64 // forward: claimed tiles of each head
 	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
 	sinks    atomic.Int64   // backward: next unclaimed head of dSink
-	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and several chunks
-	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads
+	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and there are several chunks
+	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads share it
 
-	wideBias []float64 // backward: sums of dBias shared by more than biasRun heads
+	wideBias []float64 // backward: sums of a float32 dBias that more than biasRun heads share
 
 	failed atomic.Bool
 	once   sync.Once
-	err    error // of the first failed worker
+	err    error // error of the first failed worker
 	helper sync.WaitGroup
 }
 
@@ -39,7 +40,7 @@ func (b *Backend) newJob(v *variant, c *flashkit.Call) *job {
 	return j
 }
 
-// do runs the job on the free instances, at least one, and returns it to the pool.
+// do runs the job on one or more instances, then returns the job to the pool.
 func (b *Backend) do(ctx context.Context, j *job) error {
 	j.ctx, j.err, j.once = ctx, nil, sync.Once{}
 	j.failed.Store(false)
@@ -49,8 +50,8 @@ func (b *Backend) do(ctx context.Context, j *job) error {
 	return err
 }
 
-// begin runs the job if it has items. Otherwise it takes neither an instance nor memory, whatever the
-// dimensions are.
+// begin runs the job. A job without items uses neither an instance nor memory, even if its
+// dimensions are huge.
 func (j *job) begin(s *sandbox) error {
 	if err := j.ctx.Err(); err != nil {
 		return err
@@ -113,7 +114,8 @@ func (j *job) work(s *sandbox, x *instance) {
 	}
 }
 
-// run runs the pass. A panic, which only a bug can cause, costs the instance.
+// run runs the pass on x. After a panic, which only a bug can cause, the instance is not used
+// again.
 func (j *job) run(x *instance) (err error) {
 	pass := j.forward
 	if j.v.pass == flashkit.PassBackward {
@@ -135,8 +137,8 @@ func (j *job) run(x *instance) (err error) {
 	return err
 }
 
-// stopped reports whether the context is done or a worker failed. Workers call it before each call of
-// the module and let other goroutines run first, because nothing interrupts the module.
+// stopped reports whether the context is done or a worker failed. Workers call it before each call
+// of the module, because nothing can interrupt the module. stopped first lets other goroutines run.
 func (j *job) stopped() bool {
 	runtime.Gosched()
 	select {
@@ -196,9 +198,9 @@ func elements(t *flashkit.Tensor) int {
 	return s[0] * s[1] * s[2] * s[3]
 }
 
-// takeTile returns the next tile of the current head, else of an unclaimed head, else of the head
-// with the most unclaimed tiles. Staying with a head saves packing its keys. head is -1 if none is
-// left.
+// takeTile claims a tile of query rows and returns its KV head and its number. It prefers the
+// current head, whose keys are already packed. Otherwise it takes a tile of the next unclaimed
+// head, else of the head with the most unclaimed tiles. head is -1 if no tile is left.
 func (j *job) takeTile(current int) (head, item int) {
 	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {
@@ -232,7 +234,8 @@ func (j *job) takeTile(current int) (head, item int) {
 	}
 }
 
-// waitFor waits until the item has finished at tiles. It returns false if the call has stopped.
+// waitFor waits until the progress of the item is at least at, in finished tiles. It returns false
+// if the call has stopped.
 func (j *job) waitFor(item int, at int64) bool {
 	return workers.Await(func() bool { return j.progress[item].Load() >= at }, j.stopped)
 }

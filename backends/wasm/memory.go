@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	pageBytes = 1 << 16  // of WebAssembly
-	heapStep  = 64 << 20 // growth step of Go's heap
+	pageBytes = 1 << 16  // bytes of a WebAssembly page
+	heapStep  = 64 << 20 // growth step of Go's heap in bytes
 )
 
-// A share is the memory of one instance, of fixed size. Go's heap ends the process if it cannot grow,
-// and wazero does not check first. So newShare first asks the operating system, which may refuse.
+// A share is the memory of one instance. Its size is fixed. If Go's heap cannot grow, the process
+// ends. newShare therefore first checks whether the operating system can supply the memory, and
+// else returns an error.
 type share struct {
 	bytes   []byte
-	refused bool // the module requested more
+	refused bool // the module tried to grow beyond the share
 }
 
 func newShare(n uint64) (*share, error) {

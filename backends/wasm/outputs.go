@@ -11,7 +11,7 @@ import (
 func (j *job) clearOutputs() {
 	f, c := j.args, j.c
 	if c.QLen == 0 && c.KVLen == 0 {
-		return // any number of sequences
+		return // no output has elements; a loop over the sequences could be long
 	}
 	if j.bias.wanted {
 		for b := range f.DBias.Shape()[0] {

@@ -10,8 +10,8 @@ import (
 const (
 	magic   = 0x4b484c46
 	version = 3
-	tile    = 128 // rows of the stage, and keys of a block
-	strip   = 64  // keys per step of the backward pass
+	tile    = 128 // rows of a tensor in the stage, and keys of a block
+	strip   = 64  // keys that the backward kernel processes at a time
 	maxDim  = 1 << 20
 	maxRow  = 1 << 30
 
@@ -19,13 +19,14 @@ const (
 )
 
 const (
-	maxMemory  = 65535 << 16 // bytes; the module declares the same
+	maxMemory  = 65535 << 16 // maximum bytes of an instance, as the module declares
 	blockWords = 48
 	lowest     = 1 << 16 // upper bound of an instance's first free byte
 )
 
-// A plan splits a call into module calls. It depends on the call and kernel alone, not on the number
-// of workers, and so do the bits of the result.
+// A plan determines how a call is split into module calls. It depends only on the call and the
+// kernel, not on the number of workers. The bits of the result therefore do not depend on the
+// workers, either.
 type plan struct {
 	c     *flashkit.Call
 	v     *variant
@@ -35,20 +36,20 @@ type plan struct {
 
 	function string // module function for rows
 	features uint32 // feature bits for the module
-	pairs    bool   // the module reads or writes tiles of (row, key) pairs
-	repeats  uint32 // features whose pairs all rows share
+	pairs    bool   // the stage has tiles of bias or mask
+	repeats  uint32 // bits of bias and mask, if all rows share one row
 	bias     biasSum
-	batch    int // KV heads per module entry, 0 without batches
+	batch    int // KV heads per batch, 0 without batches
 }
 
-// callFlops keeps a module call below a millisecond, because it delays the garbage collector and
-// cancellation.
+// callFlops returns the maximum FLOPs of a module call. It keeps the call below a millisecond,
+// because a long call delays the garbage collector and cancellation.
 func (v *variant) callFlops() float64 { return v.rate / 2000 }
 
 // featureFlops is the cost of features per (row, key) pair, in FLOPs.
 const featureFlops = 100
 
-// newPlan returns the plan of a call on instances large enough for one head.
+// newPlan returns the plan of a call. It assumes that a batch fits in the memory of an instance.
 func newPlan(v *variant, c *flashkit.Call) plan {
 	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
 	pair := 2 * float64(c.Dim+c.VDim) // FLOPs per row and key
@@ -77,8 +78,8 @@ func newPlan(v *variant, c *flashkit.Call) plan {
 }
 
 // The backward pass keeps a chunk of keys and their gradients in memory and loops over the query
-// rows. Small chunks occupy more workers if there are few heads; large chunks pack query rows less
-// often.
+// rows. With few heads, small chunks occupy more workers. Each chunk packs the query rows again, so
+// large chunks need less packing.
 const (
 	minChunk = 128
 	maxChunk = 512
@@ -103,8 +104,8 @@ func (x *plan) chunks() int {
 	return ceil(x.c.KVLen, x.chunk)
 }
 
-// owners returns the number of owners of a chunk's gradients. A head owns the gradients of its keys;
-// heads that share elements of dBias have one owner.
+// owners returns the number of items for each chunk of keys. A KV head has its own item; heads that
+// share elements of dBias have one item together.
 func (x *plan) owners() int {
 	n := x.heads()
 	if n > 0 && x.bias.allSeqs {
@@ -140,8 +141,8 @@ func (x *plan) items() int {
 	return n * x.c.Heads
 }
 
-// equalRows reports whether all sequences have QLen rows. Their number may then be too large for a
-// loop, because no array lists them.
+// equalRows reports whether all sequences have QLen rows. Such a call may have more sequences than
+// a loop can visit, because no array lists them.
 func equalRows(c *flashkit.Call) bool {
 	return c.Args == nil || c.Args.Seqs == nil || c.Args.Seqs.QLens == nil && c.Args.Seqs.QStarts == nil
 }
@@ -155,17 +156,18 @@ func (x *plan) tileRows(s *flashkit.Seq, t int) (i0, i1, lo, hi int) {
 	return i0, i1, lo, max(lo, hi)
 }
 
-// places holds the memory offsets of the block, the stage and scratch.
+// places holds the memory offsets of the parameter block, the stage and scratch. The stage is the
+// memory for rows of the tensors that the host copies.
 type places struct {
 	block                           uint64
 	q, k, v, o, lse, dout, dlse, dq uint64
 	bias, mask, dbias               uint64 // 0 if absent
-	rawK, rawV                      uint64 // for decode, 0 if K and V have 32 bits
+	rawK, rawV                      uint64 // 16-bit K and V for decode, 0 if K and V have 32 bits
 	scratch, scratchBytes           uint64
 	end                             uint64
 }
 
-// place lays out the memory from the first free byte on.
+// place lays out an instance's memory from offset from on.
 func (x *plan) place(from uint64) places {
 	if x.batch > 0 {
 		w, _ := x.placeBatch(from, x.batch)
@@ -202,10 +204,11 @@ func (x *plan) place(from uint64) places {
 	return w
 }
 
-// memory returns the bytes of an instance for the plan, whole pages.
+// memory returns the bytes that an instance needs for the plan, rounded up to whole pages.
 func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / pageBytes * pageBytes }
 
-// scratch returns the scratch bytes of place_fwd and place_bwd in kernel.c.
+// scratch returns the size of scratch in bytes, as place_forward and place_backward in kernel.c
+// compute it.
 func (x *plan) scratch() uint64 {
 	d8, dv8 := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8))
 	floats := tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
@@ -217,7 +220,8 @@ func (x *plan) scratch() uint64 {
 	return x.scratchKeys() + 4*floats
 }
 
-// scratchKeys returns the bytes of scratch that persist between tiles of query rows. They come first.
+// scratchKeys returns the size in bytes of the areas that persist between tiles of query rows.
+// These areas come first in scratch.
 func (x *plan) scratchKeys() uint64 {
 	d8, dv8, keys := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8)), uint64(x.chunk)
 	floats := keys*(d8+dv8) + (keys/tile+3)&^3 // K, V, finite
@@ -227,7 +231,7 @@ func (x *plan) scratchKeys() uint64 {
 	return 4 * floats
 }
 
-// scale returns the softmax scale for the module, within the positive finite float32 numbers.
+// scale returns the softmax scale for the module, clamped to the positive finite float32 numbers.
 func (x *plan) scale() float32 {
 	return float32(min(max(x.c.SoftmaxScale(), math.SmallestNonzeroFloat32), math.MaxFloat32))
 }

@@ -5,18 +5,21 @@ import (
 	"math"
 )
 
-// Poison makes all later calls start with NaN in their workspace. It fills instance memory at the
-// start of a call, head or tile of query rows, and the sums between chunks. It serves package
-// conformance, see conformance.Poisoner. Results keep their bits; calls become slower.
+// Poison makes all later calls fill their workspace with NaN before use: instance memory at the
+// start of each head and tile of query rows, and the sums of dQ between chunks. Package conformance
+// uses it to find reads of stale memory; see conformance.Poisoner. Results keep their bits, but
+// calls become slower.
 func (b *Backend) Poison() { b.box.poisoned.Store(true) }
 
-// poisonBits is NaN as a float32 and as two 16-bit numbers, and a mask that hides nothing.
+// poisonBits is NaN as a float32 and as two 16-bit numbers. As four bytes of a mask it hides
+// nothing.
 const poisonBits = 0x7ffa7ffa
 
-// poison fills all of the plan's memory, before the block of a head is written.
+// poison fills all memory of the plan. It runs before the parameter block of a head is written.
 func (j *job) poison(x *instance) { x.poison(x.base, j.places.end) }
 
-// poisonTile fills the stage that a tile of query rows does not keep from the previous tile.
+// poisonTile fills the parts of the stage and scratch that do not persist between tiles of query
+// rows.
 func (j *job) poisonTile(x *instance) {
 	w := &j.places
 	x.poison(w.q, w.scratch)
@@ -47,7 +50,7 @@ func (j *job) poisonPairs(x *instance, w *places) {
 	}
 }
 
-// poison fills the bytes [from, to), whole words, if the backend is poisoned.
+// poison fills the bytes [from, to), whole words, with poisonBits if the backend is poisoned.
 func (x *instance) poison(from, to uint64) {
 	if !x.poisoned || from == to {
 		return
@@ -59,7 +62,7 @@ func (x *instance) poison(from, to uint64) {
 	}
 }
 
-// poisonSums fills the sums of dQ between chunks.
+// poisonSums fills the workspace for the sums of dQ between chunks.
 func (j *job) poisonSums(s *sandbox) {
 	if !s.poisoned.Load() || !j.gathers() {
 		return
@@ -69,6 +72,6 @@ func (j *job) poisonSums(s *sandbox) {
 	}
 }
 
-// BatchInvariant returns true: a sequence has the same bits alone as in any batch, see
-// conformance.BatchInvariant.
+// BatchInvariant returns true: the results of a sequence have the same bits alone and in any batch.
+// See conformance.BatchInvariant.
 func (b *Backend) BatchInvariant() bool { return true }

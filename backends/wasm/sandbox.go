@@ -68,8 +68,8 @@ func newSandbox(ctx context.Context, module []byte, e engine, n int, limit uint6
 		config = wazero.NewRuntimeConfigCompiler()
 	}
 	config = config.WithCoreFeatures(api.CoreFeaturesV2).WithMemoryLimitPages(maxMemory >> 16).WithDebugInfoEnabled(false)
-	// The embedded module makes short calls, and a check for cancellation inside would cost most of
-	// its speed. Any other module gets the check.
+	// Calls of the embedded modules are short, and checks for cancellation inside a call would cost
+	// most of the speed. Only other modules get these checks.
 	sum := sha256.Sum256(module)
 	config = config.WithCloseOnContextDone(!bytes.Contains(kernelSum, []byte(hex.EncodeToString(sum[:]))))
 	err := recovered(func() { s.runtime = wazero.NewRuntimeWithConfig(ctx, config) })
@@ -90,7 +90,7 @@ func recovered(f func()) (err error) {
 	return nil
 }
 
-// close ends the sandbox after the calls in progress.
+// close waits for the calls in progress, then frees the instances and the runtime.
 func (s *sandbox) close() error {
 	s.ending.Do(func() {
 		s.mu.Lock()
@@ -137,7 +137,7 @@ func functions() map[string]int {
 		if v.grads != "" {
 			all[v.grads] = 3
 		}
-		if v.featureRows != "" { // decode uses the same function
+		if v.featureRows != "" { // decode has one function with and without features
 			all[v.featureRows] = 6
 		}
 	}
@@ -174,8 +174,8 @@ func inspect(code wazero.CompiledModule) error {
 	return nil
 }
 
-// acquire returns an instance with at least n bytes, whole pages. It waits for one until ctx is done.
-// The caller must release it.
+// acquire returns an instance with at least n bytes, a multiple of the page size. It waits until an
+// instance and its memory are free, or until ctx is done. The caller must release the instance.
 func (s *sandbox) acquire(ctx context.Context, n uint64) (*instance, error) {
 	select {
 	case s.slots <- struct{}{}:
@@ -200,7 +200,7 @@ func (s *sandbox) acquire(ctx context.Context, n uint64) (*instance, error) {
 	}
 }
 
-// tryAcquire is acquire for an additional instance: it returns nil instead of waiting or failing.
+// tryAcquire returns an additional instance like acquire, or nil if acquire would wait or fail.
 func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 	select {
 	case s.slots <- struct{}{}:
@@ -214,8 +214,9 @@ func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 	return x
 }
 
-// take returns an idle instance with n bytes, or replaces a smaller one. The caller holds a slot. If
-// other calls have the memory, take returns a channel to wait on.
+// take returns an idle instance with at least n bytes. If there is none, it drops smaller idle
+// instances and makes a new one. The caller holds a slot. If other calls use the memory, take
+// returns a channel that closes when an instance is released.
 func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,13 +257,13 @@ func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan 
 	return x, nil, err
 }
 
-// drop ends an instance and returns its memory to the limit. s.mu is held.
+// drop closes an instance and adds its memory to s.left. The caller holds s.mu.
 func (s *sandbox) drop(x *instance) {
 	s.left += uint64(len(x.memory))
 	x.module.Close(context.Background())
 }
 
-// wake wakes the waiters for memory. s.mu is held.
+// wake wakes the calls that wait for memory. The caller holds s.mu.
 func (s *sandbox) wake() {
 	if s.freed != nil {
 		close(s.freed)
@@ -270,7 +271,7 @@ func (s *sandbox) wake() {
 	}
 }
 
-// release makes an instance idle, or drops it if it failed.
+// release makes an instance idle, or drops an instance that failed.
 func (s *sandbox) release(x *instance) {
 	s.mu.Lock()
 	if x.failed {

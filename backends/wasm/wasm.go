@@ -1,6 +1,6 @@
-// Package wasm computes attention in a sandbox: a short C program, compiled to WebAssembly, embedded,
-// and run by wazero without imports. Its kernels cannot touch the host, can be audited in one
-// sitting, and give the same bits on every platform.
+// Package wasm computes attention in a sandbox. A short C program is compiled to WebAssembly,
+// embedded in the package, and run by wazero without imports. Its kernels cannot touch the host,
+// can be audited in one sitting, and give the same bits on every platform.
 package wasm
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent use. Its calls share
-// up to GOMAXPROCS instances of the module, counted when the backend was made, and up to MemoryLimit
-// bytes. One call uses up to Args.Workers instances. An instance keeps its memory until Close, or
-// until a call needs a larger instance.
+// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent use. All calls
+// together use at most GOMAXPROCS instances of the module, as counted by New, and at most
+// MemoryLimit bytes of instance memory. One call uses up to Args.Workers instances. An instance
+// keeps its memory until Close, or until a call needs a larger instance.
 type Backend struct {
 	box  *sandbox
 	jobs sync.Pool // *job, with workspace of earlier calls
@@ -30,13 +30,14 @@ type Option func(*options)
 type options struct{ memory uint64 }
 
 // MemoryLimit bounds the total memory of all instances, in bytes. The default is 4 GiB, also the
-// maximum of one instance. A kernel refuses problems of which one head needs more than the limit. A
-// call uses the instances that the remaining memory allows, and waits if other calls have all of it.
+// maximum of one instance. A kernel refuses a problem if one head needs more memory than the limit.
+// A call uses only the instances that fit in the remaining memory. It waits if other calls use all
+// memory.
 func MemoryLimit(bytes uint64) Option { return func(o *options) { o.memory = bytes } }
 
 // New returns the sandboxed backend, with the given options. The first call compiles the module. On
-// platforms without a wazero compiler it is interpreted, and Cost predicts the slower times. The
-// error wraps flashkit.ErrUnavailable.
+// platforms without a wazero compiler, an interpreter runs the module, and Cost predicts the longer
+// times. The error wraps flashkit.ErrUnavailable.
 func New(ctx context.Context, opts ...Option) (*Backend, error) {
 	return open(ctx, kernelWasm, compiler, opts...)
 }
@@ -53,8 +54,8 @@ func open(ctx context.Context, module []byte, e engine, opts ...Option) (*Backen
 	return &Backend{box: box, jobs: sync.Pool{New: func() any { return new(job) }}}, nil
 }
 
-// Compile compiles the module now instead of in the first call. It compiles once: later
-// calls return the same error.
+// Compile compiles the module now instead of in the first call. The module is compiled once, and
+// later calls of Compile return the same error.
 func (b *Backend) Compile(ctx context.Context) error { return b.box.compile(ctx) }
 
 // Name returns "wasm".
@@ -84,7 +85,7 @@ var variants = [...]variant{
 	{"decode_simd128", flashkit.PassForward, 12e9, timing{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
 }
 
-// interpreted is the slowdown of a kernel under wazero's interpreter.
+// interpreted is the factor by which wazero's interpreter slows a kernel.
 const interpreted = 200
 
 // Kernels returns the backend's kernels, the same on every platform.
@@ -105,7 +106,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// refuses returns the reason if an instance's memory cannot hold the call, else "".
+// refuses returns the reason if the kernel does not support the call, else "".
 func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	if c.QLen > maxRow || c.KVLen > maxRow-c.QLen {
 		return fmt.Sprintf("supports up to %d query rows and keys together", maxRow)
@@ -125,8 +126,8 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	return ""
 }
 
-// hostMemory returns the bytes of a call's instances, of its sums of dQ and dBias, and of its
-// counters.
+// hostMemory returns the host memory of a call in bytes: its instances, its sums of dQ and dBias,
+// and its counters.
 func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	x := b.box.plan(v, c)
 	if x.items() == 0 {
@@ -150,24 +151,25 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
-// A timing is the time of one worker for each part of a kernel's work, in nanoseconds on one server.
-// Package dispatch corrects the sum for the actual machine.
+// A timing holds times of one worker for the parts of a kernel's work, in nanoseconds on one
+// server. Package dispatch corrects the predicted time for the actual machine.
 type timing struct {
-	item    float64 // to begin and end one; in the backward pass also to visit a tile of rows
-	flop    float64
-	pair    float64 // a row and a key: the exponential and the work around it
-	element float64 // of a row to copy and pack
+	item    float64 // to begin and end an item; in the backward pass also to visit a tile of rows
+	flop    float64 // per floating-point operation
+	pair    float64 // per row and key: the exponential and the other work on a score
+	element float64 // per element of a row, to copy and pack it
 }
 
-// callTime is the time of a call before its items, helpTime the time to start and stop each
-// additional goroutine, in nanoseconds.
+// callTime is the time of a call before its first item. helpTime is the time to start and stop an
+// additional goroutine. Both are in nanoseconds.
 const (
 	callTime = 1000
 	helpTime = 2500
 )
 
-// featureTimes are the times of features per row and key, in nanoseconds: of vector kernels by pass,
-// and of scalar kernels. alike is for a bias or mask that all rows share.
+// featureTimes are the times of features per row and key, in nanoseconds. forward and backward are
+// for the vector kernels, plain is for the scalar kernels. alike replaces forward and backward if
+// all rows share one row of the bias or mask.
 var featureTimes = [...]struct {
 	feature           flashkit.Feature
 	forward, backward float64
@@ -205,11 +207,12 @@ func (x *plan) featurePair() (sum float64) {
 // inVectors reports whether v is a vector kernel.
 func (v *variant) inVectors() bool { return strings.HasSuffix(v.stem, "simd128") }
 
-// crowding is the relative slowdown with sixteen or more processors: most share a core with another.
+// crowding is the relative slowdown with sixteen or more processors. Most of these share a core
+// with another processor.
 const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
-	const rows = 8 // that meet an edge of the band together
+	const rows = 8 // rows that are processed together; at an edge of the band they also compute hidden pairs
 	x, timing := b.box.plan(v, c), &v.timing
 	n := x.amount()
 	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)

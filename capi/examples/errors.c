@@ -1,6 +1,6 @@
 /*
  * Prints the code, field and message of some errors. It also prints which kernel would run, and why
- * the others would not.
+ * the other kernels would not run.
  *
  *     cc errors.c $(pkg-config --cflags --libs flashkit) -o errors && ./errors
  */

@@ -29,7 +29,7 @@ int main(void)
 
 	fk_error err = fk_error_init();
 	fk_dispatcher *d;
-	if (fk_open(NULL, 0, &d, &err) != FK_OK) /* once per program */
+	if (fk_open(NULL, 0, &d, &err) != FK_OK) /* a program opens a dispatcher once */
 		return fprintf(stderr, "%s\n", err.message), 1;
 
 	fk_args a = fk_args_init();

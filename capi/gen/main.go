@@ -101,7 +101,7 @@ type tensor struct{ Name, C string }
 type lists struct {
 	Numbers, Counts, Bools []flashkit.Parameter
 	Keywords               []flashkit.Parameter // numbers whose default in Python is None; Python code rejects 0
-	Slots                  []tensor             // first the forward pass's, then the other tensors
+	Slots                  []tensor             // the tensors of the forward pass, then the other tensors
 	ForwardSlots           int
 }
 

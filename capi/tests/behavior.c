@@ -80,7 +80,7 @@ static void test_sizes(fk_dispatcher *d)
 	longer.later[3] = 1;
 	SAY(fk_forward(d, &w.p, &longer.a, &e) == FK_ERR_SIZE && strcmp(e.field, "args.size") == 0, "%s", e.message);
 
-	/* A structure without timeout_ns and later fields: the memory after it is unrelated. */
+	/* A structure that ends before timeout_ns. The memory after it is not part of the structure. */
 	fk_args shorter = w.a;
 	shorter.size = offsetof(fk_args, timeout_ns);
 	shorter.timeout_ns = -1;
@@ -111,14 +111,14 @@ static void *cancel_soon(void *c)
 
 static void test_cancel(fk_dispatcher *d)
 {
-	work w = new_work(8, 8192, 8192, 64); /* takes seconds */
+	work w = new_work(8, 8192, 8192, 64); /* its passes take seconds */
 	fk_error e = fk_error_init();
 	pthread_t thread;
 	CHECK(fk_cancel_new(&w.a.cancel, &e) == FK_OK);
 	CHECK(pthread_create(&thread, NULL, cancel_soon, w.a.cancel) == 0);
 	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED && strcmp(e.field, "cancel") == 0, "%s", e.message);
 	pthread_join(thread, NULL);
-	SAY(fk_backward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED, "%s", e.message); /* a later call, too */
+	SAY(fk_backward(d, &w.p, &w.a, &e) == FK_ERR_CANCELED, "%s", e.message); /* a call after fk_cancel_now is canceled, too */
 	CHECK(fk_cancel_free(w.a.cancel, &e) == FK_OK);
 	SAY(fk_forward(d, &w.p, &w.a, &e) == FK_ERR_HANDLE, "%s", e.message);
 	w.a.cancel = NULL;
@@ -170,8 +170,8 @@ static void test_merge(fk_dispatcher *d)
 	for (int i = 0; i < HEADS * N; i++)
 		SAY(fabsf(lse[1][i] - values(&w.a.lse)[i]) < 1e-6f, "lse[%d] = %g, want %g", i, lse[1][i], values(&w.a.lse)[i]);
 
-	/* A row without keys contributes nothing, whatever its o; merging two of them gives
-	   such a row. */
+	/* A row without keys contributes nothing, even if its o is NaN. Merging two rows without
+	   keys gives a row without keys. */
 	for (int i = 0; i < HEADS * N; i++)
 		lse[0][i] = -INFINITY;
 	for (int i = 0; i < SIZE; i++)
@@ -248,7 +248,7 @@ static void *call_often(void *x)
 	return NULL;
 }
 
-/* Eight threads, each with its own problem; then again while the handle closes. */
+/* Eight threads run calls, each with its own problem. They run again while the handle closes. */
 static void test_threads(fk_dispatcher *d)
 {
 	for (int closing = 0; closing < 2; closing++) {
@@ -288,11 +288,11 @@ static void handle(int number)
 {
 	struct sigaction s = {0};
 	s.sa_handler = on_signal;
-	s.sa_flags = SA_ONSTACK | SA_RESTART; /* required by the Go runtime */
+	s.sa_flags = SA_ONSTACK | SA_RESTART; /* the Go runtime requires these flags */
 	CHECK(sigaction(number, &s, NULL) == 0);
 }
 
-/* The host's handlers stay installed and receive signals during a call. */
+/* The program's signal handlers stay installed and receive signals during a call. */
 static void test_signals(fk_dispatcher *d)
 {
 	work w = new_work(4, 2048, 2048, 64);
@@ -335,7 +335,7 @@ static void test_fork(fk_dispatcher *d)
 	free(w.memory);
 }
 
-/* naive computes a head by definition. */
+/* naive computes attention of one head directly by its definition. */
 static double naive(const float *q, const float *k, const float *v, const float *g, int n, int d, int causal, float *o)
 {
 	double loss = 0, *s = malloc((size_t)n * sizeof *s);
@@ -379,7 +379,7 @@ static void test_classic(void)
 			naive(q + h * size, k + h * size, v + h * size, g, n, d, p.causal, want + h * size);
 		for (int i = 0; i < 2 * size; i++)
 			SAY(fabsf(o[i] - want[i]) < 1e-5f, "d %d causal %d o[%d] = %g, want %g", d, p.causal, i, o[i], want[i]);
-		for (int which = 0; which < 3; which++) /* of the last head, by finite differences */
+		for (int which = 0; which < 3; which++) /* checks gradients of the last head by finite differences */
 			for (int i = 0; i < size; i += 1 + size / 7) {
 				float *at = &in[which][size + i], before = *at, step = 1.0f / 64;
 				double up, down;

@@ -1,10 +1,11 @@
 /*
- * Runs the golden vectors through the C ABI: every trap in every type with bounds, and the
- * grid, on every available kernel and on the choices of "auto".
+ * Runs the golden vectors (conformance/testdata/README.md) through the C ABI, on every
+ * available kernel and on the kernels that "auto" chooses: the grid cases, and every trap in
+ * every element type for which its file has error bounds.
  *
  *     conformance FILE.safetensors...
  *
- * Each tensor is between guard elements that must not change. Outputs begin as NaN. A
+ * Each tensor is between guard elements that must not change. Outputs are NaN before a run. A
  * second run must give the same bits.
  */
 #include <math.h>
@@ -17,12 +18,12 @@ enum { GUARD = 32, UNTOUCHED = 0xa5, POISON = 0xff };
 
 typedef enum { DENSE, BSHD, GAPS, EXPANDED, ODD, PACKED } layout;
 
-/* The sequences of queries or keys. */
+/* The sequence arrays of queries or of keys. */
 typedef struct side {
-	int64_t batch, rows; /* of the tensors */
-	int32_t *lens;       /* NULL: full length */
-	int32_t *starts;     /* packed */
-	int32_t *pages;      /* paged */
+	int64_t batch, rows; /* dimensions of the tensors */
+	int32_t *lens;       /* lengths; NULL: full length */
+	int32_t *starts;     /* if packed */
+	int32_t *pages;      /* if paged */
 	int64_t width, page;
 } side;
 
@@ -30,10 +31,10 @@ typedef struct placed {
 	const char *name;
 	fk_tensor t;
 	unsigned char *memory;
-	char *used; /* by element: part of the tensor */
-	size_t n;   /* elements with guards */
+	char *used; /* for each element: whether the tensor has it */
+	size_t n;   /* number of elements, guards included */
 	array dense;
-	const side *side; /* NULL: neither queries nor keys */
+	const side *side; /* NULL for a tensor with rows of neither queries nor keys */
 	int output;
 } placed;
 
@@ -67,7 +68,7 @@ static int64_t place_of(const placed *x, int64_t b, int64_t h, int64_t r)
 	return at;
 }
 
-/* walk calls f with the index of each dense element and its index in memory, or -1. */
+/* walk calls f for each element of x->dense, with the index in dense and the index in memory, or -1. */
 static void walk(placed *x, void (*f)(placed *, size_t, int64_t))
 {
 	size_t i = 0;
@@ -124,7 +125,7 @@ static void stride(placed *x, layout l, int kv)
 	x->n = 2 * GUARD + (empty ? 0 : (size_t)last + 1);
 }
 
-/* place adds a tensor with the contents of an array. An output's array may have no values. */
+/* place adds a tensor with the contents of an array to the call. The array of an output may have no values. */
 static void place(call *c, const char *name, fk_tensor *to, array a, int32_t dtype, const side *s, layout l, int output)
 {
 	placed *x = &c->list[c->count++];
@@ -165,7 +166,7 @@ static void pack(side *s, int64_t batch, int64_t most)
 	s->rows = s->starts[batch] + 3;
 }
 
-/* paginate assigns pages from the end of the pool, which has an unused page at each end. */
+/* paginate assigns pages from the end of the pool. The first and last page of the pool stay unused. */
 static void paginate(side *s, int64_t batch, int64_t most, int64_t page)
 {
 	s->page = page;
@@ -223,7 +224,7 @@ static array output(const vector *v, const fk_problem *p, const char *name, int 
 	return grid && a.values ? spread(a, p->batch, p->heads) : a;
 }
 
-/* has_wide_bias reports whether a trap's bias is float32 for all problem types. */
+/* has_wide_bias reports whether the bias of a trap is float32 in problems of every type. */
 static int has_wide_bias(const char *name)
 {
 	static const char *const wide[] = {"bias_type", "bias_min_f32", "bias_1e30", "bias_min_part", "bias_largest"};
@@ -309,8 +310,8 @@ static void release(call *c)
 	free(c->q.lens), free(c->q.starts), free(c->kv.lens), free(c->kv.starts), free(c->kv.pages);
 }
 
-/* compare returns the error of an output, or "". A wanted NaN matches only NaN. A large LSE
-   has its own bound. */
+/* compare returns a text about the error of an output, or "". An expected NaN matches only
+   NaN. A large LSE has its own bound. */
 static const char *compare(const vector *v, placed *x, const fk_problem *p, const char *type, int grid)
 {
 	static char text[256];
@@ -346,7 +347,7 @@ static void report(const char *kernel, const vector *v, const char *type, int pa
 	printf("FAIL %s %s-%s %s: %s\n", kernel, v->name, type, pass ? "backward" : "forward", text);
 }
 
-/* run runs a pass of a case twice on a kernel. */
+/* run runs one pass of a case twice on one kernel. */
 static void run(fk_dispatcher *d, const char *kernel, const vector *v, fk_problem p, const char *type, int pass, layout l, int grid)
 {
 	call c = {.p = p};
@@ -458,9 +459,9 @@ int main(int argc, char **argv)
 	for (char *line = strtok(list, "\n"); line; line = strtok(NULL, "\n")) {
 		char kernel[64], pass[16], tab;
 		if (sscanf(line, "%63[^\t]\t%15[^\t]%c%*1[\t]", kernel, pass, &tab) != 3 || strcmp(pass, "forward") != 0)
-			continue; /* its forward variant runs it, too */
+			continue; /* the name of the forward kernel selects the backward kernel, too */
 		if (strstr(line, "forward\t\t"))
-			run_kernel(kernel, files, argc - 1); /* the machine lacks nothing */
+			run_kernel(kernel, files, argc - 1); /* the third field is empty: the machine lacks nothing */
 	}
 	for (int i = 1; i < argc; i++)
 		free_vector(&files[i - 1]);

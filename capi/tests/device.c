@@ -1,7 +1,7 @@
 /*
- * Tensors on a device, with the driver of tests/fake_cuda.c: a call enqueues on the
- * caller's stream and returns, driver errors have their codes, and host and device tensors
- * do not mix.
+ * Tensors on a device, with the driver of tests/fake_cuda.c. A call enqueues its work on the
+ * caller's stream and returns. Driver errors give the right codes. A call with tensors on both
+ * host and device fails.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void check(int good, const char *what, const fk_error *e)
 	printf("FAIL %s: %d, %s, %s; log:\n%s", what, e->code, e->field, e->message, fake_log());
 }
 
-/* count returns the number of log lines of a call, and only on stream if it is not NULL. */
+/* count returns the number of log lines of a driver call, on one stream unless stream is NULL. */
 static int count(const char *what, void *stream)
 {
 	char line[64];
@@ -46,7 +46,7 @@ int main(void)
 	static uint16_t memory[8][2 * 64 * 64];
 	static uint16_t many[2][2 * 4096 * 64];
 	static float lse[2 * 64];
-	char stream; /* its address is arbitrary */
+	char stream; /* only its address is used, as a stream handle */
 	fk_error e = fk_error_init();
 	fk_dispatcher *d, *host;
 	fk_args a = fk_args_init();
@@ -98,8 +98,8 @@ int main(void)
 		check((pass ? fk_backward : fk_forward)(d, &p, &other, &e) == FK_OK, "the second GPU", &e);
 		check(fake_launches(1) > 0 && fake_launches(0) == 0, "launches there", &e);
 	}
-	/* With training, few query rows do not use the decode kernel, whose summation order
-	   differs. */
+	/* In training, a call with few query rows must not use the decode kernel, because its
+	   summation order differs from the backward kernel's. */
 	for (int how = 0; how < 4; how++) { /* by default calls with LSE are for training */
 		static const uint32_t flags[] = {FK_OPEN_UNPAIRED, FK_OPEN_PAIRED, 0, 0};
 		int paired = how == 1 || how == 2;

@@ -11,7 +11,7 @@ typedef unsigned long long address;
 
 static char text[1 << 14];
 static size_t length;
-static int failing; /* code of every launch, 0 for success */
+static int failing; /* the code that every launch returns, 0 for success */
 static int launches[2];
 static int ordered; /* `deterministic` of struct Params at the last launch */
 static __thread int current; /* GPU of the current context */

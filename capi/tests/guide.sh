@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the commands of docs/bindings.md, section C, in turn, in one shell, with no variable that the guide does not set: ROOT.
-# HOME is an empty folder. Only where Go keeps what it has compiled and fetched is this machine's.
+# guide.sh ROOT runs the commands of docs/bindings.md, section C, in order, in one shell. The environment has only variables
+# that the guide sets, an empty HOME, PATH, and this machine's folders of Go's caches.
 set -eu
 root=$1 page=docs/bindings.md
 for tool in pkg-config bash; do
@@ -10,7 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 guide=$work/section
 awk '/^## / {inside = /^## C$/} inside' "$root/$page" >"$guide"
-# The first program is first.c; what else is in C are fragments. Commands are indented.
+# The first C program is first.c; the other C code is fragments. Commands are indented.
 awk -v to="$work/first.c" '/^```c$/ {n++; inside = 1; next} /^```$/ {inside = 0} inside && n == 1 {print > to}' "$guide"
 "${CC:-cc}" -std=c11 -Wall -Wextra -Werror -I "$root/capi" -fsyntax-only "$work/first.c"
 {

@@ -1,6 +1,6 @@
 /*
- * Invalid inputs: each returns its code and field and writes nothing. Built with
- * AddressSanitizer.
+ * Invalid inputs: each call returns the right code and field and writes nothing. The program is
+ * built with AddressSanitizer.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 enum { B = 2, H = 4, G = 2, N = 5, M = 7, D = 8, DV = 6 };
 
-/* Memory of a call, for cases to modify. */
+/* The problem, arguments and memory of a valid call, which each case modifies. */
 static float q[B * H * N * D], k[B * G * M * D], v[B * G * M * DV], o[B * H * N * DV], lse[B * H * N];
 static float d_o[B * H * N * DV], d_q[B * H * N * D], d_k[B * G * M * D], d_v[B * G * M * DV];
 static float bias[H * N * M], slopes[H], sink[H];
@@ -59,7 +59,7 @@ static void paged(void)
 	a.pages_per_seq = 2;
 }
 
-/* Whether a text uses only the header's names: few words may have capital letters. */
+/* Reports whether a text uses only names of flashkit.h, not Go's: only a few words may have capital letters. */
 static int in_our_words(const char *text)
 {
 	static const char *const fine[] = {"FK_", "NULL", "NaN", "Inf", "GPU"};
@@ -233,8 +233,8 @@ static void calls(void)
 		failures++, puts("FAIL fk_open wrote a handle of what it did not open");
 }
 
-/* Handles of the wrong type, arbitrary numbers and another process's handles are rejected
-   without effect. */
+/* The library rejects handles of the wrong type, arbitrary numbers and handles of another
+   process. The calls have no effect. */
 static void handles(const char *program)
 {
 	fk_cancel *c = NULL;
@@ -321,7 +321,7 @@ int main(int argc, char **argv)
 	fk_error e = fk_error_init();
 	if (fk_open("auto", 0, &dispatcher, &e) != FK_OK)
 		return puts(e.message), 1;
-	if (argc > 1) /* a child of handles */
+	if (argc > 1) /* this is the child process of handles() */
 		return printf("%llu\n", (unsigned long long)(uintptr_t)dispatcher) < 0;
 	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), merges(), classics();
 	if (fk_close(dispatcher, &e) != FK_OK)

@@ -1,6 +1,6 @@
 /*
- * Installs signal handlers before loading the library: they must stay. The library exports
- * only its interface and cannot be unloaded.
+ * Installs signal handlers before it loads the library. The handlers must stay installed. The
+ * library must export only its interface, and it cannot be unloaded.
  */
 #include <dlfcn.h>
 #include <setjmp.h>

@@ -60,7 +60,7 @@ void free_vector(vector *v)
 	free(v->data);
 }
 
-/* find returns the text after "key": and a character in the header, or NULL. */
+/* find returns the text of the header that follows "key": and the character next, or NULL. */
 static const char *find(const vector *v, const char *key, char next)
 {
 	char quoted[80];
@@ -143,7 +143,7 @@ array spread(array p, int64_t batch, int64_t heads)
 	return x;
 }
 
-/* number parses a key and a number at *at and advances *at. */
+/* number parses a key followed by a number at *at, and advances *at past both. */
 static int number(const char **at, const char *key, double *x)
 {
 	size_t n = strlen(key);
@@ -191,7 +191,7 @@ fk_problem parse_problem(const char *name)
 		if (word(&at, "-causal"))
 			p.band = FK_BAND_CAUSAL;
 		else if (number(&at, "-window", &x)) {
-			/* "-window2.5" is two numbers, 2 and 5. */
+			/* "-window2.5" has two numbers, 2 and 5. */
 			at = before + strlen("-window");
 			p.band = FK_BAND_WINDOW;
 			p.left = strncmp(at, "inf", 3) == 0 ? FK_UNLIMITED : strtoll(at, NULL, 10);

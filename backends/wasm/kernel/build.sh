@@ -1,10 +1,11 @@
 #!/bin/sh
-# Builds kernel.wasm from kernel.c and the headers beside it, or to the path given, and with
-# RELAXED=1 relaxed.wasm, which multiplies and adds by the instructions of relaxed SIMD. The
-# compiler is pinned: another version makes other bytes, and 19 cannot compile PIN.
+# Builds kernel.wasm from kernel.c and its headers. With RELAXED=1 it builds relaxed.wasm, which
+# uses the multiply-add instructions of relaxed SIMD. The first argument, if given, is the path of
+# the output. The compiler is pinned: another version makes other bytes, and clang 19 cannot
+# compile PIN.
 #
-# Two commands on purpose: in one, clang runs whatever wasm-opt it finds after
-# linking, which changes the bytes and undoes the order of instructions.
+# Compiling and linking are separate commands. In one command, clang would run an installed
+# wasm-opt after linking, which changes the bytes and the order of instructions.
 set -eu
 cd "$(dirname "$0")"
 name=${RELAXED:+relaxed}
@@ -22,12 +23,12 @@ compile -c -o "$object"
 # The stack comes first, so that an overflow leaves the memory and traps.
 wasm-ld-14 --no-entry --strip-all --stack-first -z stack-size=32768 \
 	--max-memory=4294901760 --export=__heap_base "$object" -o "$out"
-# For the sake of inline assembly the linker adds a table of one empty slot, in a
-# section before all code. Nothing refers to it.
+# Because of inline assembly, the linker adds a table with one empty slot, in a section before
+# all code. Nothing refers to the table, so the next command removes the section.
 perl -0777 -pi -e 's/\x04\x05\x01\x70\x01\x01\x01// or die "no table section to drop\n"' "$out"
 if [ -n "$relaxed" ]; then
-	# This clang knows the instruction by an older number, of as many bytes. Whatever else
-	# had those bytes would change, too: then the count differs.
+	# clang 14 encodes the instruction with an older opcode of the same length; the next command
+	# replaces it. If other data had the same bytes, the count of replacements would be wrong.
 	count=$(compile -S -o - | grep -c 'f32x4\.fma') perl -0777 -pi -e \
 		'my $n = s/\xfd\xaf\x01/\xfd\x85\x02/g; die "$n patterns of $ENV{count} instructions\n" if $n != $ENV{count}' "$out"
 fi

@@ -1,9 +1,10 @@
 // The backward vector kernel with features. kernel.c includes this file.
 //
 // The rows of products are four keys, so bias, mask and random words are transposed to [4 keys][TILE rows].
-// dS goes to the stage as [row][key].
+// With DBIAS, dS also goes to the stage, as [row][key].
 
-// transpose_bias transposes four keys, from column c of the stage on, for the rows of a span.
+// transpose_bias transposes the bias of four keys, from column c of the stage on, for the rows of a span.
+// transpose_mask does the same for the mask.
 static void transpose_bias(const block *p, const span *n, u32 c, float *to) {
   for (u32 r = n->from; r < n->to; r++) scatter(to + r, TILE, *(v4_any *)(bias_row(p, r) + c));
 }
@@ -14,7 +15,7 @@ static void transpose_mask(const block *p, const span *n, u32 c, int *to) {
   }
 }
 
-// score_feature_gradient is score_gradient for key c of four. bit selects the key's half of kept.
+// score_feature_gradient is score_gradient with features. bit is the bit of key c in the bytes of kept.
 APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias, int bit) {
   i4 half = {bit, bit, bit, bit};
   const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;
@@ -27,7 +28,7 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
     v4 v = load(s + 4 * TILE), delta = load(lse + TILE);
     v4 x = (load(s) * scale - load(lse)) * LOG2E, weight = exp2(min4(x, splat(128)));
     i4 kept = {-1, -1, -1, -1}, seen = kept;
-    PIN(f);  // one loop for all sets of features
+    PIN(f);  // keeps one loop for all sets of features
     if (partial) {
       i4 row = (i4){0, 1, 2, 3} + (int)i;
       seen = (row >= lo) & (row < hi);
@@ -48,19 +49,21 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
   }
 }
 
-// hide_keys removes the keys that the mask hides from all rows from a span of four keys, of which `keys`
-// exist.
+// hide_keys applies a mask that all rows share to a span of four keys, of which `keys` exist. A hidden key
+// gets an empty range of rows.
 static void hide_keys(const unsigned char *mask, u32 keys, span *s) {
   for (u32 e = 0; e < 4 && e < keys; e++) if (!mask[e]) s->lo[e] = s->hi[e] = 0, s->partial = 1;
 }
 
-// set_tables transposes bias and mask of four keys, from column c of the stage on, for the rows of a span.
+// set_tables transposes the bias and mask of four keys, from column c of the stage on, for the rows of a
+// span.
 static void set_tables(const block *p, tables *t, const span *s, u32 c) {
   if (p->features & BIAS) transpose_bias(p, s, c, (float *)t->bias);
   if (p->features & MASK && !alike(p, MASK)) transpose_mask(p, s, c, (int *)t->seen);
 }
 
-// draw_rows draws for eight keys, from key g of the strip at j on, and all rows that see one of them.
+// draw_rows calls draw for eight keys and for all rows that see one of them. The first of these keys is key g
+// of the strip that begins at key j.
 static void draw_rows(const block *p, tables *t, u32 j, u32 n, u32 i0, u32 rows, u32 g) {
   span s = spans(8, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
   if (s.from < s.to) draw(t->rounds, t->mine + s.from / 2, 2, t->eights + g / 2, 0, t->kept + s.from / 4, t->kept + s.to / 4, p->threshold);

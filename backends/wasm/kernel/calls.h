@@ -1,9 +1,9 @@
-// Lists of calls: with many short sequences the host enters the module once for several of them. kernel.c
-// includes this file last.
+// Lists of calls. With many short sequences, the host enters the module once for a list of several calls.
+// kernel.c includes this file last.
 //
-// A call in a list is like any other: it names a block, and its function checks everything.
+// A call in a list is like a call of an export: it names a block, and its function checks all arguments.
 
-typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function: the case below
+typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function is a case in call
 enum { MAX_CALLS = 1 << 16 };
 
 static int call(const entry *c) {
@@ -18,7 +18,8 @@ static int call(const entry *c) {
   }
   return BAD_RANGE;
 }
-// calls runs n calls in order. It returns the first code other than OK, else OK.
+// calls runs the n calls of a list in order. It stops at the first code other than OK and returns this code,
+// else OK.
 EXPORT("calls") int export_calls(u32 at, u32 n) {
   int code = OK;
   if (n > MAX_CALLS || !inside(at, (u64)n * sizeof(entry))) return BAD_BLOCK;

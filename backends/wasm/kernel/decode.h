@@ -1,14 +1,16 @@
-// Decode: few query rows and many keys, read from the stage without packing. kernel.c includes this file.
+// Decode: few query rows and many keys. The kernel reads keys from the stage without packing. kernel.c
+// includes this file.
 //
-// The lanes hold elements of a head. Features apply where fwd_feature_rows applies them. The host stages up
-// to TILE keys, calls keys to widen them if they have 16 bits, then calls rows for each query head of the
-// group. Each query head has its own block and scratch.
+// The lanes of a vector hold elements of one row. Features of scores apply before the softmax, dropout after
+// it, and SINK and CARRY at the end of a row. The host stages up to TILE keys and calls keys to widen them if
+// they have 16 bits. It then calls rows for each part of the query rows. A part has up to FEW rows of one
+// query head, and its own block and scratch.
 
-enum { FEW = 8 };  // maximum rows
+enum { FEW = 8 };  // maximum rows of a call
 
 #define DECODE(AREA)                                                                       \
   AREA(m, FEW) AREA(l, FEW) AREA(l_total, FEW) AREA(o, FEW * 2 * dv8) /* as in FORWARD */  \
-  AREA(s, TILE) AREA(limit, TILE)      /* of one row: scores, then weights; see set_limits */
+  AREA(s, TILE) AREA(limit, TILE)      /* one row: scores, then weights; and limits, see set_limits */
 SCRATCH(few, DECODE)
 
 static int check_raw(const block *p) {
@@ -16,8 +18,8 @@ static int check_raw(const block *p) {
   return inside(p->raw_k, TILE * 2ull * p->dim) && inside(p->raw_v, TILE * 2ull * p->vdim) ? OK : BAD_TENSOR;
 }
 typedef unsigned short h4 __attribute__((vector_size(8), aligned(2)));
-// widen converts n 16-bit numbers to float. A multiplication moves the exponent of a float16, exact for
-// subnormals too; Inf and NaN then get the highest exponent.
+// widen converts n 16-bit numbers to float. A multiplication by 2^112 corrects the exponent of a float16,
+// exactly, even for subnormals. Inf and NaN then get the highest exponent.
 APART void widen(const unsigned short *x, u64 n, float *to, int bfloat) {
   for (u64 i = 0; i < n; i += 4) {
     i4 bits = __builtin_convertvector(*(h4 *)(x + i), i4);
@@ -35,7 +37,7 @@ static void decode_simd128_keys(const block *p, u32 n) {
 }
 
 INLINE v4 any(const float *p) { return *(const v4_any *)p; }
-// dots computes n dot products of q with keys, two keys at a time.
+// dots computes the n dot products of q with keys into s, two keys at a time.
 APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
   const float *last = k + (u64)(n - 1) * dim;
   for (u32 c = 0; c < n; c += 2) {
@@ -61,7 +63,8 @@ APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
     s[c] = (lane(one, 0) + lane(one, 1)) + (lane(one, 2) + lane(one, 3));
   }
 }
-// mix8 and mix1 add n weighted values to 8 or 1 vectors of o; limit, unless 0, is negative for hidden keys.
+// mix8 and mix1 add n rows of v, multiplied by their weights, to 8 or 1 vectors of o. Unless limit is 0, it
+// is negative for hidden keys, which are skipped.
 #define MIX(name, WIDTH)                                                                   \
   APART void name(const float *weight, const float *v, u32 vdim, u32 n, float *o, const float *limit) { \
     v4 sum[WIDTH];                                                                         \
@@ -87,8 +90,8 @@ static void mix_row(const float *weight, const float *v, u32 vdim, u32 n, float 
     for (u32 c = 0; c < n; c++) if (!limit || limit[c] >= 0) o[d] += weight[c] * v[(u64)c * vdim + d];
 }
 
-// decode_scores turns products of row r (row i of its head) and n keys, from key j and column c of the stage,
-// into scores.
+// decode_scores turns the products of a row and n keys into scores. The row is row i of its head, and row r
+// of the stage. The first key is key j, in column c of the stage.
 static void decode_scores(const block *p, float *s, float *limit, u32 r, i64 i, i64 j, u32 c, u32 n) {
   u32 f = p->features;
   float scale = p->scale, *end = s + round_up(n, 8);
@@ -104,7 +107,8 @@ static void decode_scores(const block *p, float *s, float *limit, u32 r, i64 i, 
     if (limit[e] < 0) s[e] = NONE;
   }
 }
-// decode_weights turns n scores of row r into weights, raises its maximum, rescales its sums and adds to l.
+// decode_weights turns n scores of row r into weights. It raises the maximum of the row, rescales the sums of
+// the row, and adds the weights to l.
 static void decode_weights(const block *p, const forward *w, u32 r, i64 i, i64 j, float *s, u32 n) {
   float scale2 = per2(unit(p)), top = w->m[r];
   for (u32 e = 0; e < n; e++) if (s[e] > top) top = s[e];

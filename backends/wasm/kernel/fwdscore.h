@@ -1,7 +1,7 @@
 // The forward vector kernel with features. kernel.c includes this file.
 //
-// Features of scores apply before the softmax, dropout after it. SINK and CARRY apply at the end of a row, as
-// two more terms of its sums.
+// Features of scores apply before the softmax, and dropout applies after it. SINK and CARRY apply at the end
+// of a row, as two more terms of the sums of the row.
 
 // set_limits converts n bytes of a mask row to limits: +Inf, or -Inf for hidden keys.
 INLINE void set_limits(const unsigned char *mask, u32 n, float *limit) {
@@ -10,12 +10,12 @@ INLINE void set_limits(const unsigned char *mask, u32 n, float *limit) {
     store(limit + c, (v4)((i4)splat(NONE) ^ (seen & (int)0x80000000)));
   }
 }
-// cut sets the scores of four rows, even NaN, to -Inf where their limits are.
+// cut sets the scores of four rows to -Inf where their limits are -Inf, even if a score is NaN.
 APART void cut(float *x, const float *end, const float *limit, u32 step) {
   for (u32 r = 0; r < 4; r++, x += TILE, end += TILE, limit += step)
     for (u32 c = 0; x + c != end; c += 4) store(x + c, min4(load(limit + c), load(x + c)));
 }
-// weigh_kept is weigh with dropout: dropped weights count in the sum, but become 0.
+// weigh_kept is weigh with dropout: dropped weights are stored as 0, but the returned sum includes them.
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit) {
   v4 sum = splat(0);
   u4 lower = splat_word(bit), upper = splat_word(bit << 7);
@@ -28,15 +28,15 @@ APART float weigh_kept(const float *x, const float *end, float *to, float top, f
       v4 w = exp2((load(x + e * 4) - top) * scale2);
       u4 one = e ? upper : lower;
       i4 stays = (i4)((*kept & one) == one);
-      PIN(stays);  // otherwise it would become a select, three instructions more
+      PIN(stays);  // otherwise the compiler would use a select, which needs three more instructions
       sum += w, spread(to + e * 64, 16, (v4)((i4)w & stays));
     }
   }
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// finish_features writes row r of O and LSE from three terms: the current keys with value O/l, the earlier
-// keys with the stage's value, and the sink without a value.
+// finish_features writes row r of O and LSE. It merges three terms: the current keys with value O/l, the
+// earlier keys with the stage's O, and the sink without a value.
 static void finish_features(const block *p, const forward *w, u32 r) {
   fold_row(w, r);
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
@@ -51,7 +51,7 @@ static void finish_features(const block *p, const forward *w, u32 r) {
   float by = l == 0 ? 0 : (float)(mine / total / l * (p->features & DROPOUT ? p->keep : 1)), past = (float)(theirs / total);
   for (u32 d = 0; d < p->vdim; d++) {
     float x = earlier == NONE ? 0 : out[d] * past;
-    out[d] = l != 0 ? x + o[d] * by : sum == sum ? x : (float)sum;  // a row with only a sink may be NaN
+    out[d] = l != 0 ? x + o[d] * by : sum == sum ? x : (float)sum;  // if the row has only a sink and LSE is NaN, O is NaN, too
   }
   *lse = (float)sum;
 }

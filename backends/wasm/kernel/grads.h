@@ -1,14 +1,16 @@
 // The sums of gradients. kernel.c includes this file.
 
-// grads_of returns the sums of dK and dV of a key. Their totals follow, then the next key's sums.
+// grads_of returns the sums of dK and dV of a key. The totals of the key follow, then the sums of the next
+// key.
 INLINE float *grads_of(const backward *w, u64 key) { return w->grads + key * 2 * (w->d8 + w->dv8); }
 static void fold_grads(const backward *w, u64 key, u64 end) {
   for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
 }
 
-// dQ of a row in the scalar loops is a sum over up to TILE keys, followed by its total.
+// In the scalar loops, dQ of a row has sums over up to TILE keys, followed by totals.
 APART void fold_dq_row(float *dq, u64 n) { fold(dq, n); }
-// begin_dq returns the sum of dQ of row r in the scalar loops; end_dq writes its total.
+// begin_dq returns the sums of dQ of row r in the scalar loops. The flag FIRST initializes them. end_dq
+// writes the totals to the stage.
 APART float *begin_dq(const block *p, const backward *w, u32 r, u32 flags) {
   float *dq = w->dq + r * 2 * w->d8;
   if (flags & FIRST) zero(dq, 2 * w->d8);

@@ -1,25 +1,27 @@
-// Attention and its gradients in a sandbox: all of kernel.wasm. score.h has the features of the scalar loops,
-// tiles.h the vector kernels. tilescore.h, fwdscore.h and bwdscore.h add features to them. decode.h is for
-// few query rows, calls.h for many short sequences.
+// Attention and its gradients in a sandbox: the source of kernel.wasm. score.h adds features to the scalar
+// loops of this file. tiles.h has the vector kernels; tilescore.h, fwdscore.h and bwdscore.h add features to
+// them. decode.h is for few query rows, calls.h for many short sequences.
 //
 // The module imports nothing, allocates nothing and keeps no pointers. The host writes a block of parameters
-// and up to TILE rows of each tensor into memory ("the stage"), then calls an export. State between calls is
-// in scratch memory, at an offset in the block. Only numbers of the block and of the call become addresses,
-// after a check. The host limits the keys of a call, so that each is short.
+// and up to TILE rows of each tensor (the stage) into memory, then calls an export. Scratch memory, at an
+// offset in the block, keeps state between calls. All addresses come from numbers of the block and of the
+// call, after a check. The host limits the keys of a call, so that every call is short.
+//
+// The order of calls for each pass (* zero or more, + one or more):
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
-//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each head
+//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each part
 //
 // Alternatively, the host writes the data and a list of several calls, then calls `calls`.
 //
 // The host resolves sequences, pages and broadcast dimensions. In this module rows and keys are numbered from
-// 0 in one sequence, and bias and mask are tiles of the call's pairs.
+// 0 in one sequence. Bias and mask are tiles of the (row, key) pairs of a call.
 //
-// Each pass has two versions: _scalar is the plain loop and defines the computation; _simd128 computes it in
-// tiles. _feature_rows are the rows with features of both. Letters follow the papers: Q K V O, scores S,
-// weights P, running maximum m and sum l. D8 is D rounded up to 8. Comments at pointers give shapes. The file
-// also compiles natively; see native.c.
+// Each pass has two versions. _scalar is the plain loop and defines the computation; _simd128 does the same
+// computation in tiles. The functions _feature_rows support features. Letters follow the papers: Q K V O,
+// scores S, weights P, running maximum m and sum l. D8 and DV8 are D and DV rounded up to multiples of 8.
+// Comments at pointers and offsets give shapes. The file also compiles natively; see native.c.
 
 typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64;
 typedef float v4 __attribute__((vector_size(16))); typedef int i4 __attribute__((vector_size(16)));
@@ -30,19 +32,19 @@ typedef float v4_any __attribute__((vector_size(16), aligned(4)));
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))
 #define UNROLLED _Pragma("GCC unroll 16")
-#define UNROLLED4 _Pragma("GCC unroll 4")  // unrolls any length; sums keep their order
+#define UNROLLED4 _Pragma("GCC unroll 4")  // for any number of steps; sums keep their order
 
 #ifdef __wasm__
 #include <wasm_simd128.h>
 extern char __heap_base;
-#define LOWEST ((u64)(unsigned long)&__heap_base)  // the stack is below
+#define LOWEST ((u64)(unsigned long)&__heap_base)  // the stack is below this offset
 #define MEMORY ((u64)__builtin_wasm_memory_size(0) << 16)
 #define AT(offset) ((void *)(unsigned long)(offset))
 #define REGISTER "+r"
-#define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls them, too
+#define EXPORT(name) __attribute__((export_name(name), noinline))  // calls.h calls the exports, too
 INLINE v4 min4(v4 a, v4 b) { return (v4)wasm_f32x4_pmin((v128_t)a, (v128_t)b); }  // b < a ? b : a
 INLINE v4 max4(v4 a, v4 b) { return (v4)wasm_f32x4_pmax((v128_t)a, (v128_t)b); }  // a < b ? b : a
-// dot16 returns sums of two products of signed halves; narrow returns the saturated bytes of lanes, a first.
+// dot16 adds two products of signed 16-bit halves in each lane. narrow returns a, b, c, d as saturated bytes.
 INLINE u4 dot16(u4 a, u4 b) { return (u4)wasm_i32x4_dot_i16x8((v128_t)a, (v128_t)b); }
 INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
   return (u4)wasm_i8x16_narrow_i16x8(wasm_i16x8_narrow_i32x4((v128_t)a, (v128_t)b), wasm_i16x8_narrow_i32x4((v128_t)c, (v128_t)d));
@@ -54,7 +56,7 @@ INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
 // ---- The block ----
 
 enum { MAGIC = 0x4b484c46, VERSION = 3, TILE = 128, STRIP = 64, FOLD = 256, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
-enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write the tile; multiply dQ by the scale; start from the stage's dQ
+enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write its results; multiply dQ by the scale; start with the stage's dQ
 enum { SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, CARRY = 64, DBIAS = 128 };  // features
 enum { PLAIN = 0, FORWARD_TAKES = 127, BACKWARD_TAKES = SOFTCAP | ALIBI | BIAS | MASK | DROPOUT | DBIAS };
 enum { is_forward, is_backward, is_few = is_forward };
@@ -69,17 +71,17 @@ typedef struct {
   u32 q, k, v, o, lse;    // the stage: offsets of [TILE][D], [TILE][D], [TILE][DV], [TILE][DV], [TILE]
   u32 dout, dlse, dq;     // [TILE][DV], [TILE], [TILE][D]; backward only
   u32 scratch, scratch_bytes;
-  u32 features;           // enable the words below
+  u32 features;           // each feature enables its words below
   i64 diagonal;           // ALiBi subtracts slope * |j - i - diagonal| from a score
   float softcap;          // c: a scaled score s becomes c * tanh(s / c); positive
-  float slope, sink;      // of the query head
-  u32 threshold;          // dropout drops a weight whose 16 random bits are below its upper half; the lower half is 0,
-  float keep;             // and multiplies the others by this, at least 1
-  u32 seed[2], head, seq; // key and counter of the random words, with i and j
-  u32 bias, mask, dbias;  // the stage: [TILE][TILE] floats, bytes (0 hides), floats; of the rows and keys of a call
-  u32 repeats;            // BIAS, MASK: all rows of a call use the tile's first row
+  float slope, sink;      // ALiBi slope and sink logit of the query head
+  u32 threshold;          // dropout drops a weight if its 16 random bits are below the upper half; the lower half is 0
+  float keep;             // dropout multiplies the kept weights by keep, at least 1
+  u32 seed[2], head, seq; // seed is the key of the random words; head, seq, i and j are the counter
+  u32 bias, mask, dbias;  // the stage: [TILE][TILE] of floats, of bytes (0 hides), and of floats, for the rows and keys of a call
+  u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the tile
   u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
-  u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of that type
+  u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of 16-bit numbers
   u32 row0, eight0;       // random words count rows from row0, and keys in eights from eight0
   u32 reserved[8];
 } block;
@@ -89,8 +91,8 @@ static int inside(u32 offset, u64 bytes) { return offset % 16 == 0 && offset >= 
 
 #define MAX_FLOAT 3.40282347e38f
 #define MAX_DIAGONAL (1ll << 62)
-static int check_features(const block *p, u32 takes);  // at the end
-// check returns OK or the block's error code. It runs before any other access.
+static int check_features(const block *p, u32 takes);  // defined at the end
+// check returns OK or the error code of the block. It runs before any other access to the block.
 static int check(u32 at, int backward, u32 takes) {
   const block *p = AT(at);
   if (!inside(at, sizeof *p)) return BAD_BLOCK;
@@ -103,9 +105,9 @@ static int check(u32 at, int backward, u32 takes) {
   return p->features ? check_features(p, takes) : OK;
 }
 
-// ---- Small things ----
+// ---- Helpers ----
 
-// PIN and HIDE keep the compiler from optimizing across a value, or two pointers. See multiply.
+// PIN hides a value from the optimizer, and HIDE two pointers, to keep the order of code. See multiply.
 #define PIN(x) __asm__ volatile("" : REGISTER(x))
 #define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
 
@@ -125,24 +127,25 @@ INLINE float lane(v4 x, int e) {
   PIN(one);
   return one;
 }
-// spread stores each element of x splatted to four floats, at multiples of step from p.
+// spread stores each element of x as four equal floats, element e at p + e * step.
 INLINE void spread(float *p, int step, v4 x) {
   UNROLLED for (int e = 3; e >= 0; e--) store(p + e * step, splat(lane(x, e)));
 }
 static void zero(float *p, u64 n) { __builtin_memset(p, 0, n * 4); }
 static void copy(float *to, const float *from, u64 n) { __builtin_memcpy(to, from, n * 4); }
-// line returns a x + b. The compiler loads constants at each use: PIN saves a copy of x.
+// line returns a x + b. Without PIN, the compiler would copy x, because it loads constants at each use.
 INLINE v4 line(v4 a, v4 x, float b) {
   PIN(a);
   return madd(a, x, splat(b));
 }
 
-// exp2 returns 2^x for x <= 127 to three ulps: exactly 1 at 0, 0 below -126.5, NaN for NaN. With x = n + f, n
-// whole and |f| <= 1/2, the result is 2^n times a minimax polynomial for 2^f. Adding a number whose last
-// place counts 1 rounds x to n, and leaves n+127, the exponent of 2^n, in the lowest bits. A multiplication
-// is the cheapest shift to the exponent's place.
+// exp2 returns 2^x for x <= 127 with an error of up to three ulps. The result is exactly 1 at 0, 0 below
+// -126.5, and NaN for NaN. With x = n + f, where n is an integer and |f| <= 1/2, the result is 2^n times a
+// minimax polynomial for 2^f. The last place of unit has the value 1, so that adding unit rounds x to n. The
+// sum has n+127, the biased exponent of 2^n, in its lowest bits. A multiplication by 2^23 is the cheapest way
+// to move these bits to the place of the exponent.
 INLINE v4 exp2(v4 x) {
-  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, and the bias
+  const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, plus the exponent bias
   i4 up = (i4)splat(1.17549435e-38f);     // 2^23 as an integer
   PIN(up);
   x = max4(x, splat(-127));
@@ -153,8 +156,8 @@ INLINE v4 exp2(v4 x) {
 static float exp2_1(float x) { return exp2(splat(x))[0]; }
 
 #define LOG2E 1.44269504f
-#define NONE (-__builtin_inff())  // the score and LSE without any key
-// per2 returns scale*log2(e), kept finite: 2^(x*per2) is e^(x*scale).
+#define NONE (-__builtin_inff())  // the score of a hidden key, and the LSE of a row without keys
+// per2 returns scale*log2(e), limited to a finite number. 2^(x*per2) is then e^(x*scale).
 static float per2(float scale) { return scale < 2e38f ? scale * LOG2E : 3.4e38f; }
 // ln returns the natural logarithm of a positive float. Other x, such as NaN, are returned unchanged.
 static double ln(float x) {
@@ -170,10 +173,10 @@ static double ln(float x) {
 
 // ---- Scratch ----
 //
-// Each area appears once: name, number of floats, shape; [n]x4 is splatted. The scalar loops have rows of D
-// in k, of DV in v, of D8 in dq. blocks is keys/TILE. A long float32 sum loses precision, so o, l and grads
-// add up to FOLD terms, then add these sums to totals. dQ adds TILE keys at a time, so that chunks of keys do
-// not change its bits.
+// Each area has a name, a number of floats and a shape. [n]x4 means that each number is stored four times.
+// The scalar loops use other shapes: rows of D in k, of DV in v, and of D8 in dq. blocks is keys/TILE,
+// rounded up. A long float32 sum loses precision. o, l and grads therefore sum up to FOLD terms and add these
+// sums to totals. dQ sums TILE keys at a time, so that its bits do not depend on the chunks of keys.
 
 #define FORWARD(AREA)                                                                      \
   AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
@@ -216,7 +219,7 @@ SCRATCH(backward, BACKWARD)
 APART float dot(const float *a, const float *b, u32 n) {
   float sum = 0;
   u32 i = 0;
-  for (; i + 4 <= n; i += 4)  // the summation order of the other portable kernels, so that their LSE fits
+  for (; i + 4 <= n; i += 4)  // the summation order of the other portable kernels, whose LSE this kernel can then use
     sum += (a[i] * b[i] + a[i + 1] * b[i + 1]) + (a[i + 2] * b[i + 2] + a[i + 3] * b[i + 3]);
   for (; i < n; i++) sum += a[i] * b[i];
   return sum;
@@ -234,7 +237,7 @@ static void fold_row(const forward *w, u32 r) {
   fold(w->o + r * 2 * w->dv8, w->dv8);
   w->l_total[r] += w->l[r], w->l[r] = 0;
 }
-static void rescale(const forward *w, u32 r, float by) {  // all sums but l
+static void rescale(const forward *w, u32 r, float by) {  // rescales all sums but l
   for (float *o = w->o + r * 2 * w->dv8, *end = o + 2 * w->dv8; o != end; o += 4) store(o, load(o) * by);
   w->l_total[r] *= by;
 }
@@ -268,7 +271,7 @@ static void fwd_scalar_rows(const block *p, const forward *w, u32 i0, u32 i1, u3
         float a = exp2_1((*m - s) * per2(p->scale));
         rescale(w, r, a), w->l[r] *= a, *m = s;
       }
-      float shift = *m == NONE ? 0 : *m, weight = exp2_1((s - shift) * per2(p->scale));  // 0 or NaN, not exp(-Inf + Inf)
+      float shift = *m == NONE ? 0 : *m, weight = exp2_1((s - shift) * per2(p->scale));  // if all scores are -Inf: exp(-Inf), not exp(-Inf + Inf)
       w->l[r] += weight;
       add_scaled(o, weight, w->v + at * p->vdim, p->vdim);
       if ((at + 1) % FOLD == 0) fold_row(w, r);
@@ -289,7 +292,7 @@ static void bwd_scalar_rows(const block *p, const backward *w, u32 i0, u32 i1, u
     float *dq = begin_dq(p, w, r, flags), lse = ((float *)AT(p->lse))[r];
     float delta = dot(dout, o, p->vdim) - ((float *)AT(p->dlse))[r];
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
-    if (lse == NONE) hi = lo;  // every score is -Inf: no weights
+    if (lse == NONE) hi = lo;  // every score is -Inf: the row has no weights
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       if (at % TILE == 0) fold_dq_row(dq, w->d8);
@@ -319,13 +322,13 @@ static void bwd_grads(const block *p, const backward *w, u64 key, u32 n) {
 
 // ---- Exports ----
 //
-// Each returns a code. keys packs the keys [j0, j1) from the stage; j0 is key0 plus a multiple of TILE. rows
-// processes the query rows [i0, i1) with the keys [j0, j1). grads writes dK and dV of the keys [j0, j1) over
-// K and V in the stage.
+// Every export but abi returns a code. Functions named keys pack the keys [j0, j1) from the stage; j0 is key0
+// plus a multiple of TILE. Functions named rows process the query rows [i0, i1) with the keys [j0, j1). grads
+// overwrites K and V in the stage with dK and dV of the keys [j0, j1).
 
-// most_keys returns the maximum keys per call of rows: one tile if the stage has tiles of pairs.
+// most_keys returns the maximum keys in a call of rows: one tile if the stage has bias, mask or dBias.
 static u32 most_keys(const block *p) { return p->features & (BIAS | MASK | DBIAS) ? TILE : MAX_ROW; }
-// ready checks a call's ranges against the block, and its scratch.
+// ready checks the ranges of a call and the size of scratch against the block. It returns a code.
 static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 keys) {
   if (p->scratch_bytes < need || !inside(p->scratch, p->scratch_bytes)) return BAD_SCRATCH;
   if (i0 > i1 || i1 - i0 > TILE || i1 > MAX_ROW || j0 < p->key0 || (j0 - p->key0) % TILE) return BAD_RANGE;
@@ -354,7 +357,7 @@ KEYS(backward, BACKWARD_TAKES, bwd_simd128_keys) ROWS(backward, PLAIN, MAX_ROW, 
 KEYS(backward, BACKWARD_TAKES, bwd_grads)
 EXPORT("abi") u32 abi(void) { return VERSION; }
 
-// Last, so that the hot loops above keep their addresses, on which their speed depends.
+// These exports come last, so that the hot loops above keep their addresses, which affect their speed.
 ROWS(forward, FORWARD_TAKES, most_keys(p), fwd_feature_rows)
 ROWS(backward, BACKWARD_TAKES, most_keys(p), bwd_feature_rows)
 
@@ -382,7 +385,7 @@ EXPORT("decode_simd128_rows") int export_decode_simd128_rows(u32 at, u32 i0, u32
 APART int check_features(const block *p, u32 takes) {
   u32 f = p->features;
   if (f & ~takes) return BAD_FEATURE;
-  if (f & DROPOUT && p->key0 % 8) return BAD_FEATURE;  // eight keys share a block of random words
+  if (f & DROPOUT && p->key0 % 8) return BAD_FEATURE;  // eight keys share their random words
   if (f & SOFTCAP && !(p->softcap > 0 && p->softcap <= MAX_FLOAT)) return BAD_FEATURE;
   if (f & ALIBI && (p->diagonal < -MAX_DIAGONAL || p->diagonal > MAX_DIAGONAL)) return BAD_FEATURE;
   if (f & DROPOUT && !(p->keep >= 1 && p->keep <= MAX_FLOAT)) return BAD_FEATURE;

@@ -1,15 +1,17 @@
 // Features in the scalar loops. kernel.c includes this file.
 //
 // A feature acts at the start of a row (SINK, CARRY), on a score (SOFTCAP, BIAS, ALIBI, MASK) or on a weight
-// (DROPOUT). Scores here are scaled doubles, so that sums and differences keep the dot product's precision.
+// (DROPOUT). Scores in this file are scaled doubles, so that sums and differences keep the precision of the
+// dot product.
 
-// capped_tanh returns tanh(x) with a relative error near 1e-15, and 1-tanh(x)^2 in *slope. With e =
-// exp(-2|x|) they are (1-e)/(1+e) and 4e/(1+e)^2. The loop computes e-1, exact near 0, from -2|x| = n ln2 +
-// r, n whole and |r| <= ln2/2, and the series of exp(r)-1. Below -80, e is negligible.
+// capped_tanh returns tanh(x) with a relative error near 1e-15, and sets *slope to 1-tanh(x)^2. With e =
+// exp(-2|x|), tanh(|x|) is (1-e)/(1+e), and the slope is 4e/(1+e)^2. The function computes e-1, which is
+// precise near 0. For this it splits -2|x| = n ln2 + r, with an integer n and |r| <= ln2/2, and sums the
+// series of exp(r)-1. If -2|x| is below -80, e is negligible.
 static double capped_tanh(double x, double *slope) {
   double y = -2 * __builtin_fabs(x), series = 1;
   if (y < -80) y = -80;
-  const double whole = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to a whole number, in the lowest bits
+  const double whole = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer, which is then in the lowest bits
   union { double f; u64 bits; } n = {y * 1.4426950408889634 + whole}, power;
   double times = n.f - whole, r = (y - times * 6.93147180369123816490e-01) - times * 1.90821492927058770002e-10;
   UNROLLED for (int k = 13; k > 1; k--) series = 1 + series * r * (1.0 / k);
@@ -19,8 +21,8 @@ static double capped_tanh(double x, double *slope) {
   return x < 0 ? less / sum : -less / sum;
 }
 
-// score returns the score of row i (row r of the stage) and key j (key c of the stage) from their dot
-// product, and the softcap's derivative in *slope.
+// score returns the score of row r and key c of the stage from their dot product. distance is the distance of
+// the key from the diagonal, for ALiBi. *slope receives the derivative of the softcap.
 static double score(const block *p, float product, u32 r, u32 c, i64 distance, double *slope) {
   double s = (double)product * p->scale;
   *slope = 1;
@@ -33,9 +35,9 @@ static int masked(const block *p, u32 r, u32 c) {
   return p->features & MASK && !((unsigned char *)AT(p->mask))[(p->repeats & MASK ? 0 : r * TILE) + c];
 }
 
-// kept returns the dropout factor of the weight of row i and key j. Its random number is a half of word j%4
-// of Philox4x32-7 of (j/8, i, head, sequence), counted from row0 and eight0; the lower half if j%8 < 4. word
-// caches the words for the next keys.
+// kept returns the dropout factor of the weight of row i and key j. The 16 random bits are half of word j%4
+// of Philox4x32-7 with the counter (eight0 + j/8, row0 + i, head, seq): the lower half if j%8 < 4, else the
+// upper half. word caches the four words for the next keys. first is nonzero if word is not yet set.
 static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
   if (!(p->features & DROPOUT)) return 1;
   if (first || j % 8 == 0) {
@@ -52,22 +54,23 @@ static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
 
 static float exp_of(double x) { return exp2_1((float)(x * 1.4426950408889634)); }
 
-// maxima returns the running maxima [TILE]. They use the area of S, which scalar loops do not need.
+// maxima returns the running maxima [TILE]. They use the memory of S, which the scalar loops do not need.
 static double *maxima(const forward *w) { return (double *)w->s; }
 
-// weigh_score returns the weight of score s in row r, raises the running maximum and adds to l.
+// weigh_score returns the weight of score s in row r. It raises the running maximum and adds the weight to l.
 static float weigh_score(const forward *w, u32 r, double s) {
   double *m = maxima(w) + r;
   if (s > *m) {
     float a = exp_of(*m - s);
     rescale(w, r, a), w->l[r] *= a, *m = s;
   }
-  float weight = exp_of(s - (*m == NONE ? 0 : *m));  // 0 or NaN, not exp(-Inf + Inf)
+  float weight = exp_of(s - (*m == NONE ? 0 : *m));  // if all scores are -Inf: exp(-Inf), not exp(-Inf + Inf)
   w->l[r] += weight;
   return weight;
 }
 
-// begin_row starts row r with the result of earlier keys, one score with value O, and with the sink.
+// begin_row initializes row r. With CARRY, the earlier keys count as one key with score LSE and value O. With
+// SINK, the sink counts as a score without a value.
 static void begin_row(const block *p, const forward *w, u32 r) {
   const float *earlier = (float *)AT(p->o) + (u64)r * p->vdim, lse = ((float *)AT(p->lse))[r];
   float *o = w->o + r * 2 * w->dv8;
@@ -116,7 +119,7 @@ static void bwd_feature_rows(const block *p, const backward *w, u32 i0, u32 i1, 
     double slope;
     if (dbias) zero(dbias, TILE);
     i64 lo = clamp((i64)i + p->first, j0, j1), hi = clamp((i64)i + p->last + 1, j0, j1);
-    if (lse == NONE) hi = lo;  // every score is -Inf: no weights
+    if (lse == NONE) hi = lo;  // every score is -Inf: the row has no weights
     for (i64 j = lo; j < hi; j++) {
       u64 at = j - p->key0;
       float keep = kept(p, i, j, j == lo, word);

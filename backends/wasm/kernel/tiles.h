@@ -1,4 +1,4 @@
-// The vector kernels: the loops of kernel.c in tiles. kernel.c includes this file.
+// The vector kernels: the computation of the scalar loops, in tiles. kernel.c includes this file.
 
 // ---- The product of tiles ----
 //
@@ -6,12 +6,13 @@
 //
 //	c[r][n] += sum over k of a[k][r] * b[k][n]
 //
-// with a [k][4] splatted, each number in four lanes, and b [k][8]. The shape fits sixteen registers: eight
-// sums, two of b, one of a. wazero keeps the order of instructions, so the source order decides the speed:
-// UNROLL steps go from the highest address down, b1 before b0, so that one bounds check per pointer covers
-// all. PIN after each sum keeps the compiler from loading first, adding later and spilling. HIDE keeps it
-// from replacing constant offsets with additions, each with a check. a is splatted, because only loads are
-// cheap.
+// a is [k][4] splatted, with each number in four lanes, and b is [k][8]. The shape fits sixteen registers:
+// eight for sums, two for b, one for a. wazero keeps the order of instructions, so the order in the source
+// decides the speed. The UNROLL steps go from the highest address down, b1 before b0, so that one bounds
+// check per pointer covers all loads. PIN after each sum keeps the compiler from moving all loads to the
+// front and spilling registers. HIDE keeps the compiler from replacing constant offsets by additions, each
+// with its own bounds check. a is splatted in memory, because a load is cheaper than any other way to fill
+// four lanes.
 #ifndef UNROLL
 #define UNROLL 8  // a power of two up to 8
 #endif
@@ -34,16 +35,17 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
   } while (b != end);
 }
 
-// add_product adds a product to c [4][8] with row stride step. n is a positive multiple of 8.
+// add_product adds a product of n steps to c [4][8] with row stride step. n is a positive multiple of 8.
 INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
   v4 sum[4][2] = {{splat(0)}};
   multiply(a, b, n, sum);
   UNROLLED for (int r = 0; r < 4; r++, c += step) store(c, load(c) + sum[r][0]), store(c + 4, load(c + 4) + sum[r][1]);
 }
 
-// Products of one a with eights of columns: scores sets c [4][TILE] up to end, across adds to `width` columns
-// of rows of c with stride step. down multiplies fours of rows with one b, up to end of c [][TILE]. Their
-// loops are separate functions, because each call saves and restores eight registers.
+// These functions compute several products per call, because each call saves and restores eight registers.
+// scores and across multiply one a by consecutive groups of eight columns. scores sets the columns of c
+// [4][TILE] up to end. across adds to `width` columns of c, whose rows have stride step. down multiplies
+// consecutive groups of four rows by one b and adds to c [][TILE], up to end.
 APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
   for (; c != end; c += 8, b += n * 8) {
     v4 sum[4][2] = {{splat(0)}};
@@ -60,7 +62,8 @@ APART void down(const float *a, const float *b, u32 n, float *c, const float *en
 }
 
 // A span holds the steps [lo, hi) of a product that each of up to 8 rows or columns uses. [from, to) covers
-// all of them, rounded outwards to 8. partial is nonzero if a row or column does not use all of it.
+// all these steps, rounded outwards to multiples of 8. partial is nonzero if a row or column does not use all
+// steps in [from, to).
 typedef struct { u32 lo[8], hi[8], from, to, partial; } span;
 
 // spans returns the span of `count` rows, of which `of` exist: row r uses the steps from at+r+first to
@@ -78,8 +81,9 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
   return s;
 }
-// careful_product adds the product over the span without reading hidden numbers: their weight is 0, but they
-// may be NaN. Row by row, or by_column, it skips steps outside [lo, hi). Order and bits match multiply.
+// careful_product adds the product over the span without reading hidden numbers. Their weight is 0, but they
+// may be NaN, and 0 * NaN is NaN. For each row, or for each column if by_column is nonzero, it skips the
+// steps outside [lo, hi). The sums have the same order as in multiply.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
@@ -92,8 +96,8 @@ static void careful_product(const float *a, const float *b, const span *s, int b
   }
 }
 
-// span_across and span_down are across and down over the span. finite is nonzero if the factors of the
-// weights are finite.
+// span_across and span_down are across and down over a span. finite is nonzero if the numbers that the
+// weights multiply are finite. Hidden steps may then be included, because their weight is 0.
 INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
   if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
   else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
@@ -105,12 +109,12 @@ INLINE void span_down(const float *a, const float *b, const span *s, u32 finite,
 
 // ---- Packing ----
 //
-// Packing copies rows x [n][dim] to the layout that products read, padded with zeros to 8 rows and 8
-// elements. Splatted layouts are for the rows of a product, others for its columns. Each function returns
-// whether all numbers are finite, because 0 times any other is NaN.
+// Packing copies rows x [n][dim] to the layout of the products, padded with zeros to multiples of 8 rows and
+// 8 elements. Splatted layouts are for a, the rows of a product. The other layouts are for b, its columns.
+// Each function returns whether all numbers are finite, because 0 times infinity or NaN is NaN.
 
 enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS };
-// four returns the numbers at p, of which `left` exist, padded with zeros.
+// four returns four numbers from p on, of which `left` exist; the others are 0.
 INLINE v4 four(const float *p, int left) {
   if (left >= 4) return *(const v4_any *)p;
   return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
@@ -124,7 +128,7 @@ INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
   v4 none = splat(0);
   for (u32 r = 0; r < round_up(n, 8); r++, x += dim) {
     u32 d = 0;
-    for (; how <= ELEMENTS && r < n && d + 8 <= dim; d += 8) {  // four times per tile in the backward pass
+    for (; how <= ELEMENTS && r < n && d + 8 <= dim; d += 8) {  // the fast path, since the backward pass packs each tile four times
       const float *from = x + d;
       float *at = how == ROWS ? to + (r / 8 * d8 + d) * 8 + r % 8 : to + d * TILE + r * 8;
       HIDE(from, at);
@@ -160,8 +164,9 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
 }
 
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit);
-// weigh turns a row of scores, a multiple of eight, into weights, splatted at `to` with stride 16, and
-// returns their sum. It is a separate function so that its loop does not reload soften's registers.
+// weigh turns a row of scores into weights and returns their sum. The number of scores is a multiple of
+// eight. The weights are splatted at `to` with stride 16. weigh is a separate function so that its loop does
+// not reload the registers of soften.
 APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
   v4 sum = splat(0);
   for (; x < end; x += 8, to += 128) {
@@ -175,8 +180,9 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
 }
 
 // soften turns the scores s [4][TILE] of a span's rows into weights, splatted in p [TILE][4]. It raises the
-// running maxima m, adds to l, and returns the factors for the earlier sums. It scales after the subtraction,
-// so that large scores keep their precision. kept [TILE/8] is for dropout, else 0: see draw.
+// running maxima m, adds the weights to l, and returns the factors by which the caller rescales the earlier
+// sums. It applies the scale after the subtraction of the maximum, so that large scores keep their precision.
+// kept [TILE/8] is for dropout, see draw. Without dropout, kept is 0.
 APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
@@ -188,7 +194,7 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
   }
   UNROLLED for (int e = 0; e < 4; e++)
     top = max4(top, (v4){lane(most[0], e), lane(most[1], e), lane(most[2], e), lane(most[3], e)});
-  v4 shift = (v4)((i4)top & (top != splat(NONE)));  // every score -Inf: exp must give 0, not exp(-Inf + Inf)
+  v4 shift = (v4)((i4)top & (top != splat(NONE)));  // if every score is -Inf, weights must be 0, not exp(-Inf + Inf)
   UNROLLED for (int r = 0; r < 4; r++)
     if (!kept) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
     else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, kept + n->from / 8, 1u << 8 * r);
@@ -198,7 +204,7 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
   return alpha;
 }
 
-// fwd_block accumulates one block of n keys, from key j on, for `rows` query rows.
+// fwd_block accumulates one block of n keys, which begins at key j, for `rows` query rows.
 static void fwd_block(const block *p, const forward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 b = (j - p->key0) / TILE;
   const float *k = w->k + b * TILE * w->d8, *v = w->v + b * TILE * w->dv8;
@@ -224,11 +230,11 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 
 // ---- Backward ----
 //
-// The rows of products are four keys, the columns query rows:
+// The rows of products are four keys, and the columns are query rows. A prime marks a transposed matrix:
 //
 //	S' = K Q', dP' = V dO';  P = exp(scale*S - LSE), dS = P*(dP - delta);  dV += P' dO, dK += dS' Q
 //
-// and once per block of keys dQ' += K' dS', with elements of K in rows.
+// Once per block of keys, dQ' += K' dS'. The rows of this product are elements of K.
 
 static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
   splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4), splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
@@ -236,8 +242,8 @@ static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) 
   zero(grads_of(w, key), grads_of(w, TILE) - w->grads);
 }
 
-// delta returns dO·O - dLSE of row r, summed in the order of dP. In a row that sees one key the two are then
-// equal, and dS is 0.
+// delta returns dO·O - dLSE of row r. The sum has the order of dP. If a row sees one key, dP and dO·O are
+// then equal, and dS is 0.
 static float delta(const block *p, u32 r) {
   u32 left = p->vdim;
   const float *dout = (float *)AT(p->dout) + r * left, *o = (float *)AT(p->o) + r * left, *dlse = AT(p->dlse);
@@ -249,7 +255,8 @@ static float delta(const block *p, u32 r) {
   while (left-- > 0) sum += dout[left] * o[left];
   return sum - dlse[r];
 }
-// more_dq starts the totals of dQ with the stage's dQ; fold_dq adds the sums to the totals.
+// more_dq initializes the totals of dQ with the stage's dQ. fold_dq adds the sums to the totals and clears
+// the sums.
 APART void more_dq(const block *p, const backward *w, u32 rows) {
   const float *dq = AT(p->dq);
   for (u32 r = 0; r < rows; r++)
@@ -273,8 +280,8 @@ APART void begin_tile(const block *p, const backward *w, u32 rows, u32 flags) {
   }
 }
 
-// score_gradient turns S and dP of key c of four into P and dS. dP follows S in memory, delta follows LSE,
-// and dS follows P, so that one bounds check covers both.
+// score_gradient turns S and dP of one of four keys, key c, into P and dS. In memory dP follows S, delta
+// follows LSE, and dS follows P, so that one bounds check covers each pair.
 APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
   const float *s = w->s + c * TILE + n->from, *end = w->s + c * TILE + n->to, *lse = w->lse + n->from;
   float *p = w->p + n->from * 16 + c * 4;
@@ -296,7 +303,7 @@ APART void score_gradient(const backward *w, const span *n, u32 c, float scale, 
   }
 }
 
-// bwd_block accumulates the gradients of `rows` query rows and one block of n keys, from key j on.
+// bwd_block accumulates the gradients of `rows` query rows and one block of n keys, which begins at key j.
 static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j, u32 n) {
   u64 key = j - p->key0, b = key / TILE;
   u32 finite = *w->tile_finite != 0, row = 2 * (w->d8 + w->dv8);
@@ -319,7 +326,8 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   }
 }
 
-// next_block adds the sum of dQ to its total, and clears it, if a new block begins at key j.
+// next_block adds the sums of dQ to the totals and clears the sums, if a new block of TILE keys begins at key
+// j. begun is 0 before the first keys of a tile.
 INLINE void next_block(const block *p, const backward *w, u32 rows, u32 j, int begun) {
   if (begun && (j - p->key0) % TILE == 0) fold_dq(w, rows);
 }

@@ -1,18 +1,18 @@
 // Features in the vector kernels, four rows of scores at a time. kernel.c includes this file.
 //
-// Vector loops over s [4][TILE] scale the products and add features before the softmax. Scores stay unscaled
-// products, as in plain calls, if features only hide them or add a sink or earlier keys.
+// Vector loops over s [4][TILE] scale the products and add features before the softmax. If features only hide
+// keys, drop weights, or add a sink or earlier keys, scores stay unscaled products as in plain calls.
 
-enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // features for which scores are more than scaled products
+enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // features that change the scaled products
 
-enum { LEFT = 4 };  // rounds after the first three
+enum { LEFT = 4 };  // Philox rounds after the first three
 enum { LOW, BOTH, UP, BELOW, REST, BY, KEYS = 2 * (BY + 1), CONSTANTS = KEYS + 2 * LEFT };  // see set_rounds
 
 // Data of four rows of a product: query rows in the forward pass, keys in the backward pass.
 typedef struct {
   v4 away[TILE / 2 + 2];        // ALiBi by distance, see set_away
   v4 limit[TILE];               // [4][TILE], or [TILE] for all rows: -Inf hides, +Inf does not; forward only
-  i4 seen[TILE];                // [4][TILE], all bits or none; backward only
+  i4 seen[TILE];                // [4][TILE], all bits set for visible pairs, else none; backward only
   u4 kept[TILE / 4];            // [TILE/8 or TILE/4][4 keys][4 rows] bytes, see draw
   v4 bias[TILE], slope[TILE];   // [4][TILE], backward only; slope is the derivative of the softcap
   u4 eights[TILE / 2], mine[TILE / 2]; // [TILE/8][4] splatted, [TILE/4][2]: see set_eights, set_mine
@@ -22,26 +22,28 @@ typedef struct {
 static int alike(const block *p, u32 feature) { return (p->repeats & feature) != 0; }
 static const float *bias_row(const block *p, u32 r) { return (float *)AT(p->bias) + (alike(p, BIAS) ? 0 : r * TILE); }
 static const unsigned char *mask_row(const block *p, u32 r) { return (unsigned char *)AT(p->mask) + (alike(p, MASK) ? 0 : r * TILE); }
-// unit returns the remaining factor of a score.
+// unit returns the factor that the softmax must still apply to a score.
 static float unit(const block *p) { return p->features & ADJUSTS ? 1 : p->scale; }
 
-// away_at returns the address of distance u in away, |u| < TILE. set_away stores the ALiBi term of the
-// distance base+u, or base-u with sign -1, for |u| < n.
+// away_at returns the address of distance u in away, |u| < TILE. set_away stores the ALiBi terms for |u| < n:
+// the term of the distance base+u, or of base-u if sign is -1.
 static float *away_at(tables *t, int u) { return (float *)t->away + TILE + u; }
 static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
   for (int u = 1 - n; u < n; u++) *away_at(t, u) = (float)-(p->slope * __builtin_fabs((double)(base + sign * u)));
 }
 
-// cap sets scores x to most*tanh(x*scale/most), and slope, unless 0, to the derivative, 1-tanh^2. tanh(4z) is
-// z p(z^2)/q(z^2), a minimax fit for |z| <= 2.2, cut off at 2.375, where the quotient exceeds 1. The
-// derivative is e (2/(1+e))^2 with e = exp(-8|z|), because a difference would lose its precision.
+// cap replaces the scores x by most*tanh(x*scale/most). Unless slope is 0, it stores the derivative,
+// 1-tanh^2, there. tanh(4z) is computed as z p(z^2)/q(z^2), a minimax fit for |z| <= 2.2. p and q are
+// evaluated at z^2 of at most 2.375^2, where the quotient exceeds 1, and the result is limited to 1. The
+// derivative is computed as e (2/(1+e))^2 with e = exp(-8|z|), because the difference 1-tanh^2 would lose its
+// precision.
 APART void cap(float *x, const float *end, float *slope, float scale, float most) {
-  if (most > 0x1p64f) most = 0x1p64f;  // float32 cannot distinguish capped scores from others
+  if (most > 0x1p64f) most = 0x1p64f;  // a larger cap does not change float32 scores
   float by = scale / most * 0.25f;
-  if (by > MAX_FLOAT) by = MAX_FLOAT;  // otherwise a score of 0 would be NaN
+  if (by > MAX_FLOAT) by = MAX_FLOAT;  // with an infinite factor, a score of 0 would give NaN
   v4 a4 = splat(0.06924249976873398f), a3 = splat(6.583954334259033f), a2 = splat(69.24309539794922f), a1 = splat(165.09329223632812f);
   v4 b3 = splat(26.119110107421875f), b2 = splat(127.87250518798828f), b1 = splat(143.98899841308594f), top = splat(5.640625f);
-  PIN(a4); PIN(a3); PIN(a2); PIN(a1); PIN(b3); PIN(b2); PIN(b1); PIN(top);  // in registers
+  PIN(a4); PIN(a3); PIN(a2); PIN(a1); PIN(b3); PIN(b2); PIN(b1); PIN(top);  // keeps the constants in registers
   for (; x != end; x += 8) {
     v4 z[2];
     HIDE(x, end);
@@ -71,19 +73,20 @@ APART void add(float *x, const float *end, float scale, const float *a, int step
       store(s + 4, load(s + 4) * scale + b1), store(s, load(s) * scale + b0);
     }
 }
-// scores_with is scores followed by x*scale plus a row of `extra`, or, with cut, by a minimum with a row of
-// it: -Inf hides, +Inf does not. Rows have stride step. cut turns a NaN into +Inf, which makes the same
-// outputs NaN.
+// scores_with computes products like scores. If cut is 0, it multiplies them by scale and adds rows of extra.
+// Otherwise it takes the minimum of each product and a row of extra, where -Inf hides a pair and +Inf does
+// not. The rows of extra have stride step. The minimum turns a NaN into +Inf, which makes the same outputs
+// NaN.
 INLINE void scores_with(const float *a, const float *b, u32 n, float *c, const float *end, float scale, const float *extra, int step, int cut) {
   if (step < 0) extra += 3 * step;  // so that all offsets are positive
-  float *far = c + 2 * TILE;        // one more address aligns the product's spills
+  float *far = c + 2 * TILE;        // a second pointer aligns the product's register spills
   for (; c != end; c += 8, far += 8, b += n * 8, extra += 8) {
     v4 sum[4][2] = {{splat(0)}}, last = splat(0);
     multiply(a, b, n, sum);
     HIDE(c, extra);
     HIDE(far, extra);
     if (step < 0) last = *(v4_any *)(extra + 4 - 3 * step);
-    PIN(last);  // the highest address comes first
+    PIN(last);  // the highest address comes first, so that one bounds check suffices
     UNROLLED for (int r = 3; r >= 0; r--) UNROLLED for (int e = 1; e >= 0; e--) {
       v4 x = step < 0 && r * 2 == 1 - e ? last : *(v4_any *)(extra + (step < 0 ? r - 3 : r) * step + e * 4);
       store((r < 2 ? c : far) + r % 2 * TILE + e * 4, cut ? min4(x, sum[r][e]) : sum[r][e] * scale + x);
@@ -99,11 +102,11 @@ SCORES_WITH(scores_biased, TILE, 0)
 SCORES_WITH(scores_of_keys, 0, 1)
 SCORES_WITH(scores_of_pairs, TILE, 1)
 
-// An extra holds the terms added to a span's scores: rows of the bias with stride step, and away with stride
-// -1.
+// An extra holds the terms that are added to the scores of a span: rows of the bias with stride step, and
+// away with stride -1.
 typedef struct { const float *bias, *away; int step; } extra;
 
-// feature_scores computes the scores of a span from products, without masks.
+// feature_scores computes the scores of a span. It does not apply the mask.
 static void feature_scores(const block *p, const span *n, const float *a, const float *b, u32 d8, float *s, float *slope, const extra *x) {
   float scale = p->scale, *c = s + n->from, *end = s + n->to;
   u32 left = p->features & ADJUSTS;
@@ -120,9 +123,10 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 
 // ---- Dropout ----
 //
-// The random words of a row and eight keys from j on, j a multiple of 8, are Philox4x32-7 of (j/8, i, head,
-// sequence): see kept. The lanes have four rows. Early rounds mix little, so terms of the row alone or the
-// keys alone are computed once; this leaves one product of the first three rounds.
+// The random words of row i and eight keys from key j on are Philox4x32-7 of (j/8, i, head, sequence), see
+// kept. j is a multiple of 8. The lanes of a vector hold four rows. In the first three rounds, most terms
+// depend only on the row or only on the keys. set_mine computes the terms of a row once, and set_eights the
+// terms of eight keys. Only one product of the first three rounds remains for each row and eight keys.
 
 #define PHILOX0 0xd2511f53u
 #define PHILOX1 0xcd9e8d57u
@@ -130,12 +134,13 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 #define WEYL1 0xbb67ae85u
 
 INLINE u4 splat_word(u32 x) { return (u4){x, x, x, x}; }
-// A multiplier is M = 2^32 + 65536 u + l, u and l signed, for products of 16-bit halves. With C = 0x80008000
-// and x-C = 65536 v + k, v and k are the signed halves of x^C, and
+// A multiplier is M = 2^32 + 65536 u + l with signed 16-bit u and l, so that products of 16-bit halves
+// suffice. With C = 0x80008000 and x-C = 65536 v + k, v and k are the signed halves of x^C, and
 //
 //	x M = 2^32 (v u + x-C) + 65536 (v l + k u) + k l + C M
 //
-// dot16 adds two 16-bit products. The upper half of x M thus takes five of them, and no sum overflows.
+// dot16 adds two products of 16-bit halves. The upper half of x M needs five calls of dot16, and no sum
+// overflows.
 #define MIDDLE 0x80008000u
 static void set_rounds(const block *p, u4 *to) {
   for (u32 e = 0; e < 2; e++, to += KEYS / 2) {
@@ -144,13 +149,13 @@ static void set_rounds(const block *p, u4 *to) {
     to[LOW] = splat_word(l), to[BOTH] = splat_word(l << 16 | u), to[UP] = splat_word(u << 16);
     to[BELOW] = splat_word((u32)below), to[REST] = splat_word((u32)((u64)(all - below) >> 32) - MIDDLE), to[BY] = splat_word(by);
   }
-  for (u32 n = LEFT; n-- > 0; to += 2)  // from the last round on; all others include C
+  for (u32 n = LEFT; n-- > 0; to += 2)  // keys from the last round backwards; all keys but the last round's include C
     for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < LEFT - 1 ? MIDDLE : 0));
 }
 static void set_eights(const block *p, tables *t, u32 j, u32 n) {
   u4 *to = t->eights;
   u32 k0 = p->seed[0], k1 = p->seed[1], c1 = PHILOX1 * p->head;
-  for (u32 q = j / 8; q < j / 8 + round_up(n, 16) / 8; q++, to += 4) {  // draw processes two at a time
+  for (u32 q = j / 8; q < j / 8 + round_up(n, 16) / 8; q++, to += 4) {  // draw processes two eights at a time
     u64 x = (u64)PHILOX0 * (q + p->eight0), y = (u64)PHILOX1 * ((u32)(x >> 32) ^ p->seq ^ k1);
     u64 z = (u64)PHILOX0 * ((u32)(y >> 32) ^ c1 ^ (k0 + WEYL0));
     to[0] = splat_word((u32)x ^ (k1 + WEYL1) ^ MIDDLE), to[1] = splat_word((u32)y ^ (k0 + 2 * WEYL0) ^ MIDDLE);
@@ -164,10 +169,10 @@ static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
   }
   set_rounds(p, t->rounds);
 }
-// halves replaces z, in two groups, by the upper halves of the products of x = z^C and the multiplier at e,
-// xored with other and, unless 0, a key. It sets low to the lower halves. upper is the factor that extracts
-// the upper 16 bits.
-#define AFTER(p) __asm__ volatile("" : "+r"(p))  // forces constants to be reloaded: they would not stay in registers
+// halves multiplies x = z^C, in two groups of lanes, by the multiplier at t[e]. It replaces z by the upper
+// halves of the products, xored with other and, unless key is 0, with t[key]. It sets low to the lower
+// halves. upper is the factor with which dot16 extracts the upper 16 bits.
+#define AFTER(p) __asm__ volatile("" : "+r"(p))  // forces the compiler to reload constants, for which there are too few registers
 INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int key, u4 upper) {
   AFTER(t);
   if (key) {
@@ -201,16 +206,16 @@ INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int
   return t;
 }
 INLINE i4 not_below(u4 x, u4 least) { return (i4)((h8)x >= (h8)least); }
-// draw sets the kept bits of groups of four rows and eight keys, up to end. Each of the first four keys has
-// four bytes, one per row: the lowest bit is its own, the highest belongs to the fourth key after it.
-// Comparisons of 16-bit halves give all bits or none; narrowing keeps the upper half's as the sign and
-// saturates the lower half's.
+// draw sets the kept bits of groups of four rows and eight keys, up to end. A group has 16 bytes, for four
+// keys and four rows. The lowest bit of a byte is for its key, the highest bit for the fourth key after it.
+// The comparisons of 16-bit halves give all bits or none. Narrowing to bytes keeps the result of the upper
+// half in the highest bit. By saturation, it keeps the result of the lower half in the lowest bit.
 APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *eight, u32 next_eight, u4 *to, const u4 *end, u32 threshold) {
   u4 upper = splat_word(0x10000), least = splat_word(threshold | threshold >> 16);
   PIN(upper);
   for (; to != end; to += 2) {
     u4 z0[2], z2[2], c1[2], c3[2], last = t[KEYS + 2 * LEFT - 1];
-    PIN(last);  // the highest address comes first
+    PIN(last);  // the highest address comes first, so that one bounds check suffices
     UNROLLED for (int g = 0; g < 2; g++, mine += next_mine, eight += next_eight) {
       c3[g] = eight[3], z2[g] = mine[1];
       PIN(c3[g]);
@@ -231,8 +236,9 @@ APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *eight, u32
 
 // ---- Numbers that are not finite ----
 
-// A place locates the pairs of a product: rows from i on, row r of the stage, and keys from j on, column c.
-// by_key is nonzero if its rows or columns are keys and its steps are rows. drops applies dropout.
+// A place locates the pairs of a product: rows from row i on, at row r of the stage, and keys from key j on,
+// at column c of the stage. by_key is nonzero if the steps of the product are query rows, and 0 if they are
+// keys. drops is nonzero if dropped pairs take no part.
 typedef struct { i64 i, j; u32 r, c, rows, keys; int by_key, drops; } place;
 
 // takes reports whether row r and key c of a place take part in a product.
@@ -243,7 +249,7 @@ static int takes(const block *p, const place *at, u32 r, u32 c) {
   if (p->features & MASK && !mask_row(p, at->r + r)[at->c + c]) return 0;
   return !at->drops || kept(p, (u32)i, (u32)j, 1, word) != 0;
 }
-// careful is careful_product with pairs hidden or dropped one by one.
+// careful is careful_product for pairs that a mask hides or dropout drops one by one.
 APART void careful(const block *p, const place *at, const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;

@@ -1,6 +1,6 @@
-// A second host for kernel.wasm, in a few lines of JavaScript: one head, float32,
-// dense rows, everything in memory at once. The Go host cuts the same work in
-// smaller calls; the bits are the same.
+// A second host for kernel.wasm, in a few lines of JavaScript. It runs one head with
+// dense float32 rows, and keeps all tensors in memory at once. The Go host divides
+// the same work into smaller calls, with the same bits.
 import fs from 'node:fs';
 
 const MAGIC = 0x4b484c46, VERSION = 3, TILE = 128, FIRST = 1, LAST = 2, SCALED = 4, MORE = 8;
@@ -20,9 +20,9 @@ export function noise(n) {
 }
 
 // prepare lays out the memory for N rows, M keys and dims D and DV whose mask
-// lets row i see the keys from i+first to i+last. It returns how to run a kernel.
-// The backward pass takes `rows` query rows and `chunk` keys at a time.
-// Features are those of the block; x has Bias and Mask [N][M], Slope and Sink.
+// lets row i see the keys from i+first to i+last. It returns functions that run a
+// kernel. The backward pass processes `rows` query rows and `chunk` keys at a time.
+// Features are set in the block; x has Bias and Mask [N][M], Slope and Sink.
 export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, chunk = up(M, TILE), diagonal = 0, ...score }) {
   const { exports } = new WebAssembly.Instance(module, {});
   const d8 = up(D, 8), dv8 = up(DV, 8), keys = up(M, TILE);

@@ -1,5 +1,5 @@
-// kernel.c as a native program. native PASS T D prints the median GFLOP/s of one head; native peak prints the
-// processor's maximum with the same instructions.
+// kernel.c as a native program. native PASS T D prints the median GFLOP/s of one head with T query rows, T keys
+// and head dim D. native peak prints the processor's maximum GFLOP/s with the same instructions.
 //
 //	gcc -O3 -msse4.2 -o native native.c
 #define _POSIX_C_SOURCE 199309L
@@ -71,8 +71,8 @@ static double cpu(void) {
 
 static int by_size(const void *x, const void *y) { return (*(double *)x > *(double *)y) - (*(double *)x < *(double *)y); }
 
-// peak returns the GFLOP/s of independent 4-wide multiplications and additions, the limit of code without
-// multiply-add.
+// peak returns the GFLOP/s of independent multiplications and additions of 4-wide vectors. This is the limit of
+// code without fused multiply-add.
 static double peak(void) {
   enum { CHAINS = 7, TIMES = 20000000 };
   v4 product[CHAINS], sum[CHAINS], one = splat(1);

@@ -1,4 +1,4 @@
-// Native definitions for kernel.c: offsets count from native_memory.
+// Native definitions for kernel.c. An offset is relative to native_memory.
 #include <emmintrin.h>
 
 extern char *native_memory;

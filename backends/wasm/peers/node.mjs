@@ -6,7 +6,7 @@ const x = tensors(p), run = prepare(compile(path), p)[pass];
 const kernel = pass === 'forward' ? 'fwd_simd128' : 'bwd_simd128';
 const cpu = () => { const u = process.cpuUsage(); return (u.user + u.system) / 1e6; };
 if (pass === 'backward') prepare(compile(path), p).forward('fwd_simd128', x);
-for (const end = performance.now() + 400; performance.now() < end;) run(kernel, x); // V8 compiles again what is hot
+for (const end = performance.now() + 400; performance.now() < end;) run(kernel, x); // warms up: V8 recompiles hot functions
 const times = [];
 for (const end = performance.now() + 400; performance.now() < end || times.length < 5;) {
   const start = cpu();

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures kernel.wasm against its peers on one core and prints medians and
-# ratios: sh run.sh [rounds]. Every round runs every contender once, so that a
-# busy machine is busy for all. Contenders whose tool is missing are left out:
+# ratios: sh run.sh [rounds]. Every round runs every peer once, so that other load
+# on the machine affects all peers. Peers whose tools are missing are left out:
 #
 #	wazero   this backend                        needs Go
 #	generic  simd/fwd_generic, plain Go          needs Go

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the commands of docs/bindings.md, section Python, and the code that needs no PyTorch, without variables that the guide does not set:
-# ROOT, PYTHON that makes the environment, and the empty environment's folder. That has no compiler on its path.
+# guide.sh ROOT PYTHON VENV runs the commands of docs/bindings.md, section Python, and the code that needs no PyTorch. PYTHON makes the
+# environment in the folder VENV. Variables that could affect the package are unset, and PATH has no compiler.
 set -eu
 root=$1 python=$2 venv=$3 page=docs/bindings.md
 unset FLASHKIT_LIBRARY FLASHKIT_BACKEND FLASHKIT_PROFILE PYTHONPATH PYTHONHOME LD_LIBRARY_PATH

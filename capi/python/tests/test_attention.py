@@ -116,12 +116,12 @@ def test_types(rng, dtype):
 def test_strides_pass_through(rng):
     p = problem(2, 4, 4, 6, 6, 8, 8)
     x = draw(rng, p)
-    packed = np.full((2, 6, 3, 4, 16), np.nan, np.float32)  # rows of one projection, with a gap behind each
+    packed = np.full((2, 6, 3, 4, 16), np.nan, np.float32)  # Q, K and V as parts of one projection, with a gap after each row
     for i, name in enumerate("qkv"):
         packed[:, :, i, :, :8] = x[name].swapaxes(1, 2)
     q, k, v = (packed[:, :, i, :, :8] for i in range(3))
     close(flashkit.attention(q, k, v, layout="bshd").swapaxes(1, 2), want(p, x)["o"])
-    one = np.broadcast_to(x["k"][:, :1], x["k"].shape)  # stride 0
+    one = np.broadcast_to(x["k"][:, :1], x["k"].shape)  # repeated by stride 0
     close(flashkit.attention(x["q"], one, x["v"]), want(p, x | {"k": one})["o"])
 
 
@@ -242,7 +242,7 @@ def test_any_order(rng):
     o, lse = flashkit.attention(x["q"], x["k"], x["v"], return_lse=True)
     passed = [x["do"], x["q"], x["k"], x["v"], o, lse]
     expected = flashkit.attention_backward(*passed)
-    with flashkit.Dispatcher(any_order=True) as d:  # of memory of the host it changes nothing
+    with flashkit.Dispatcher(any_order=True) as d:  # any_order changes nothing for tensors in host memory
         for a, b in zip(flashkit.attention_backward(*passed, backend=d)[:3], expected[:3]):
             assert (a == b).all()
 

@@ -47,7 +47,7 @@ def test_current_stream(randn):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(50):  # of its input, which each call follows in the order of the stream
+        for _ in range(50):  # each round overwrites its input; stream order must protect the call
             x = q + 1
             x -= 1
             o = flashkit.attention(x, x, x, causal=True)

@@ -95,7 +95,7 @@ def test_refused(case):
     assert np.isnan(out).all()
 
 
-# An error is in the caller's words: names, shapes as they were given.
+# An error uses the names and shapes of the caller's arguments.
 TEXTS = [
     ({"out": zeros(1, 2, 4, 8)}, "out.shape = (1, 2, 4, 8): must be (1, 2, 3, 8)"),
     ({"out": Q}, "out = output: shares memory with q"),

@@ -50,7 +50,7 @@ def test_gradcheck(leaves, randn, form):
 
     inputs = [q, k, v, bias if form == "bias" else bias.detach(), sink if form == "sink" else sink.detach()]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that inputs are not float64
+        warnings.simplefilter("ignore")  # ignores the warning that inputs are not float64
         assert torch.autograd.gradcheck(f, inputs, eps=1e-2, atol=2e-3, rtol=2e-2, nondet_tol=0.0)
 
 

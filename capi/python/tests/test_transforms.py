@@ -131,7 +131,7 @@ def test_compiled(p):
     compiled = lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)
     for f, x in ((grad(p.loss), p.q), (vmap(grad(p.loss)), p.three), (lambda x: vjp(p.ours, x)[1](torch.ones_like(x))[0], p.q)):
         near(compiled(f)(x), f(x), 0)
-    with pytest.raises(RuntimeError, match="forward-mode"):  # PyTorch's, if it looks first
+    with pytest.raises(RuntimeError, match="forward-mode"):  # PyTorch raises its own error if it checks first
         dual(compiled(p.ours), p.q)
     for f in (lambda x: jvp(p.ours, (x,), (x,))[1], grad(lambda x: grad(p.loss)(x).square().sum())):
         with pytest.raises(RuntimeError, match="has no (forward-mode|second) derivative"):
@@ -238,7 +238,7 @@ def test_kinds_of_tensors(p):
     expected = p.ours(p.q)
     got = p.ours(p.q.as_subclass(Sub))
     assert type(got) is Sub and torch.equal(got.as_subclass(torch.Tensor), expected)
-    assert torch.equal(p.ours(torch.complex(p.q, -p.q).conj().imag), expected)  # a lazy minus
+    assert torch.equal(p.ours(torch.complex(p.q, -p.q).conj().imag), expected)  # a tensor with a lazy negation
     assert torch.equal(p.ours(torch._efficientzerotensor(p.q.shape)), p.ours(torch.zeros_like(p.q)))
     assert torch.equal(p.ours(p.q.mT.contiguous().mT), expected)
     with torch.autocast("cpu", torch.bfloat16):
@@ -250,7 +250,7 @@ def test_kinds_of_tensors(p):
 
 def nested(t, **keywords):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that they are a prototype
+        warnings.simplefilter("ignore")  # ignores the warning that nested tensors are a prototype
         return torch.nested.nested_tensor([t[0], t[0]], **keywords)
 
 
@@ -310,7 +310,7 @@ class Wrapper(torch.Tensor):
         return f(*(x.inner if isinstance(x, Wrapper) else x for x in args), **(keywords or {}))
 
 
-# flashkit.attention is no operator of PyTorch's.
+# Errors of flashkit.attention, which is not a PyTorch operator.
 ARRAYS = {
     "dual": (lambda p, f: dual(f, p.q), flashkit.UnsupportedError),
     "jvp": (lambda p, f: jvp(f, (p.q,), (p.one,)), flashkit.UnsupportedError),

@@ -16,8 +16,8 @@ from torch.autograd.function import _SingleLevelFunction
 from . import _dispatcher, _errors, _fields
 from ._call import Options, uncovered
 
-# The arguments of both operators. A window side of -1 means no limit. A number of 0 means not
-# given.
+# The arguments of both operators. A window side of -1 means no limit. A number of 0 means that
+# the argument is not given.
 TENSORS = ("bias", "mask", "slopes", "sink", "seed", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
 _NUMBERS = (*_fields.NUMBERS, "dropout")
 _REST = f"bool causal, int[]? window, bool top_left, int shift, {', '.join(f'float {name}' for name in _NUMBERS)}, str? backend, bool paired"
