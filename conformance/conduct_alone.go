@@ -68,7 +68,7 @@ var batches = sync.OnceValue(func() (list []batch) {
 func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	compared := 0
 	for i, x := range batches() {
-		for n := range dtypes { // the first type that the kernel supports
+		for n := range dtypes { // one type per batch: the first that the kernel supports
 			whole := *x.in
 			whole.p.DType = dtypes[(i+n)%len(dtypes)]
 			if laidOut(whole.p, x.l).Features()&^k.Takes != 0 || unsupported(k, &whole, x.l) != nil {

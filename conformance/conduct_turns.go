@@ -48,7 +48,8 @@ type turn struct {
 	bound func(t flashkit.DType, parts int) bounds
 }
 
-// turns returns the calls of two problems. The calls of a problem differ in their traits only.
+// turns returns the calls of two problems. The calls of one problem pass the same Problem to the
+// kernel; their sequence lengths and layouts differ.
 var turns = sync.OnceValue(func() (list [2][]turn) {
 	for i := range list {
 		for _, x := range []struct {
