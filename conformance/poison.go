@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Poisoner is a backend that keeps workspace between calls or tiles. A kernel that reads old data
-// from workspace may still be right by chance, because the previous call of the same problem often
+// A Poisoner is a backend that keeps workspace between calls or tiles. A kernel that wrongly reads
+// old data from workspace may still be right by chance: the previous call of the same problem often
 // left the same values.
 //
 // Poison fills all workspace that no call is using with NaN. The suite calls Poison before each
