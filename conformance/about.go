@@ -19,7 +19,7 @@ func describes(k flashkit.Kernel) error {
 	case k.MaxDim < 0 || k.MaxRows < 0:
 		return fmt.Errorf("the kernel says MaxDim = %d, MaxRows = %d: want 0 or more", k.MaxDim, k.MaxRows)
 	case k.Missing != nil && k.Missing() != "":
-		return nil // Fits refuses every problem here
+		return nil // Fits refuses every problem on this machine
 	}
 	small := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1, DType: k.DTypes[0]}
 	for _, t := range dtypes {

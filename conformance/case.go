@@ -18,7 +18,7 @@ type Case struct {
 	layout layout
 	within string           // name of the layout, if raggeds chose it and not the trap
 	dlse   bool             // the backward pass gets a DLSE
-	grid   bool             // a case of Grid; several of these share a vector, see patterns
+	grid   bool             // a case of Grid; several of these share a golden vector, see patterns
 	mixed  bool             // mixes returned the case
 	brief  bool             // a long case that a brief run asks of every kernel, in float32
 	only   []flashkit.DType // the types that represent the inputs exactly; nil for all
@@ -114,7 +114,7 @@ func (c Case) features() flashkit.Feature { return laidOut(c.Problem, c.layout).
 
 // Grid returns the 108 cases of batch {4,8} x sequence {5,11,31} x heads {4,5,8} x head dim
 // {8,32,64} x causal {no,yes}. All inputs are noise. Six cases that differ only in batch and heads
-// share a vector; see patterns.
+// share a golden vector; see patterns.
 func Grid() []Case {
 	var cases []Case
 	for _, batch := range []int{4, 8} {

@@ -13,9 +13,9 @@ import (
 // The checks of this file test a kernel's behavior, such as concurrent calls. They do not compare
 // its results with the oracle.
 
-// conductProblem returns a problem that is large enough for several workers and that the kernel
-// fits. The problem has the given features, except features without a backward pass if the kernel
-// computes that pass.
+// conductProblem returns a problem that the kernel supports and that is large enough for several
+// workers. It returns false if there is none. The problem has the given features, but for a
+// backward kernel only features with a backward pass.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures

@@ -9,10 +9,10 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// A BatchInvariant is a backend that may promise batch invariance. A sequence alone then gives the
-// same bits as in any batch, padded or packed. In the forward pass, a KV head with its query heads
-// alone also gives the same bits as among other heads. Conformance tests this on all kernels of the
-// backend.
+// A BatchInvariant is a backend that may promise batch invariance: a call on one sequence gives the
+// same bits as a call on any batch with this sequence, padded or packed. In the forward pass, a
+// call on one KV head with its query heads also gives the same bits as a call on more heads.
+// Conformance tests the promise on all kernels of the backend.
 type BatchInvariant interface {
 	BatchInvariant() bool // reports whether the backend promises batch invariance
 }
@@ -64,7 +64,8 @@ var batches = sync.OnceValue(func() (list []batch) {
 	return list
 })
 
-// batchInvariant checks that sequences and heads alone give the same bits as in their batch.
+// batchInvariant checks that calls on one sequence or head give the same bits as a call on the
+// whole batch.
 func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	compared := 0
 	for i, x := range batches() {

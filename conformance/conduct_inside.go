@@ -16,8 +16,8 @@ import (
 
 // canceledInside checks that a forward pass stops soon after its context ends. The call has a few
 // rows of one head, which no kernel splits among workers. If the call stops, its result differs
-// from the result of a whole call. The number of keys doubles until all tries with one number stop,
-// so the check does not depend on speed.
+// from the result of a whole call. The check doubles the number of keys until all tries with this
+// number stop, so it does not depend on the kernel's speed.
 func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 	const least, most, tries = 1 << 14, 1 << 23, 4 // keys
 	if k.Device {

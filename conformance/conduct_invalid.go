@@ -11,7 +11,7 @@ import (
 
 // invalidArguments checks that invalid arguments give a *flashkit.ProblemError and leave the
 // outputs unchanged. A kernel without features must refuse invalid features with the same error,
-// not with an *flashkit.UnsupportedError.
+// not with a *flashkit.UnsupportedError.
 func invalidArguments(ctx context.Context, k flashkit.Kernel) error {
 	newArgs, err := prepare(k, 0)
 	if err != nil {

@@ -73,8 +73,8 @@ var turns = sync.OnceValue(func() (list [2][]turn) {
 	return list
 })
 
-// boundsByType returns a function that returns the bounds by type of a case without a vector. It
-// computes them once per type, unless gradients are summed from parts.
+// boundsByType returns a function that returns the bounds by type of a case without a golden
+// vector. It computes them once per type, unless gradients are summed from parts.
 func boundsByType(in *Inputs, want result) func(t flashkit.DType, parts int) bounds {
 	limits := func(t flashkit.DType, parts int) bounds {
 		x := *in

@@ -22,8 +22,8 @@ type features struct {
 	narrowPairs bool // the bias has the problem's type, not float32
 }
 
-// pairs is an array of numbers by batch, head, row and key. A dimension of 1 repeats, except the
-// last.
+// pairs is an array with a number for each batch, head, row and key. A dimension of 1 repeats,
+// except the last.
 type pairs struct {
 	x     []float32
 	shape [4]int
@@ -214,7 +214,7 @@ func (in *Inputs) seq(b int) flashkit.Problem {
 	return p
 }
 
-// at returns the index in x.x of a pair's number.
+// at returns the index in x.x of a pair's number: batch b, head h, row i, key j.
 func (x *pairs) at(b, h, i, j int) int {
 	at := 0
 	for d, k := range [...]int{b, h, i} {

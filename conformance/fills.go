@@ -46,7 +46,7 @@ func biasNear(at float32) func(in *Inputs) {
 	}
 }
 
-// biasInf sets the bias to -Inf in the pairs for which which returns true.
+// biasInf sets the bias to -Inf in the pairs that which selects.
 func biasInf(which func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(i, j int, x *float32) {

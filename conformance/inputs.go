@@ -41,8 +41,8 @@ func (c Case) Inputs() *Inputs {
 }
 
 // noise returns n multiples of 1/16 in [-2, 2), which f32, f16 and bf16 represent exactly. Element
-// i is a hash (the finalizer of MurmurHash3) of i and a seed from the label. Programs in any
-// language can compute it in a few lines.
+// i is a hash (the finalizer of MurmurHash3) of i and of a seed that depends on the label. Programs
+// in any language can compute it in a few lines.
 func noise(label string, n int) []float32 {
 	f := fnv.New32a()
 	f.Write([]byte(label))

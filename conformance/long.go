@@ -14,8 +14,8 @@ import (
 // error grows with the square root of their number. A kernel avoids this by adding the sums of
 // blocks of some hundred terms.
 //
-// Inputs and results would fill megabytes, so no vector stores them. A formula gives the inputs,
-// and the oracle computes the results during the test.
+// Inputs and results would fill megabytes, so no golden vector stores them. A formula gives the
+// inputs, and the oracle computes the results during the test.
 var longCases = []longCase{
 	{"long_rows", "O, LSE or dQ summed over all keys in one float32", "b1-h1-g1-n4-m65536-d8-f32", func(in *Inputs) { follow(in.v, in.k) }},
 	{"long_columns", "dK or dV summed over all query rows in one float32", "b1-h1-g1-n65536-m4-d8-f32", func(in *Inputs) { follow(in.do, in.q) }},
@@ -85,8 +85,9 @@ var long = sync.OnceValue(func() []Case {
 	return cases
 })
 
-// answers sets the case's results to the oracle's, and its bounds to the results of bound, instead
-// of a vector's. Both are computed once for all kernels.
+// answers makes the oracle the source of the case's results, and bound the source of its bounds.
+// The case then needs no golden vector. All kernels share the results and bounds, which are
+// computed once.
 func (c *Case) answers(bound func(in *Inputs, t flashkit.DType, want result) bounds) {
 	asked := *c
 	c.truth = sync.OnceValue(func() result { return truth(asked.Inputs()) })

@@ -14,14 +14,14 @@ import (
 
 // A backward kernel recomputes Q·K and derives P from the forward pass's LSE. If the two kernels
 // sum Q·K in different orders, their scores differ by rounding errors. At scores of 1e4 these cause
-// an error of P that neither kernel has alone. The vectors cannot show this error, as they give
-// backward kernels the oracle's O and LSE. So each backward kernel also runs on the O and LSE of
-// each forward kernel, even of another backend, because dispatch may combine both. GPU kernels are
-// combined only with each other, because the tensors of a training step stay on the device.
+// an error of P that neither kernel has alone. The golden vectors cannot show this error, as they
+// give backward kernels the oracle's O and LSE. So each backward kernel also runs on the O and LSE
+// of each forward kernel, even of another backend, because dispatch may combine both. GPU kernels
+// are combined only with each other, because the tensors of a training step stay on the device.
 //
-// A family has all kernels of one variant: fwd_avx2, decode_avx2 and bwd_avx2. The reference of a
-// pair is the error of each kernel's family, which runs both passes itself. The bound is three
-// times the larger of these two errors, plus the floor of all bounds.
+// A family has all kernels of one variant: fwd_avx2, decode_avx2 and bwd_avx2. A family's error is
+// the error of its own forward and backward kernel. The bound of a pair is three times the error of
+// the worse of its two families, plus the floor of all bounds.
 
 // mixedCases are the problems of pairs. Their rows are few enough for decode kernels. Every key
 // appears twice, so that a row's weight is spread over two keys at least. If one key had all the

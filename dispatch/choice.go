@@ -9,7 +9,8 @@ import (
 )
 
 // A choice restricts dispatch. "" admits all kernels. The name of a backend admits the backend's
-// kernels. The full name of a kernel admits this kernel and its variant in the other pass.
+// kernels. The full name of a kernel admits this kernel and the kernel of the same variant in the
+// other pass.
 type choice string
 
 // auto is the name of the choice that admits all kernels.
@@ -43,9 +44,10 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 }
 
 // With returns a Dispatcher restricted to name. name is "auto" for every kernel, a backend such as
-// "simd", or a kernel such as "simd/fwd_generic". A kernel's name also admits its variant in the
-// other pass. The error is a *flashkit.ProblemError for an unknown name or an unopened backend. It
-// wraps flashkit.ErrUnavailable if this machine cannot run the backend or kernel.
+// "simd", or a kernel such as "simd/fwd_generic". A kernel's name also admits the kernel of the
+// same variant in the other pass, here simd/bwd_generic. The error is a *flashkit.ProblemError for
+// an unknown name or an unopened backend. It wraps flashkit.ErrUnavailable if this machine cannot
+// run the backend or kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name == auto {
 		name = ""
@@ -110,8 +112,8 @@ func (d *Dispatcher) names() (list []string) {
 	return append(list, d.unopened...)
 }
 
-// Choices returns every name that With knows. The names of missing backends are included, although
-// With returns their error.
+// Choices returns every name that With accepts, and the names of missing backends, for which With
+// returns an error.
 func (d *Dispatcher) Choices() []string {
 	names := []string{auto}
 	for _, b := range d.backends {

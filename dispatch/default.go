@@ -70,8 +70,8 @@ func Default(ctx context.Context) (*Dispatcher, error) {
 	return chosen, nil
 }
 
-// noDevice returns the reason why the GPU that FLASHKIT_DEVICE requests is missing, nil if it is
-// not.
+// noDevice returns an error if FLASHKIT_DEVICE requests a GPU that this machine cannot use, else
+// nil.
 func (d *Dispatcher) noDevice() error {
 	device := os.Getenv(cuda.DeviceVariable)
 	for _, m := range d.missing {
@@ -83,7 +83,7 @@ func (d *Dispatcher) noDevice() error {
 }
 
 // All returns a Dispatcher over every backend that this machine can run, with the same GPU as
-// cuda.Open. It ignores FLASHKIT_BACKEND. The GPU is missing if its driver does not answer within
+// cuda.Open. All ignores FLASHKIT_BACKEND. The GPU is missing if its driver does not answer within
 // five seconds, or before ctx ends.
 //
 // All loads this machine's profile, which flashrun calibrate writes. FLASHKIT_PROFILE names another

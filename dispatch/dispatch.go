@@ -60,9 +60,9 @@ func (d *Dispatcher) setMemory(m *memory) {
 	d.id = m.choiceNumber(d.choice)
 }
 
-// Kernels returns the kernels that the name passed to With admits, in the order of the backends.
-// Kernels that this machine cannot run are included. The returned kernels' Cost is dispatch's
-// prediction, not the kernel's own.
+// Kernels returns the kernels that d may choose, in the order of the backends: all kernels, or the
+// kernels that a name passed to With admits. Kernels that this machine cannot run are included. The
+// returned kernels' Cost is dispatch's prediction, not the kernel's own.
 func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
 	for i, k := range d.memory.kernels {
 		if d.admitted[i] {

@@ -21,7 +21,7 @@ const (
 // A Verdict is dispatch's judgment of a kernel, or of a missing or unopened backend.
 type Verdict struct {
 	Name   string        // the kernel, or the missing or unopened backend
-	Chosen bool          // Pick would return this kernel
+	Chosen bool          // whether Pick would return this kernel
 	Reason string        // why the kernel was chosen or rejected
 	Cost   time.Duration // predicted time, Own * Factor; 0 if the kernel does not fit
 	Last   time.Duration // duration of the kernel's latest call on this problem, or on one with up to a sixteenth more or fewer keys; 0 if none is recorded

@@ -47,8 +47,8 @@ func newMemory(backends []flashkit.Backend) *memory {
 	return m
 }
 
-// usableKernels reports, by kernel, whether the machine can run it. It is first called with the
-// first problem, not at start: Missing may change the process, as AMX needs a permission from
+// usableKernels returns, by kernel, whether the machine can run it. It is called for the first
+// problem and not at start, because Missing may change the process: AMX needs a permission from
 // Linux.
 func (m *memory) usableKernels() []bool {
 	list := make([]bool, len(m.kernels))

@@ -8,10 +8,10 @@ import (
 // A pairing selects the forward passes that are paired. A paired pass runs on a kernel that sums
 // scores in the order of the backward kernel, Kernel.Scores.
 //
-// The backward kernel recomputes the weights from LSE. With equal orders, the scores' rounding
-// errors cancel; otherwise they change the weights, which matters for large scores. The price is
-// high for one query row: a decode kernel is many times faster, but no backward kernel sums in its
-// order. Pairing has no effect on problems for which no backward kernel exists.
+// The backward kernel recomputes the weights from LSE. With equal orders, the rounding errors of
+// the scores cancel. Otherwise they change the weights, which matters for large scores. Pairing has
+// a high price for one query row: a decode kernel is many times faster, but no backward kernel sums
+// in its order. Pairing has no effect on problems for which no backward kernel exists.
 type pairing uint8
 
 const (

@@ -12,8 +12,8 @@ import (
 // Limits of a probe, and the conditions under which one runs.
 const (
 	probeCalls     = 4                      // timed calls of a kernel, after one untimed
-	probeTime      = 150 * time.Microsecond // predicted time of the fastest kernel's call, at most
-	probeLimit     = 10 * time.Millisecond  // on all calls together; no further round begins after that
+	probeTime      = 150 * time.Microsecond // limit on the predicted time of the fastest kernel's call
+	probeLimit     = 10 * time.Millisecond  // limit on the time of all calls; no further round begins after it
 	probeBytes     = 16 << 20               // limit on the tensors' bytes, and on a kernel's workspace
 	contenderRatio = 1.5                    // a kernel is probed if its own prediction is at most this multiple of the shortest
 	probePayback   = 100                    // a probe runs after calls of the kind have taken this multiple of its time
@@ -188,7 +188,7 @@ func exampleBytes(p flashkit.Problem) (sum float64) {
 		}
 		sum += bytes
 	}
-	if p.Page > 0 && p.KVLen > 0 { // the last page is whole
+	if p.Page > 0 && p.KVLen > 0 { // the last page of a sequence is stored whole
 		sum *= float64((p.KVLen-1)/p.Page+1) * float64(p.Page) / float64(p.KVLen)
 	}
 	return sum

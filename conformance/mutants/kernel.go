@@ -267,7 +267,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 	return nil
 }
 
-// dot loops over the length of x, add over the length of sum. The other slice may be longer.
+// dot loops over the length of x, and add over the length of sum. The other slice may be longer.
 func dot(x, y []float32) (sum float32) {
 	for i := range x {
 		sum += x[i] * y[i]

@@ -67,7 +67,7 @@ var denseMistakes = []mistake{
 	{"finite_sentinel", func(s *faults) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
 	{"rising_max", func(s *faults) { s.rescaleO = one }},
 	{"rising_max_sum", func(s *faults) { s.rescaleL = one }},
-	{"falling_max", func(s *faults) { // without effect unless sums overflow the float32 range
+	{"falling_max", func(s *faults) { // the mistake has no effect unless sums overflow, as float32 sums do
 		s.raise, s.sumKeys = func(_, top float32) float32 { return top }, toFloat32
 	}},
 	{"far_below_max", func(s *faults) { s.exp = expByBits }},
@@ -137,7 +137,7 @@ var longMistakes = []mistake{
 	{"sum_dsink_sequences", func(s *faults) { s.sumMore = toFloat32 }},
 }
 
-// visible returns a mistake's change of the keys that row i sees.
+// visible returns a mistake that replaces the range of keys that row i sees.
 func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
 	return func(s *faults) { s.keys = keys }
 }

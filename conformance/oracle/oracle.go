@@ -245,7 +245,7 @@ func (a *headOf) softmax(s [][]float64) {
 		}
 		for j, x := range row {
 			if math.IsInf(x, -1) {
-				weights[j] = 0 // even in a row of NaN
+				weights[j] = 0 // even if the row is NaN
 			}
 		}
 		a.add(weights, top+math.Log(sum))
