@@ -28,9 +28,9 @@ var testdata embed.FS
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
 // patterns is the number of heads stored in a golden vector of the grid. The grid takes 64
-// different heads from these 8. A cyclic shift of the elements of all rows of Q and K leaves S
-// unchanged. The same shift in V and dO only shifts O. So a shifted head is a new head with known
-// results.
+// different heads from these 8, because a rotated head is a new head with known results: if the
+// elements of all rows of Q and K are rotated alike, S does not change. If the rows of V and dO are
+// rotated as well, all results are the same, but rotated.
 const patterns = 8
 
 // spread returns an array of the given shape [B,H,rows,elements] from x, an array

@@ -205,8 +205,8 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 }
 
 // watch reruns flashrun in a child process if an MPI launcher started this process. It then waits
-// for the child and returns true. If the child died, watch prints this and returns an error. In the
-// child itself it returns false.
+// for the child and returns true. If the child failed, watch prints this and returns an error. In the
+// child itself, and without a launcher, it returns false.
 func watch(cmd *cobra.Command) (watched bool, err error) {
 	status, watched := mpi.Watch(cmd.ErrOrStderr())
 	if watched && status != 0 {

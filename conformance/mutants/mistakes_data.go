@@ -219,7 +219,8 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread returns a mistake that decodes elements of K and V of type t by another type's function.
+// misread returns a mistake that decodes elements of K and V of the type of with as, which decodes
+// the other 16-bit type.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {
@@ -231,7 +232,7 @@ func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	}
 }
 
-// shifted returns a mistake that moves the band by further keys.
+// shifted returns a mistake that adds by(p) keys to the shift of the band.
 func shifted(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		p.Band = p.Band.Shift(by(p))
