@@ -19,7 +19,7 @@ func describes(k flashkit.Kernel) error {
 	case k.MaxDim < 0 || k.MaxRows < 0:
 		return fmt.Errorf("the kernel says MaxDim = %d, MaxRows = %d: want 0 or more", k.MaxDim, k.MaxRows)
 	case k.Missing != nil && k.Missing() != "":
-		return nil // Fits refuses everything
+		return nil // Fits refuses every problem on this machine
 	}
 	small := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1, DType: k.DTypes[0]}
 	for _, t := range dtypes {
@@ -50,7 +50,8 @@ func describes(k flashkit.Kernel) error {
 	return nil
 }
 
-// takes returns an error unless Fits accepts p exactly if want. field is for the message.
+// takes returns an error unless Fits accepts p if want is true, and refuses p if want is false.
+// field begins the message.
 func takes(k flashkit.Kernel, p flashkit.Problem, want bool, field string) error {
 	if reason := k.Fits(p.Ask(k.Pass)); (reason == "") != want {
 		return fmt.Errorf("%s, but Fits(%s) = %q", field, p, reason)

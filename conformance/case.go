@@ -7,29 +7,29 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Case is one problem with its inputs. A trap is a small case named after the single mistake that
-// it catches; a grid case is named after its problem.
+// A Case is one problem with its inputs. A trap is a small case that catches a single mistake and
+// is named after it. A case of the grid is named after its problem.
 type Case struct {
-	Name    string           // without type and layout; FullName adds them
-	Catches string           // the mistake, in words; "" in the grid
-	Problem flashkit.Problem // with Float32; InDType gives the other types
+	Name    string           // without the type and the layout, which FullName adds
+	Catches string           // the mistake that the case catches, in words; "" in the grid
+	Problem flashkit.Problem // in Float32; InDType changes the type
 
-	fill   func(in *Inputs) // changes the noise; nil leaves it
+	fill   func(in *Inputs) // changes the noise inputs; nil leaves them
 	layout layout
-	within string           // name of the layout, if it is not the trap's own
+	within string           // name of the layout, if raggeds chose it and not the trap
 	dlse   bool             // the backward pass gets a DLSE
-	grid   bool             // a case of Grid, whose vector serves several; see whole
-	mixed  bool             // a case of mixes
+	grid   bool             // a case of Grid; several of these share a golden vector, see patterns
+	mixed  bool             // mixes returned the case
 	brief  bool             // a long case that a brief run asks of every kernel, in float32
-	only   []flashkit.DType // the types that hold the inputs exactly; nil for all
+	only   []flashkit.DType // the types that represent the inputs exactly; nil for all
 
-	// For a case without a vector:
+	// Results and bounds of a case without a golden vector:
 	truth  func() result
 	bounds map[flashkit.DType]func() bounds // largest error from truth, by type
 }
 
-// InDType returns the case with its tensors stored as t: Float32, Float16 or BFloat16. The inputs
-// are exact in the types that the suite runs, so the expected values stay the same.
+// InDType returns the case with its tensors stored as t: Float32, Float16 or BFloat16. The suite
+// only uses types that represent the inputs exactly, so the expected results stay the same.
 func (c Case) InDType(t flashkit.DType) Case {
 	if c.Problem.DType == t {
 		return c
@@ -38,8 +38,9 @@ func (c Case) InDType(t flashkit.DType) Case {
 	return c
 }
 
-// types returns the element types to run. Long cases with features, or longer than 65,536 keys,
-// skip Float16. Problems with a KVDType and the cases of long_sums.go run in Float32 only.
+// types returns the element types in which the suite runs the case. Long cases with features, or
+// with more than 65,536 keys, skip Float16. Problems with a KVDType and the cases of long_sums.go
+// run in Float32 only.
 func (c Case) types() []flashkit.DType {
 	switch {
 	case c.only != nil:
@@ -64,7 +65,7 @@ func (c Case) mixes() (cases []Case) {
 	return cases
 }
 
-// storages returns the case in all its types, then in mixes.
+// storages returns the case in all its types, followed by its mixes.
 func (c Case) storages() (cases []Case) {
 	for _, t := range c.types() {
 		cases = append(cases, c.InDType(t))
@@ -72,7 +73,8 @@ func (c Case) storages() (cases []Case) {
 	return append(cases, c.mixes()...)
 }
 
-// FullName returns the case's name, its type unless Float32, and its layout, joined by dashes.
+// FullName returns the case's name, its types unless they are Float32, and its layout, joined by
+// dashes.
 func (c Case) FullName() string {
 	name := c.Name
 	if c.Problem.DType != flashkit.Float32 {
@@ -87,9 +89,9 @@ func (c Case) FullName() string {
 	return name
 }
 
-// raggeds returns the case in every layout of sequences, unless it has a layout of its own. Layouts
-// are independent of types: Float16 and BFloat16 run packed only, and so do paged BFloat16 keys
-// among the mixed cases.
+// raggeds returns the case in every layout of sequences. It returns none if the trap sets a layout.
+// Layout and type are independent, so only Float32 runs in all layouts. Float16 and BFloat16 run
+// packed only. Of the mixed cases, only BFloat16 keys run, and only in pages.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {
@@ -106,12 +108,13 @@ func (c Case) raggeds() (cases []Case) {
 	return cases
 }
 
-// features returns the features that a kernel needs for the case in its layout.
+// features returns the features that the case needs from a kernel, including features that the
+// layout adds.
 func (c Case) features() flashkit.Feature { return laidOut(c.Problem, c.layout).Features() }
 
 // Grid returns the 108 cases of batch {4,8} x sequence {5,11,31} x heads {4,5,8} x head dim
-// {8,32,64} x causal {no,yes}, all plain noise. Six cases that differ only in batch and heads share
-// a vector; see patterns.
+// {8,32,64} x causal {no,yes}. All inputs are noise. Six cases that differ only in batch and heads
+// share a golden vector; see patterns.
 func Grid() []Case {
 	var cases []Case
 	for _, batch := range []int{4, 8} {

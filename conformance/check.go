@@ -9,10 +9,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Check runs the case on the kernel and returns the first failure, or nil if the kernel passes. It
-// checks in this order: the kernel's error, changed inputs, memory outside outputs, unwritten
-// elements, bounds, bits of further runs. It returns a *flashkit.UnsupportedError if the kernel does
-// not support the problem.
+// Check runs the case on the kernel and returns the first failure, or nil if the kernel passes. A
+// failure is, in this order: an error of the kernel, a changed input, a write outside the outputs,
+// an unwritten element, an error beyond its bound, and different bits in a further run. Check
+// returns a *flashkit.UnsupportedError if the kernel does not support the problem.
 func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 	in := c.Inputs()
 	if err := unsupported(k, in, c.layout); err != nil {
@@ -61,8 +61,8 @@ func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want re
 	return a.checkAgain(ctx, k)
 }
 
-// checkAgain repeats the run and compares the bits. The last run has one worker and no optional
-// outputs.
+// checkAgain repeats the run and compares the outputs' bits with the first run. The last run has
+// one worker and no optional outputs.
 func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	first := a.bits(a.outputs)
 	if !a.args.DBias.IsZero() || !a.args.DSink.IsZero() { // LSE alone does not justify another run
@@ -77,7 +77,7 @@ func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	return a.checkBits(ctx, k, first)
 }
 
-// checkBits runs the kernel once more and compares the bits of the requested outputs.
+// checkBits runs the kernel once more and compares the bits of the requested outputs with first.
 func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]uint32) error {
 	for _, out := range a.outputs {
 		out.poison()
@@ -93,7 +93,7 @@ func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]
 	return nil
 }
 
-// arguments holds the placed tensors of one call.
+// arguments holds the tensors of one call, with the memory around them.
 type arguments struct {
 	p       flashkit.Problem
 	args    flashkit.Args
@@ -101,7 +101,8 @@ type arguments struct {
 	outputs []*placed
 }
 
-// newArguments lays out the inputs. The backward pass reads O and LSE from want.
+// newArguments places the inputs in memory, in layout l, and allocates the outputs. The backward
+// pass reads O and LSE from want.
 func newArguments(in *Inputs, l layout, pass flashkit.Pass, want result) *arguments {
 	x := newSides(in, l)
 	a := &arguments{p: x.p}
@@ -138,7 +139,7 @@ func (a *arguments) run(ctx context.Context, k flashkit.Kernel) (err error) {
 	if err := k.Compute(ctx, a.p, &a.args); err != nil || a.p.Batch > 0 {
 		return err
 	}
-	var c flashkit.Call // Compute skipped the empty call, but a backend may call Run directly
+	var c flashkit.Call // Compute does not call Run for an empty batch, but a backend may call Run directly
 	if err := c.Set(a.p, k.Pass, &a.args); err != nil {
 		return err
 	}
@@ -155,16 +156,16 @@ func (a *arguments) bits(of []*placed) [][]uint32 {
 
 func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equal[[]uint32]) }
 
-// compare returns an error if any element of out, output n, differs from want by more than its
-// bound. The error names the worst element and counts the wrong ones. Infinities must be equal; NaN
-// matches only NaN.
+// compare returns an error if an element of out differs from want by more than its bound. n is the
+// output's index in outputNames. The error names the worst element and counts the wrong ones.
+// Infinities must be equal, and NaN matches only NaN.
 func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {
 			return fmt.Errorf("%s is %g beyond the end of a sequence, %d elements from its start, want %g", out.name, x, at-guard, out.filler)
 		}
 	}
-	worst, at, got := math.Inf(-1), -1, 0.0 // excess over the bound
+	worst, at, got := math.Inf(-1), -1, 0.0 // worst is the largest error minus its bound
 	var wrong misses
 	for i, place := range out.index {
 		if place < 0 {

@@ -10,10 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// The checks of this file test a kernel's behavior, not its results.
+// The checks of this file test a kernel's behavior, such as concurrent calls. They do not compare
+// its results with the oracle.
 
-// conductProblem returns a problem large enough for several workers, with the given features as far
-// as the pass has them.
+// conductProblem returns a problem that the kernel supports and that is large enough for several
+// workers. It returns false if there is none. The problem has the given features, but for a
+// backward kernel only features with a backward pass.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures
@@ -21,7 +23,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	for _, t := range dtypes {
 		p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 150, KVLen: 150, Dim: 64, VDim: 64, DType: t, Band: flashkit.Causal()}
 		if features != 0 {
-			p.QLen, p.KVLen = 70, 70 // for the slow oracle and plain kernels
+			p.QLen, p.KVLen = 70, 70 // the oracle and plain kernels are slow
 		}
 		setParameters(&p, features)
 		if features&flashkit.FeatureShift != 0 {
@@ -37,7 +39,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	return flashkit.Problem{}, false
 }
 
-// prepare returns a function that makes new arguments for the kernel in each call.
+// prepare returns a function that returns new arguments of conductProblem in each call.
 func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, error) {
 	p, ok := conductProblem(k, features)
 	if !ok {
@@ -45,13 +47,14 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 	}
 	in := Case{Name: "conduct", Problem: p}.Inputs()
 	var want result
-	if k.Pass == flashkit.PassBackward { // it reads O and LSE
+	if k.Pass == flashkit.PassBackward { // the backward pass reads O and LSE
 		want.o, want.lse = oracle.Forward(p, in.oracle())
 	}
 	return func() *arguments { return newArguments(in, bhsd, k.Pass, want) }, nil
 }
 
-// conduct returns the checks of calls without features and with all features of a kernel.
+// conduct returns the checks of a kernel's behavior. Most run once without features and once with
+// all features of the kernel.
 func (o Options) conduct() (list []kernelCheck) {
 	for _, c := range []struct {
 		name, catches string
@@ -95,7 +98,7 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 			defer wait.Done()
 			for range 3 {
 				for _, out := range a.outputs {
-					out.poison() // Carry: the last run overwrote the earlier keys' result
+					out.poison() // with Carry, the last run overwrote the result over earlier keys
 				}
 				if errs[i] = a.run(ctx, k); errs[i] == nil && !equalBits(alone, a.bits(a.outputs)) {
 					errs[i] = fmt.Errorf("a concurrent call gave different bits than a call alone")
@@ -110,7 +113,8 @@ func concurrentCalls(ctx context.Context, k flashkit.Kernel, features flashkit.F
 	return errors.Join(errs...)
 }
 
-// canceledContext checks that a canceled call returns context.Canceled and the next call works.
+// canceledContext checks that a call with a canceled context returns context.Canceled, and that the
+// next call succeeds.
 func canceledContext(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	newArgs, err := prepare(k, features)
 	if err != nil {

@@ -9,14 +9,16 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// A BatchInvariant is a backend that may promise batch invariance. Then a sequence has the same
-// bits alone as in any batch, padded or packed. In the forward pass this extends to a KV head with
-// its query heads, among any number of heads. Conformance tests all kernels of the backend.
+// A BatchInvariant is a backend that may promise batch invariance: a call on one sequence gives the
+// same bits as a call on any batch with this sequence, padded or packed. In the forward pass, a
+// call on one KV head with its query heads also gives the same bits as a call on more heads.
+// Conformance tests the promise on all kernels of the backend.
 type BatchInvariant interface {
-	BatchInvariant() bool // whether the backend promises it
+	BatchInvariant() bool // reports whether the backend promises batch invariance
 }
 
-// promised returns the checks of the promises that the kernel's backend makes.
+// promised returns the checks of the promises that the kernel's backend makes, such as batch
+// invariance.
 func (o Options) promised(k flashkit.Kernel) []kernelCheck {
 	if x, ok := o.backend(k).(BatchInvariant); ok && x.BatchInvariant() {
 		return []kernelCheck{{name: "alone_as_in_batch", catches: "bits of a sequence that depend on the rest of the batch", run: batchInvariant, slow: true}}
@@ -24,16 +26,16 @@ func (o Options) promised(k flashkit.Kernel) []kernelCheck {
 	return nil
 }
 
-// A batch is a problem of several sequences and heads in a layout, with inputs and with the O and
-// LSE that a backward pass reads.
+// A batch is a problem of several sequences and heads in a layout, with its inputs. want holds the
+// O and LSE that a backward pass reads.
 type batch struct {
 	in   *Inputs
 	want result
 	l    layout
 }
 
-// batches are problems that kernels split among workers, and split otherwise if they are smaller.
-// The problems with few rows are for decode kernels.
+// batches are problems that kernels split among workers. A kernel may split a sequence differently
+// if it is alone. The problems with few rows are for decode kernels.
 var batches = sync.OnceValue(func() (list []batch) {
 	for _, text := range []string{
 		"b4-h4-g2-n70-m282-d40-f32", "b3-h4-g2-n5-m282-d40-f32", "b3-h2-g2-n2-m2700-d8-f32",
@@ -62,11 +64,12 @@ var batches = sync.OnceValue(func() (list []batch) {
 	return list
 })
 
-// batchInvariant checks that sequences and heads of a batch have the same bits alone.
+// batchInvariant checks that calls on one sequence or head give the same bits as a call on the
+// whole batch.
 func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	compared := 0
 	for i, x := range batches() {
-		for n := range dtypes { // one type per batch
+		for n := range dtypes { // one type per batch: the first that the kernel supports
 			whole := *x.in
 			whole.p.DType = dtypes[(i+n)%len(dtypes)]
 			if laidOut(whole.p, x.l).Features()&^k.Takes != 0 || unsupported(k, &whole, x.l) != nil {
@@ -85,8 +88,8 @@ func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// compare runs the kernel on the whole batch, on one sequence and, in the forward pass, on one
-// head.
+// compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on one
+// KV head of this sequence. It compares the bits.
 func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) error {
 	a := newArguments(whole, x.l, k.Pass, x.want)
 	if err := a.run(ctx, k); err != nil {
@@ -112,7 +115,8 @@ func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) e
 	return nil
 }
 
-// part returns the inputs of KV heads [g0, g1) of sequence b and their part of want.
+// part returns the inputs of sequence b, reduced to KV heads [g0, g1) and their query heads, and
+// the same part of want.
 func (in *Inputs) part(b, g0, g1 int, want result) (*Inputs, result) {
 	p := in.seq(b)
 	group := p.Heads / p.KVHeads
@@ -137,12 +141,12 @@ func rowsOf[T any](x []T, shape [4]int, b, head, heads, n int) (part []T) {
 	return part
 }
 
-// sameAsPart compares the bits of an output with its part of a larger output: sequence b, from KV
-// head g on.
+// sameAsPart compares the bits of an output with the same part of a larger output whole: sequence
+// b, from KV head g on.
 func (x *placed) sameAsPart(whole *placed, b, g int) error {
 	got, want := x.bits(), whole.bits()
 	n, of := x.dense, whole.dense
-	first := g * n[1] // first head of the part, which has all heads or one KV head's group
+	first := g * n[1] // first head of the part: the part has all heads, or the query heads of KV head g
 	for i, at := range x.index {
 		h, r, c := i/n[3]/n[2], i/n[3]%n[2], i%n[3]
 		j := whole.index[((b*of[1]+first+h)*of[2]+r)*of[3]+c]

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// A tensor may end at the end of a mapping, as in a memory-mapped file, or begin at its start. The
-// adjacent page is unreadable, so a vector access beyond the edge faults.
+// A tensor may end at the end of a memory mapping, as in a memory-mapped file, or begin at its
+// start. The adjacent page is unreadable, so a vector load or store beyond the tensor faults.
 
 var edgeProblems = []string{
 	"b1-h2-g1-n33-m31-d17-f32-causal",
@@ -21,10 +21,10 @@ var edgeProblems = []string{
 	"b1-h1-g1-n65-m129-d1-f32-window33.5",
 }
 
-const edgeBytes = 1 << 18 // size of the largest tensor
+const edgeBytes = 1 << 18 // bytes of memory per tensor
 
-// edgesOfMemory checks that a kernel touches nothing outside the tensors, and that bits do not
-// depend on their addresses. Calls have one worker, because most kernels then compute on this
+// edgesOfMemory checks that a kernel touches no memory outside the tensors, and that its results do
+// not depend on their addresses. Calls have one worker, because most kernels then compute on this
 // goroutine, where a fault becomes a panic. A fault on another goroutine ends the process.
 func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	if k.Device {
@@ -40,7 +40,7 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	defer free()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	asked := 0
-	layouts := [...]layout{bhsd, gaps, bshd} // their last element ends the tensor
+	layouts := [...]layout{bhsd, gaps, bshd} // in these layouts the last element ends the tensor
 	for i, text := range edgeProblems {
 		p, err := flashkit.ParseProblem(text)
 		if err != nil {
@@ -57,7 +57,7 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 			}
 			in := Case{Name: "edges", Problem: p, dlse: k.Pass == flashkit.PassBackward}.Inputs()
 			var want result
-			if k.Pass == flashkit.PassBackward { // the pass reads O and LSE
+			if k.Pass == flashkit.PassBackward { // the backward pass reads O and LSE
 				want.o, want.lse = oracle.Forward(p, in.oracle())
 			}
 			l := layouts[(i+j)%len(layouts)]
@@ -73,8 +73,8 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	return nil
 }
 
-// edgesOf runs the kernel on tensors anywhere, at the end and at the start of mappings, and
-// compares the bits.
+// edgesOf runs the kernel on tensors on the heap, at the end and at the start of mappings. It
+// compares the bits of the outputs.
 func edgesOf(ctx context.Context, k flashkit.Kernel, newArgs func() *arguments, memory [][]byte) error {
 	free := newArgs()
 	if err := free.run(ctx, k); err != nil {
@@ -100,7 +100,7 @@ func edgesOf(ctx context.Context, k flashkit.Kernel, newArgs func() *arguments, 
 	return nil
 }
 
-// copied returns a copy of a tensor, gaps included, at the end or the start of memory.
+// copied returns a copy of a tensor, with its gaps, at the end or the start of memory.
 func copied(t *flashkit.Tensor, memory []byte, atEnd bool) flashkit.Tensor {
 	n, from := t.Len()*t.DType().Size(), 0
 	if atEnd {

@@ -10,7 +10,8 @@ import (
 )
 
 // invalidArguments checks that invalid arguments give a *flashkit.ProblemError and leave the
-// outputs alone. Kernels without features must refuse wrong features in the same way.
+// outputs unchanged. A kernel without features must refuse invalid features with the same error,
+// not with a *flashkit.UnsupportedError.
 func invalidArguments(ctx context.Context, k flashkit.Kernel) error {
 	newArgs, err := prepare(k, 0)
 	if err != nil {
@@ -34,7 +35,7 @@ func invalidArguments(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// A mistake makes arguments invalid.
+// A mistake changes valid arguments into invalid ones.
 type mistake struct {
 	name string
 	make func(a *arguments)
@@ -56,8 +57,8 @@ func refused(ctx context.Context, k flashkit.Kernel, a *arguments, m mistake) er
 	return nil
 }
 
-// withFeatures returns valid arguments of a small problem in layout l, with all features that have
-// both passes.
+// withFeatures returns valid arguments of a small problem in layout l. The problem has all features
+// that have a backward pass.
 func withFeatures(pass flashkit.Pass, l layout) *arguments {
 	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 3, KVLen: 7, Dim: 8, VDim: 8}
 	setParameters(&p, flashkit.AllFeatures&^flashkit.ForwardFeatures)
@@ -100,7 +101,8 @@ var mistakes = []mistake{
 	}},
 }
 
-// featureMistakes are mistakes in features, each group in a layout that has the mistaken fields.
+// featureMistakes are mistakes in features. Each group has a layout in which the mistaken fields
+// exist.
 var featureMistakes = []struct {
 	layout   layout
 	mistakes []mistake
@@ -121,7 +123,7 @@ var featureMistakes = []struct {
 		{"a sink for each key head", func(a *arguments) { shape(&a.args.Sink, 1, 2) }},
 		{"a missing bias", func(a *arguments) { a.args.Bias = flashkit.Tensor{} }},
 		{"a mask that nobody asked for", func(a *arguments) { a.p.Score.Mask = false }},
-		{"a gradient of the bias in another shape", func(a *arguments) { // and a missing O in the forward pass, which has no DBias
+		{"a gradient of the bias in another shape", func(a *arguments) { // the forward pass has no DBias and gets a missing O instead
 			if shape(&a.args.DBias, 0, 1); a.args.DBias.IsZero() {
 				a.args.O = flashkit.Tensor{}
 			}
@@ -148,7 +150,8 @@ var featureMistakes = []struct {
 	}},
 }
 
-// numberMistakes returns mistakes in the float parameters.
+// numberMistakes returns mistakes in each float32 parameter of a problem: a negative number and
+// NaN.
 func numberMistakes() (list []mistake) {
 	for _, x := range flashkit.Parameters() {
 		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
@@ -159,7 +162,7 @@ func numberMistakes() (list []mistake) {
 	return list
 }
 
-// shape sets dimension d of a dense tensor to n over the same memory.
+// shape replaces a dense tensor by one over the same memory, with dimension d set to n.
 func shape(t *flashkit.Tensor, d, n int) {
 	s := t.Shape()
 	s[d] = n

@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Kernels keep the scores and weights of a tile in workspace, panel by panel. If a mask hides a
-// panel from all rows of a tile, a kernel that skips the panel must not use the previous tile's
-// data there. The traps' masks hide single pairs or whole tiles. These masks hide blocks of any
-// size, sometimes the first one.
+// Kernels keep the scores and weights of a tile in workspace, in panels of some keys. If a mask
+// hides a panel from all rows of a tile, a kernel may skip the panel. It must then not read the
+// previous tile's data from the panel's workspace. The masks of the traps hide single pairs or
+// whole tiles. The masks below hide blocks of any size, sometimes the first one.
 var leftCases = []struct {
 	name, catches, problem string
 
@@ -24,7 +24,8 @@ var leftCases = []struct {
 		"b1-h2-g1-n37-m330-d8-f32-softcap5-mask", all(once(1), once(2), showPairs(showKeys), nanBehindMask)},
 }
 
-// showKeys shows runs of keys between hidden panels of 16, 32 and 64 keys.
+// showKeys reports whether a mask shows key j. It shows runs of keys between hidden panels of 16,
+// 32 and 64 keys.
 func showKeys(_, j int) bool {
 	for _, run := range [...][2]int{{16, 24}, {64, 80}, {96, 100}, {192, 200}, {256, 320}} {
 		if run[0] <= j && j < run[1] {
@@ -34,7 +35,7 @@ func showKeys(_, j int) bool {
 	return false
 }
 
-// showPairs returns a fill that masks all pairs but the shown ones.
+// showPairs returns a fill that hides all pairs for which shown returns false.
 func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {
@@ -45,7 +46,7 @@ func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	}
 }
 
-// leftovers are the cases of leftCases; all kernels share their results and bounds.
+// leftovers returns the cases of leftCases. All kernels share their results and bounds.
 var leftovers = sync.OnceValue(func() (cases []Case) {
 	for _, t := range leftCases {
 		p, err := flashkit.ParseProblem(t.problem)

@@ -10,9 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// originOfParts checks that a part of a problem drops the same weights as the whole. The calls
-// cover some of the sequences, heads, rows and keys. All weights are equal, and each appears in an
-// output element of its own.
+// originOfParts checks that a call on a part of a problem drops the same weights as the call on the
+// whole. A part has some of the sequences, heads, rows or keys; its Origin is their position in the
+// whole. All weights are equal, and each appears in its own output element.
 func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	const batch, heads, rows, keys = 2, 3, 19, 40
 	whole, err := droppedBy(ctx, k, [4]int{batch, heads, rows, keys}, flashkit.Origin{})
@@ -23,7 +23,7 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 		return errors.New("of the whole no weight is dropped, or each")
 	}
 	for _, x := range []struct {
-		n [4]int // sequences, heads, rows, keys
+		n [4]int // the part's numbers of sequences, heads, rows and keys
 		flashkit.Origin
 	}{
 		{[4]int{1, heads, rows, keys}, flashkit.Origin{Batch: 1}},
@@ -47,7 +47,7 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// droppedBy reports for each sequence, head, row and key whether the kernel drops the weight.
+// droppedBy returns, by sequence, head, row and key, whether the kernel drops the weight.
 func droppedBy(ctx context.Context, k flashkit.Kernel, n [4]int, o flashkit.Origin) ([]bool, error) {
 	wide := max(n[2], n[3])
 	p := flashkit.Problem{Batch: n[0], Heads: n[1], KVHeads: n[1], QLen: n[2], KVLen: n[3], Dim: 8, VDim: wide, Scale: 1}
@@ -70,9 +70,9 @@ func droppedBy(ctx context.Context, k flashkit.Kernel, n [4]int, o flashkit.Orig
 	if err := a.run(ctx, k); err != nil {
 		return nil, err
 	}
-	name := "o" // row r has the weight of key c in element c
+	name := "o" // element c of row r is the weight of key c
 	if k.Pass == flashkit.PassBackward {
-		name = "dv" // row r, a key, has the weight of query row c in element c
+		name = "dv" // element c of key r is the weight of query row c
 	}
 	list := make([]bool, n[0]*n[1]*n[2]*n[3])
 	for _, out := range a.outputs {

@@ -9,8 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// calledInTurns checks that a call does not reuse the plan of a call of the same problem with other
-// tensors. Its calls have full or short sequences, padded or packed, in both orders.
+// calledInTurns checks that a call does not reuse the plan of an earlier call with the same problem
+// and other traits. The calls have full or short sequences, padded or packed, and run in both
+// orders.
 func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	ran := false
 	for turn := range 2 {
@@ -41,19 +42,20 @@ func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	return nil
 }
 
-// A turn is a call of calledInTurns.
+// A turn is one of calledInTurns's calls, with the bounds of its errors.
 type turn struct {
 	batch
 	bound func(t flashkit.DType, parts int) bounds
 }
 
-// turns are calls with different traits, of two problems.
+// turns returns the calls of two problems. The calls of one problem pass the same Problem to the
+// kernel; their sequence lengths and layouts differ.
 var turns = sync.OnceValue(func() (list [2][]turn) {
 	for i := range list {
 		for _, x := range []struct {
 			l     layout
-			q, kv int   // added to the lengths by the layout
-			lens  []int // of queries and keys, by sequence; nil for full ones
+			q, kv int   // rows that the layout adds to QLen and KVLen
+			lens  []int // lengths of queries and keys by sequence; nil for full lengths
 		}{{l: bhsd}, {l: padded, q: 3, kv: 3}, {l: packed}, {l: packedQ, kv: 3}, {l: packedKV, q: 3}, {l: bhsd, lens: []int{1, 2, 3}}} {
 			p := flashkit.Problem{Batch: 3, Heads: 2, KVHeads: 1, QLen: 6 + i - x.q, KVLen: 12 + i - x.kv, Dim: 16, VDim: 16, Ragged: true}
 			in := Case{Name: "turns", Problem: p}.Inputs()
@@ -71,8 +73,8 @@ var turns = sync.OnceValue(func() (list [2][]turn) {
 	return list
 })
 
-// boundsByType returns the bounds of a case without a vector. It computes them once per type,
-// unless gradients are summed from parts.
+// boundsByType returns a function that returns the bounds by type of a case without a golden
+// vector. It computes them once per type, unless gradients are summed from parts.
 func boundsByType(in *Inputs, want result) func(t flashkit.DType, parts int) bounds {
 	limits := func(t flashkit.DType, parts int) bounds {
 		x := *in

@@ -1,12 +1,13 @@
 // Package conformance tests backends of flashkit. It runs every kernel of a backend, not only the
-// preferred one, on golden vectors, named traps and a random sweep against the oracle. It also
-// checks behavior: bit-equal repeats, guarded memory, concurrent calls, canceled contexts, refused
-// arguments.
+// kernels that dispatch prefers. It compares their results with golden vectors, and on random
+// problems with the oracle. Each trap is a small case that catches one common mistake. It also
+// tests behavior: repeated and concurrent calls give equal bits, guarded memory stays untouched,
+// contexts cancel calls, invalid arguments are refused.
 //
 // Any backend joins with one test:
 //
 //	func TestConformance(t *testing.T) { conformance.Run(t, mine.New()) }
 //
-// The error bound belongs to the case, never to a backend. There are no expected failures: a kernel
-// refuses unsupported problems in Fits.
+// The error bound of a case is the same for all backends. No failure is expected or excused: a
+// kernel refuses unsupported problems in Fits.
 package conformance

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// misses counts the wrong elements of an output and their rows.
+// misses counts the wrong elements of an output and the rows that contain them.
 type misses struct {
 	elements, rows, last int
 	first                []int
@@ -29,7 +29,7 @@ func (m *misses) add(row int) {
 	}
 }
 
-// of describes the wrong elements of an output.
+// of returns a description of the wrong elements of out.
 func (m *misses) of(out *placed) string {
 	shape := out.dense
 	var text strings.Builder
@@ -43,25 +43,25 @@ func (m *misses) of(out *placed) string {
 	return text.String()
 }
 
-// Rerun returns the flashrun command line that runs this case alone.
+// Rerun returns the flashrun command line that runs this case on this kernel alone.
 func (r Result) Rerun() string {
 	return fmt.Sprintf("flashrun conformance --kernel %s --case %s", r.Kernel, r.Case)
 }
 
-// rerun returns the command line that runs the test alone in the caller's module.
+// rerun returns the go test command line that runs the failed subtest alone.
 func (o Options) rerun(t *testing.T, r Result) string {
 	names := strings.Split(t.Name(), "/")
 	for i, name := range names {
 		names[i] = "^" + regexp.QuoteMeta(name) + "$"
 	}
 	command := fmt.Sprintf("go test -run '%s' %s", strings.Join(names, "/"), packageOfTest())
-	if strings.HasPrefix(r.Case, sweepPrefix) { // they determine the random problems
+	if strings.HasPrefix(r.Case, sweepPrefix) { // seed and number determine the random problems
 		command = fmt.Sprintf("FLASHKIT_SEED=%d FLASHKIT_SWEEP=%d %s", o.Seed, o.Sweep, command)
 	}
 	return command
 }
 
-// packageOfTest returns the import path of the running test's package, or all packages.
+// packageOfTest returns the import path of the running test's package, or ./... if it is unknown.
 func packageOfTest() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if name, ok := strings.CutSuffix(info.Path, ".test"); ok {
@@ -71,7 +71,7 @@ func packageOfTest() string {
 	return "./..."
 }
 
-// caught returns a failure's line about the case's mistake, "" if there is none.
+// caught returns a line that names the mistake that the case catches, "" if the case has none.
 func (r Result) caught() string {
 	if r.Catches == "" {
 		return ""

@@ -11,14 +11,14 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// Tensors may have more elements than 32 bits can count. In this file K and V are in sparse memory,
-// with rows, heads or pages so far apart that offsets exceed 2^32 elements. A truncated offset,
-// also a negative one, leads to zeros.
+// A tensor may have more than 2^32 elements. In this file K and V are in sparse memory, with rows,
+// heads or pages so far apart that offsets exceed 2^32 elements. A kernel that truncates an offset,
+// even to a negative one, reads zeros and fails.
 
-// A farCase is a problem with the strides of K and V, in elements.
+// A farCase is a problem with the strides of K and V.
 type farCase struct {
 	name, problem string
-	strides       [3]int64 // of batches or pages, heads, rows
+	strides       [3]int64 // in elements, of batches or pages, heads, rows
 	layout        layout
 }
 
@@ -29,7 +29,7 @@ var farCases = []farCase{
 }
 
 const (
-	farBefore = uint64(8 << 30) // bytes before the tensors
+	farBefore = uint64(8 << 30) // zero bytes before the tensors, for negative offsets
 	farBytes  = uint64(32 << 30)
 	farApart  = 1 << 19 // elements between K, V and their gradients
 )
@@ -46,7 +46,7 @@ func farChecks() (list []kernelCheck) {
 	return list
 }
 
-// check compares, bit by bit, the outputs for far-apart tensors with the outputs for dense ones.
+// check runs the kernel on far-apart and on dense tensors, and compares the outputs' bits.
 func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	if k.Device {
 		return notHeld("its tensors are copied to a device")
@@ -56,7 +56,7 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 		return notHeld(err.Error())
 	}
 	defer free()
-	before := farBefore // a variable: the constant overflows a 32-bit int
+	before := farBefore // a variable, as the constant overflows a 32-bit int
 	memory = memory[before:]
 	for _, p.DType = range k.DTypes {
 		in := Case{Name: "far", Problem: p}.Inputs()
@@ -87,7 +87,7 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 	return nil
 }
 
-// moved copies t to memory, with the strides of the case, from the given element on.
+// moved returns a copy of t in memory, from element from on, with the strides of the case.
 func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
 	s := t.Shape()
 	far := over(t, memory[from*t.DType().Size():])
@@ -119,7 +119,7 @@ func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
 	}
 }
 
-// elementsOf returns the bits of a tensor's elements.
+// elementsOf returns the bits of a tensor's elements in row-major order.
 func elementsOf(t *flashkit.Tensor) (list []uint32) {
 	s := t.Shape()
 	for b := range s[0] {
@@ -134,7 +134,7 @@ func elementsOf(t *flashkit.Tensor) (list []uint32) {
 	return list
 }
 
-// get returns the bits of element at of a tensor's memory.
+// get returns the bits of the element at index at of a tensor's memory.
 func get(t *flashkit.Tensor, at int) uint32 {
 	if t.DType() == flashkit.Float32 {
 		return math.Float32bits(t.Float32s()[at])
@@ -142,7 +142,7 @@ func get(t *flashkit.Tensor, at int) uint32 {
 	return uint32(t.Uint16s()[at])
 }
 
-// put sets the bits of element at of a tensor's memory.
+// put sets the bits of the element at index at of a tensor's memory.
 func put(t *flashkit.Tensor, at int, bits uint32) {
 	if t.DType() == flashkit.Float32 {
 		t.Float32s()[at] = math.Float32frombits(bits)

@@ -4,7 +4,7 @@ package conformance
 
 import "errors"
 
-// sparse fails: sparse mappings need Linux.
+// sparse returns an error: the suite has sparse mappings on Linux only.
 func sparse() (memory []byte, free func(), err error) {
 	return nil, nil, errors.New("sparse mappings are for Linux")
 }

@@ -8,28 +8,29 @@ import (
 )
 
 // features are a case's inputs beyond dense attention. Sequences are padded here; a layout may pack
-// or page them.
+// or page them later.
 type features struct {
-	bias, mask  pairs // 0 in mask is false
+	bias, mask  pairs // in mask, 0 hides a pair
 	slopes      []float32
 	sink        []float32
 	seed        uint64
 	origin      flashkit.Origin
-	qLens       []int32 // nil for full lengths
+	qLens       []int32 // nil if all have full length
 	kvLens      []int32
-	earlier     []float32 // O over earlier keys
+	earlier     []float32 // O over earlier keys, for Carry
 	earlierLSE  []float32
 	narrowPairs bool // the bias has the problem's type, not float32
 }
 
-// pairs has one number per (row, key) pair. All dimensions but the last may be 1.
+// pairs is an array with a number for each batch, head, row and key. A dimension of 1 repeats,
+// except the last.
 type pairs struct {
 	x     []float32
 	shape [4]int
 }
 
-// newFeatures returns noise for p's features: a bias and a mask element per pair, a slope per head,
-// different lengths.
+// newFeatures returns noise for p's features: a bias and a mask element per pair, a slope and a
+// sink per head, different lengths per sequence, O and LSE of earlier keys.
 func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []float32) (f features) {
 	score, scores := p.Score, [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}
 	if score.Bias {
@@ -71,7 +72,7 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	return f
 }
 
-// newMask turns noise into a mask: three of four pairs take part.
+// newMask turns noise into a mask that shows three of four pairs.
 func (f *features) newMask() {
 	for i, x := range f.mask.x {
 		f.mask.x[i] = 1
@@ -81,7 +82,7 @@ func (f *features) newMask() {
 	}
 }
 
-// each calls store with each feature input that a vector stores.
+// each calls store with each feature input of a golden vector.
 func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int, x []float32)) {
 	lens := func(lens []int32) (x []float32) {
 		for _, n := range lens {
@@ -105,7 +106,7 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 	}
 }
 
-// copyTo copies the features to the oracle's inputs.
+// copyTo copies the features to the oracle's inputs, as float64.
 func (f *features) copyTo(x *oracle.Inputs) {
 	x.Bias, x.Mask = oracle.Pairs{X: widen(f.bias.x), Shape: f.bias.shape}, oracle.Pairs{X: widen(f.mask.x), Shape: f.mask.shape}
 	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
@@ -119,7 +120,8 @@ func (f *features) copyTo(x *oracle.Inputs) {
 	}
 }
 
-// randomLengths draws the sequence lengths from r, sometimes full lengths for all of a side.
+// randomLengths draws the sequence lengths from r. Sometimes all queries or all keys have full
+// length.
 func (f *features) randomLengths(r *rand.Rand) {
 	for _, lens := range []*[]int32{&f.qLens, &f.kvLens} {
 		full := (*lens)[0] // newFeatures gives the first sequence full length
@@ -134,14 +136,14 @@ func (f *features) randomLengths(r *rand.Rand) {
 	}
 }
 
-// randomOrigin draws an origin from r.
+// randomOrigin draws the origin of dropout from r.
 func (f *features) randomOrigin(r *rand.Rand) {
 	far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
 	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 }
 
-// randomShapes draws from r: broadcast dimensions of bias and mask, runs of hidden keys, biases of
-// -Inf.
+// randomShapes changes bias and mask by draws from r: it may set dimensions to 1, hide a run of
+// keys, and set biases to -Inf.
 func (f *features) randomShapes(r *rand.Rand) {
 	for _, x := range []*pairs{&f.bias, &f.mask} {
 		for d := range 3 {
@@ -169,8 +171,8 @@ func (f *features) randomShapes(r *rand.Rand) {
 	}
 }
 
-// randomMask sometimes gives the mask a structure drawn from r: one used by models, or one that
-// ends at tile edges.
+// randomMask gives half of the masks a structure drawn from r: a mask that models use, or one that
+// changes at tile edges.
 func (f *features) randomMask(r *rand.Rand) {
 	if len(f.mask.x) == 0 || r.IntN(2) == 0 {
 		return
@@ -186,7 +188,7 @@ func (f *features) randomMask(r *rand.Rand) {
 			shown = j >= first
 		case 2: // documents
 			shown = i/block == j/block
-		case 3: // some keys for all rows, and a window
+		case 3: // the first keys, shown to all rows, and a window
 			shown = j < first%8 || j-i <= m-n && i-j <= block+n-m
 		case 4: // alternating blocks
 			shown = (i/block+j/block)%2 == 0
@@ -200,7 +202,7 @@ func (f *features) randomMask(r *rand.Rand) {
 	})
 }
 
-// seq returns the problem of sequence b alone, with its lengths.
+// seq returns the problem of sequence b, with the sequence's lengths.
 func (in *Inputs) seq(b int) flashkit.Problem {
 	p := in.p
 	if in.qLens != nil {
@@ -212,7 +214,7 @@ func (in *Inputs) seq(b int) flashkit.Problem {
 	return p
 }
 
-// at returns the index of a pair in x.
+// at returns the index in x.x of a pair's number: batch b, head h, row i, key j.
 func (x *pairs) at(b, h, i, j int) int {
 	at := 0
 	for d, k := range [...]int{b, h, i} {
@@ -224,8 +226,8 @@ func (x *pairs) at(b, h, i, j int) int {
 	return at*x.shape[3] + j
 }
 
-// array returns the dense values of an input, with O and LSE of the backward pass from want. It
-// returns nil if the case lacks the argument or only writes it.
+// array returns the dense values of an input argument. In the backward pass O and LSE come from
+// want. array returns nil if the case does not have the argument, or only writes it.
 func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 {
 	switch name {
 	case "Q":
@@ -270,7 +272,7 @@ func (in *Inputs) shape(a *flashkit.Argument) [4]int {
 	case "Slopes":
 		s[0] = len(in.slopes) / s[1]
 		return s
-	case "K", "V", "DK", "DV": // shape of padded keys, even if a layout will page them
+	case "K", "V", "DK", "DV": // keys are padded here, even if a layout will page them
 		return [4]int{in.p.Batch, in.p.KVHeads, in.p.KVLen, s[3]}
 	default:
 		return s

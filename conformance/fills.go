@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// The fills of featureTraps, which change the noise.
+// The fills of featureTraps. A fill changes a case's noise inputs.
 
 func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	return func(in *Inputs) {
@@ -17,36 +17,36 @@ func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	}
 }
 
-// once makes dimension d of bias and mask 1, so that it broadcasts.
+// once sets dimension d of bias and mask to 1, so that it broadcasts.
 func once(d int) func(in *Inputs) {
 	return func(in *Inputs) {
 		for _, x := range []*pairs{&in.bias, &in.mask} {
 			if x.x != nil {
 				x.shape[d] = 1
-				x.x = noise("once", size(x.shape)) // a problem without rows had none
+				x.x = noise("once", size(x.shape)) // a problem without rows has no noise yet
 			}
 		}
 		in.newMask()
 	}
 }
 
-// eachPair calls f with every element of x and its row and key.
+// eachPair calls f with the row, the key and the address of every element of x.
 func (x *pairs) eachPair(f func(i, j int, x *float32)) {
 	for at := range x.x {
 		f(at/x.shape[3]%x.shape[2], at%x.shape[3], &x.x[at])
 	}
 }
 
-// biasNear makes all biases whole numbers near at, so that several keys share a row's weight. If
-// one key had it all, LSE would be its score, and a kernel that rounds like the plain algorithm
-// would have no error.
+// biasNear sets all biases to whole numbers near at, so that several keys share a row's weight. If
+// one key had all the weight, LSE would equal its score. A kernel that rounds like the plain
+// algorithm would then have no error.
 func biasNear(at float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(_, _ int, x *float32) { *x = at + float32(math.Floor(float64(*x))) })
 	}
 }
 
-// biasInf sets the bias of the chosen pairs to -Inf.
+// biasInf sets the bias to -Inf in the pairs that which selects.
 func biasInf(which func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(i, j int, x *float32) {
@@ -57,7 +57,7 @@ func biasInf(which func(i, j int) bool) func(in *Inputs) {
 	}
 }
 
-// wideBias makes the bias float32 in a problem of any type.
+// wideBias stores the bias as float32 in a problem of any type.
 func wideBias(in *Inputs) { in.narrowPairs = false }
 
 // nanBehindBand sets the bias of pairs outside the band to NaN.
@@ -69,7 +69,7 @@ func nanBehindBand(in *Inputs) {
 	})
 }
 
-// maskRow hides all keys from one row.
+// maskRow hides all keys from the given row.
 func maskRow(row int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, _ int, x *float32) {
@@ -80,7 +80,7 @@ func maskRow(row int) func(in *Inputs) {
 	}
 }
 
-// hideTiles hides some tiles of 128 keys from all rows.
+// hideTiles hides the given tiles of 128 keys from all rows.
 func hideTiles(tiles ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(_, j int, x *float32) {
@@ -94,8 +94,7 @@ func hideTiles(tiles ...int) func(in *Inputs) {
 // hideSequence hides all keys of the first sequence.
 func hideSequence(in *Inputs) { clear(in.mask.x[:len(in.mask.x)/in.mask.shape[0]]) }
 
-// nanBehindMask fills masked keys and values with NaN. The mask must be equal for all heads and
-// rows.
+// nanBehindMask sets K and V of masked keys to NaN. The mask must be equal for all heads and rows.
 func nanBehindMask(in *Inputs) {
 	for _, t := range []struct {
 		x     []float32
@@ -110,7 +109,7 @@ func nanBehindMask(in *Inputs) {
 	}
 }
 
-// sinks gives every head the sink x.
+// sinks sets the sink of every head to x.
 func sinks(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		for h := range in.sink {
@@ -119,7 +118,7 @@ func sinks(x float32) func(in *Inputs) {
 	}
 }
 
-// slopes gives every head the slope x.
+// slopes sets the slope of every head to x.
 func slopes(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		for h := range in.features.slopes {
@@ -128,7 +127,7 @@ func slopes(x float32) func(in *Inputs) {
 	}
 }
 
-// slopesOfSequences gives each sequence its own slopes.
+// slopesOfSequences gives each sequence other slopes than the previous one.
 func slopesOfSequences(in *Inputs) {
 	one := in.features.slopes
 	for b := 1; b < in.p.Batch; b++ {
@@ -138,7 +137,7 @@ func slopesOfSequences(in *Inputs) {
 	}
 }
 
-// wideQuery gives Q more bits than the 16-bit types have.
+// wideQuery gives the elements of Q more bits than the 16-bit types have.
 func wideQuery(in *Inputs) {
 	for i := range in.q {
 		in.q[i] *= 1 + 0x1p-12
@@ -149,7 +148,7 @@ func lengths(q, kv []int32) func(in *Inputs) {
 	return func(in *Inputs) { in.qLens, in.kvLens = q, kv }
 }
 
-// nanWithoutEarlier fills O with NaN in rows without earlier keys.
+// nanWithoutEarlier sets O to NaN in rows without earlier keys.
 func nanWithoutEarlier(in *Inputs) {
 	for at := range in.earlier {
 		if in.earlierLSE[at/in.p.VDim] == -inf {

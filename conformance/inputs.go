@@ -9,18 +9,18 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// Inputs are the dense, row-major inputs of a case before layout. Case.Vector makes them readable
-// for other programs.
+// Inputs are the dense, row-major inputs of a case, before a layout places them in memory. Other
+// programs can read them from Case.Vector.
 type Inputs struct {
 	p           flashkit.Problem
 	q, k, v, do []float32
-	dlse        []float32 // nil for a case without DLSE
+	dlse        []float32 // nil if the case has no DLSE
 
-	features // inputs of the problem's features
+	features // the inputs of the problem's features
 }
 
-// Inputs returns the inputs of the case: noise that depends on its name, modified by the case's
-// fill.
+// Inputs returns the inputs of the case: noise that depends on the case's name, changed by the
+// case's fill.
 func (c Case) Inputs() *Inputs {
 	p := c.Problem
 	array := func(name string, shape [4]int) []float32 {
@@ -40,9 +40,9 @@ func (c Case) Inputs() *Inputs {
 	return in
 }
 
-// noise returns n multiples of 1/16 in [-2, 2), which are exact in f32, f16 and bf16. Element i is
-// a hash (the finalizer of MurmurHash3) of i and of the label's seed, so any language can compute
-// it in a few lines.
+// noise returns n multiples of 1/16 in [-2, 2), which f32, f16 and bf16 represent exactly. Element
+// i is a hash (the finalizer of MurmurHash3) of i and of a seed that depends on the label. Programs
+// in any language can compute it in a few lines.
 func noise(label string, n int) []float32 {
 	f := fnv.New32a()
 	f.Write([]byte(label))
@@ -87,7 +87,7 @@ func narrow(x []float64) []float32 {
 	return y
 }
 
-// eachRow calls f with every row of x, which has the given shape, and the row's number in its head.
+// eachRow calls f with every row of x, which has the given shape, and the row's index in its head.
 func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	dim := shape[3]
 	for i := 0; i*dim < len(x); i++ {
@@ -95,8 +95,9 @@ func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	}
 }
 
-// steer makes the score of key j scale * by * value(j) in every row. The other elements keep their
-// noise, so that rounding shows.
+// steer sets element 0 of Q's rows to by and element 0 of K's row j to value(j). These contribute
+// scale * by * value(j) to the score of key j. The other elements keep their noise, so that
+// rounding shows.
 func steer(by float32, value func(j int) float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(_ int, row []float32) { row[0] = by })
@@ -106,7 +107,7 @@ func steer(by float32, value func(j int) float32) func(in *Inputs) {
 
 func level(x float32) func(int) float32 { return func(int) float32 { return x } }
 
-// hide fills the keys and values that no row sees with x.
+// hide sets K and V to x for all keys that no row sees.
 func hide(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		spoil := func(j int, row []float32) {
@@ -124,7 +125,8 @@ func hide(x float32) func(in *Inputs) {
 	}
 }
 
-// repeat copies the first head of K and V to all batches and heads, for layouts with stride 0.
+// repeat copies the first head of K and V to all batches and heads, as layouts with stride 0
+// require.
 func repeat(in *Inputs) {
 	for _, t := range []struct {
 		x     []float32
@@ -137,8 +139,8 @@ func repeat(in *Inputs) {
 	}
 }
 
-// random refills the inputs from r with values that their types represent exactly: normal, with
-// some large outliers, or nearly equal.
+// random draws new inputs from r: normally distributed, with some large outliers, or nearly equal.
+// The tensors' types represent the values exactly.
 func (in *Inputs) random(r *rand.Rand) {
 	kind := r.IntN(4)
 	for n, x := range [...][]float32{in.q, in.k, in.v, in.do} {

@@ -16,10 +16,10 @@ const (
 	bshd                     // dense [batch, rows, heads, elements]
 	gaps                     // bhsd with unused elements after each row and head
 	expanded                 // K and V with stride 0 for batch and heads; the rest as bhsd
-	oddStrides               // bhsd with a meaningless stride where a dimension is 1 or the tensor is empty
+	oddStrides               // bhsd, but the stride of a dimension of size 1 is meaningless; in an empty tensor all strides are
 	numLayouts
 
-	// Layouts of ragged problems, for any problem: see sides.
+	// Layouts of sequences. They turn any problem into a ragged one: see sides.
 	padded   // tensors longer than any sequence
 	packed   // packed queries and keys
 	packedQ  // packed queries
@@ -30,33 +30,33 @@ const (
 
 var layoutNames = map[layout]string{padded: "padded", packed: "packed", packedQ: "packed_q", packedKV: "packed_kv", paged: "paged"}
 
-// guard is the number of untouchable elements before and after a tensor.
+// guard is the number of elements before and after a tensor that a kernel must not touch.
 const guard = 32
 
-// Bits of NaNs that no computation produces. They mark elements to write and guards to leave, in
-// float32 and in the 16-bit types, where both f16 and bf16 read them as NaN.
+// Bits of NaNs that no computation produces. Before a call, poison fills the elements of outputs
+// and untouched fills the memory around them. The 16-bit patterns are NaN in both f16 and bf16.
 const (
 	poison32, untouched32 = 0x7fedcba9, 0x7fabcdef
 	poison16, untouched16 = 0x7fed, 0x7fab
 )
 
-// A placed tensor has its own memory, between guards.
+// A placed tensor is one tensor of a call in its own memory, between guards.
 type placed struct {
 	name   string
 	tensor flashkit.Tensor
 	of     func(*flashkit.Args) *flashkit.Tensor // the tensor's field of Args
-	f32    []float32                             // the whole memory, guards included; one of f32, u16 and bools is not nil
+	f32    []float32                             // the whole memory with guards; exactly one of f32, u16 and bools is not nil
 	u16    []uint16
 	bools  []bool
 	dense  [4]int
-	index  []int     // memory index of each element of the dense array, -1 for none
-	rest   []int     // memory indices of elements outside all sequences
-	filler float64   // expected value of an output in rest
-	used   []bool    // reports for each memory index whether index or rest has it
+	index  []int     // memory index of each element of the dense array, -1 for an element outside its sequence
+	rest   []int     // memory indices of the tensor's elements outside all sequences
+	filler float64   // expected value of an output's elements in rest
+	used   []bool    // by memory index: index or rest contains it
 	start  []float32 // initial values of an output that is also read
 }
 
-// place lays out a tensor of the given shape. kv is true for K and V.
+// place returns a tensor of the given shape in layout l, between guards. kv is true for K and V.
 func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *placed {
 	dim, rows, heads := shape[3], shape[2], shape[1]
 	s := [3]int{heads * rows * dim, rows * dim, dim} // of batch, heads, rows
@@ -100,8 +100,9 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 	return x
 }
 
-// fill sets the memory indices of a dense array's elements. locate returns the place of row r of
-// sequence b, with batch -1 for none. With hasRest all other elements of the tensor become rest.
+// fill sets x.index, the memory indices of a dense array's elements. locate returns the place of
+// row r of sequence b in the tensor; batch is -1 if the row is outside its sequence. If hasRest,
+// fill adds all other elements of the tensor to x.rest.
 func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasRest bool) {
 	x.dense, x.index = dense, make([]int, 0, size(dense))
 	for b := range dense[0] {
@@ -141,13 +142,13 @@ func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasR
 	}
 }
 
-// poison fills the tensor's elements with one NaN, or with x.start, and the rest of the memory with
-// another.
+// poison fills the tensor's elements with one NaN, or with x.start if the output is also read. It
+// fills the memory outside the tensor with the other NaN.
 func (x *placed) poison() {
 	for at, used := range x.used {
 		switch {
 		case x.bools != nil:
-			x.bools[at] = used != (at%2 == 0) // a bool has no NaN: mark by inverting a pattern
+			x.bools[at] = used != (at%2 == 0) // a bool has no NaN, so elements get the inverse of the pattern of their surroundings
 		case x.f32 != nil && used:
 			x.f32[at] = math.Float32frombits(poison32)
 		case x.f32 != nil:
@@ -163,7 +164,7 @@ func (x *placed) poison() {
 	}
 }
 
-// set writes dense values, converted to the tensor's type.
+// set writes dense values to the tensor's elements, converted to its type.
 func (x *placed) set(dense []float32) {
 	for i, at := range x.index {
 		if at < 0 {
@@ -182,7 +183,7 @@ func (x *placed) set(dense []float32) {
 	}
 }
 
-// value returns the element at a memory index.
+// value returns the element at memory index at.
 func (x *placed) value(at int) float64 {
 	switch x.tensor.DType() {
 	case flashkit.Float16:
@@ -193,7 +194,7 @@ func (x *placed) value(at int) float64 {
 	return float64(x.f32[at])
 }
 
-// bits returns a copy of the whole memory, guards and gaps included.
+// bits returns the bits of the whole memory, with guards and gaps.
 func (x *placed) bits() []uint32 {
 	b := make([]uint32, len(x.used))
 	for at := range b {

@@ -9,12 +9,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A long case has thousands of keys or query rows. Most have 65,536 terms of one sign per sum, so
-// that sums grow. A float32 that adds all terms one by one loses their low bits: its error grows
-// with the root of their number. Adding the sums of blocks of some hundred terms avoids this.
+// A long case has thousands of keys or query rows. Most have sums of 65,536 terms of one sign, so
+// that the sums grow. If one float32 accumulates all terms one by one, it loses their low bits: its
+// error grows with the square root of their number. A kernel avoids this by adding the sums of
+// blocks of some hundred terms.
 //
-// Inputs and results would fill megabytes, so no vector stores them: the inputs have a formula, and
-// the oracle computes the results during the test.
+// Inputs and results would fill megabytes, so no golden vector stores them. A formula gives the
+// inputs, and the oracle computes the results during the test.
 var longCases = []longCase{
 	{"long_rows", "O, LSE or dQ summed over all keys in one float32", "b1-h1-g1-n4-m65536-d8-f32", func(in *Inputs) { follow(in.v, in.k) }},
 	{"long_columns", "dK or dV summed over all query rows in one float32", "b1-h1-g1-n65536-m4-d8-f32", func(in *Inputs) { follow(in.do, in.q) }},
@@ -35,26 +36,27 @@ type longCase struct {
 	fill func(in *Inputs)
 }
 
-// heavyLast gives the last key about half of a row's weight, which maximizes its gradients.
+// heavyLast gives the last key about half of every row's weight, which maximizes the gradients of
+// its score.
 func heavyLast(in *Inputs) {
 	last := in.p.KVLen - 1
 	steer(4, func(j int) float32 { return 6.5 * float32(j/last) })(in)
 }
 
-// rising makes the scores rise by chunk of 4,096 keys, so that the last chunks have most of the
-// weight.
+// rising makes the scores rise with each chunk of 4,096 keys, so that the last chunks have most of
+// the weight.
 func rising(in *Inputs) { steer(1, func(j int) float32 { return float32(j/4096) / 16 })(in) }
 
-// follow sets each element of to to the same element of from plus 1. The mean is 1, and a gradient
-// that sums their products grows with every term.
+// follow sets each element of to to the same element of from plus 1. The elements then have mean 1,
+// and a sum of products of both grows with every term.
 func follow(to, from []float32) {
 	for i := range to {
 		to[i] = from[i] + 1
 	}
 }
 
-// firstKey sets the values of all keys but the first to 0. The gradients of the first key's score
-// and of the sink then each have one sign.
+// firstKey sets V of all keys but the first to 0. All terms of the gradient of the first key's
+// score then have one sign, and so do all terms of the sink's gradient.
 func firstKey(in *Inputs) {
 	follow(in.do, in.q)
 	eachRow(in.v, in.p.VShape(), func(j int, row []float32) {
@@ -67,7 +69,7 @@ func firstKey(in *Inputs) {
 // Long returns the cases with many keys or rows, in the order of longCases and longSums.
 func Long() []Case { return slices.Clone(long()) }
 
-// long caches the cases; all kernels share their results and bounds.
+// long returns the long cases, computed once. All kernels share their results and bounds.
 var long = sync.OnceValue(func() []Case {
 	all := slices.Concat(longCases, longSums)
 	cases := make([]Case, len(all))
@@ -83,8 +85,9 @@ var long = sync.OnceValue(func() []Case {
 	return cases
 })
 
-// answers gives the case results from the oracle and bounds from bound instead of a vector. Both
-// are computed once for all kernels.
+// answers makes the oracle the source of the case's results, and bound the source of its bounds.
+// The case then needs no golden vector. All kernels share the results and bounds, which are
+// computed once.
 func (c *Case) answers(bound func(in *Inputs, t flashkit.DType, want result) bounds) {
 	asked := *c
 	c.truth = sync.OnceValue(func() result { return truth(asked.Inputs()) })
@@ -103,13 +106,14 @@ func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 	return c.truth(), c.bounds[c.Problem.DType](), nil
 }
 
-// longBounds is vectorBounds for long sums. It measures rounding on the plain algorithm with
-// float64 sums over keys and rows: each term has the problem's precision, and sums add no error.
+// longBounds returns the bounds of long sums. As vectorBounds does, it measures the errors of the
+// plain algorithm, but with float64 sums over keys and rows. Each term is then rounded as usual,
+// and the sums add no error.
 //
 // The allowance for sums is fixed: 2^-20 of the largest value, 16 roundings of a float32. A running
-// sum of n terms of one sign errs by sqrt(n)/4 such roundings on average, and by three times that
-// at worst. So 512 sums of blocks of 128 terms stay below 2^-20, and 65,536 single terms exceed it
-// tenfold.
+// sum of n terms of one sign has an error of sqrt(n)/4 such roundings on average, and three times
+// that at worst. Thus 512 sums of blocks of 128 terms stay below 2^-20, and a running sum of 65,536
+// terms exceeds it tenfold.
 func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
 	raise(&made, plain[float32, float64](in, t, want, 1), want)
@@ -121,5 +125,5 @@ func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	})
 }
 
-// sumFloor returns the unit of the bounds' floor for sums of ordinary length.
+// sumFloor returns the unit of the floor in allowed, for sums of ordinary length.
 func sumFloor(_ int, largest float64) float64 { return math.Max(1, largest) }

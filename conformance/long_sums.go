@@ -1,14 +1,15 @@
 package conformance
 
-// The terms of long.go's sums are noise, and their rounding errors partly cancel. Here all terms of
-// a sum are equal and have more digits than a float32 of the sum's size, so all round to the same
-// side. A few thousand terms then have the error of 65,536 noisy ones, and even brief runs include
-// every kernel.
+// The terms of the sums in long.go are noise, and their rounding errors partly cancel. Here all
+// terms of a sum are equal. Each has more digits than a float32 of the sum's size, so all additions
+// round to the same side. A few thousand terms then have the error of 65,536 noisy terms. The cases
+// are therefore short, and even brief runs give them to every kernel.
 //
-// Scores are 0. Of two keys only the first has a value; with a sink there is one key. All weights
-// are thus 1/2, and dO·v = x gives terms of x/4 and -x/4. No 16-bit type holds such a dO.
+// All scores are 0. Of two keys only the first has a nonzero V; with a sink there is one key. All
+// weights are thus 1/2, and dO·v = x gives terms of x/4 and -x/4. No 16-bit type represents such a
+// dO.
 
-// longSums is the table of these cases, which follow longCases.
+// longSums is the table of these cases. Long returns them after longCases.
 var longSums = []longCase{
 	{"sum_dbias_rows", "DBias summed over query rows one by one in float32", "b1-h1-g1-n4096-m2-d4-f32-bias", all(once(2), equalTerms)},
 	{"sum_dbias_heads", "DBias summed over heads one by one in float32", "b1-h4096-g2048-n2-m2-d4-f32-bias", all(once(1), equalTerms)},
@@ -18,7 +19,7 @@ var longSums = []longCase{
 	{"sum_dsink_sequences", "DSink summed over sequences one by one in float32", "b4096-h1-g1-n1-m1-d4-f32-sink", all(sinks(0), equalTerms)},
 }
 
-// equalTerms makes dO·v of each row 4 + 2^-13 for the first key and 0 for the other.
+// equalTerms makes dO·v equal to 4 + 2^-13 for the first key and 0 for the other, in every row.
 func equalTerms(in *Inputs) {
 	clear(in.bias.x)
 	clear(in.k)

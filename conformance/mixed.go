@@ -12,36 +12,36 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A backward kernel recomputes Q·K and derives P from the forward pass's LSE. Kernels with
-// different summation orders differ by the rounding of the score. At scores of 1e4 this causes an
-// error of P that neither kernel has alone. The vectors cannot show it, since they give backward
-// kernels the oracle's O and LSE. So each backward kernel also runs on the O and LSE of each
-// forward kernel: dispatch may mix even backends. GPU kernels are mixed only with each other,
-// because the tensors of a training step stay on the device.
+// A backward kernel recomputes Q·K and derives P from the forward pass's LSE. If the two kernels
+// sum Q·K in different orders, their scores differ by rounding errors. At scores of 1e4 these cause
+// an error of P that neither kernel has alone. The golden vectors cannot show this error, as they
+// give backward kernels the oracle's O and LSE. So each backward kernel also runs on the O and LSE
+// of each forward kernel, even of another backend, because dispatch may combine both. GPU kernels
+// are combined only with each other, because the tensors of a training step stay on the device.
 //
-// A family has all kernels of one variant: fwd_avx2, decode_avx2 and bwd_avx2. The bound is three
-// times the error of the worse of the pair's two families, each running both passes itself, plus
-// the floor of all bounds.
+// A family has all kernels of one variant: fwd_avx2, decode_avx2 and bwd_avx2. A family's error is
+// the error of its own forward and backward kernel. The bound of a pair is three times the error of
+// the worse of its two families, plus the floor of all bounds.
 
-// mixedCases are the problems of pairs, with few enough rows for decode kernels. Every key appears
-// twice, so that a row's weight is on two keys at least. If one key had it all, LSE would be its
-// score, and a family would have no error to compare with.
+// mixedCases are the problems of pairs. Their rows are few enough for decode kernels. Every key
+// appears twice, so that a row's weight is spread over two keys at least. If one key had all the
+// weight, LSE would equal its score, and the families would have no error to compare with.
 var mixedCases = []struct {
 	problem string
-	size    float64 // of the elements of Q and K: scores are about its square, up to three times as large
+	size    float64 // standard deviation of the elements of Q and K; scores are about its square, up to three times as large
 }{
 	{"b2-h4-g2-n2-m96-d64-f32", 10},
 	{"b2-h4-g2-n2-m96-d64-f32", 55},
 	{"b2-h2-g2-n4-m160-d40-f32", 55},
 	{"b2-h2-g1-n3-m64-d128-f32", 55},
-	{"b2-h4-g2-n2-m96-d64-f32-softcap16384-dropout0.25", 55}, // kernels have separate code for features
+	{"b2-h4-g2-n2-m96-d64-f32-softcap16384-dropout0.25", 55}, // kernels have separate code paths for features
 }
 
 const mixedSeeds = 3 // per case
 
-// mixedMisses lists the pairs that exceed the bound, by backward kernel. Remove a pair when one of
-// its kernels is changed to sum like the other. A listed pair within the bound fails, and so does
-// an unlisted pair beyond it.
+// mixedMisses lists, by backward kernel, the forward kernels after which it exceeds the bound.
+// Remove an entry if one of the two kernels is changed to sum in the other's order. The check fails
+// for a listed pair within the bound, and for an unlisted pair beyond it.
 var mixedMisses = map[string][]string{
 	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
 	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
@@ -55,18 +55,19 @@ var mixedMisses = map[string][]string{
 	"cuda/bwd_f32": {"decode_sm80"},
 }
 
-// mixedPrefix begins the names of checks of a backward kernel after a forward kernel, such as
-// after_decode_avx2.
+// mixedPrefix is the prefix of the checks' names, such as after_decode_avx2: a backward kernel
+// after this forward kernel.
 const mixedPrefix = "after_"
 
-// family returns the kernel's backend and variant.
+// family returns the backend and the variant that identify the kernel's family.
 func family(k *flashkit.Kernel) (backend, variant string) {
 	backend, name, _ := strings.Cut(k.Name, "/")
 	_, variant, _ = strings.Cut(name, "_")
 	return backend, variant
 }
 
-// mixed returns the checks of a backward kernel after each forward kernel outside its family.
+// mixed returns the checks of a backward kernel k after each forward kernel, except the one of its
+// own family.
 func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	backend, variant := family(&k)
 	for _, f := range kernels {
@@ -111,7 +112,7 @@ func (p *pairOf) fits(problem flashkit.Problem) bool {
 	return p.forward.Fits(problem.Ask(flashkit.PassForward)) == "" && p.backward.Fits(problem.Ask(flashkit.PassBackward)) == ""
 }
 
-// A missed is the error of a pair beyond its bound: times is error over bound.
+// A missed is the error of a pair that exceeds its bound. times is the pair's error over the bound.
 type missed struct {
 	times float64
 	text  string
@@ -119,10 +120,11 @@ type missed struct {
 
 func (e *missed) Error() string { return e.text }
 
-// mixedExcuse is the largest multiple of the bound allowed for the pairs of mixedMisses.
+// mixedExcuse limits the errors of the pairs in mixedMisses, as a multiple of the bound.
 const mixedExcuse = 8
 
-// verdict returns the result of a pair with error err; listed reports whether mixedMisses has it.
+// verdict returns the result of the check of a pair, given err from checkMixed. listed reports
+// whether mixedMisses has the pair.
 func (p *pairOf) verdict(err error, listed bool) error {
 	var miss *missed
 	switch missed := errors.As(err, &miss); {
@@ -134,16 +136,16 @@ func (p *pairOf) verdict(err error, listed bool) error {
 	return err
 }
 
-// A notHeld is a reason for skipping a check of a kernel.
+// A notHeld is the reason why a check does not apply to a kernel.
 type notHeld string
 
 func (e notHeld) Error() string { return string(e) }
 
-// Is reports whether target is errors.ErrUnsupported.
+// Is makes errors.Is(e, errors.ErrUnsupported) true, so that the check counts as unsupported.
 func (e notHeld) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// checkMixed compares a pair with its kernels' families. It returns a *missed for the case that
-// exceeds its bound most.
+// checkMixed compares a pair with rivals, the pairs of its kernels' families. It returns a *missed
+// for the case that exceeds its bound most, nil if none does.
 func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	ran, worst := false, &missed{times: 1}
 	for _, t := range dtypes {
@@ -168,7 +170,8 @@ func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	return nil
 }
 
-// checkMixedCase updates worst with one case of a pair.
+// checkMixedCase runs case i on a pair in type t. It updates worst if the case exceeds its bound by
+// more.
 func checkMixedCase(ctx context.Context, p pairOf, rivals []pairOf, i int, t flashkit.DType, worst *missed) error {
 	var made, best bounds
 	var all result
@@ -204,13 +207,13 @@ func mixedProblem(i int, t flashkit.DType) flashkit.Problem {
 	return p
 }
 
-// A mixedTruth has a case's inputs for one seed and the oracle's result.
+// A mixedTruth holds the inputs of a case for one seed and the oracle's result.
 type mixedTruth struct {
 	in   *Inputs
 	want result
 }
 
-// mixedTruths returns the inputs and results of case i in type t, shared by all pairs.
+// mixedTruths returns the inputs and results of case i in type t, which all pairs share.
 func mixedTruths(i int, t flashkit.DType) []mixedTruth {
 	return mixedAnswers[i*len(dtypes)+slices.Index(dtypes[:], t)]()
 }
@@ -239,7 +242,7 @@ func mixedInputs(i, seed int, t flashkit.DType) *Inputs {
 		x    []float32
 		size float64
 	}{{in.q, size}, {in.k, size}, {in.v, 1}, {in.do, 1}} {
-		for j := range x.x { // sums of noise would be exact
+		for j := range x.x { // noise of few bits would have exact sums
 			x.x[j] = round(float32(x.size * r.NormFloat64()))
 		}
 	}
@@ -253,7 +256,8 @@ func mixedInputs(i, seed int, t flashkit.DType) *Inputs {
 	return in
 }
 
-// raise raises made to the errors of the pair's gradients.
+// raise runs the pair on in. It raises each bound in made to the largest error of the pair's
+// gradient, if that is larger.
 func (p *pairOf) raise(ctx context.Context, made *bounds, in *Inputs, want result) error {
 	f := newArguments(in, bhsd, flashkit.PassForward, want)
 	if err := f.run(ctx, p.forward); err != nil {
@@ -269,7 +273,7 @@ func (p *pairOf) raise(ctx context.Context, made *bounds, in *Inputs, want resul
 	return nil
 }
 
-// dense returns the values of an output.
+// dense returns the values of the named output in row-major order.
 func (a *arguments) dense(name string) []float64 {
 	for _, out := range a.outputs {
 		if out.name == name {

@@ -6,13 +6,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// values are numbers for the numeric parameters of problems.
+// values are the numbers that tests use for a numeric parameter of a problem.
 type values struct {
-	fixed float32   // for conductProblem
-	drawn []float32 // for sweeps
+	fixed float32   // used by conductProblem
+	drawn []float32 // sweeps draw one of these
 }
 
-// valuesOf returns the values for a feature's parameter.
+// valuesOf returns the numbers for the parameter of feature f.
 func valuesOf(f flashkit.Feature) values {
 	switch f {
 	case flashkit.FeatureSoftcap:
@@ -25,7 +25,7 @@ func valuesOf(f flashkit.Feature) values {
 	return values{.5, []float32{.5, 2}}
 }
 
-// setParameter sets a parameter of p, to number unless it is a bool.
+// setParameter sets a parameter of p: to true if it is a bool, else to number.
 func setParameter(p *flashkit.Problem, x *flashkit.Parameter, number float32) {
 	switch to := x.Of(p).(type) {
 	case *bool:
@@ -37,7 +37,8 @@ func setParameter(p *flashkit.Problem, x *flashkit.Parameter, number float32) {
 	}
 }
 
-// setParameters sets the parameters of features, as far as one problem can combine them.
+// setParameters sets the parameters of features. It omits an Origin without dropout and pages of a
+// problem that is not ragged.
 func setParameters(p *flashkit.Problem, features flashkit.Feature) {
 	for _, x := range flashkit.Parameters() {
 		if features&x.Feature != 0 {

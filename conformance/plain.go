@@ -10,25 +10,26 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// The bound of a case is the error excused by rounding: twice the largest error of the plain,
-// materialized algorithm in the problem's precision (three times for gradients). A floor is added
-// for results that the plain algorithm happens to compute exactly. FlashAttention's tests use the
-// same rule.
+// The bound of a case is an allowance for rounding. Its unit is the largest error of the plain
+// algorithm in the problem's precision. The plain algorithm stores all scores. The bound is twice
+// this error, three times for gradients. A floor is added, since the plain algorithm may happen to
+// be exact. FlashAttention's tests use the same rule.
 //
 // The precision of a problem is its dtype for inputs, outputs, P and dS, and float32 for sums and
 // LSE.
 //
-// For a random problem the plain algorithm may be exact by luck. There it also runs on neighbors of
-// the problem, and once with only inputs and outputs rounded; the largest error counts.
+// On a random problem the plain algorithm may be unusually exact. So it also runs on slightly
+// changed inputs, the neighbors, and once in float64 with only inputs and outputs rounded. The
+// largest error of all runs counts.
 //
-// Ranks that share a sequence round more: each stores its part of a gradient in the problem's type,
-// and the float32 sum of the parts is rounded again. The plain algorithm then does the same, see
-// [Run].
+// If several ranks share a sequence, they round more. Each rank stores its part of a gradient in
+// the problem's type, and the float32 sum of the parts is rounded again. The plain algorithm then
+// does the same; see [Run].
 
 // A result holds the dense outputs of both passes.
 type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }
 
-// outputNames are the names of a result's arrays, as in the vectors.
+// outputNames are the names of a result's arrays, as in the golden vectors.
 var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink"}
 
 // bounds are the largest allowed errors of a result's arrays.
@@ -62,14 +63,15 @@ func truth(in *Inputs) (r result) {
 // hasBackward reports whether the problem has a backward pass.
 func hasBackward(p flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
-// vectorBounds returns the largest allowed error of each array of want, for a problem stored as t.
+// vectorBounds returns the largest allowed error of each array of want. in is the problem's inputs,
+// stored as t.
 func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
 	raise(&made, plain[float32, float32](in, t, want, 1), want)
 	return allowed(t, want, made, sumFloor)
 }
 
-// sweepBounds is vectorBounds for a random problem, with neighbors drawn from r and gradients
+// sweepBounds returns the bounds of a random problem. It draws neighbors from r. Gradients are
 // summed from the given number of parts.
 func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	t := in.p.DType
@@ -84,16 +86,16 @@ func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	return allowed(t, want, made, sumFloor)
 }
 
-// raise raises made to the largest errors of got.
+// raise raises each bound in made to the largest error of the same array of got, if that is larger.
 func raise(made *bounds, got, want result) {
 	for i, x := range got.arrays() {
 		made[i] = max(made[i], maxError(i, x, want.arrays()[i]))
 	}
 }
 
-// neighbor returns the inputs with small random changes of Q, K, V and dO, so that rounding errors
-// change and little else does. In a row with one key all results depend on V and dO alone: dQ is
-// the rounding error of O.
+// neighbor returns a copy of the inputs with small random changes of Q, K, V and dO. The results
+// barely change, but their rounding errors do. V and dO must change too: in a row with one key the
+// exact dQ is 0, and the computed dQ depends only on V, dO and the rounding of O.
 func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	near := *in
 	for _, x := range []*[]float32{&near.q, &near.k, &near.v, &near.do} {
@@ -105,8 +107,8 @@ func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	return &near
 }
 
-// allowed returns the bounds for errors of the plain algorithm. floor returns the unit of the floor
-// for array i with the given largest value.
+// allowed returns the bounds for made, the errors of the plain algorithm. floor returns the unit of
+// the floor for array i, given the array's largest value.
 func allowed(t flashkit.DType, want result, made bounds, floor func(i int, largest float64) float64) (b bounds) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {
@@ -115,7 +117,7 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 		case "dq", "dk", "dv", "dbias":
 			times = 3
 		case "dsink":
-			times, u = 3, 0x1p-24 // float32 in every problem, like LSE
+			times, u = 3, 0x1p-24 // dsink is float32 in every problem, like LSE
 		case "lse":
 			u = 0x1p-24
 		}
@@ -130,7 +132,8 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 	return b
 }
 
-// maxError returns the largest error of finite values of array i, without LSEs out of reach.
+// maxError returns the largest error in array i, except of values that are not finite and of LSEs
+// out of reach.
 func maxError(i int, got, want []float64) float64 {
 	worst := 0.0
 	for at := range want {
@@ -141,7 +144,7 @@ func maxError(i int, got, want []float64) float64 {
 	return worst
 }
 
-// rounder returns the function that rounds to type t.
+// rounder returns a function that rounds to type t.
 func rounder(t flashkit.DType) func(float32) float32 {
 	switch t {
 	case flashkit.Float16:
@@ -152,10 +155,10 @@ func rounder(t flashkit.DType) func(float32) float32 {
 	return func(x float32) float32 { return x }
 }
 
-// plain computes both passes the plain way, with tensors stored as t. F is the type of scores and
-// products, A the type of sums over keys and rows. With F float32, P and dS are rounded to t as
-// well. The backward pass reads want's O rounded to t and LSE rounded to float32. Gradients are
-// summed from the given number of parts, each stored as t.
+// plain computes both passes by the plain algorithm, with tensors stored as t. F is the type of
+// scores and products, A the type of sums over keys and rows. If F is float32, P and dS are rounded
+// to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to float32.
+// Gradients are the sums of the given number of parts, each stored as t.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {
@@ -186,7 +189,8 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 	return r
 }
 
-// stored returns n sums as stored: each part is rounded, and then the sum of the parts.
+// stored returns the n sums of parts as tensors hold them: each part is rounded, and then their
+// sum.
 func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
 	list := make([]float64, n)
 	for c := range list {
@@ -203,9 +207,9 @@ type plainRun[F, A float32 | float64] struct {
 	in     *Inputs
 	store  func(float32) float32 // rounds to the tensors' type
 	want   result
-	sums   [len(outputNames)][][]A // by output and part
+	sums   [len(outputNames)][][]A // the outputs, by output and part
 	s      []F                     // scores of the current row
-	slope  []F                     // slopes of the current row's scores by oracle.Modify
+	slope  []F                     // derivative of oracle.Modify at each score of the current row
 	counts []bool
 }
 
@@ -220,13 +224,13 @@ const (
 	sumDSink
 )
 
-// part returns the sum to which element i of n rows or keys contributes.
+// part returns the part of a gradient to which row or key i of n contributes.
 func (x *plainRun[F, A]) part(output, i, n int) []A {
 	parts := x.sums[output]
 	return parts[i*len(parts)/max(1, n)]
 }
 
-// round rounds an element of P or dS.
+// round rounds an element of P or dS to the tensors' type, if F is float32.
 func (x *plainRun[F, A]) round(w F) F {
 	if f, ok := any(w).(float32); ok {
 		return F(x.store(f))
@@ -234,8 +238,8 @@ func (x *plainRun[F, A]) round(w F) F {
 	return w
 }
 
-// A plainRow is a query row: its indices, its sequence's problem, and keys, the first row of its K
-// and V.
+// A plainRow is a query row: row is its index over all batches and heads, and b, h, i are batch,
+// head and row. keys is the first row of its K and V. p is its sequence's problem.
 type plainRow struct {
 	row, b, h, i, keys int
 	p                  flashkit.Problem
@@ -247,7 +251,7 @@ func (x *plainRun[F, A]) place(row int) plainRow {
 	return plainRow{row, b, h, row % p.QLen, (b*p.KVHeads + h/(p.Heads/p.KVHeads)) * p.KVLen, x.in.seq(b)}
 }
 
-// keep returns the dropout factor of a weight.
+// keep returns the dropout factor of the weight of key j.
 func (x *plainRun[F, A]) keep(at *plainRow, j int) F {
 	switch p := at.p.Score.Dropout; {
 	case p == 0:
@@ -263,7 +267,8 @@ func (f *features) keeps(p float32, at *plainRow, j int) bool {
 	return oracle.Kept(p, f.seed, o.Batch+at.b, o.Head+at.h, o.Row+at.i, o.Key+j)
 }
 
-// scores computes the visible scores of a row and returns their maximum; counts marks visible keys.
+// scores sets x.s to the scores of a row and returns their maximum. It sets x.counts for the
+// visible keys; other elements of x.s are not set.
 func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 	p, in := at.p, x.in
 	q, scale := in.q[at.row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
@@ -325,8 +330,8 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 	x.sums[sumLSE][0][at.row] = A(top + F(math.Log(float64(sum))))
 }
 
-// backward computes P = exp(S - LSE) and dS = P (dP - delta) for one row from forward's scores, and
-// accumulates the gradients.
+// backward computes P = exp(S - LSE) and dS = P (dP - delta) for one row, with the scores from
+// forward. It adds the row's part to the gradients.
 func (x *plainRun[F, A]) backward(at *plainRow) {
 	p, in, row := at.p, x.in, at.row
 	lse := F(float32(x.want.lse[row]))
@@ -365,8 +370,8 @@ func (x *plainRun[F, A]) backward(at *plainRow) {
 
 func exp[F float32 | float64](x F) F { return F(math.Exp(float64(x))) }
 
-// The conversions in dot and addScaled keep the compiler from fusing multiply and add, so that
-// bounds do not depend on build options.
+// The explicit conversions in dot and addScaled prevent the compiler from fusing multiplication and
+// addition. Bounds thus do not depend on build options.
 
 func dot[F float32 | float64](a, b []float32) (sum F) {
 	for c := range a {

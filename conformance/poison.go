@@ -7,18 +7,18 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Poisoner is a backend that keeps workspace between calls or tiles. A kernel that reads stale
-// workspace may be right by chance, because leftovers of the same problem often equal the wanted
-// values.
+// A Poisoner is a backend that keeps workspace between calls or tiles. A kernel that wrongly reads
+// old data from workspace may still be right by chance: the previous call of the same problem often
+// left the same values.
 //
-// Poison fills all workspace not in use by a call with NaN. The suite calls it before each call of
-// a kernel, even during other calls. Later calls may also poison workspace at the start of each
-// tile, which finds more errors. Poison must not change results.
+// Poison fills all workspace that no call is using with NaN. The suite calls Poison before each
+// call of a kernel, even while other calls run. After Poison, calls may also fill workspace with
+// NaN at the start of each tile, which finds more errors. Poison must not change results.
 type Poisoner interface {
-	Poison() // fills workspace with NaN, from now on
+	Poison() // fill unused workspace with NaN, now and in later calls
 }
 
-// poisoned returns the kernels with a Run that first poisons the backend's workspace.
+// poisoned returns copies of the kernels whose Run first calls Poison of their backend.
 func (o Options) poisoned(kernels []flashkit.Kernel) []flashkit.Kernel {
 	list := make([]flashkit.Kernel, len(kernels))
 	for i, k := range kernels {

@@ -20,30 +20,31 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Options select the cases and kernels to run. The zero value runs all, without a sweep.
+// Options select the cases and kernels to run. The zero value runs all cases but random problems,
+// on all kernels.
 type Options struct {
-	Kernel string // pattern of full kernel names, as in package path; "" for all
-	Case   string // pattern of full case names; sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed> runs that sweep case
-	Sweep  int    // random problems per kernel of each kind: dense, with features, tiny with features, wide
-	Seed   uint64 // of the sweep and of Budget
-	Brief  bool   // each kernel runs a third of the grid, shape and long cases, a sixth of the traps in layouts of sequences, and half of the mixed traps
+	Kernel string // pattern of full kernel names, in the syntax of path.Match; "" for all
+	Case   string // pattern of full case names; the name of a random problem runs this problem: sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed>
+	Sweep  int    // number of random problems of each kind: dense, with features, tiny with features, wide
+	Seed   uint64 // seed of the random problems
+	Brief  bool   // each kernel runs fewer cases: a third of the grid, shape and long cases, half of the traps with K and V of another type, a sixth of the traps in layouts of sequences
 
-	// Budget is the time for further random problems after all other cases, the same number for
-	// each kernel. Run ignores it; a Case must be a pattern of sweeps to keep it.
+	// Budget is the time for further random problems after all other cases. Each kernel runs the
+	// same number. A Case pattern keeps them only if it begins with sweep. Run ignores Budget.
 	Budget time.Duration
 
-	// Backends are the backends of the kernels. Their optional methods are used: see Run.
+	// Backends are the backends of the kernels. The suite uses their optional methods: see Run.
 	Backends []flashkit.Backend
 
-	parts int // parts from which gradients of random problems are summed
+	parts int // number of parts from which gradients of random problems are summed
 }
 
 // A Result is the outcome of one case on one kernel.
 type Result struct {
 	Kernel  string // full name of the kernel
-	Case    string // full name of the case: the trap or grid problem, with -f16 or -bf16 for the other types
-	Catches string // the mistake that the case catches, in words; "" for many
-	Err     error  // nil if it passed; is errors.ErrUnsupported if the kernel does not support the case or is exempt
+	Case    string // full name of the case: the trap or problem, followed by -f16 or -bf16 for these types, and the layout
+	Catches string // the mistake that the case catches, in words; "" if it may catch many
+	Err     error  // nil if the kernel passed; matches errors.ErrUnsupported if it does not support the case or is exempt
 }
 
 // Unsupported reports whether the kernel does not support the case or is exempt from it.
@@ -52,20 +53,20 @@ func (r Result) Unsupported() bool { return errors.Is(r.Err, errors.ErrUnsupport
 // A kernelCheck is a named check of a kernel.
 type kernelCheck struct {
 	name    string
-	catches string // the mistake that it catches, "" for many
+	catches string // the mistake that the check catches, "" if it may catch many
 	run     func(ctx context.Context, k flashkit.Kernel) error
 	needs   flashkit.Feature // features that a kernel must have in Takes
-	forward bool             // only for forward kernels
-	turn    int              // above 0: only for every third kernel of a backend
-	slow    bool             // skipped in short runs under the race detector, where faster checks find the same races
+	forward bool             // the check applies to forward kernels only
+	turn    int              // if above 0, only every third kernel of a backend runs the check
+	slow    bool             // short runs under the race detector skip the check, as faster checks find the same races
 }
 
-// of reports whether the check applies to a kernel, number i of its backend.
+// of reports whether the check applies to kernel k, which has index i among the kernels.
 func (q *kernelCheck) of(k *flashkit.Kernel, i int) bool {
 	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward) && (q.turn == 0 || (q.turn+i)%3 == 0)
 }
 
-// checks returns the checks of o for every kernel.
+// checks returns the checks selected by o. They are the same for every kernel.
 func (o Options) checks() []kernelCheck {
 	all := []kernelCheck{
 		{name: "invalid_arguments", run: invalidArguments, slow: true},
@@ -133,8 +134,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// kernelChecks returns the checks for k, plus mixed checks with the other kernels and its backend's
-// promises.
+// kernelChecks returns the checks for k: the applicable ones of all, its pairs with the other
+// kernels, and its backend's promises.
 func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
 	for _, c := range slices.Concat(all, mixed(k, kernels), o.promised(k)) {
@@ -145,7 +146,7 @@ func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []fl
 	return list
 }
 
-// Count returns the number of results that Results gives for the kernels, without Budget.
+// Count returns the number of results that Results returns for the kernels, without Budget.
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {
@@ -155,9 +156,9 @@ func (o Options) Count(kernels []flashkit.Kernel) int {
 }
 
 // Results returns the results of every chosen case on every chosen kernel, in order. The cases run
-// while the caller iterates, until ctx is done. At most GOMAXPROCS cases run concurrently.
-// Random problems of Budget come last, each on all kernels in turn. The iteration ends after all
-// started checks have ended.
+// while the caller iterates, until ctx is done. At most GOMAXPROCS cases run concurrently. The
+// random problems of Budget come last, each on all kernels. When the iteration ends, no check is
+// running.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -186,8 +187,9 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 	}
 }
 
-// each calls ask with each kernel and check until ask returns false. The checks of Count come
-// first, by kernel; then, until Budget is spent, random problems on all kernels.
+// each calls ask with each kernel and check until ask returns false. The checks that Count counts
+// come first, kernel by kernel. Then follow random problems, each on all kernels, until Budget is
+// spent.
 func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *kernelCheck) bool) {
 	checks, kernels := o.checks(), o.poisoned(kernels)
 	chosen := o.choose(kernels)
@@ -212,8 +214,9 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 	}
 }
 
-// Caught returns the first failure of the kernels on the trap or long case of that name, in all its
-// types, or nil. Kernels that do not support the case are skipped. An unknown name gives nil.
+// Caught returns the first failure of the kernels on the trap or long case with the given name, in
+// all its types. It returns nil if there is none or the name is unknown. Kernels that do not
+// support the case are skipped.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	for _, c := range slices.Concat(Traps(), Long()) {
 		if c.Name != trap {
@@ -230,18 +233,19 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	return nil
 }
 
-// Run tests a backend: every kernel on every case, in subtests named kernel/case, and every
-// kernel's description against Fits. A kernel that supports no case is skipped, unless
-// FLASHKIT_REQUIRE names it. The sweep has 40 random problems of each kind; FLASHKIT_SWEEP sets
-// another number, FLASHKIT_SEED the seed.
+// Run tests all kernels of a backend on all cases, in subtests named kernel/case. It also tests
+// that Fits agrees with each kernel's limits. A kernel that supports no case is skipped, unless
+// FLASHKIT_REQUIRE names it. There are 40 random problems of each kind; FLASHKIT_SWEEP sets another
+// number, FLASHKIT_SEED the seed.
 //
 // With -short the run is brief, see [Options], with at most 4 random problems of each kind. Under
 // the race detector, -short also skips the grid, long sums, layouts other than packed, and pairs of
 // kernels, unless FLASHKIT_SLOW is 1.
 //
-// A backend with a method Parts() int, such as ranks that share a sequence, sums gradients from at
-// most that number of parts, each rounded to the problem's type. The bounds of random problems then
-// include that rounding. [Poisoner] and [BatchInvariant] are further optional methods.
+// A backend may have a method Parts() int, such as ranks that share a sequence. Its gradients are
+// then sums of at most this number of parts, each rounded to the problem's type. The bounds of
+// random problems then include that rounding. [Poisoner] and [BatchInvariant] are further optional
+// methods.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 40), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
@@ -290,8 +294,8 @@ func Run(t *testing.T, b flashkit.Backend) {
 	}
 }
 
-// Unavailable replaces Run for a backend that could not be opened. It skips the test, or fails it
-// if FLASHKIT_REQUIRE names a kernel of the backend.
+// Unavailable replaces Run if the backend could not be opened. It skips the test, or fails it if
+// FLASHKIT_REQUIRE names a kernel of the backend.
 func Unavailable(t testing.TB, backend string, err error) {
 	t.Helper()
 	if names := Required(backend); len(names) > 0 {
@@ -301,7 +305,7 @@ func Unavailable(t testing.TB, backend string, err error) {
 }
 
 // Required returns the full names of kernels in FLASHKIT_REQUIRE, a comma-separated list of kernels
-// that this machine must run. A backend other than "" selects its own kernels.
+// that this machine must run. If backend is not "", only this backend's kernels are returned.
 func Required(backend string) []string {
 	var names []string
 	for name := range strings.SplitSeq(os.Getenv("FLASHKIT_REQUIRE"), ",") {

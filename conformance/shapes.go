@@ -6,9 +6,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The grid has odd lengths, and its heads repeat the patterns of a vector. The shapes have lengths
-// that are powers of two, unequal numbers of rows and keys, and heads that all differ. They have no
-// vectors: the oracle runs during the test.
+// The lengths of the grid are odd, and its heads repeat the few heads of a golden vector. The
+// shapes have lengths that are powers of two, unequal numbers of rows and keys, and heads that all
+// differ. They have no golden vectors: the oracle computes the results during the test.
 var shapes = []string{
 	"b2-h3-g3-n16-m16-d64-f32-causal",
 	"b1-h6-g2-n16-m32-d32-f32",
@@ -23,10 +23,10 @@ var shapes = []string{
 	"b1-h2-g2-n128-m128-d64-dv32-f32-causal",
 }
 
-// Shapes returns the cases of shapes missing from the grid, all plain noise.
+// Shapes returns the cases of shapes. Their inputs are noise.
 func Shapes() []Case { return append([]Case(nil), shaped()...) }
 
-// shaped caches the cases; all kernels share their results and bounds.
+// shaped returns the cases, computed once. All kernels share their results and bounds.
 var shaped = sync.OnceValue(func() (cases []Case) {
 	for _, name := range shapes {
 		p, err := flashkit.ParseProblem(name)

@@ -8,25 +8,26 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// sides are the memory layouts of a case's query rows and keys. Any problem can become ragged: its
-// sequences have full length in longer, packed or paged tensors.
+// sides hold the layouts of a case's queries and keys in memory. A layout can make any problem
+// ragged: its sequences then have full length in longer, packed or paged tensors.
 type sides struct {
-	p     flashkit.Problem // as passed to the kernel
+	p     flashkit.Problem // the problem that the kernel gets
 	seqs  *flashkit.Sequences
 	q, kv side
 }
 
-// A side is the layout of the queries or the keys.
+// A side is the memory layout of the queries or of the keys.
 type side struct {
-	shape  [2]int  // batches and rows of the tensors
-	starts []int32 // of packed sequences
+	shape  [2]int  // dimensions 0 and 2 of the tensors: batches or pages, and rows
+	starts []int32 // starts of packed sequences
 	lens   []int32
-	pages  []int32 // width pages per sequence
+	pages  []int32 // page table, with width entries per sequence
 	width  int
 	page   int
 }
 
-// locate returns the place of row r of sequence b, with batch -1 for none.
+// locate returns the tensor's batch and row that hold row r of sequence b. batch is -1 if the
+// sequence is shorter.
 func (s *side) locate(b, r int) (batch, row int) {
 	switch {
 	case r >= int(s.lens[b]):
@@ -39,10 +40,10 @@ func (s *side) locate(b, r int) (batch, row int) {
 	return b, r
 }
 
-// newSides lays out the sequences of the inputs.
+// newSides returns the layout of the inputs' sequences in memory.
 func newSides(in *Inputs, l layout) *sides {
 	x := &sides{p: in.p}
-	x.q = side{shape: [2]int{x.p.Batch, x.p.QLen}, lens: []int32{}} // nil lengths would mean full ones
+	x.q = side{shape: [2]int{x.p.Batch, x.p.QLen}, lens: []int32{}} // not nil, which would mean full lengths
 	x.kv = side{shape: [2]int{x.p.Batch, x.p.KVLen}, lens: []int32{}}
 	for b := range x.p.Batch {
 		seq := in.seq(b)
@@ -82,11 +83,12 @@ func newSides(in *Inputs, l layout) *sides {
 
 // laidOut returns the problem that the kernel gets for p in layout l.
 func laidOut(p flashkit.Problem, l layout) *flashkit.Problem {
-	p.Batch = 0 // avoids the need for inputs
+	p.Batch = 0 // so that the layout needs no inputs
 	return &newSides(&Inputs{p: p}, l).p
 }
 
-// pad makes the tensors longer than any sequence.
+// pad makes the tensors longer than any sequence, in layouts of sequences. most is the problem's
+// length.
 func (s *side) pad(most *int, l layout) {
 	if l >= padded {
 		*most += 3
@@ -94,7 +96,7 @@ func (s *side) pad(most *int, l layout) {
 	}
 }
 
-// pack packs the sequences between rows that belong to none.
+// pack packs the sequences into one batch, with unused rows before and after them.
 func (s *side) pack() {
 	at := int32(2)
 	s.starts = []int32{at}
@@ -105,9 +107,10 @@ func (s *side) pack() {
 	s.shape = [2]int{1, int(at) + 1}
 }
 
-// paginate assigns pages of a pool to the sequences in a random order. The pool and each sequence
-// have an unused page. In layouts of sequences the table is wider than the longest sequence needs,
-// and the longest sequence ends inside a page.
+// paginate assigns pages of a pool to the sequences in random order. The pool has a page that no
+// sequence uses, and each sequence has at least one unused table entry. In layouts of sequences the
+// table is wider than the longest sequence needs, and the longest sequence ends inside a page. most
+// is the problem's KVLen.
 func (s *side) paginate(page int, most *int, l layout) {
 	if l >= padded {
 		*most += 3
@@ -123,11 +126,11 @@ func (s *side) paginate(page int, most *int, l layout) {
 	s.shape = [2]int{len(s.lens)*s.width + 1, page}
 	r := rand.New(rand.NewPCG(uint64(len(s.lens)), uint64(page)))
 	free := r.Perm(s.shape[0])
-	s.pages = []int32{} // not nil: sequences without pages have a table, too
+	s.pages = []int32{} // not nil: even without table entries the problem is paged
 	for _, n := range s.lens {
 		for i := range s.width {
 			s.pages = append(s.pages, int32(free[0]))
-			if i*page >= int(n) { // the kernel must not read it
+			if i*page >= int(n) { // the kernel must not read the entry, so it is invalid
 				s.pages[len(s.pages)-1] = []int32{-1, math.MaxInt32, math.MinInt32, int32(s.shape[0])}[len(s.pages)%4]
 			}
 			free = free[1:]
@@ -135,11 +138,11 @@ func (s *side) paginate(page int, most *int, l layout) {
 	}
 }
 
-// place lays out one argument.
+// place returns the memory of one argument of the call.
 func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 	dense, shape := in.shape(a), in.shape(a)
 	dtype, strides := a.DType(&in.p), l
-	if l == packed || l == paged { // as in most programs
+	if l == packed || l == paged { // most programs pack and page this way
 		strides = bshd
 	} else if l >= padded {
 		strides = bhsd
@@ -166,7 +169,7 @@ func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 	return y
 }
 
-// place lays out a tensor of query rows or of keys.
+// place returns the memory of a tensor of query rows or of keys.
 func (s *side) place(name string, t flashkit.DType, dense [4]int, l layout, kv bool) *placed {
 	shape := [4]int{s.shape[0], dense[1], s.shape[1], dense[3]}
 	y := place(name, t, shape, l, kv)

@@ -14,12 +14,12 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// A sweepCase is a random problem near the boundaries of tiles, with random inputs and layout. All
-// follow from its seed; the oracle runs during the test.
+// A sweepCase is a random problem with lengths near the boundaries of tiles, and random inputs and
+// layout. All of them follow from its seed. The oracle computes the results during the test.
 type sweepCase struct {
 	seed  uint64
 	kind  sweepKind
-	parts int // parts from which gradients are summed
+	parts int // number of parts from which gradients are summed, see [Run]
 }
 
 // A sweepKind is a distribution of random problems.
@@ -28,8 +28,8 @@ type sweepKind uint8
 const (
 	dense    sweepKind = iota
 	featured           // one to three features
-	tiny               // one to five features, few or no rows and keys
-	wide               // at most one feature; many keys, rows, heads or sequences, or powers of two
+	tiny               // one to five features; few rows and keys, or none
+	wide               // at most one feature; one large dimension (keys, rows, heads or sequences), or sizes that are powers of two
 	sweepKinds
 )
 
@@ -51,7 +51,7 @@ func parseSweep(name string) (s sweepCase, ok bool) {
 	return s, err == nil && swept
 }
 
-// generate returns the inputs, which include the problem, and their layout.
+// generate returns the inputs, which include the problem, and the layout.
 func (s sweepCase) generate() (*Inputs, layout) {
 	r := rand.New(rand.NewPCG(s.seed, 0))
 	p := sweepProblem(r)
@@ -86,7 +86,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	return in, l
 }
 
-// few returns a length that is usually below 6.
+// few returns a random length, below 6 in seven of eight draws.
 func few(r *rand.Rand) int {
 	if r.IntN(8) == 0 {
 		return edge(r, 140)
@@ -94,7 +94,8 @@ func few(r *rand.Rand) int {
 	return r.IntN(6)
 }
 
-// sweepWide makes the problem large in one dimension and small in the others, for the slow oracle.
+// sweepWide sets the problem's sizes: one is large, and the others are small because the oracle is
+// slow.
 func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	few := func() int { return 1 + r.IntN(9) }
 	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
@@ -124,8 +125,8 @@ func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	}
 }
 
-// sweptParameters returns the features that sweeps draw: parameters, shift and mixed. The origin
-// follows from the seed instead.
+// sweptParameters returns the features that sweeps draw: the parameters of problems, the shift of a
+// band and KVDType. It omits the origin, which follows from the seed.
 func sweptParameters() (list []flashkit.Parameter) {
 	for _, x := range flashkit.Parameters() {
 		if x.Feature != 0 && x.Feature != flashkit.FeatureOrigin {
@@ -135,7 +136,8 @@ func sweptParameters() (list []flashkit.Parameter) {
 	return append(list, flashkit.Parameter{Feature: flashkit.FeatureShift}, flashkit.Parameter{Feature: flashkit.FeatureMixed})
 }
 
-// sweepFeatures gives the problem one to most features, and lengths that suit the slow oracle.
+// sweepFeatures gives the problem one to most features. It shortens the lengths if there may be
+// several, because the oracle is slow.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	if most > 1 {
 		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
@@ -154,7 +156,8 @@ func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	p.Ragged = p.Ragged || p.Page != 0
 }
 
-// edge returns a length at, just below or just above a multiple of a usual tile.
+// edge returns a random length at, just below or just above a multiple of a common tile size. It is
+// at most limit.
 func edge(r *rand.Rand, limit int) int {
 	tile := 1 << r.IntN(9)
 	return max(0, min(limit, tile*(1+r.IntN(2))-1+r.IntN(3)))
@@ -190,16 +193,16 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 	return p
 }
 
-// neighbors returns the number of neighbors of a random problem on which the plain algorithm runs
-// for its bound. The error of a small problem depends more on single roundings, and its runs cost
-// less.
+// neighbors returns the number of neighbors of a random problem on which the plain algorithm also
+// runs to find the bound. A small problem has more neighbors: its error depends more on single
+// roundings, and the plain algorithm is fast on it.
 func neighbors(p flashkit.Problem) int {
 	products := p.Batch * p.Heads * p.QLen * p.KVLen * (p.Dim + p.VDim)
 	return min(63, max(7, 1<<23/max(1, products)))
 }
 
-// kernelCheck returns the check of the case. All kernels share its bounds, which take most of the
-// time.
+// kernelCheck returns the check of the case. All kernels share the case's bounds, which take most
+// of the check's time.
 func (s sweepCase) kernelCheck() kernelCheck {
 	limits := sync.OnceValue(func() bounds {
 		in, _ := s.generate()

@@ -6,15 +6,15 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A trap is a small case that catches one mistake. The mutant of the same name in package mutants
-// must fail it.
+// A trap is a small case that catches one mistake. Package mutants has a kernel that makes this
+// mistake, of the same name; it must fail the trap.
 type trap struct {
 	name, catches, problem string
 
 	fill   func(in *Inputs)
 	layout layout
 	dlse   bool
-	types  []flashkit.DType // types that hold the inputs exactly; nil for all
+	types  []flashkit.DType // types that represent the inputs exactly; nil for all
 }
 
 // traps is the table of the named traps of dense attention.
@@ -47,7 +47,7 @@ var traps = []trap{
 	{name: "no_batch", catches: "a failure when there is no batch", problem: "b0-h2-g1-n5-m5-d8-f32"},
 	{name: "one_key", catches: "a loop over keys that stops one early", problem: "b2-h2-g2-n3-m1-d8-f32"},
 
-	// Keys behind the mask have no influence, not even NaN.
+	// Keys that no row sees have no influence, not even if they hold NaN.
 	{name: "nan_behind_mask", catches: "0 * NaN from a key that no row sees", problem: "b1-h2-g1-n5-m21-d8-f32-causal-topleft", fill: hide(nan)},
 	{name: "inf_behind_mask", catches: "Inf from a key that no row sees", problem: "b1-h2-g1-n5-m21-d8-f32-causal-topleft", fill: hide(inf)},
 	{name: "nan_before_window", catches: "0 * NaN from a key left of every window", problem: "b1-h1-g1-n5-m70-d8-f32-window3.0", fill: hide(nan)},
@@ -101,8 +101,8 @@ var traps = []trap{
 	{name: "dlse", catches: "the gradient of LSE ignored", problem: "b1-h2-g1-n5-m9-d8-f32-causal", dlse: true},
 }
 
-// large sets V and K to values near 1e4, whose products with Q exceed the largest f16. The scale
-// reduces the scores, and a small dO keeps the gradients within f16.
+// large sets V and K to values near 1e4, whose products with Q exceed the largest f16. A small
+// scale keeps the scores small, and a small dO keeps the gradients within f16.
 func large(in *Inputs) {
 	for i := range in.v {
 		in.v[i] = float32(math.Copysign(9984, float64(in.v[i]))) + 64*float32(i%3)

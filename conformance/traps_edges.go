@@ -10,7 +10,7 @@ import (
 // edgeTraps is the table of traps at edges: of tiles, of bands, and of counts of rows, heads and
 // sequences.
 var edgeTraps = []trap{
-	// A band's edge and a mask at tile edges. The number of rows is odd.
+	// Edges of a band, and masks that change at tile edges. The number of rows is odd.
 	{name: "edge_nan_bias", catches: "NaN from the bias of a pair that the mask hides", problem: "b1-h2-g1-n17-m67-d8-f32-bias-mask", fill: nanBehindPairs},
 	{name: "edge_nan_between", catches: "a mask that counts for the first key of a block alone", problem: "b1-h2-g1-n33-m67-d8-f32-causal-bias-mask", fill: all(hideInBand(15, 16, 17, 31, 32, 63, 64, 65), nanBehindPairs)},
 	{name: "edge_band_right", catches: "the right edge of a band rounded up to 16 keys where there is a mask", problem: "b1-h2-g1-n33-m67-d8-f32-causal-topleft-bias-mask", fill: nanBehindPairs},
@@ -24,7 +24,7 @@ var edgeTraps = []trap{
 	{name: "edge_empty_rows", catches: "0 * NaN from a row that sees no key", problem: "b1-h2-g1-n37-m16-d8-f32-causal", fill: nanInEmptyRows},
 	{name: "edge_masked_rows", catches: "0 * NaN from a row whose keys the mask hides", problem: "b1-h2-g1-n19-m33-d8-f32-mask", fill: all(maskRow(0), maskRow(15), maskRow(18), nanInEmptyRows)},
 
-	// Gradients of bias and sink at a band's edge.
+	// Gradients of bias and sink at the edges of a band.
 	{name: "edge_dbias_rows", catches: "DBias left unwritten in rows that see no key", problem: "b1-h2-g1-n133-m37-d8-f32-window1.0-topleft-bias", fill: nanBehindPairs},
 	{name: "edge_dbias_keys", catches: "DBias left unwritten at keys that no row sees", problem: "b1-h2-g1-n21-m133-d8-f32-causal-topleft-bias", fill: nanBehindPairs},
 	{name: "edge_dbias_shared", catches: "a DBias that repeats left unwritten in rows that see no key", problem: "b2-h2-g1-n69-m19-d8-f32-window1.0-topleft-bias", fill: all(once(0), once(1), nanBehindPairs)},
@@ -60,7 +60,8 @@ var edgeTraps = []trap{
 	{name: "many_heads", catches: "the keys of head h mod 16", problem: "b1-h20-g20-n16-m16-d8-f32-causal"},
 }
 
-// hideInBand hides keys from the rows whose band contains them, and shows them to the others.
+// hideInBand hides the given keys from the rows whose band contains them, and shows them to the
+// other rows.
 func hideInBand(keys ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {
@@ -76,8 +77,8 @@ func hideInBand(keys ...int) func(in *Inputs) {
 	}
 }
 
-// maskEdges hides keys on both sides of tile edges, different ones in each row. The last row sees
-// only keys at edges.
+// maskEdges hides keys on both sides of tile edges. The hidden keys depend on the row. The last row
+// sees only keys at edges of 16 keys.
 func maskEdges(in *Inputs) {
 	in.mask.eachPair(func(i, j int, x *float32) {
 		hidden := false
@@ -102,7 +103,7 @@ func maskEdges(in *Inputs) {
 	})
 }
 
-// oddRuns shows a run of keys with odd ends, as padding on either side does.
+// oddRuns shows one run of keys with odd ends per sequence, as if both sides were padded.
 func oddRuns(in *Inputs) {
 	for at := range in.mask.x {
 		b, j := at/in.p.KVLen, at%in.p.KVLen
@@ -113,10 +114,10 @@ func oddRuns(in *Inputs) {
 	}
 }
 
-// nanBehindPairs sets the bias of pairs hidden by band or mask to NaN, and the keys and values that
-// no row sees.
+// nanBehindPairs sets the bias of pairs that the band or the mask hides to NaN. It also sets K and
+// V of keys that no row sees to NaN.
 func nanBehindPairs(in *Inputs) {
-	seen := map[[3]int]bool{} // sequence, KV head, key
+	seen := map[[3]int]bool{} // by sequence, KV head and key
 	for b := range in.p.Batch {
 		for h := range in.p.Heads {
 			for i := range in.p.QLen {
@@ -177,15 +178,15 @@ func nanInEmptyRows(in *Inputs) {
 	}
 }
 
-// origin sets the case's position in a larger problem.
+// origin sets the position of the case's problem in a larger one, for dropout.
 func origin(batch, head, row, key int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.features.origin = flashkit.Origin{Batch: batch, Head: head, Row: row, Key: key}
 	}
 }
 
-// levels makes the scores of a row nearly equal. Rows range from far below to far above the cap, on
-// both sides of 0.
+// levels makes the scores of a row nearly equal. The level differs by row: from far below to far
+// above the softcap, with both signs.
 func levels(limit float64) func(in *Inputs) {
 	return func(in *Inputs) {
 		by := float32(1 / in.p.SoftmaxScale())

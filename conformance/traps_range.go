@@ -7,10 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// rangeTraps is the table of traps at the ends of the number range: finite minima, distant scores,
-// infinities and NaN. docs/limits.md has the rules.
+// rangeTraps is the table of traps at the ends of the number range: the lowest finite scores,
+// distant scores, infinities and NaN. docs/limits.md has the rules.
 var rangeTraps = []trap{
-	// A low finite score still counts: a row with only such scores is a mean over its keys.
+	// Even the lowest finite score counts: if all scores of a row are the lowest, O is the mean of
+	// V over its keys.
 	{name: "bias_min_f32", catches: "a row of the lowest float32 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(-math.MaxFloat32, 1, 3))},
 	{name: "bias_min_bf16", catches: "a row of the lowest bf16 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: biasRows(-0x1.fep127, 1, 3), types: []flashkit.DType{flashkit.Float32, flashkit.BFloat16}},
 	{name: "bias_min_f16", catches: "a row of the lowest f16 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: biasRows(-65504, 1, 3), types: []flashkit.DType{flashkit.Float32, flashkit.Float16}},
@@ -18,7 +19,8 @@ var rangeTraps = []trap{
 	{name: "bias_min_part", catches: "keys of the lowest float32 that keep their weight when a higher score comes", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasPart(-math.MaxFloat32))},
 	{name: "bias_largest", catches: "a row of the largest float32 that overflows in base 2", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(math.MaxFloat32, 1, 3))},
 
-	// One key far above the others. Products are exact, so its weight is 1 in both passes.
+	// The score of one key is far above the others. The products are exact, so the key's weight is
+	// 1 in both passes.
 	{name: "far_key_1e4", catches: "the binary exponent of a weight kept in 16 bits", problem: "b1-h2-g2-n5-m90-d8-f32-scale4", fill: farKey(1<<6, 1<<6)},
 	{name: "far_key_1e8", catches: "P of the backward pass from an LSE that is rounded once more", problem: "b1-h2-g2-n5-m90-d8-f32-scale4", fill: farKey(1<<12, 1<<12)},
 	{name: "far_key_1e11", catches: "the binary exponent of a weight kept in 32 bits", problem: "b1-h2-g2-n5-m90-d8-f32-scale256", fill: farKey(1<<14, 1<<13)},
@@ -41,7 +43,7 @@ var rangeTraps = []trap{
 	{name: "carry_nan", catches: "an earlier LSE of NaN ignored", problem: "b1-h2-g1-n5-m9-d8-f32-carry", fill: earlierList(0, nan, 0, inf, 0)},
 }
 
-// biasRows sets all biases of some rows to x.
+// biasRows sets all biases of the given rows to x.
 func biasRows(x float32, rows ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(i, _ int, y *float32) {
@@ -52,8 +54,8 @@ func biasRows(x float32, rows ...int) func(in *Inputs) {
 	}
 }
 
-// biasPart sets the biases of some keys to x: the first keys in row 0, the last keys in row 1, all
-// but the last in row 2, all in row 3.
+// biasPart sets the biases of some keys to x: in row 0 of the first 40 keys, in row 1 of the
+// others. In row 2 it sets all biases but the last, in row 3 all.
 func biasPart(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		last := in.p.KVLen - 1
@@ -76,7 +78,8 @@ func biasPair(i, j int, x float32) func(in *Inputs) {
 	}
 }
 
-// biasBehindMask sets the bias of pairs hidden by the mask to +Inf or NaN, by the band to NaN.
+// biasBehindMask sets the bias to +Inf or NaN in pairs that the mask hides, and to NaN in pairs
+// that the band hides.
 func biasBehindMask(in *Inputs) {
 	nanBehindBand(in)
 	for at, x := range in.mask.x {
@@ -86,9 +89,9 @@ func biasBehindMask(in *Inputs) {
 	}
 }
 
-// farKey makes scores q times k times the scale times numbers of a few bits, one of them far above
-// the others. Odd rows of the first head have the opposite sign; scores of the second head all have
-// one sign per row.
+// farKey makes scores that are q times k times the scale times a number of a few bits. One key's
+// score is far above the others. The scores of odd rows of the first head have the opposite sign.
+// In the second head all scores of a row have one sign.
 func farKey(q, k float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(i int, row []float32) {
@@ -112,7 +115,7 @@ func farKey(q, k float32) func(in *Inputs) {
 	}
 }
 
-// nanQuery sets a row of Q to NaN.
+// nanQuery sets the given row of Q to NaN.
 func nanQuery(row int) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(i int, x []float32) {
@@ -131,7 +134,7 @@ func slopeList(x ...float32) func(in *Inputs) {
 	return func(in *Inputs) { copy(in.features.slopes, x) }
 }
 
-// earlierList sets the LSE of earlier keys to x, repeated over the rows.
+// earlierList sets the LSE of earlier keys to the values x, repeated over the rows.
 func earlierList(x ...float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		for i := range in.earlierLSE {

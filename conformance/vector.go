@@ -15,10 +15,11 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// Generator is the program and version that made the vectors. It changes with the expected results.
+// Generator is the name and version of the program that made the golden vectors. The version
+// changes with the expected results.
 const Generator = "flashkit-vectors 3"
 
-// VectorSuffix is the file name extension of a vector, after VectorName.
+// VectorSuffix is the extension of a golden vector's file name, after VectorName.
 const VectorSuffix = ".safetensors.gz"
 
 //go:embed testdata
@@ -26,14 +27,15 @@ var testdata embed.FS
 
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// patterns is the number of heads in a vector of the grid. Attention is unaffected by the order of
-// a row's elements, if Q and K share it, and V and dO. Rotating a head's rows gives a new head with
-// the same results, rotated. The grid takes 64 heads from the 8 of a vector.
+// patterns is the number of heads stored in a golden vector of the grid. The grid takes 64
+// different heads from these 8, because a rotated head is a new head with known results: if the
+// elements of all rows of Q and K are rotated alike, S does not change. If the rows of V and dO are
+// rotated as well, all results are the same, but rotated.
 const patterns = 8
 
-// spread returns an array [B,H,rows,elements] of the given shape from an array
-// [patterns,rows,elements]: head h of batch b is pattern 3b+h with rows rotated by b. All heads
-// differ, and smaller batches or head counts are a corner of larger ones.
+// spread returns an array of the given shape [B,H,rows,elements] from x, an array
+// [patterns,rows,elements]. Head h of batch b is pattern 3b+h with each row's elements rotated by
+// b. All heads of the largest case differ, and smaller batches or head counts are a corner of it.
 func spread[T any](x []T, shape [4]int) []T {
 	y := make([]T, 0, size(shape))
 	for b := range shape[0] {
@@ -49,7 +51,8 @@ func spread[T any](x []T, shape [4]int) []T {
 	return y
 }
 
-// stored returns the case of the vector: the case in float32, or the patterns of the grid.
+// stored returns the case that the golden vector stores: c in float32, or for the grid, a case
+// whose heads are the patterns.
 func (c Case) stored() Case {
 	c = c.InDType(flashkit.Float32)
 	if c.grid {
@@ -59,12 +62,12 @@ func (c Case) stored() Case {
 	return c
 }
 
-// VectorName returns the name of the case's vector, without VectorSuffix. Several cases of the grid
-// share one.
+// VectorName returns the name of the case's golden vector, without VectorSuffix. Several cases of
+// the grid share a vector.
 func (c Case) VectorName() string { return c.stored().Name }
 
-// Vector returns the golden vector of a case, computed anew: the oracle's results, the bounds by
-// type, and the inputs unless they are plain noise. testdata/README.md describes the format.
+// Vector computes the golden vector of a case: the oracle's results, the bounds by type, and the
+// inputs unless they are plain noise. testdata/README.md describes the format.
 func (c Case) Vector() *safetensors.File {
 	s := c.stored()
 	in := s.Inputs()
@@ -99,7 +102,7 @@ func (c Case) Vector() *safetensors.File {
 	for _, i := range written(p) {
 		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))
 	}
-	if c.grid { // the largest case gives the bounds; the others are its corners
+	if c.grid { // the bounds come from the largest case, which contains the others
 		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
 		in = c.Inputs()
 		want = truth(in)
@@ -113,7 +116,7 @@ func (c Case) Vector() *safetensors.File {
 	return f
 }
 
-// written returns the indices of the arrays that the passes of p write.
+// written returns the indices in outputNames of the arrays that the passes of p write.
 func written(p flashkit.Problem) (list []int) {
 	has := [len(outputNames)]bool{true, true}
 	if hasBackward(p) {
@@ -133,7 +136,8 @@ func (in *Inputs) shapes() [len(outputNames)][4]int {
 	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}}
 }
 
-// boundsFor is vectorBounds, except that the grid in float32 is promised 1e-5 absolute.
+// boundsFor returns the bounds of the case in type t. They are vectorBounds, but 1e-5 for the grid
+// in float32.
 func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) bounds {
 	if c.grid && t == flashkit.Float32 {
 		return bounds{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}
@@ -141,7 +145,7 @@ func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) bounds {
 	return vectorBounds(in, t, want)
 }
 
-// vectors holds the stored vectors by name.
+// vectors returns the embedded golden vectors by name.
 var vectors = sync.OnceValues(func() (map[string]*safetensors.File, error) {
 	entries, err := testdata.ReadDir("testdata")
 	if err != nil {
@@ -176,7 +180,7 @@ func readVector(name string) (*safetensors.File, error) {
 	return safetensors.Parse(b)
 }
 
-// expect returns the results and the bounds for the case's type from its stored vector.
+// expect returns the results and bounds from the case's golden vector, for the case's type.
 func (c Case) expect() (want result, bound bounds, err error) {
 	all, err := vectors()
 	if err != nil {

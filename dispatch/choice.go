@@ -8,11 +8,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A choice restricts dispatch: "" admits all kernels, a backend's name its kernels, a kernel's full
-// name that kernel and its variant in the other pass.
+// A choice restricts dispatch. "" admits all kernels. The name of a backend admits the backend's
+// kernels. The full name of a kernel admits this kernel and the kernel of the same variant in the
+// other pass.
 type choice string
 
-// auto is the name of the choice without restriction.
+// auto is the name of the choice that admits all kernels.
 const auto = "auto"
 
 func (c choice) isAuto() bool { return c == "" }
@@ -24,7 +25,8 @@ func (c choice) String() string {
 	return string(c)
 }
 
-// admits reports whether the choice allows k. simd/fwd_avx2 admits itself and simd/bwd_avx2.
+// admits reports whether the choice allows k. The choice simd/fwd_avx2 admits simd/fwd_avx2 and
+// simd/bwd_avx2.
 func (c choice) admits(k *flashkit.Kernel) bool {
 	backend, kernel, named := strings.Cut(string(c), "/")
 	owner, stem, _ := strings.Cut(k.Name, "/")
@@ -34,16 +36,18 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 	case !named || backend != owner || kernel == stem:
 		return backend == owner
 	}
-	// Only the other pass is matched by variant; decode_avx2 has bwd_avx2 too.
+	// The variant selects kernels of the other pass only: decode_avx2 admits bwd_avx2, but not
+	// fwd_avx2.
 	pass, variant, _ := strings.Cut(kernel, "_")
 	otherPass, otherVariant, _ := strings.Cut(stem, "_")
 	return variant == otherVariant && (pass == "bwd") != (otherPass == "bwd") && (otherPass == "fwd" || otherPass == "bwd")
 }
 
-// With returns a Dispatcher restricted to name: "auto" for every kernel, a backend such as "simd",
-// or a kernel such as "simd/fwd_generic" with its variant in the other pass. The error is a
-// *flashkit.ProblemError for an unknown name or an unopened backend. It wraps
-// flashkit.ErrUnavailable if this machine cannot run the backend or kernel.
+// With returns a Dispatcher restricted to name. name is "auto" for every kernel, a backend such as
+// "simd", or a kernel such as "simd/fwd_generic". A kernel's name also admits the kernel of the
+// same variant in the other pass, here simd/bwd_generic. The error is a *flashkit.ProblemError for
+// an unknown name or an unopened backend. It wraps flashkit.ErrUnavailable if this machine cannot
+// run the backend or kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name == auto {
 		name = ""
@@ -75,7 +79,7 @@ func noSuchName(name string, backends []string) error {
 	return &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(backends, ", ") + ", or a kernel of them, such as simd/fwd_generic"}
 }
 
-// missingReason returns the requirement of k that this machine lacks, "" if none.
+// missingReason returns the reason why this machine cannot run k, "" if it can.
 func missingReason(k flashkit.Kernel) string {
 	if k.Missing == nil {
 		return ""
@@ -97,7 +101,7 @@ func (d *Dispatcher) hasName(name string) bool {
 	return false
 }
 
-// names returns all backends, including missing and unopened ones.
+// names returns the names of all backends, including missing and unopened ones.
 func (d *Dispatcher) names() (list []string) {
 	for _, b := range d.backends {
 		list = append(list, b.Name())
@@ -108,7 +112,8 @@ func (d *Dispatcher) names() (list []string) {
 	return append(list, d.unopened...)
 }
 
-// Choices returns every name that With accepts, missing backends included.
+// Choices returns every name that With accepts, and the names of missing backends, for which With
+// returns an error.
 func (d *Dispatcher) Choices() []string {
 	names := []string{auto}
 	for _, b := range d.backends {

@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/wasm"
 )
 
-// driverLimit bounds the wait for the GPU's driver unless the GPU was requested by name.
+// driverLimit bounds the wait for the GPU's driver, unless the caller requested the GPU by name.
 const driverLimit = 5 * time.Second
 
 type opener struct {
@@ -23,7 +23,7 @@ type opener struct {
 	open    func(ctx context.Context, asked bool) (flashkit.Backend, error)
 }
 
-// openers are the backends in the order of a Dispatcher.
+// openers lists the backends in the order in which a Dispatcher holds them.
 var openers = []opener{
 	{"cuda", openCUDA},
 	{"simd", func(context.Context, bool) (flashkit.Backend, error) { return simd.New(), nil }},
@@ -49,10 +49,10 @@ func openCUDA(ctx context.Context, asked bool) (flashkit.Backend, error) {
 	return b, nil
 }
 
-// Default returns a Dispatcher over every backend that this machine can run. If FLASHKIT_BACKEND is
-// set, it selects auto, a backend or a kernel, as in With, and no other backend is opened. An
-// unavailable explicit choice is an error, including a GPU requested by FLASHKIT_DEVICE. Close the
-// Dispatcher when done.
+// Default returns a Dispatcher over every backend that this machine can run. FLASHKIT_BACKEND may
+// name a backend or a kernel, as in With: then no other backend is opened. The default is auto.
+// Default returns an error if the named backend or kernel is unavailable, or the GPU that
+// FLASHKIT_DEVICE requests. Close the Dispatcher when done.
 func Default(ctx context.Context) (*Dispatcher, error) {
 	name := cmp.Or(os.Getenv("FLASHKIT_BACKEND"), auto)
 	d, err := Open(ctx, name)
@@ -70,7 +70,8 @@ func Default(ctx context.Context) (*Dispatcher, error) {
 	return chosen, nil
 }
 
-// noDevice returns the reason for a missing GPU that FLASHKIT_DEVICE requests.
+// noDevice returns an error if FLASHKIT_DEVICE requests a GPU that this machine cannot use, else
+// nil.
 func (d *Dispatcher) noDevice() error {
 	device := os.Getenv(cuda.DeviceVariable)
 	for _, m := range d.missing {
@@ -81,17 +82,19 @@ func (d *Dispatcher) noDevice() error {
 	return nil
 }
 
-// All returns a Dispatcher over every backend that this machine can run, regardless of
-// FLASHKIT_BACKEND, with cuda.Open's GPU. It omits a driver that does not answer within five
-// seconds, or before ctx ends. All loads this machine's profile, which flashrun calibrate writes.
-// FLASHKIT_PROFILE names another file, or no file if it is "off". An unusable profile is ignored;
-// ProfileErr returns the reason.
+// All returns a Dispatcher over every backend that this machine can run, with the same GPU as
+// cuda.Open. All ignores FLASHKIT_BACKEND. The GPU is missing if its driver does not answer within
+// five seconds, or before ctx ends.
+//
+// All loads this machine's profile, which flashrun calibrate writes. FLASHKIT_PROFILE names another
+// file, or no file if it is "off". All ignores an unusable profile; ProfileErr returns the reason.
 func All(ctx context.Context) *Dispatcher { return open(ctx, []string{auto}) }
 
-// Open returns a Dispatcher over the named backends only, otherwise like All: auto stands for every backend, a kernel such as
-// simd/fwd_generic for its backend. With restricts the kernels. The driver of a GPU requested by
-// name may take a minute to answer. An unknown backend is a *flashkit.ProblemError. A backend that
-// this machine cannot run is in Missing.
+// Open returns a Dispatcher over the named backends only, otherwise like All. The name auto opens
+// every backend. The name of a kernel such as simd/fwd_generic opens the kernel's backend; it does
+// not restrict the kernels, as With does. The driver of a GPU requested by name may take a minute
+// to answer. The error is a *flashkit.ProblemError if a name has an unknown backend. Missing
+// returns the backends that this machine cannot run.
 func Open(ctx context.Context, names ...string) (*Dispatcher, error) {
 	for _, name := range names {
 		backend, _, _ := strings.Cut(name, "/")

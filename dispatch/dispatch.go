@@ -1,10 +1,11 @@
-// Package dispatch chooses the kernel that runs a problem: the supporting kernel with the shortest
-// predicted time. It explains why it rejected the others, and never falls back silently.
+// Package dispatch chooses the kernel that runs a problem: of all kernels that support the problem,
+// the one with the shortest predicted time. It explains why it rejected the other kernels, and
+// never falls back silently.
 //
-// A kernel predicts its own time. A Dispatcher corrects the prediction by the ratio of measured to
-// predicted time. The ratio comes from a profile on disk, and from short probes that time kernels
-// side by side. Times of ordinary calls do not affect choices. The state is bounded in size and
-// read without locks. docs/design.md explains the model.
+// A kernel predicts its own time. A Dispatcher multiplies this prediction by a ratio of measured to
+// predicted time. The ratio comes from a profile on disk, or from short probes that time several
+// kernels in turn. The times of ordinary calls do not affect choices. The measurements kept in
+// memory are bounded in size and read without locks. docs/design.md explains the model.
 package dispatch
 
 import (
@@ -18,15 +19,15 @@ import (
 )
 
 // A Dispatcher holds backends and chooses among their kernels. It is safe for concurrent use. The
-// With methods return modified copies that share the backends and their measured speed.
+// With methods return modified copies, which share the backends and their measurements.
 type Dispatcher struct {
 	backends []flashkit.Backend
 	memory   *memory
-	admitted []bool // by kernel: allowed by the choice
-	id       uint64 // number of the choice in the memory
+	admitted []bool // by kernel: the choice admits it
+	id       uint64 // index of choice in memory.chosen
 	missing  []Missing
 	unopened []string // backends that were not requested
-	opened   string   // the names requested
+	opened   string   // the names passed to Open, joined
 	choice   choice
 	failover func(Failover)
 	observer func(Ran)
@@ -43,8 +44,8 @@ type Missing struct {
 	Err     error  // the reason; wraps flashkit.ErrUnavailable
 }
 
-// New returns a Dispatcher over the given backends, with only the kernels' own predictions. On
-// equal predictions the earlier kernel wins.
+// New returns a Dispatcher over the given backends. It has no measurements, only the kernels' own
+// predictions. Of kernels with equal predictions, the first wins.
 func New(backends ...flashkit.Backend) *Dispatcher {
 	d := &Dispatcher{backends: slices.Clone(backends), machine: thisMachine(backends)}
 	d.setMemory(newMemory(backends))
@@ -59,8 +60,9 @@ func (d *Dispatcher) setMemory(m *memory) {
 	d.id = m.choiceNumber(d.choice)
 }
 
-// Kernels returns the kernels that With's choice admits, in the order of the backends, including
-// kernels that this machine cannot run. Their Cost is dispatch's prediction.
+// Kernels returns the kernels that d may choose, in the order of the backends: all kernels, or the
+// kernels that a name passed to With admits. Kernels that this machine cannot run are included. The
+// returned kernels' Cost is dispatch's prediction, not the kernel's own.
 func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
 	for i, k := range d.memory.kernels {
 		if d.admitted[i] {
@@ -70,14 +72,14 @@ func (d *Dispatcher) Kernels() (list []flashkit.Kernel) {
 	return list
 }
 
-// Backends returns d's open backends in order. Close closes them.
+// Backends returns the open backends of d in order. Close closes them.
 func (d *Dispatcher) Backends() []flashkit.Backend { return slices.Clone(d.backends) }
 
 // Missing returns the requested backends that this machine cannot run, with their reasons.
 func (d *Dispatcher) Missing() []Missing { return slices.Clone(d.missing) }
 
-// Close closes every backend, even after one fails to close, and joins their errors. No call of d
-// or its copies may be running, and none may follow.
+// Close closes every backend, even after one fails to close, and joins their errors. No method of d
+// or of its copies may be running, and none may be called afterwards.
 func (d *Dispatcher) Close() error {
 	var errs []error
 	for _, b := range d.backends {
@@ -86,16 +88,16 @@ func (d *Dispatcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Pick returns the kernel that Backward, or Forward without Args.LSE, would run without a probe.
-// See PickWithLSE for Forward with Args.LSE. The kernel's Cost is dispatch's prediction. The error
-// is a *flashkit.ProblemError if p or s is invalid. Otherwise it joins every kernel's reason for
-// refusing p and matches errors.ErrUnsupported.
+// Pick returns the kernel that Backward, or Forward without Args.LSE, would run if no probe came
+// first. PickWithLSE does the same for Forward with Args.LSE. The kernel's Cost is dispatch's
+// prediction. The error is a *flashkit.ProblemError if p or s is invalid. If no kernel supports p,
+// the error joins the reasons of all kernels and matches errors.ErrUnsupported.
 func (d *Dispatcher) Pick(p flashkit.Problem, s flashkit.Pass) (flashkit.Kernel, error) {
 	return d.pick(p, s, false)
 }
 
-// PickWithLSE returns the kernel that Forward with Args.LSE would run without a probe. Errors are
-// Pick's.
+// PickWithLSE returns the kernel that Forward with Args.LSE would run if no probe came first. It
+// returns the same errors as Pick.
 func (d *Dispatcher) PickWithLSE(p flashkit.Problem) (flashkit.Kernel, error) {
 	return d.pick(p, flashkit.PassForward, true)
 }
@@ -110,7 +112,7 @@ func (d *Dispatcher) pick(p flashkit.Problem, s flashkit.Pass, lse bool) (flashk
 	return flashkit.Kernel{}, d.refusals(p.Ask(s))
 }
 
-// valid returns nil, or the *flashkit.ProblemError of an invalid problem or pass.
+// valid returns the *flashkit.ProblemError of an invalid problem or pass, nil if both are valid.
 func valid(p flashkit.Problem, s flashkit.Pass) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -118,15 +120,15 @@ func valid(p flashkit.Problem, s flashkit.Pass) error {
 	return s.Validate()
 }
 
-// A decision is the kernel that runs a call, and its origin.
+// A decision is the kernel chosen for a call, with the call's plan and the duration of the probe.
 type decision struct {
 	call   *flashkit.Call
 	plan   *plan
 	runs   *candidate
-	probed time.Duration // duration of a preceding probe
+	probed time.Duration // duration of the probe before the call, 0 without one
 }
 
-// choose selects the kernel, after a probe if that pays.
+// choose selects the kernel of a call. It first runs a probe if the calls so far justify its cost.
 func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, error) {
 	x := d.memory.plan(d.planKey(c))
 	best := d.best(x)
@@ -140,18 +142,19 @@ func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, er
 	return decision{c, x, d.best(x), took}, nil
 }
 
-// A Ran reports a call of a kernel, including one that failed.
+// A Ran reports one call of a kernel, successful or failed.
 type Ran struct {
-	Problem flashkit.Problem // as the caller passed it
+	Problem flashkit.Problem // the problem that the caller passed
 	Pass    flashkit.Pass    // of the call
 	Kernel  string           // full name, such as "simd/fwd_avx512"
-	Took    time.Duration    // duration of the kernel's call
-	Probed  time.Duration    // duration of a preceding probe; mostly 0
+	Took    time.Duration    // duration of the call, without the probe
+	Probed  time.Duration    // duration of the probe before the call, 0 without one
 	Err     error            // the kernel's error, nil on success
 }
 
-// WithObserver returns a Dispatcher that reports every kernel call after it ends, with kernel and
-// duration. report may be called concurrently, and the caller waits for it. nil reports nothing.
+// WithObserver returns a Dispatcher that calls report after every kernel call, with the kernel and
+// the duration. report may be called concurrently, and Forward and Backward wait for it. A nil
+// report turns the reports off.
 func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	c := *d
 	c.observer = report
@@ -163,7 +166,7 @@ func (d *Dispatcher) run(ctx context.Context, x decision) error {
 	if d.frozen && d.observer == nil {
 		return k.Do(ctx, x.call)
 	}
-	p, start := x.call.Problem, time.Now() // the plan's problem may have more keys
+	p, start := x.call.Problem, time.Now() // not x.plan.Problem, whose KVLen may be rounded up
 	err := k.Do(ctx, x.call)
 	took := time.Since(start)
 	if err == nil && !d.frozen {
@@ -192,22 +195,23 @@ func (d *Dispatcher) refusals(c *flashkit.Call) error {
 }
 
 // Forward runs the forward pass on Pick's kernel. With Args.LSE it prefers a kernel that sums
-// scores in the order of Backward's kernel: see Paired and Unpaired. Errors are Pick's and
-// flashkit.Kernel.Compute's.
+// scores in the same order as Backward's kernel: see Paired and Unpaired. It returns the errors of
+// Pick and of flashkit.Kernel.Compute.
 func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return d.do(ctx, p, flashkit.PassForward, args)
 }
 
-// Backward runs the backward pass on Pick's kernel. It reads the O and LSE that Forward wrote.
-// Errors are Pick's and flashkit.Kernel.Compute's.
+// Backward runs the backward pass on Pick's kernel. It reads the O and LSE that Forward wrote. It
+// returns the errors of Pick and of flashkit.Kernel.Compute.
 func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return d.do(ctx, p, flashkit.PassBackward, args)
 }
 
-// calls pools the Call of each pass, so that dispatch does not allocate.
+// calls recycles the Call of each pass, so that dispatch does not allocate.
 var calls = sync.Pool{New: func() any { return new(flashkit.Call) }}
 
-// do runs a pass on the fastest kernel. If that fails and failover is on, it tries the next ones.
+// do runs a pass on the fastest kernel. If this kernel fails and failover is on, do tries the next
+// fastest.
 func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass, args *flashkit.Args) error {
 	c := calls.Get().(*flashkit.Call)
 	defer func() {
@@ -235,10 +239,11 @@ type Failover struct {
 	Next    string           // the kernel that runs instead
 }
 
-// WithFailover returns a Dispatcher that reports a failed kernel and runs the next best one.
-// Otherwise failures are returned unchanged. Failover never applies to a forced choice, a
-// *flashkit.ProblemError, an ended context or a problem with Carry: the failed kernel may have
-// overwritten the O and LSE to continue. report may be called concurrently; nil turns failover off.
+// WithFailover returns a Dispatcher that runs the next best kernel if one fails, and calls report.
+// Without failover, Forward and Backward return the failure unchanged. Failover never applies if
+// With restricted the kernels, if the error is a *flashkit.ProblemError, or if ctx is done. Nor
+// does it apply with Problem.Carry: the failed kernel may have overwritten the O and LSE that the
+// call continues. report may be called concurrently; nil turns failover off.
 func (d *Dispatcher) WithFailover(report func(Failover)) *Dispatcher {
 	c := *d
 	c.failover = report
@@ -250,8 +255,8 @@ func (d *Dispatcher) mayFailOver(ctx context.Context, err error) bool {
 	return d.failover != nil && d.choice.isAuto() && ctx.Err() == nil && !errors.As(err, &wrong)
 }
 
-// retry runs the next best kernels after one failed with err, until one succeeds. If none is left,
-// it returns all failures.
+// retry runs the next best kernels, one after the other, after x.runs failed with err. It ends with
+// the first success. If all kernels fail, it returns all failures.
 func (d *Dispatcher) retry(ctx context.Context, x decision, err error) error {
 	tried, failures := []int{x.runs.kernel}, []error{err}
 	for {

@@ -8,31 +8,31 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Source is the origin of a prediction's factor.
+// A Source is the origin of the factor by which dispatch multiplies a kernel's own prediction.
 type Source string
 
 // Sources of a factor, best first.
 const (
-	FromProfile Source = "profile" // the machine's profile or Learn: measured on problems of about this size
-	FromProbe   Source = "probe"   // side by side with other kernels on other problems of this kind, now or in the profile
-	FromCost    Source = "cost"    // not measured: the factor of the best measured kernel, or 1
+	FromProfile Source = "profile" // the profile or Learn: measured on problems of about this size
+	FromProbe   Source = "probe"   // measured in turn with other kernels on a problem of this kind, but of another size
+	FromCost    Source = "cost"    // not measured: the factor of the best measured kernel, or 1 if no kernel is measured
 )
 
 // A Verdict is dispatch's judgment of a kernel, or of a missing or unopened backend.
 type Verdict struct {
 	Name   string        // the kernel, or the missing or unopened backend
-	Chosen bool          // the kernel that runs
-	Reason string        // reason for or against it
+	Chosen bool          // whether Pick would return this kernel
+	Reason string        // why the kernel was chosen or rejected
 	Cost   time.Duration // predicted time, Own * Factor; 0 if the kernel does not fit
-	Last   time.Duration // duration of its latest call on this problem, or on one with about this many keys; 0 if none is recorded
+	Last   time.Duration // duration of the kernel's latest call on this problem, or on one with up to a sixteenth more or fewer keys; 0 if none is recorded
 
 	Own    time.Duration // the kernel's own prediction
-	Factor float64       // measured over predicted time
+	Factor float64       // ratio of measured to predicted time
 	From   Source        // origin of Factor
 }
 
-// Explain returns a verdict for every kernel of the pass and every missing or unopened backend,
-// without running anything. The call has dense tensors on the host and no Args.LSE, as in Pick. The
+// Explain returns a verdict for every kernel of the pass, and for every missing or unopened
+// backend. It runs no kernel. As in Pick, it assumes dense tensors on the host and no Args.LSE. The
 // error is a *flashkit.ProblemError if p or s is invalid.
 func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, error) {
 	if err := valid(p, s); err != nil {
@@ -78,7 +78,7 @@ func (d *Dispatcher) Explain(p flashkit.Problem, s flashkit.Pass) ([]Verdict, er
 	return verdicts, nil
 }
 
-// explain fills in the prediction for a candidate, given v.Own.
+// explain sets v.Cost, v.Last, v.Factor and v.From for the candidate c. v.Own must be set.
 func (v *Verdict) explain(c *candidate, a *anchor) {
 	log := c.expectedFactor(a)
 	v.Cost, v.Last, v.Factor, v.From = scaled(v.Own, log), time.Duration(c.last.Load()), math.Exp(log), FromCost

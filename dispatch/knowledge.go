@@ -10,11 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Probe measures side by side the kernels that may be fastest for a problem, if one of them is
-// unmeasured on this kind of problem. It runs once per kernel and kind of problem.
-// Forward and Backward do the same once calls of the kind have taken a hundred times as long. Call
-// Probe to measure earlier, or before Pick. Problems under 50 microseconds are not probed. The
-// error is a *flashkit.ProblemError if p or s is invalid.
+// Probe times, in turn, the kernels that may be fastest for a problem. It does so only if one of
+// them has no measurement on this kind of problem, and once per kernel and kind.
+//
+// Forward and Backward run the same probe once the calls of a kind have taken a hundred times its
+// duration. Call Probe to measure earlier, or before Pick. A problem is not probed if its predicted
+// time is below 50 microseconds. The error is a *flashkit.ProblemError if p or s is invalid.
 func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) error {
 	if err := valid(p, s); err != nil {
 		return err
@@ -27,11 +28,11 @@ func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.P
 	return nil
 }
 
-// Learn records the time of a kernel for a problem: the median of calls made outside Forward and
-// Backward, interleaved with other kernels' calls. The kernel must come from Kernels or Pick, and
-// the machine must be otherwise idle. The error is a *flashkit.ProblemError for an unknown kernel,
-// an invalid or unsupported problem, or a time that is not positive. Learn has no effect on a
-// frozen Dispatcher.
+// Learn records the time of a kernel for a problem. took should be the median of calls outside
+// Forward and Backward, interleaved with calls of the other kernels on an otherwise idle machine.
+// kernel is the name of a kernel from Kernels or Pick. The error is a *flashkit.ProblemError for an
+// unknown kernel, an invalid or unsupported problem, or a time that is not positive. Learn has no
+// effect on a frozen Dispatcher.
 func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -52,9 +53,9 @@ func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration
 	return nil
 }
 
-// Frozen returns a Dispatcher with d's current knowledge that learns nothing more. A problem then
-// always runs on the same kernel. This also holds across programs that have loaded only the same
-// profile.
+// Frozen returns a Dispatcher with the current measurements of d that records no further ones. It
+// therefore runs a problem on the same kernel in every call. Another process makes the same choices
+// if both loaded the same profile and measured nothing else.
 func (d *Dispatcher) Frozen() *Dispatcher {
 	c := *d
 	c.frozen = true
@@ -62,8 +63,8 @@ func (d *Dispatcher) Frozen() *Dispatcher {
 	return &c
 }
 
-// Blank returns a Dispatcher with only the kernels' own predictions, without the profile. It learns
-// if d does.
+// Blank returns a Dispatcher with only the kernels' own predictions, without the measurements of d
+// or of the profile. It records new measurements, unless d is frozen.
 func (d *Dispatcher) Blank() *Dispatcher {
 	c := *d
 	c.setMemory(newMemory(d.backends))
@@ -81,6 +82,6 @@ func (d *Dispatcher) loadDefault() error {
 	return nil
 }
 
-// ProfileErr returns the reason why All or Default ignored a profile, nil if they did not or there
-// is none. Dispatch works without a profile.
+// ProfileErr returns the reason why All, Open or Default ignored a profile. It is nil if the
+// profile was loaded, does not exist or is off. Dispatch works without a profile.
 func (d *Dispatcher) ProfileErr() error { return d.profileErr }

@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// A factor is the logarithm of measured over predicted time, with the number of measurements. It is
-// lock-free.
+// A factor is the logarithm of the ratio of measured to predicted time, with the number of
+// measurements. Its methods are lock-free.
 type factor struct {
-	bits atomic.Uint64 // float32 logarithm above the 32-bit number
+	bits atomic.Uint64 // high half: logarithm as float32; low half: number of measurements
 }
 
 func (f *factor) log() (log float64, n uint32) {
@@ -20,7 +20,8 @@ func (f *factor) set(log float64, n uint32) {
 	f.bits.Store(uint64(math.Float32bits(float32(log)))<<32 | uint64(n))
 }
 
-// add adds a measurement to the running mean of the latest ones.
+// add updates the mean logarithm with a measurement. From the fourth on, each measurement has
+// weight 1/4.
 func (f *factor) add(log float64) {
 	const most = 4
 	was, n := f.log()
@@ -28,17 +29,19 @@ func (f *factor) add(log float64) {
 	f.set(was+(log-was)/float64(n), n)
 }
 
-// Limits on measurements of other sizes.
+// Limits on the effect of measurements made at another problem size.
 const (
-	// maxShift bounds the factor by which such a measurement moves a kernel against another. Nor
-	// does a kernel pass one whose own prediction is faster by more.
+	// maxShift bounds the factor by which such measurements change the ratio of two kernels'
+	// predicted times. A kernel without a measurement near the size is also never chosen if its own
+	// prediction exceeds maxShift times the shortest one.
 	maxShift = 2
 
-	// margin is the predicted gain that such a measurement needs to overrule own predictions.
+	// margin is the gain that a kernel without a measurement near the size needs over the kernel
+	// with the shortest own prediction.
 	margin = 1.15
 )
 
-// excess returns the logarithm of f over g, clamped; 0 if either is unmeasured.
+// excess returns the logarithm of f/g, clamped to maxShift; 0 if either is unmeasured.
 func (f *factor) excess(g *factor) float64 {
 	a, n := f.log()
 	b, m := g.log()

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A machine is the hardware and system that determine the speed of kernels.
+// A machine is the hardware and operating system that determine the speed of kernels.
 type machine struct {
 	OS      string            `json:"os"`
 	Arch    string            `json:"arch"`
@@ -18,14 +18,14 @@ type machine struct {
 	Devices map[string]device `json:"devices,omitempty"` // by backend
 }
 
-// A device is a backend's hardware, if that is not the processor.
+// A device is the hardware of a backend that does not compute on the CPU.
 type device struct {
 	Name   string `json:"name"`
 	Driver string `json:"driver"`
 }
 
-// A located backend has its own hardware. Its kernels' measurements apply to the same device only,
-// and profiles to the same driver only.
+// A located backend computes on its own hardware, such as a GPU. Its kernels' measurements apply to
+// the same device and driver only.
 type located interface {
 	Hardware() (device, driver string)
 }
@@ -41,8 +41,8 @@ func thisMachine(backends []flashkit.Backend) machine {
 	return m
 }
 
-// matches reports whether a profile of the other machine applies to this one. The other may have
-// additional backends.
+// matches reports whether a profile recorded on the machine other applies to m. other may have more
+// devices than m, but every device of m must be in other, with the same driver.
 func (m machine) matches(other machine) bool {
 	for name, d := range m.Devices {
 		if other.Devices[name] != d {
@@ -52,7 +52,8 @@ func (m machine) matches(other machine) bool {
 	return m.OS == other.OS && m.Arch == other.Arch && m.CPU == other.CPU && m.Cores == other.Cores
 }
 
-// cpuName returns the processor's name and model numbers from Linux: virtual machines share names.
+// cpuName returns the processor's name and model numbers from Linux's cpuinfo. The name alone is
+// not enough: virtual machines on different processors report the same one.
 func cpuName(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,22 +12,22 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A memory is the measured speed of kernels and the plans of recent problems, shared by a
-// Dispatcher and its copies. Its size is bounded, and calls use it without locks.
+// A memory holds the measured speed of kernels and the plans of recent problems. A Dispatcher and
+// its copies share it. Its size is bounded, and calls read it without locks.
 type memory struct {
 	kernels   []flashkit.Kernel // their Cost is dispatch's prediction
 	costs     []func(*flashkit.Call) time.Duration
-	rates     [][regimes]factor      // by kernel: factors measured at a size
-	standings [][kinds]factor        // by kernel: factors measured side by side, at any size
-	spent     [2][kinds]atomic.Int64 // nanoseconds of calls that are not short, by pass
+	rates     [][regimes]factor      // by kernel and regime: factors from the profile and Learn
+	standings [][kinds]factor        // by kernel and kind: factors from probes and Learn, at any size
+	spent     [2][kinds]atomic.Int64 // by pass and kind: total nanoseconds of calls that predict at least shortCall
 	probing   sync.Mutex
-	probed    [][kinds]bool // by kernel, guarded by probing
-	usable    func() []bool // by kernel: the machine meets its requirements
+	probed    [][kinds]bool // by kernel and kind: a probe was tried; guarded by probing
+	usable    func() []bool // by kernel: the machine can run it
 
-	kept profile // figures of unopened backends, guarded by probing
+	kept profile // the loaded profile's figures of unopened backends; guarded by probing
 
 	version atomic.Uint64 // incremented by each new measurement
-	chosen  []choice      // of dispatchers that share this memory, guarded by probing
+	chosen  []choice      // the choices of all dispatchers that share this memory; guarded by probing
 
 	recent fastest.Cache[*plan]
 }
@@ -47,8 +47,9 @@ func newMemory(backends []flashkit.Backend) *memory {
 	return m
 }
 
-// usableKernels returns which kernels the machine can run. It is deferred to the first problem, as
-// Missing may change the process.
+// usableKernels returns, by kernel, whether the machine can run it. It is called for the first
+// problem and not at start, because Missing may change the process: AMX needs a permission from
+// Linux.
 func (m *memory) usableKernels() []bool {
 	list := make([]bool, len(m.kernels))
 	for i := range list {
@@ -57,7 +58,7 @@ func (m *memory) usableKernels() []bool {
 	return list
 }
 
-// clone returns a memory with m's current measurements.
+// clone returns a memory with a copy of m's measurements.
 func (m *memory) clone(backends []flashkit.Backend) *memory {
 	c := newMemory(backends)
 	for i := range m.rates {
@@ -74,7 +75,7 @@ func (m *memory) clone(backends []flashkit.Backend) *memory {
 	return c
 }
 
-// cost returns the kernel's own prediction.
+// cost returns the kernel's own prediction, 0 if it has none.
 func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 	if m.costs[kernel] == nil {
 		return 0
@@ -82,7 +83,8 @@ func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 	return max(0, m.costs[kernel](c))
 }
 
-// predicted returns dispatch's prediction for a kernel.
+// predicted returns dispatch's prediction for a kernel: its own prediction times the expected
+// factor.
 func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	if valid(call.Problem, call.Pass) != nil {
 		return m.cost(kernel, call)
@@ -97,35 +99,37 @@ func (m *memory) predicted(kernel int, call *flashkit.Call) time.Duration {
 	return m.cost(kernel, call)
 }
 
-// scaled returns a time times the exponential of log.
+// scaled returns t times e^log.
 func scaled(t time.Duration, log float64) time.Duration {
 	return time.Duration(min(float64(t)*math.Exp(log), math.MaxInt64/2))
 }
 
-// planKey returns the key of a call with arguments.
+// planKey returns the plan's key for a call with arguments.
 func (d *Dispatcher) planKey(c *flashkit.Call) fastest.Subject {
 	return fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: d.isPaired(&c.Problem, c.Pass, !c.Args.LSE.IsZero())}
 }
 
-// planFor returns the plan of a pass without arguments.
+// planFor returns the plan of a pass whose arguments are not known. lse reports whether the call
+// has Args.LSE.
 func (d *Dispatcher) planFor(p flashkit.Problem, s flashkit.Pass, lse bool) *plan {
 	x := denseKey(p, s)
 	x.Paired = d.isPaired(&p, s, lse)
 	return d.memory.plan(x)
 }
 
-// denseKey returns the key of a pass without known tensors.
+// denseKey returns the plan's key for dense host tensors.
 func denseKey(p flashkit.Problem, s flashkit.Pass) fastest.Subject {
 	return fastest.Subject{Problem: p, Pass: s}
 }
 
-// A plan holds the kernels that fit a key, in the order of the backends.
+// A plan holds the kernels that fit a call, in the order of the backends. fastest.Subject is its
+// key.
 type plan struct {
 	fastest.Subject
 	kind       kind
 	candidates []candidate
-	spent      *atomic.Int64 // of its kind
-	settled    atomic.Uint64 // nothing left to probe: one bit per choice number
+	spent      *atomic.Int64 // points to memory.spent of its pass and kind
+	settled    atomic.Uint64 // bit i is set if the dispatchers with choice number i have nothing left to probe
 	probeCost  atomic.Int64  // predicted nanoseconds of a probe, 0 until computed
 	best       atomic.Uint64 // cached result of Dispatcher.best
 }
@@ -135,15 +139,15 @@ type candidate struct {
 	kernel   int
 	at       regime
 	own      float64 // the kernel's own prediction, in nanoseconds
-	log      float64 // of own
+	log      float64 // natural logarithm of own
 	rates    *[regimes]factor
-	standing *factor      // of the problem's kind
-	yields   bool         // a sandboxed kernel where a vector kernel fits
+	standing *factor      // the kernel's factor for the problem's kind
+	yields   bool         // the kernel is sandboxed, and a vector kernel fits
 	last     atomic.Int64 // nanoseconds of the latest call, 0 before the first
 }
 
-// near returns the logarithm of the kernel's factor measured within four times the problem's size,
-// if any.
+// near returns the logarithm of the factor measured on problems between a fourth and four times the
+// size. ok is false if there is none.
 func (c *candidate) near() (log float64, ok bool) {
 	smaller, larger := c.at.neighbors()
 	for _, at := range [...]regime{c.at, smaller, larger} {
@@ -154,9 +158,10 @@ func (c *candidate) near() (log float64, ok bool) {
 	return 0, false
 }
 
-// roundKey rounds KVLen up to five significant bits, at most a sixteenth more keys, so that growing
-// lengths share a plan. For few rows, as in decoding, it also drops the load of the sequence
-// lengths: KVLen is then the capacity of a growing cache.
+// roundKey rounds KVLen up to five significant bits, which adds at most a sixteenth more keys. Thus
+// all lengths of a growing KV cache need few plans. For few query rows, as in decoding, roundKey
+// also clears Traits.Load: KVLen is then the capacity of the cache, and the load changes with every
+// token.
 func roundKey(s fastest.Subject) fastest.Subject {
 	const few, significant = 32, 5 // rows, and bits of the number of keys
 	p := &s.Problem
@@ -169,7 +174,8 @@ func roundKey(s fastest.Subject) fastest.Subject {
 	return s
 }
 
-// plan returns the cached or new plan of a key with a valid problem.
+// plan returns the plan of a key with a valid problem, from the cache if possible. The plan's key
+// is roundKey(s), or s if no kernel fits the rounded problem.
 func (m *memory) plan(s fastest.Subject) *plan {
 	y := roundKey(s)
 	if x, ok := m.recent.Find(&y); ok {

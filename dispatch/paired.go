@@ -5,11 +5,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A pairing selects the forward passes that run on a kernel with the backward kernel's order of
-// summing scores, Kernel.Scores. Gradients are then as exact as within one family of kernels.
-// Otherwise a weight may differ by the rounding of a score, which matters for large scores. But a
-// decode kernel is many times faster for one query row, and no backward kernel sums in its order.
-// Problems without a backward pass, or such a kernel, are unaffected.
+// A pairing selects the forward passes that are paired. A paired pass runs on a kernel that sums
+// scores in the order of the backward kernel, Kernel.Scores.
+//
+// The backward kernel recomputes the weights from LSE. With equal orders, the rounding errors of
+// the scores cancel. Otherwise they change the weights, which matters for large scores. Pairing has
+// a high price for one query row: a decode kernel is many times faster, but no backward kernel sums
+// in its order. Pairing has no effect on problems for which no backward kernel exists.
 type pairing uint8
 
 const (
@@ -18,13 +20,13 @@ const (
 	pairedNever
 )
 
-// Paired returns a Dispatcher that assumes a backward pass after every forward pass. Other
-// Dispatchers assume it only of calls with Args.LSE, unknown to Pick and Explain. Use Paired to ask
-// these for the kernels of a training step.
+// Paired returns a Dispatcher that expects a backward pass after every forward pass. Other
+// Dispatchers expect one only after calls with Args.LSE. Pick and Explain have no Args: ask the
+// Paired copy for the kernels of a training step.
 func (d *Dispatcher) Paired() *Dispatcher { return d.pairedBy(pairedAlways) }
 
-// Unpaired returns a Dispatcher that assumes no backward pass, even with Args.LSE. It suits
-// programs that merge results by LSE, or report LSE, without training.
+// Unpaired returns a Dispatcher that expects no backward pass, even with Args.LSE. It suits
+// programs that merge results by LSE, or output LSE, without training.
 func (d *Dispatcher) Unpaired() *Dispatcher { return d.pairedBy(pairedNever) }
 
 func (d *Dispatcher) pairedBy(p pairing) *Dispatcher {
@@ -33,7 +35,7 @@ func (d *Dispatcher) pairedBy(p pairing) *Dispatcher {
 	return &c
 }
 
-// isPaired reports whether a forward pass, with or without LSE, is paired.
+// isPaired reports whether a forward pass is paired. lse reports whether it has Args.LSE.
 func (d *Dispatcher) isPaired(p *flashkit.Problem, s flashkit.Pass, lse bool) bool {
 	if d.pairing == pairedNever || d.pairing == pairedForLSE && !lse {
 		return false
@@ -41,7 +43,8 @@ func (d *Dispatcher) isPaired(p *flashkit.Problem, s flashkit.Pass, lse bool) bo
 	return s == flashkit.PassForward && p.Features()&flashkit.ForwardFeatures == 0
 }
 
-// scores returns the required order of summing scores, "" for any.
+// scores returns the Kernel.Scores that the kernel of a plan must have, "" for any. It is "" for
+// unpaired passes, and if no eligible candidate sums in the backward kernel's order.
 func (d *Dispatcher) scores(x *plan, tried []int) string {
 	if !x.Paired {
 		return ""

@@ -7,15 +7,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A prediction is the kernel's own prediction times a factor. A kernel measured near the problem's
-// size has that measured factor. Any other kernel has the anchor's factor: the machine's current
-// speed is no reason to prefer a kernel. Side-by-side measurements at other sizes move it against
-// the anchor, by at most maxShift.
+// A prediction is the kernel's own prediction times an expected factor. A kernel measured near the
+// problem's size, within a factor of four, has the measured factor. Any other kernel has the
+// anchor's factor, as the machine's current speed is no reason to prefer a kernel. If both kernels
+// were measured in turn at another size, their measured ratio changes this factor by at most
+// maxShift.
 
-// An anchor is the kernel of a plan with which others are compared: the fastest measured near the
-// size. Without such a kernel it is the fastest by own prediction.
+// An anchor is the kernel of a plan with which the others are compared. It is the fastest kernel
+// measured near the size. If none is measured there, it is the kernel with the shortest own
+// prediction.
 type anchor struct {
-	time     float64 // logarithm of its nanoseconds
+	time     float64 // logarithm of its predicted nanoseconds
 	log      float64 // logarithm of its factor
 	standing *factor
 	near     bool
@@ -36,7 +38,7 @@ func (x *plan) anchor() (a anchor) {
 	return a
 }
 
-// expectedFactor returns the logarithm of a candidate's expected factor.
+// expectedFactor returns the logarithm of a candidate's expected factor, given its plan's anchor.
 func (c *candidate) expectedFactor(a *anchor) float64 {
 	if log, ok := c.near(); ok {
 		return log
@@ -44,8 +46,8 @@ func (c *candidate) expectedFactor(a *anchor) float64 {
 	return a.log + c.standing.excess(a.standing)
 }
 
-// best is fastest with its result cached in the plan. The cache holds for a choice until the next
-// measurement.
+// best returns fastest's result, cached in the plan. The cached result is valid for one choice and
+// until the next measurement.
 func (d *Dispatcher) best(x *plan) *candidate {
 	const indexBits, choiceBits = 8, 8
 	want := (d.memory.version.Load()+1)<<(indexBits+choiceBits) | d.id<<indexBits
@@ -61,7 +63,7 @@ func (d *Dispatcher) best(x *plan) *candidate {
 	return c
 }
 
-// choiceNumber returns the number of a choice among the dispatchers that share m.
+// choiceNumber returns the index of c in m.chosen. It adds c if necessary.
 func (m *memory) choiceNumber(c choice) uint64 {
 	m.probing.Lock()
 	defer m.probing.Unlock()
@@ -73,8 +75,9 @@ func (m *memory) choiceNumber(c choice) uint64 {
 	return uint64(i)
 }
 
-// fastest returns the eligible candidate with the shortest predicted time, nil if none. A candidate
-// without a measurement near the size must beat the one with the shortest own prediction by margin.
+// fastest returns the eligible candidate with the shortest predicted time, nil if none is eligible.
+// The time of a candidate without a measurement near the size is multiplied by margin, unless its
+// own prediction is the shortest.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
 	first := d.fastestOwn(x, scores, tried)
@@ -95,7 +98,8 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	})]
 }
 
-// fastestOwn returns the eligible candidate with the shortest own prediction, nil if none.
+// fastestOwn returns the eligible candidate with the shortest own prediction, nil if none is
+// eligible.
 func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate {
 	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
 		return x.candidates[i].own, d.eligible(&x.candidates[i], scores, tried)
@@ -106,8 +110,9 @@ func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate 
 	return &x.candidates[i]
 }
 
-// eligible reports whether a candidate is admitted, not in tried, and sums scores in the given
-// order, "" for any. A sandboxed kernel yields to vector kernels until one has failed.
+// eligible reports whether a candidate may run: d admits it, it is not in tried, and it sums scores
+// in the given order ("" for any). If all kernels are admitted, a sandboxed kernel is eligible only
+// if no vector kernel fits, or once another kernel has failed.
 func (d *Dispatcher) eligible(c *candidate, scores string, tried []int) bool {
 	if c.yields && d.choice.isAuto() && len(tried) == 0 {
 		return false

@@ -9,23 +9,24 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits of a probe, and conditions for one.
+// Limits of a probe, and the conditions under which one runs.
 const (
 	probeCalls     = 4                      // timed calls of a kernel, after one untimed
-	probeTime      = 150 * time.Microsecond // per call, as the fastest kernel predicts
-	probeLimit     = 10 * time.Millisecond  // of all calls; no further round after that
-	probeBytes     = 16 << 20               // of tensors, and of workspace
-	contenderRatio = 1.5                    // own predictions up to this multiple of the fastest are probed
-	probePayback   = 100                    // calls of the kind must have taken this multiple of a probe's time
+	probeTime      = 150 * time.Microsecond // limit on the predicted time of the fastest kernel's call
+	probeLimit     = 10 * time.Millisecond  // limit on the time of all calls; no further round begins after it
+	probeBytes     = 16 << 20               // limit on the tensors' bytes, and on a kernel's workspace
+	contenderRatio = 1.5                    // a kernel is probed if its own prediction is at most this multiple of the shortest
+	probePayback   = 100                    // a probe runs after calls of the kind have taken this multiple of its time
 
 	// Calls predicted to be shorter than shortCall are not probed.
 	shortCall = 50 * time.Microsecond
 )
 
-// probe measures the possibly fastest kernels side by side, on a smaller problem of the same kind.
-// It runs if one of them is unmeasured and calls of the kind, including this one, have taken
-// probePayback times its cost. asked skips that condition. It returns its duration, 0 without a
-// measurement. Calls during another probe do not wait for it.
+// probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind. It
+// runs only if one of them is unmeasured, and if calls of the kind took probePayback times a
+// probe's predicted time. The current call counts as one of them. asked waives the second
+// condition. probe returns its duration, 0 if it measured nothing. If another probe is running, it
+// returns at once.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m, ready := d.memory, func() bool {
 		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
@@ -63,8 +64,8 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	return time.Since(start)
 }
 
-// isSettled reports whether a plan needs no probe under d's choice. The dispatchers of a memory
-// share its plans.
+// isSettled reports whether a plan needs no probe by d. Each choice has its own bit, because the
+// dispatchers that share the plan admit different kernels.
 func (d *Dispatcher) isSettled(x *plan) bool { return x.settled.Load()&d.bit() != 0 }
 
 func (d *Dispatcher) bit() uint64 { return 1 << min(d.id, 63) }
@@ -77,7 +78,8 @@ func (m *memory) probeCost(call *flashkit.Call, list []*candidate) (sum int64) {
 	return sum
 }
 
-// contenders returns the kernels to probe, nil if all are measured. The caller holds probing.
+// contenders returns the kernels to probe, nil if all are measured or there are less than two. The
+// caller holds m.probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	scores, unknown := d.scores(x, nil), false
 	first := d.fastestOwn(x, scores, nil)
@@ -95,8 +97,9 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	return list
 }
 
-// shrink returns a problem like p that the fastest candidate predicts to take at most probeTime, if
-// possible. It reduces batches, rows, heads and keys.
+// shrink returns a problem of p's kind that one kernel of list predicts to take at most probeTime.
+// It reduces batch, query rows, heads and keys, and returns the smallest such problem if none is
+// short enough.
 func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidate) flashkit.Problem {
 	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads
@@ -122,7 +125,7 @@ func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidat
 	return p
 }
 
-// A probe is the measurement of one kernel.
+// A probe is the measurement of one kernel on the shrunken problem.
 type probe struct {
 	standing *factor
 	own      time.Duration // the kernel's own prediction
@@ -131,7 +134,8 @@ type probe struct {
 	failed   bool
 }
 
-// probes returns probes of the candidates that fit a problem, nil if that is too large.
+// probes returns a probe of each candidate that can run the call. It returns nil if the tensors
+// would exceed probeBytes.
 func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*probe) {
 	if len(list) < 2 || exampleBytes(asked.Problem) > probeBytes {
 		return nil
@@ -140,7 +144,7 @@ func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*prob
 	for _, c := range list {
 		k := &m.kernels[c.kernel]
 		if k.Needs != nil && k.Needs(asked).Host > probeBytes {
-			continue // more than the tensors
+			continue // the workspace may exceed the tensors
 		}
 		if own := m.cost(c.kernel, asked); own > 0 && k.Fits(asked) == "" {
 			call := func(ctx context.Context) error { return k.Compute(ctx, asked.Problem, args) }
@@ -150,9 +154,10 @@ func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*prob
 	return probes
 }
 
-// measure calls the kernels in rotation, so that disturbances affect all alike, and keeps each
-// kernel's shortest call. The first call may compile or load code. It counts only if a busy machine
-// leaves no time for another. Errors are ignored: a later call of the kernel returns them.
+// measure calls the kernels in rotation, so that disturbances affect all alike. It keeps each
+// kernel's shortest call. A kernel's first call does not count, as it may compile or load code,
+// unless probeLimit ends the loop after it. A kernel that fails is not called again. Its error is
+// dropped, as an ordinary call will return it.
 func measure(ctx context.Context, probes []*probe) {
 	start := time.Now()
 	for round := range 1 + probeCalls {
@@ -171,7 +176,7 @@ func measure(ctx context.Context, probes []*probe) {
 	}
 }
 
-// exampleBytes estimates the bytes of example's arguments, for either pass.
+// exampleBytes estimates the bytes of example's tensors, with the tensors of both passes.
 func exampleBytes(p flashkit.Problem) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0 {
@@ -183,13 +188,13 @@ func exampleBytes(p flashkit.Problem) (sum float64) {
 		}
 		sum += bytes
 	}
-	if p.Page > 0 && p.KVLen > 0 { // keys fill the last page
+	if p.Page > 0 && p.KVLen > 0 { // the last page of a sequence is stored whole
 		sum *= float64((p.KVLen-1)/p.Page+1) * float64(p.Page) / float64(p.KVLen)
 	}
 	return sum
 }
 
-// example returns arguments with nonzero numbers for a call.
+// example returns arguments for a call, filled with nonzero numbers.
 func example(c *flashkit.Call) *flashkit.Args {
 	args := flashkit.NewArgs(c.Problem, c.Pass)
 	for _, a := range flashkit.Arguments() {

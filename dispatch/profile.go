@@ -22,8 +22,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// A profile is the measured speed of kernels on a machine. The file is a line with the format and
-// the checksum of the rest, then JSON.
+// A profile is the measured speed of kernels on a machine. The first line of its file holds the
+// format and the checksum of the rest; the rest is JSON.
 type profile struct {
 	Machine machine                 `json:"machine"`
 	Kernels map[string]kernelFigure `json:"kernels"`
@@ -32,16 +32,17 @@ type profile struct {
 
 // A kernelFigure is the measured speed of a kernel.
 type kernelFigure struct {
-	// The kernel's own predictions for references, in nanoseconds, -1 if it does not fit. If they
-	// have changed, the rates are void.
+	// Predicts holds the kernel's own predictions for references, in nanoseconds, -1 if it does not
+	// fit. LoadProfile ignores the kernel's figures if its predictions have changed since.
 	Predicts []int64 `json:"predicts"`
 
-	// Measured over predicted time: by regime, and by kind from side-by-side measurements.
+	// Ratios of measured to predicted time: Rates by regime, and Standings by kind, from kernels
+	// timed in turn.
 	Rates     map[string]float64 `json:"rates,omitempty"`
 	Standings map[string]float64 `json:"standings,omitempty"`
 }
 
-// A lastCall is a kernel's latest call on a problem.
+// A lastCall is the duration of a kernel's latest call on a problem.
 type lastCall struct {
 	Kernel  string  `json:"kernel"`
 	Problem string  `json:"problem"`
@@ -53,11 +54,12 @@ const (
 	profileLimit = 4 << 20 // bytes
 )
 
-// ErrProfile is wrapped by the reason why a profile was ignored: damaged, or of a different machine
-// or driver.
+// ErrProfile is the error of an ignored profile, wrapped with the reason: the file is damaged, or
+// it was recorded on a different machine or driver.
 var ErrProfile = errors.New("profile ignored")
 
-// references are problems whose predictions identify a kernel's cost model.
+// references are problems whose predictions identify a kernel's cost model: if it changes, at least
+// one prediction should change.
 var references = [...]flashkit.Problem{
 	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
 	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Band: flashkit.Causal()},
@@ -77,15 +79,16 @@ func (m *memory) predicts(kernel int) (list []int64) {
 	return list
 }
 
-// profileVariable names the profile's file, or is "off" for none.
+// profileVariable is the environment variable with the profile's path, or "off" for no profile.
 const profileVariable = "FLASHKIT_PROFILE"
 
 // ErrNoProfile is ProfilePath's error if FLASHKIT_PROFILE is off.
 var ErrNoProfile = errors.New(profileVariable + " is off")
 
-// ProfilePath returns the file in which All and Default look for this machine's profile. It is
-// FLASHKIT_PROFILE, or else a file in the folder flashkit of the user's cache folder. Its name
-// depends on the machine, as several may share that folder.
+// ProfilePath returns the path at which All, Open and Default look for this machine's profile. It
+// is FLASHKIT_PROFILE, or else a file in the folder flashkit of the user's cache folder. The file's
+// name contains a hash of the machine, as several machines may share that folder. The error is
+// ErrNoProfile, or the reason why the user has no cache folder.
 func (d *Dispatcher) ProfilePath() (string, error) {
 	switch path := os.Getenv(profileVariable); path {
 	case "":
@@ -106,9 +109,10 @@ func (d *Dispatcher) ProfilePath() (string, error) {
 	return filepath.Join(folder, "flashkit", "profile-"+hex.EncodeToString(sum[:8])), nil
 }
 
-// LoadProfile adds a profile's figures to the memory of d and its copies. The error matches
-// fs.ErrNotExist if there is no file. It matches ErrProfile if the file is damaged, or of a
-// different machine or driver. On errors nothing changes.
+// LoadProfile copies a profile's figures to the memory that d shares with its copies. It skips
+// kernels whose own predictions have changed. The error matches fs.ErrNotExist if there is no file.
+// It matches ErrProfile if the file is damaged, or recorded on a different machine or driver. After
+// an error, the memory is unchanged.
 func (d *Dispatcher) LoadProfile(path string) error {
 	p, err := readProfile(path)
 	if err != nil {
@@ -131,7 +135,8 @@ func (d *Dispatcher) LoadProfile(path string) error {
 	return nil
 }
 
-// keepUnopened keeps a profile's figures of unopened backends, for the next profile.
+// keepUnopened keeps a profile's figures of unopened backends, so that the next SaveProfile does
+// not lose them.
 func (m *memory) keepUnopened(p *profile, backends []string) {
 	of := func(kernel string) bool {
 		backend, _, _ := strings.Cut(kernel, "/")
@@ -157,20 +162,20 @@ func (m *memory) keepUnopened(p *profile, backends []string) {
 	}
 }
 
-// addUnopened adds keepUnopened's figures to a profile.
+// addUnopened adds the figures that keepUnopened kept to a profile.
 func (m *memory) addUnopened(p *profile) {
 	m.probing.Lock()
 	defer m.probing.Unlock()
-	devices := maps.Clone(p.Machine.Devices) // shared with the Dispatcher
+	devices := maps.Clone(p.Machine.Devices) // the Dispatcher shares the map
 	maps.Copy(devices, m.kept.Machine.Devices)
 	p.Machine.Devices = devices
 	maps.Copy(p.Kernels, m.kept.Kernels)
 	p.Calls = append(p.Calls, m.kept.Calls...)
 }
 
-// SaveProfile writes a profile for LoadProfile, and its folder if needed. The file is replaced
-// atomically, even with concurrent writers. A file that is not a profile is not replaced. Nothing
-// else in this package writes to disk.
+// SaveProfile writes a profile for LoadProfile, and creates its folder if needed. It replaces an
+// existing profile atomically, even if several processes write it. It returns an error if path is a
+// file that is not a profile. No other function of this package writes to disk.
 func (d *Dispatcher) SaveProfile(path string) error {
 	body, err := json.Marshal(d.memory.profile(d.machine))
 	if err != nil {
@@ -187,7 +192,8 @@ func checksum(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readProfile reads an untrusted file.
+// readProfile reads and checks a profile. The file is not trusted: it may be huge, damaged or no
+// profile.
 func readProfile(path string) (*profile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -242,7 +248,7 @@ func (m *memory) profile(of machine) *profile {
 		}
 	}
 	for _, x := range m.recent.Kept() {
-		if x.Traits != (flashkit.Traits{}) { // a problem's name lacks the traits
+		if x.Traits != (flashkit.Traits{}) { // lastCall.Problem cannot hold traits
 			continue
 		}
 		for k := range x.candidates {
@@ -266,10 +272,11 @@ var regimeNames = sync.OnceValue(func() map[string]regime {
 	return names
 })
 
-// maxError bounds a credible factor.
+// maxError bounds credible ratios of measured to predicted time.
 const maxError = 1 << 20
 
-// setFigures sets a kernel's factors to the credible figures with known names.
+// setFigures sets a kernel's factors from a profile. It skips unknown names and ratios beyond
+// maxError.
 func (m *memory) setFigures(kernel int, f kernelFigure) {
 	for name, x := range f.Rates {
 		if at, ok := regimeNames()[name]; ok && x > 1.0/maxError && x < maxError {
@@ -283,13 +290,13 @@ func (m *memory) setFigures(kernel int, f kernelFigure) {
 	}
 }
 
-// rounded keeps four digits, more than any measurement has.
+// rounded returns x with four significant digits, more than any measurement has.
 func rounded(x float64) float64 {
 	unit := math.Pow(10, math.Floor(math.Log10(x))-3)
 	return math.Round(x/unit) * unit
 }
 
-// restoreCall restores the time of a call, if its kernel and problem still exist.
+// restoreCall sets the duration of a kernel's latest call on a problem, if both still exist.
 func (m *memory) restoreCall(c lastCall) {
 	p, err := flashkit.ParseProblem(c.Problem)
 	if err != nil || !(c.Seconds > 0 && c.Seconds < 1e9) {
@@ -300,7 +307,8 @@ func (m *memory) restoreCall(c lastCall) {
 	}
 }
 
-// candidate returns the named kernel in a problem's plan, nil if it does not exist or fit.
+// candidate returns the named kernel in a problem's plan, nil if no such kernel exists or it does
+// not fit.
 func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
 	for i := range m.kernels {
 		if m.kernels[i].Name != kernel {

@@ -7,12 +7,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A regime is a class of problems with similar prediction errors of a kernel. It is a number below
-// regimes.
+// A regime is a class of problems for which a kernel's predictions have similar errors. Its number
+// encodes one position per axis and is below the constant regimes.
 type regime uint16
 
-// Axes of a regime. The first counts powers of four of the FLOPs, so adjacent sizes have adjacent
-// numbers.
+// The axes of a regime. axisSize counts powers of four of the FLOPs. It is the lowest digit of the
+// number, so neighboring sizes have consecutive numbers.
 const (
 	axisSize = iota
 	axisDim
@@ -27,11 +27,11 @@ const (
 var axisNames = [axes][]string{
 	axisSize:   {"4^6", "4^7", "4^8", "4^9", "4^10", "4^11", "4^12", "4^13", "4^14", "4^15", "4^16", "4^17", "4^18", "4^19", "4^20"},
 	axisDim:    {"d64", "d128", "wide"},
-	axisShared: {"own", "shared"}, // keys of one head, or shared by several
+	axisShared: {"own", "shared"}, // each query head has its own KV head, or several share one
 	axisMask:   {"full", "masked"},
-	axisRows:   {"row", "few", "many"}, // queries
+	axisRows:   {"row", "few", "many"}, // query rows: at most 2, at most 32, more
 	axisType:   {"f32", "f16", "bf16"},
-	axisExtra:  {"plain", "extra"}, // features: their cost does not depend on the products
+	axisExtra:  {"plain", "extra"}, // whether the problem has features, whose cost does not depend on the matrix products
 }
 
 const (
@@ -41,18 +41,19 @@ const (
 	smallest = 6 // exponent of the first size
 )
 
-// A kind is the last three axes: number of rows, type, and features. They decide which kernels
-// compete.
+// A kind is the part of a regime that decides which kernels compete: the last three axes, query
+// rows, type and features.
 type kind uint8
 
 func (r regime) kind() kind { return kind(r / (regimes / kinds)) }
 
-// String returns the kind's name in profiles: few-bf16-plain.
+// String returns the kind's name in profiles, such as few-bf16-plain.
 func (k kind) String() string {
 	return axisNames[axisRows][k%3] + "-" + axisNames[axisType][k/3%3] + "-" + axisNames[axisExtra][k/9]
 }
 
-// neighbors returns the regimes of problems a fourth and four times the size, or r at the ends.
+// neighbors returns the regimes of problems with a fourth of the FLOPs and four times the FLOPs. At
+// the ends it returns r itself.
 func (r regime) neighbors() (smaller, larger regime) {
 	smaller, larger = r, r
 	if r%sizes > 0 {
@@ -97,7 +98,7 @@ func regimeOf(p flashkit.Problem, s flashkit.Pass) regime {
 	return regime(r)
 }
 
-// String returns the regime's name in profiles: few-bf16-plain-masked-own-d64-4^12.
+// String returns the regime's name in profiles, such as few-bf16-plain-masked-own-d64-4^12.
 func (r regime) String() string {
 	var names [axes]string
 	rest := int(r)

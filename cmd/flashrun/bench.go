@@ -98,7 +98,7 @@ every program gets, and says which kernels ran and what others would have taken.
 	return cmd
 }
 
-// addOutput adds the flags for the output's format and for files.
+// addOutput adds the flags for the output format and the output files.
 func (f *benchFlags) addOutput(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.compare, "compare", "", "also print ratios to the results in this JSON `file`")
@@ -183,8 +183,8 @@ func (f *benchFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.print(cmd.OutOrStdout(), b.Results), b.Verdict(ended)))
 }
 
-// prepare checks all flags, before any device or file is opened. It returns the measurement and its
-// problems.
+// prepare checks all flags before any device or file is opened. It returns the run to measure and
+// its problems.
 func (f *benchFlags) prepare(cmd *cobra.Command) (*bench.Run, []flashkit.Problem, error) {
 	problems, err := f.grid.grid(cmd, f.seed)
 	if err != nil {

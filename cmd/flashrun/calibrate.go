@@ -62,7 +62,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	opened, d, err := bench.Open(cmd.Context(), f.name()) // no warning of an invalid profile, because calibrate replaces it
+	opened, d, err := bench.Open(cmd.Context(), f.name()) // calibrate replaces an invalid profile, so it prints no warning
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (f *calibrateFlags) run(cmd *cobra.Command) error {
 }
 
 // path returns the path of the profile. It returns an error if the file cannot be created, so that
-// this is known before the measurement.
+// calibrate fails before the measurement and not after it.
 func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	if f.out != "" {
 		file, err := createOutput(f.out, outfile.Profile, nil)
@@ -126,8 +126,8 @@ func (f *calibrateFlags) path(d *dispatch.Dispatcher) (string, error) {
 	return file.Path(), nil
 }
 
-// name returns the name in --backend, or else the backend of FLASHKIT_BACKEND. If FLASHKIT_BACKEND
-// names one kernel, calibrate measures all kernels of its backend.
+// name returns the value of --backend, or else the backend of FLASHKIT_BACKEND. If FLASHKIT_BACKEND
+// names one kernel, calibrate measures all kernels of this kernel's backend.
 func (f *calibrateFlags) name() string { return cmp.Or(f.backend, bench.BackendOf(backendChoice(""))) }
 
 func (f *calibrateFlags) heats() ([]bench.Heat, error) {

@@ -26,7 +26,7 @@ type tally struct {
 	Passed      int       `json:"passed"`
 	Failed      int       `json:"failed"`
 	Unsupported int       `json:"unsupported"`
-	Random      int       `json:"random,omitempty"` // random problems, included in the counts above
+	Random      int       `json:"random,omitempty"` // number of random problems, included in the counts above
 	Seed        uint64    `json:"seed,omitempty"`   // seed of the random problems
 	Failures    []failing `json:"failures,omitempty"`
 }
@@ -121,8 +121,8 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.verdict(tallies)))
 }
 
-// setSweep checks the flags for random problems. With --sweep or --quick it sets the time budget to
-// 0.
+// setSweep checks the flags for random problems. With --sweep or --quick it sets the time budget of
+// random problems to 0.
 func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	flags, o := cmd.Flags(), &f.options
 	counted := flags.Changed("sweep")
@@ -235,8 +235,8 @@ func (f *conformanceFlags) printTallies(w io.Writer, tallies []*tally) error {
 	return err
 }
 
-// verdict returns an error if a case failed. If all backends ran without --case, it also returns an
-// error for a required kernel that passed no case.
+// verdict returns an error if a case failed. If all backends ran and --case is not set, it also
+// returns an error for a required kernel that passed no case.
 func (f *conformanceFlags) verdict(tallies []*tally) error {
 	failures, passed := 0, map[string]bool{}
 	for _, t := range tallies {

@@ -20,7 +20,7 @@ type explained struct {
 	Chosen  bool    `json:"chosen"`
 	Reason  string  `json:"reason"`
 	Seconds float64 `json:"predicted_seconds,omitempty"`
-	Last    float64 `json:"last_seconds,omitempty"` // measured time of the last call
+	Last    float64 `json:"last_seconds,omitempty"` // measured time of the kernel's last call on this problem
 
 	// Seconds is Own * Factor.
 	Own    float64 `json:"own_seconds,omitempty"` // the kernel's own cost estimate
@@ -32,7 +32,8 @@ func (l *explained) why() string {
 	return fmt.Sprintf("%s x %.2f (%s)", terminal.Seconds(l.Own), l.Factor, l.From)
 }
 
-// parameterList returns help text: a line for each optional suffix of a problem's name.
+// parameterList returns a part of the help text: one line for each optional suffix of a problem's
+// name.
 func parameterList() string {
 	var b strings.Builder
 	for _, x := range flashkit.Parameters() {
@@ -41,7 +42,7 @@ func parameterList() string {
 	return b.String()
 }
 
-// parameterForm returns the suffix form of a parameter, such as -softcap{c}.
+// parameterForm returns a parameter as a suffix of a problem's name, such as -softcap{c}.
 func parameterForm(x *flashkit.Parameter) string {
 	if x.Value == "" {
 		return "-" + x.Name
@@ -105,7 +106,7 @@ A problem is named b{batch}-h{heads}-g{key heads}-n{rows}-m{keys}-d{head dim}
 	return cmd
 }
 
-// writeExplained writes a table of the lines. Kernels that support the problem come first.
+// writeExplained writes the lines as a table. Kernels that support the problem come first.
 func writeExplained(w io.Writer, lines []explained) error {
 	t := tabwriter.NewWriter(terminal.Writer(w), 0, 8, 2, ' ', 0)
 	fits := func(l explained) bool { return l.Seconds > 0 }

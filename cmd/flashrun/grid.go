@@ -24,7 +24,7 @@ type gridFlags struct {
 	features string
 }
 
-// gridNames are the flags that may not be used with --problem or --random.
+// gridNames are the flags that conflict with --problem and --random.
 var gridNames = append([]string{"batch", "heads", "kv-heads", "seq", "q-len", "head-dim", "dtype", "features"}, maskNames...)
 
 func (g *gridFlags) add(cmd *cobra.Command) {
@@ -103,7 +103,7 @@ func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, e
 	return list, nil
 }
 
-// origin returns the flag that gave problem p, and the flag's value, for an error message.
+// origin returns the flag that requested problem p, with its value, for an error message.
 func (g *gridFlags) origin(p flashkit.Problem) string {
 	switch {
 	case len(g.problems) > 0:

@@ -10,9 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// patience is the time from the first signal until the program is forced to end. During this time
-// the command may report its measurements so far. The end is forced because reads of a pipe, the
-// oracle and slow disks ignore a canceled context.
+// patience is the time from the first signal until flashrun forces its own end. During this time a
+// command may print the measurements made so far. Force is necessary because a canceled context
+// does not stop reads of a pipe, the oracle or slow disks.
 const patience = 700 * time.Millisecond
 
 // interruptible returns a context that is canceled by the first SIGINT, SIGTERM or SIGHUP. A second

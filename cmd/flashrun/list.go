@@ -26,13 +26,13 @@ type listed struct {
 	Pass      string   `json:"pass,omitempty"`
 	DTypes    []string `json:"dtypes,omitempty"`
 	About     string   `json:"about,omitempty"`
-	Requires  string   `json:"requires,omitempty"` // the kernel's requirements of the machine
+	Requires  string   `json:"requires,omitempty"` // what the kernel requires of the machine
 	Available bool     `json:"available"`
-	Reason    string   `json:"reason,omitempty"` // reason if not available
+	Reason    string   `json:"reason,omitempty"` // why it is not available
 	Device    *gpu     `json:"device,omitempty"` // set if the line describes a GPU
 }
 
-// A gpu is the description of a GPU in flashrun list. Number is a value for --device.
+// A gpu describes a GPU in the output of flashrun list. --device accepts Number.
 type gpu struct {
 	Number     int    `json:"number"`
 	Name       string `json:"name"`
@@ -88,12 +88,12 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// of reports whether the line is about the given backend, one of its kernels, or the given kernel.
+// of reports whether the line describes the named kernel, or a kernel or GPU of the named backend.
 func (l *listed) of(name string) bool {
 	return l.Name == name || bench.BackendOf(l.Name) == name || l.Device != nil && name == "cuda"
 }
 
-// printed returns the lines as a table, with a column of descriptions if about is set.
+// printed returns the lines as a table. about adds a column with the kernels' descriptions.
 func printed(lines []listed, about bool) []byte {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)

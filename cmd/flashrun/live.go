@@ -14,10 +14,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// notWithTraces are the flags that may not be used with --trace.
+// notWithTraces are the flags that conflict with --trace.
 var notWithTraces = append([]string{"problem", "pass", "kernels", "memory", "baseline", "time-per-case", "rounds", "compare", "out", "csv", "benchstat"}, gridNames...)
 
-// checkLive returns an error if a flag conflicts with --trace, or needs it.
+// checkLive returns an error if a flag conflicts with --trace, or is valid only with --trace.
 func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
@@ -36,7 +36,7 @@ func (f *benchFlags) checkLive(cmd *cobra.Command) error {
 	return nil
 }
 
-// live replays the traces. Each run of a trace is a new process.
+// live replays the traces of --trace. Each run of a trace is a new process.
 func (f *benchFlags) live(cmd *cobra.Command) error {
 	traces, err := replay.Read(f.traces)
 	if err != nil {
@@ -56,8 +56,8 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 	return failed(errors.Join(write(cmd.OutOrStdout()), ended))
 }
 
-// machine describes the machine. It closes all devices before it returns, because the processes of
-// the replay will open them.
+// machine returns a description of the machine. It closes all devices before it returns, because
+// the processes of the replay open them.
 func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 )
 
 func main() {
-	debug.SetTraceback("crash") // so that an unrecovered panic ends with SIGABRT, where the system has it, and not with status 2
+	debug.SetTraceback("crash") // an unrecovered panic then ends with SIGABRT, on systems that have it, instead of exit code 2, which means an invalid request
 	os.Exit(execute(interruptible(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -67,8 +67,8 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) (code
 	return exitUsage
 }
 
-// A failure is an error of a valid request while it runs. It ends flashrun with exitFailed, an
-// invalid request with exitUsage.
+// A failure is an error of a valid request. flashrun then exits with exitFailed. For an invalid
+// request it exits with exitUsage.
 type failure struct{ err error }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -81,7 +81,7 @@ func failed(err error) error {
 	return &failure{err}
 }
 
-// runError returns err as a failure, or unchanged if err reports an invalid request.
+// runError returns err as a failure, but unchanged if err reports an invalid request.
 func runError(err error) error {
 	var wrong *flashkit.ProblemError
 	if errors.As(err, &wrong) {
@@ -124,7 +124,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 func setDevice(cmd *cobra.Command, _ []string) error {
 	numbers, err := devices(cmd)
 	if err != nil || len(numbers) == 0 || cmd.Name() == ringName {
-		return err // ring does not use the variable: it opens its GPUs by number
+		return err // ring opens its GPUs by number, without the variable
 	}
 	return os.Setenv(cuda.DeviceVariable, strconv.Itoa(numbers[0]))
 }
@@ -150,7 +150,7 @@ func devices(cmd *cobra.Command) (list []int, err error) {
 }
 
 // missingDevice returns an error if --device or FLASHKIT_DEVICE requests a GPU that cannot be used.
-// Without a request it only warns of a GPU that cannot be used.
+// Without such a request it prints a warning about a GPU that cannot be used.
 func missingDevice(cmd *cobra.Command, d *dispatch.Dispatcher) error {
 	for _, m := range d.Missing() {
 		switch name := os.Getenv(cuda.DeviceVariable); {

@@ -20,7 +20,8 @@ type maskFlags struct {
 
 var maskNames = []string{"causal", "window", "top-left", "shift"}
 
-// add adds the flags. If both is set, --causal=both is allowed and means two masks.
+// add adds the flags of a mask. both permits the value --causal=both, which requests two masks:
+// none and causal.
 func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags := cmd.Flags()
 	m.causal.both = both
@@ -38,7 +39,7 @@ func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags.IntVar(&m.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
 }
 
-// bands returns one mask, or for --causal=both two: none and causal.
+// bands returns the mask that the flags request. For --causal=both it returns two: none and causal.
 func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 	switch {
 	case m.causal.yes && m.window != "":
@@ -67,7 +68,7 @@ func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 
 // A causalFlag is the value of --causal: true, false or both.
 type causalFlag struct {
-	both    bool // the value both is allowed
+	both    bool // --causal=both is allowed
 	yes, no bool
 }
 

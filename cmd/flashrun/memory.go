@@ -80,7 +80,8 @@ func completeProblem(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	}, cobra.ShellCompDirectiveNoFileComp
 }
 
-// check returns the problems that args name, or an error that names the invalid flag or argument.
+// check checks the flags and returns the problems that args name. An error names the invalid flag
+// or argument.
 func (f *memoryFlags) check(args []string) ([]flashkit.Problem, error) {
 	if f.meter.Limit < 0 {
 		return nil, fmt.Errorf("--limit %s: must not be negative", f.meter.Limit)

@@ -9,12 +9,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// longest is the maximum length of a message in characters. Without it, a message that quotes a
-// file or an argument could be arbitrarily long.
+// longest is the maximum length of an error message in characters. A message may quote a file or an
+// argument of any length.
 const longest = 300
 
-// message returns s on one line of printable characters. It shortens a long message in the middle,
-// because the beginning names the invalid field and the end has the reason.
+// message returns s as one line of printable characters. It cuts the middle of a long message,
+// because the beginning names the invalid field and the end gives the reason.
 func message(s string) string {
 	const end = 100
 	s = terminal.Printable(strings.ReplaceAll(s, "\n", "; "))
@@ -26,8 +26,9 @@ func message(s string) string {
 	return string(r[:longest-end-len(gap)]) + gap + string(r[len(r)-end:])
 }
 
-// crashed returns the message for a panic, which is always a bug. It must be called by the deferred
-// function that recovers, because it searches the stack for the function that panicked.
+// crashed returns the error message for a recovered panic, which is always a bug. It must be called
+// by the deferred function that recovers, because it searches the stack for the function that
+// panicked.
 func crashed(value any) string {
 	where := ""
 	var callers [32]uintptr

@@ -31,12 +31,12 @@ type outcome struct {
 	Device         *bench.DeviceBytes `json:"device_bytes,omitempty"`
 	ForwardKernel  string             `json:"forward_kernel,omitempty"`
 	ForwardSeconds float64            `json:"forward_seconds,omitempty"`
-	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // from the oracle's results
-	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // between o and the sample's stored output
+	MaxAbsError    *input.Distance    `json:"max_abs_error,omitempty"`   // largest distance from the oracle's results
+	StoredMaxDiff  *input.Distance    `json:"stored_max_diff,omitempty"` // largest distance of o from the sample's stored output
 	Source         string             `json:"source"`
 
 	checked []input.CheckedOutput
-	nans    string // describes NaN in the input
+	nans    string // description of NaN in the input
 }
 
 func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
@@ -50,7 +50,7 @@ func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	}
 }
 
-// setChecked sets the outputs' errors against the oracle.
+// setChecked stores the errors of the outputs, as compared with the oracle.
 func (r *outcome) setChecked(list []input.CheckedOutput) {
 	r.checked, r.MaxAbsError = list, new(input.Distance)
 	for _, c := range list {
@@ -58,9 +58,9 @@ func (r *outcome) setChecked(list []input.CheckedOutput) {
 	}
 }
 
-// verdict returns an error if an output has NaN or an infinity where the oracle does not, or lacks
-// one that the oracle has. It also returns an error if o differs from the stored output by more
-// than sampleBound.
+// verdict returns an error if an output and the oracle differ in the positions of NaN or
+// infinities. It also returns an error if o differs from the stored output by more than
+// sampleBound.
 func (r *outcome) verdict() error {
 	for _, c := range r.checked {
 		if c.Wrong != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// createOutput opens the file of --out. It returns an error if the path is an input file or cannot
-// be written, before the computation starts.
+// createOutput opens the file of --out. It is called before the computation. It returns an error if
+// the path is an input file or cannot be written.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
 	if path == input.Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")
@@ -41,7 +41,8 @@ func commit(file *outfile.File, write func(io.Writer) error) error {
 	return nil
 }
 
-// The kinds of output files other than profiles. Is recognizes a kind by the beginning of a file.
+// The kinds of output files, except profiles. Is recognizes a file's kind by its beginning, so that
+// --out never replaces a file of another kind.
 var (
 	outputKind  = outfile.Kind{Name: "an output of flashrun run", Is: isOutput}
 	resultsKind = outfile.Kind{Name: "a result of flashrun bench", Is: isResults}
@@ -49,7 +50,8 @@ var (
 	imageKind   = outfile.Kind{Name: "an image of flashrun report", Is: containing(`<svg `, `<metadata>Made by flashrun report.</metadata>`)}
 )
 
-// isOutput reports whether a safetensors file has only metadata that input.Work.File writes.
+// isOutput reports whether a safetensors file comes from flashrun run: its metadata has only keys
+// that input.Work.File writes.
 func isOutput(begin []byte) bool {
 	const length = 8 // size of the header's length field
 	_, text, ok := bytes.Cut(begin[min(length, len(begin)):], []byte(`{"__metadata__":`))
@@ -66,7 +68,7 @@ func isOutput(begin []byte) bool {
 	return err == nil && metadata["kernel"] != ""
 }
 
-// isResults reports whether a JSON object begins with the members of bench.Results.
+// isResults reports whether a file is a JSON object that begins with the members of bench.Results.
 func isResults(begin []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(begin))
 	for _, want := range []json.Token{json.Delim('{'), "format", nil, "started"} {
@@ -77,7 +79,7 @@ func isResults(begin []byte) bool {
 	return true
 }
 
-// containing returns a function that reports whether text begins with first and contains mark.
+// containing returns a function that reports whether a file begins with first and contains mark.
 func containing(first, mark string) func([]byte) bool {
 	return func(begin []byte) bool {
 		return bytes.HasPrefix(begin, []byte(first)) && bytes.Contains(begin, []byte(mark))

@@ -15,8 +15,8 @@ var passNames = []string{"fwd", "bwd"}
 // A passList is the value of --pass, a comma-separated list of passes. Repeated passes are dropped.
 type passList []flashkit.Pass
 
-// addPassFlag adds the flag --pass, whose value is stored in to. The value of to before the call is
-// the default.
+// addPassFlag adds the flag --pass, which sets *to. Its default is the value of *to before the
+// call.
 func addPassFlag(cmd *cobra.Command, to *passList, usage string) {
 	cmd.Flags().Var(to, "pass", usage)
 	cmd.RegisterFlagCompletionFunc("pass", cobra.FixedCompletions(append(passNames, "fwd,bwd"), cobra.ShellCompDirectiveNoFileComp))

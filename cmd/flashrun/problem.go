@@ -41,7 +41,7 @@ func (f *runFlags) shape(cmd *cobra.Command, in *input.Input) error {
 		in.Args.Slopes, p.Score.ALiBi = input.AlibiSlopes(p.Heads), true
 	}
 	if *p != before {
-		in.Expected = flashkit.Tensor{} // the stored output belongs to the unchanged problem
+		in.Expected = flashkit.Tensor{} // the stored output is valid only for the unchanged problem
 	}
 	return nil
 }
@@ -63,7 +63,8 @@ func addNumberFlags(flags *pflag.FlagSet) (list []numberFlag) {
 	return list
 }
 
-// set sets the parameter in p to the flag's value. Only dropout may be 0.
+// set sets the parameter in p to the flag's value. The value must be positive; a dropout may also
+// be 0.
 func (x *numberFlag) set(p *flashkit.Problem) error {
 	from, most, want := math.SmallestNonzeroFloat32, math.MaxFloat32, "a positive number"
 	if x.Feature == flashkit.FeatureDropout {
@@ -77,8 +78,8 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 	return nil
 }
 
-// convert converts the tensors of queries and of keys to the types in --dtype. If the bias then has
-// another type than the queries, it becomes float32.
+// convert converts K and V and the tensors of query rows, such as Q, to the types in --dtype. If
+// the bias then has another type than Q, it becomes float32.
 func (f *runFlags) convert(in *input.Input) error {
 	p := &in.Problem
 	if f.dtype != "" {

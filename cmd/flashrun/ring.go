@@ -135,8 +135,8 @@ func (f *ringFlags) run(cmd *cobra.Command) error {
 	return f.overProcesses(ctx, cmd, list)
 }
 
-// overNCCL runs this process as one rank, with its tensors on one GPU. The ranks communicate by
-// NCCL.
+// overNCCL runs this process as one rank, with its tensors on one GPU. The ranks communicate
+// through NCCL.
 func (f *ringFlags) overNCCL(ctx context.Context, cmd *cobra.Command, list []ranks.Problem, launch ring.Launch) error {
 	if launch.Launcher == "MPI" {
 		if watched, err := watch(cmd); watched {
@@ -204,9 +204,9 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 	return failed(f.how.OverProcesses(ctx, list, d))
 }
 
-// watch reruns the program in a child process if an MPI launcher started this process. It then
-// waits for the child, reports its death, and returns true and the child's error. In the child it
-// returns false.
+// watch reruns flashrun in a child process if an MPI launcher started this process. It then waits
+// for the child and returns true. If the child failed, watch prints this and returns an error. In the
+// child itself, and without a launcher, it returns false.
 func watch(cmd *cobra.Command) (watched bool, err error) {
 	status, watched := mpi.Watch(cmd.ErrOrStderr())
 	if watched && status != 0 {
@@ -257,7 +257,7 @@ func packedLengths(lengths []int) (*flashkit.Sequences, error) {
 	return &flashkit.Sequences{QStarts: starts, KVStarts: starts}, nil
 }
 
-// open returns a dispatcher for each rank. With --device it has the kernels of the rank's GPU,
+// open returns one dispatcher per rank. With --device it has the kernels of the rank's GPU,
 // otherwise the kernels of --backend.
 func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
 	if len(f.devices) == 0 {
@@ -278,8 +278,8 @@ func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err e
 }
 
 // openDispatch returns a dispatcher for the passes of --pass. Every forward pass returns LSE,
-// because ranks merge their results by LSE. So LSE does not tell dispatch whether a backward pass
-// follows: Paired and Unpaired do.
+// because ranks merge their results by LSE. So dispatch cannot infer from LSE whether a backward
+// pass follows. Paired or Unpaired tells it.
 func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, error) {
 	d, err := openDispatch(cmd, f.backend)
 	switch {
@@ -302,7 +302,7 @@ func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	return list, nil
 }
 
-// The transports between ranks on GPUs. auto is peer.
+// The transports between ranks on GPUs, the values of --transport. auto means peer.
 const (
 	transportAuto = "auto"
 	transportPeer = "peer"
@@ -312,7 +312,7 @@ const (
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
 // localDevice returns the number of this process's GPU. Rank n of this machine uses entry n of
-// --device, or without --device GPU n.
+// --device. Without --device it uses GPU n.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:

@@ -145,7 +145,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if d.GPU == nil {
 		bench.SaveToProfile(d.Dispatch)
 	}
-	wrong := rep.verdict() // a wrong output is not written to the file
+	wrong := rep.verdict() // if the output is wrong, it is not written to the file
 	if file != nil && wrong == nil {
 		out, err := w.File(rep.Kernel, rep.ForwardKernel)
 		if err == nil {
@@ -178,8 +178,8 @@ func written(out string, wrong error) string {
 	return out
 }
 
-// compute picks a kernel for each pass, runs and times it, and compares the outputs with the oracle
-// and the stored output.
+// compute picks a kernel for each pass, and runs and times it. It compares the outputs with the
+// oracle if --check is set, and with the stored output if there is one.
 func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
 	defer show.Done()
 	p := in.Problem
@@ -191,7 +191,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	if f.pass.backward() {
 		d.Dispatch = d.Dispatch.Paired()
 	} else {
-		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // LSE is an output here, not a sign that a backward pass follows
+		d.Dispatch, passes = d.Dispatch.Unpaired(), passes[:1] // run always computes LSE, so LSE is no sign that a backward pass follows
 	}
 	for _, s := range passes {
 		if err := p.Check(s, &w.Args); err != nil {
@@ -239,8 +239,8 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	return rep, w, nil
 }
 
-// outputBytes returns the memory for the outputs, and for their copies that are written to the
-// output file.
+// outputBytes returns the bytes of the outputs. With --out it includes their copies for the output
+// file.
 func (f *runFlags) outputBytes(in *input.Input) float64 {
 	bytes := in.OutputBytes(f.pass.backward())
 	if f.out != "" {
@@ -249,7 +249,7 @@ func (f *runFlags) outputBytes(in *input.Input) float64 {
 	return bytes
 }
 
-// input reads or generates the tensors and changes the problem as the flags request.
+// input reads or generates the tensors, and changes the problem as the flags request.
 func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	l, err := input.ParseLayout(f.layout)
 	if err != nil {
@@ -288,7 +288,7 @@ func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	return in, f.finishInput(cmd, in)
 }
 
-// problemFlags are flags that conflict with --problem. The flags in numbers conflict too.
+// problemFlags are the flags that conflict with --problem, in addition to the flags in numbers.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
 func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input, error) {
@@ -339,7 +339,8 @@ func (f *runFlags) checkBackward(p *flashkit.Problem) error {
 	return nil
 }
 
-// open opens the backend of --backend for tensors in the memory of --memory, host or device.
+// open opens the backend of --backend. The kernels' tensors will be in the memory of --memory, host
+// or device.
 func (f *runFlags) open(cmd *cobra.Command) (*bench.Place, error) {
 	switch f.memory {
 	case machine.Host:

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usage makes cobra's usage errors follow the form of flashrun's other messages: flag or argument,
+// usage changes cobra's usage errors to the form of flashrun's other messages: flag or argument,
 // value, reason.
 func usage(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
@@ -20,7 +20,7 @@ func usage(root *cobra.Command) {
 	}
 }
 
-// flagError rewrites cobra's error for an invalid flag value.
+// flagError returns cobra's error for an invalid flag value in flashrun's form.
 func flagError(err error) error {
 	var e interface {
 		error
@@ -33,7 +33,7 @@ func flagError(err error) error {
 		}
 		return err
 	}
-	_, name, _ := strings.Cut(err.Error(), ` for "`) // cobra's text has the quoted value, then the flag's shorthand, if any, and its name
+	_, name, _ := strings.Cut(err.Error(), ` for "`) // cobra's text has the quoted value, then the flag's name, after its shorthand if it has one
 	name, _, _ = strings.Cut(name, `"`)
 	cause := e.Unwrap()
 	var number *strconv.NumError
@@ -43,8 +43,8 @@ func flagError(err error) error {
 	return fmt.Errorf("%s %q: %w", name[strings.LastIndex(name, " ")+1:], e.GetValue(), cause)
 }
 
-// knownCommand returns an error for an unknown command. cobra checks the arguments of commands and
-// handles completion requests of shells.
+// knownCommand returns an error if args name an unknown command. It accepts completion requests of
+// shells, which cobra handles.
 func knownCommand(root *cobra.Command, args []string) error {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return nil
@@ -59,7 +59,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestion moves the commands that cobra suggests into the first line of the error.
+// suggestion returns err with the commands that cobra suggests in its first line.
 func suggestion(err error) error {
 	text, names, found := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	if !found {
@@ -68,7 +68,7 @@ func suggestion(err error) error {
 	return fmt.Errorf("%s: did you mean %s?", text, strings.Join(strings.Fields(names), " or "))
 }
 
-// noArguments returns an error if a command that has only flags gets arguments.
+// noArguments returns an error if a command that takes only flags gets arguments.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && args[0] == "both" && cmd.Flags().Changed("causal") {
 		return fmt.Errorf("argument %q: it is --causal=both", args[0])

@@ -22,8 +22,8 @@ func versionLine() string {
 	return "flashrun version " + machine.Version() + " (" + build() + ")\n"
 }
 
-// build returns the commit, which the Go tool records in the binary, the compiler's version, the
-// platform and the build tags.
+// build returns the commit, the compiler's version, the platform and the build tags. The Go tool
+// records the commit in the binary.
 func build() string {
 	info, _ := debug.ReadBuildInfo()
 	return buildText(info)

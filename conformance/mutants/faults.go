@@ -12,92 +12,92 @@ type (
 	tensor  = flashkit.Tensor
 )
 
-// faults are the replaceable steps of the kernels. A mutant changes one.
+// faults are the steps of the kernels that a mutant can replace. Each mutant replaces one.
 type faults struct {
 	// Before the computation.
-	refuse func(p problem, q tensor) error // an error instead of a result
-	idle   func(p problem) bool            // return and write nothing
+	refuse func(p problem, q tensor) error // error returned instead of a result
+	idle   func(p problem) bool            // whether to return without writing the outputs
 
 	// Addresses and ranges.
-	offset func(t tensor, b, h, r int) int            // of row r of head h of batch b
+	offset func(t tensor, b, h, r int) int            // offset of row r of head h of batch b
 	kvHead func(p problem, h int) int                 // KV head of query head h
-	values func(v [][]float32) [][]float32            // V of one head, as read
+	values func(v [][]float32) [][]float32            // V of one head, as the kernel uses it
 	keys   func(p problem, i int) (lo, hi int)        // range of keys that row i sees
-	first  func(p problem, i, lo int) int             // a key of the first tile of row i
+	first  func(p problem, i, lo int) int             // a key in the first tile of row i
 	keyEnd func(m int) int                            // end of the loop over m keys
 	rowEnd func(n int) int                            // end of the loop over n query rows
-	dim    func(d int) int                            // elements of Q and K rows that enter a score
-	vdim   func(p problem) int                        // computed columns of O
-	hidden func(s float32, j, lo int) (float32, bool) // score of a masked key j in a visited tile, and whether it counts
-	unused func(n int) []float32                      // scores of the last n keys of a tile, which do not exist
+	dim    func(d int) int                            // number of elements of Q and K rows that enter a score
+	vdim   func(p problem) int                        // number of computed columns of O
+	hidden func(s float32, j, lo int) (float32, bool) // score of key j outside the band in a computed tile, and whether it counts
+	unused func(n int) []float32                      // scores of the n keys that a short last tile lacks
 
 	// Softmax.
 	scale    func(p problem) float32
 	sum      func(t flashkit.DType, x float32) float32 // stored value of Q·K
-	guard    func(m float32) float32                   // value subtracted from the scores for a maximum of m
+	guard    func(m float32) float32                   // value subtracted from the scores if m is the maximum
 	exp      func(x float32) float32
-	begin    func(r *row, lo, hi int)     // initial state of a row that sees [lo, hi)
-	raise    func(m, top float32) float32 // new maximum after a tile with largest score top
-	rescaleO func(alpha float32) float32  // factor of the sums so far when the maximum grows
+	begin    func(r *row, lo, hi int)     // sets the initial state of a row that sees [lo, hi)
+	raise    func(m, top float32) float32 // new maximum after a tile whose largest score is top
+	rescaleO func(alpha float32) float32  // factor of o when the maximum grows; rescaleL is the factor of l
 	rescaleL func(alpha float32) float32
-	divisor  func(l float64) float64 // of O
+	divisor  func(l float64) float64 // divisor of O
 	lse      func(m float32, l float64) float32
 
-	// Rounding of a sum after each of its terms.
+	// Rounding of a sum, applied after each of its terms.
 	sumKeys func(sum float64) float64 // over keys: l, O and dQ
 	sumRows func(sum float64) float64 // over query rows: dK and dV
 	sumMore func(sum float64) float64 // over broadcast dimensions: dBias and dSink
 
 	// The backward pass.
-	past    func(lse float32) float32 // value that P subtracts from the scores
+	past    func(lse float32) float32 // value subtracted from the scores to compute P
 	delta   func(c *call, doDotO, dlse float32) float32
-	dkScale func(scale float32) float32 // factor of dS·Q
-	share   func(sum [][]float64)       // dK or dV of a KV head, before another query head adds to it
+	dkScale func(scale float32) float32 // factor of dS·Q in dK
+	share   func(sum [][]float64)       // changes dK or dV of a KV head before another query head adds to it
 
 	featureFaults
 }
 
-// featureFaults are the replaceable steps of features.
+// featureFaults are the steps of features that a mutant can replace.
 type featureFaults struct {
 	// Sequences.
 	sequence func(c *flashkit.Call, b int) flashkit.Seq
 	aligned  func(c *call) problem                           // problem whose lengths align the band
-	page     func(c *flashkit.Call, b, j int) (page, at int) // place of key j of sequence b
-	pads     func(c *call, name string, packed bool) bool    // whether the rows past the end of a sequence are filled
+	page     func(c *flashkit.Call, b, j int) (page, at int) // page of key j of sequence b, and its index in the page
+	pads     func(c *call, name string, packed bool) bool    // whether the rows beyond the end of a sequence are filled
 
 	// K and V of another type.
 	kv     func(t tensor, at int) float32       // an element of K or V
-	query  func(c *call, q []float32) []float32 // row of Q for the scores
-	weight func(c *call, w float32) float32     // weight for O
+	query  func(c *call, q []float32) []float32 // row of Q that enters the scores
+	weight func(c *call, w float32) float32     // weight that multiplies V
 
 	// Scores.
-	score    func(c *call, x float32, at pair) (s, slope float32) // from a scaled dot product; also the slope of the softcap
+	score    func(c *call, x float32, at pair) (s, slope float32) // score of a scaled dot product x, and the derivative of the softcap
 	cap      func(x, limit float32) (s, slope float32)
-	index    func(c *call, t tensor, at pair) int          // of a pair in bias or mask
+	index    func(c *call, t tensor, at pair) int          // index of a pair in bias or mask
 	bias     func(c *call, t tensor, at int) float32       // element of the bias
 	steep    func(c *call, at pair) float32                // slope of ALiBi
-	distance func(c *call, at pair) int                    // from the diagonal
+	distance func(c *call, at pair) int                    // distance of a pair from the diagonal
 	shown    func(c *call, at pair) bool                   // whether the mask shows a pair
-	masked   func(c *call, s float32) (x float32, ok bool) // score of a pair that the mask hides, and whether it counts
+	masked   func(c *call, s float32) (x float32, ok bool) // new score of a pair that the mask hides, and whether it counts
 
 	// Sink and earlier keys.
 	sink   func(c *call, r *row, at pair)
 	carry  func(c *call, r *row, at pair)
-	end    func(c *call, r *row, at pair) // after the last key
-	settle func(c *call, r *row, at pair) // before LSE, after O
+	end    func(c *call, r *row, at pair) // called after the row's last key
+	settle func(c *call, r *row, at pair) // called after O is written, before LSE
 
 	// Dropout.
 	counter        func(c *call, at pair) (key [2]uint32, x [4]uint32)
-	half           func(words [4]uint32, j int) uint32 // number of key j
+	half           func(words [4]uint32, j int) uint32 // random number of key j from the counter's words
 	kept           func(number uint32, p float64) bool
 	makeUp         func(p float64) float32                   // factor of kept weights
 	keep           func(c *call, at pair) float32            // dropout factor of a weight in O
 	counted        func(c *call, w float32, at pair) float32 // contribution of a weight to the sum
-	keepDV, keepDP func(c *call, at pair) float32            // dropout factors of P in dV and of dP in dS
+	keepDV, keepDP func(c *call, at pair) float32            // dropout factors: of P in dV, of dP in dS
 
 	// Gradients.
-	dbias  func(c *call, at pair, ds, slope float32) float32 // contribution of a pair
-	row    func(t tensor, at int)                            // a row of DBias, before its elements are written
+	dbias  func(c *call, at pair, ds, slope float32) float32 // contribution of a pair to DBias
+	row    func(t tensor, at int)                            // called with a row of DBias before its elements are written
 	writes func(c *call, at pair, x float64) bool            // whether an element of DBias is written
 	dsink  func(c *call, at pair, w, doDotO, dlse float32) float32
 }
@@ -143,7 +143,7 @@ func correctFeatures() featureFaults {
 	}
 }
 
-// correct returns the faults of a correct kernel.
+// correct returns the steps of a correct kernel.
 func correct() faults {
 	return faults{
 		refuse: func(problem, tensor) error { return nil },
@@ -163,7 +163,7 @@ func correct() faults {
 
 		scale:    func(p problem) float32 { return float32(p.SoftmaxScale()) },
 		sum:      func(_ flashkit.DType, x float32) float32 { return x },
-		guard:    func(m float32) float32 { return max(m, -math.MaxFloat32) }, // without any score exp must give 0, not exp(-Inf + Inf)
+		guard:    func(m float32) float32 { return max(m, -math.MaxFloat32) }, // if m is -Inf, exp must return 0, not exp(-Inf + Inf)
 		exp:      func(x float32) float32 { return float32(math.Exp(float64(x))) },
 		begin:    func(r *row, _, _ int) { r.reset(negInf) },
 		raise:    func(m, top float32) float32 { return max(m, top) },

@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The correct computation of features. faults.go lists the places that a mutant can change.
+// The correct steps of features, which faults.go lists and mutants replace.
 
-// capBiasALiBi returns the score for a scaled dot product, and the slope of the softcap there.
+// capBiasALiBi returns the score of a scaled dot product x, and the derivative of the softcap at x.
 func capBiasALiBi(c *call, x float32, at pair) (s, slope float32) {
 	s, slope = c.cap(x, c.p.Score.Softcap)
 	return s + c.biased(at) - c.alibi(at), slope
@@ -23,7 +23,7 @@ func softcap(x, limit float32) (s, slope float32) {
 	return limit * t, 1 - t*t
 }
 
-// biased returns the bias of a pair, 0 without bias.
+// biased returns the bias of a pair, 0 if the problem has none.
 func (c *call) biased(at pair) float32 {
 	if !c.p.Score.Bias {
 		return 0
@@ -32,7 +32,7 @@ func (c *call) biased(at pair) float32 {
 	return c.bias(c, t, c.index(c, t, at))
 }
 
-// alibi returns the ALiBi penalty of a pair, 0 without ALiBi.
+// alibi returns the ALiBi penalty of a pair, 0 if the problem has no ALiBi.
 func (c *call) alibi(at pair) float32 {
 	if !c.p.Score.ALiBi {
 		return 0
@@ -40,14 +40,14 @@ func (c *call) alibi(at pair) float32 {
 	return c.steep(c, at) * float32(c.distance(c, at))
 }
 
-// slopeOf returns the slope of a head of a sequence.
+// slopeOf returns the ALiBi slope of head h of sequence b.
 func (c *call) slopeOf(b, h int) float32 {
 	t := c.args.Slopes
 	return t.Float32s()[t.Repeated(b, h, 0)]
 }
 
-// finiteSlope returns the slope of a pair, NaN for an infinite one, which gives no score even at
-// distance 0.
+// finiteSlope returns the ALiBi slope of a pair, NaN if it is infinite. The product with the
+// distance is then NaN even at distance 0.
 func finiteSlope(c *call, at pair) float32 {
 	x := c.slopeOf(at.b, at.h)
 	return x + 0*x
@@ -57,7 +57,7 @@ func fromDiagonal(p problem, at pair) int { return at.j - at.i - p.Band.Diagonal
 
 func abs(x int) int { return max(x, -x) }
 
-// indexOf returns the index of a pair in the memory of a bias or mask.
+// indexOf returns the index of a pair's element in the memory of t, a bias or mask.
 func indexOf(_ *call, t tensor, at pair) int { return t.Repeated(at.b, at.h, at.i) + at.j }
 
 func maskAt(c *call, at pair) bool { return c.args.Mask.Bools()[c.index(c, c.args.Mask, at)] }
@@ -68,7 +68,7 @@ func (c *call) logit(h int) float32 {
 	return t.Float32s()[t.Offset(0, h, 0)]
 }
 
-// earlier returns LSE and O of a row from the earlier keys.
+// earlier returns LSE and O of a row over the earlier keys.
 func (c *call) earlier(at pair) (lse float32, o []float32) {
 	f, b, r := c.args, c.seq.QBatch, c.seq.Q0+at.i
 	o = make([]float32, c.p.VDim)
@@ -84,20 +84,20 @@ func takeEarlier(c *call, r *row, at pair) {
 	}
 }
 
-// pageOf returns the page of key j of sequence b, and the key's number in it.
+// pageOf returns the page that holds key j of sequence b, and the key's index in the page.
 func pageOf(c *flashkit.Call, b, j int) (page, at int) {
 	return table(c, b, j/c.Page), j % c.Page
 }
 
-// table returns entry i of a sequence's row of the page table. It clamps i to the last entry, and
-// the page to the pool.
+// table returns entry i of the page table of sequence b. It clamps i to the last entry, and a
+// negative page to 0.
 func table(c *flashkit.Call, b, i int) int {
 	pages := c.Args.Seqs.Pages
 	w := len(pages) / c.Batch
 	return max(0, int(pages[b*w+min(i, w-1)]))
 }
 
-// dropout returns the dropout factor of a weight.
+// dropout returns the dropout factor of a weight: 0 if it is dropped.
 func dropout(c *call, at pair) float32 {
 	p := float64(c.p.Score.Dropout)
 	if p == 0 {
@@ -110,7 +110,7 @@ func dropout(c *call, at pair) float32 {
 	return c.makeUp(p)
 }
 
-// halfOf returns the 16 bits of key j: eight keys share the words of a counter.
+// halfOf returns the 16 random bits of key j. Eight keys share the four words of a counter.
 func halfOf(words [4]uint32, j int) uint32 {
 	if j%8 < 4 {
 		return words[j%4] & 0xffff
@@ -126,7 +126,7 @@ func limit(p float64) uint32 { return uint32(min(math.Floor(p*(1<<16)+.5), math.
 // makeUp returns the dropout factor of kept weights.
 func makeUp(p float64) float32 { return float32((1 << 16) / (1<<16 - float64(limit(p)))) }
 
-// counterOf returns the Philox key and counter of a pair.
+// counterOf returns the key and the counter of Philox for a pair.
 func counterOf(c *call, at pair) (key [2]uint32, x [4]uint32) {
 	seed, o := c.args.Seed, &c.args.Origin
 	return [2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32((o.Key + at.j) / 8), uint32(o.Row + at.i), uint32(o.Head + at.h), uint32(o.Batch + at.b)}

@@ -7,21 +7,22 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// tile is the number of keys per step.
+// tile is the number of keys in a tile.
 const tile = 16
 
-// A call is a kernel call at one of its sequences.
+// A call is the state of a kernel call. It computes one sequence after the other; b, seq and p
+// belong to the current one.
 type call struct {
 	faults
 	c    *flashkit.Call
 	args *flashkit.Args
 	by   float32 // softmax scale
 
-	b   int // sequence
+	b   int // current sequence
 	seq flashkit.Seq
-	p   problem // with the lengths of the sequence
+	p   problem // the problem with the lengths of the sequence
 
-	js       []int // workspace: keys of a tile, their scores, and the softcap's slopes there
+	js       []int // workspace: the keys of a tile, their scores, and the derivatives of the softcap
 	s, slope []float32
 }
 
@@ -29,12 +30,12 @@ func newCall(s faults, c *flashkit.Call) *call {
 	return &call{faults: s, c: c, args: c.Args, by: s.scale(c.Problem), p: c.Problem}
 }
 
-// A pair is a row and a key of a query head.
+// A pair is a row and a key of one head: batch b, query head h, row i, key j.
 type pair struct{ b, h, i, j int }
 
-// A row is the forward pass's state of one query row: the running maximum m, and the sums of
-// weights relative to it, alone and times V. Sums over keys and rows are float64, so that long ones
-// stay exact enough.
+// A row is the forward pass's state of one query row: m is the running maximum. l is the sum of the
+// weights relative to m, o the sum of the weights times V. Sums over keys and rows are float64, so
+// that long sums are accurate enough.
 type row struct {
 	m float32
 	l float64
@@ -46,14 +47,14 @@ func (r *row) reset(m float32) {
 	clear(r.o)
 }
 
-// enter moves the call to sequence b.
+// enter sets the current sequence to b.
 func (c *call) enter(b int) {
 	c.b, c.seq = b, c.sequence(c.c, b)
 	c.p.QLen, c.p.KVLen = c.seq.N, c.seq.M
 }
 
-// forward processes each query row's keys in tiles with a running maximum, and divides once at the
-// end (Dao et al. 2022, algorithm 1).
+// forward processes the keys of each query row in tiles, with a running maximum. It divides O by l
+// once at the end (Dao et al. 2022, algorithm 1).
 func (c *call) forward(ctx context.Context) error {
 	f := c.args
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
@@ -85,18 +86,18 @@ func (c *call) forward(ctx context.Context) error {
 	return nil
 }
 
-// visible returns the range of keys in the band of row i, including masked keys.
+// visible returns the range [lo, hi) of keys in the band of row i. The mask may hide some of them.
 func (c *call) visible(i int) (lo, hi int) {
 	lo, hi = c.keys(c.aligned(c), i)
 	return min(lo, c.p.KVLen), min(hi, c.p.KVLen)
 }
 
-// visits returns the key range covered by the tiles of row i, which sees [lo, hi).
+// visits returns the range of keys that the tiles of row i cover. Row i sees [lo, hi).
 func (c *call) visits(i, lo, hi int) (k0, end int) {
 	return c.first(c.p, i, lo) / tile * tile, min(hi, c.keyEnd(c.p.KVLen))
 }
 
-// open adds the sink and the earlier keys to the row.
+// open adds the sink and the result over earlier keys to the row.
 func (c *call) open(r *row, at pair) {
 	if c.p.Score.Sink {
 		c.sink(c, r, at)
@@ -106,7 +107,8 @@ func (c *call) open(r *row, at pair) {
 	}
 }
 
-// take adds one score with value v, nil for none, to the row.
+// take adds one score with value v to the row. v is nil for a score without a value, such as the
+// sink.
 func (c *call) take(r *row, s float32, v []float32) {
 	m := max(r.m, s)
 	shift := c.guard(m)
@@ -118,7 +120,7 @@ func (c *call) take(r *row, s float32, v []float32) {
 	add(r.o[:len(v)], w, v, c.sumKeys)
 }
 
-// absorb adds the tile of keys from k0 on to the row.
+// absorb adds the tile of keys that begins at k0 to the row.
 func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi int) {
 	js, s := c.scores(at, q, k, k0, lo, hi)
 	top := negInf
@@ -146,8 +148,8 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 	}
 }
 
-// scores returns the keys that take part in the tile from k0 on, for a row that sees [lo, hi), and
-// their scores.
+// scores returns the visible keys of the tile that begins at k0, and their scores. The row sees
+// [lo, hi).
 func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
 	c.js, c.s, c.slope = c.js[:0], c.s[:0], c.slope[:0]
 	dim := c.dim(c.p.Dim)
@@ -168,7 +170,7 @@ func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js [
 	return c.js, append(c.s, c.unused(k0+tile-len(k))...)
 }
 
-// finish writes the row.
+// finish writes O and LSE of the row.
 func (c *call) finish(r *row, at pair) {
 	c.end(c, r, at)
 	l, f := c.divisor(r.l), c.args
@@ -181,14 +183,15 @@ func (c *call) finish(r *row, at pair) {
 	}
 }
 
-// gradients are sums over sequences, for the bias by element and for the sink by head.
+// gradients are the sums that cover all sequences: dBias by element and dSink by head.
 type gradients struct {
 	bias map[pair]float64
 	sink []float64
 }
 
-// backward recomputes P from LSE over the same tiles (Dao et al. 2022, appendix B.2). It keeps the
-// sums of dK and dV of a whole sequence, because every query head of a group adds to them.
+// backward recomputes P from LSE over the same tiles as forward (Dao et al. 2022, appendix B.2). It
+// keeps the sums of dK and dV for a whole sequence, because every query head of a group adds to
+// them.
 func (c *call) backward(ctx context.Context) error {
 	f := c.args
 	if err := c.refuse(c.p, f.Q); err != nil || c.idle(c.p) {
@@ -217,7 +220,7 @@ func (c *call) backward(ctx context.Context) error {
 	return nil
 }
 
-// backwardHead writes dQ of one query head and adds its part of the other gradients.
+// backwardHead writes dQ of query head at.h. It adds the head's part to sums, dk and dv.
 func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, dv [][]float64) error {
 	f, b, h := c.args, c.seq.QBatch, at.h
 	g := c.kvHead(c.p, h)
@@ -231,7 +234,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 			return err
 		}
 		lse, dlse := c.read(f.LSE, b, h, c.seq.Q0+i, 0), float32(0)
-		if lse == negInf { // the row has no weights
+		if lse == negInf { // no key has a weight in this row
 			continue
 		}
 		if !f.DLSE.IsZero() {
@@ -264,7 +267,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 	return nil
 }
 
-// The length of x in dot, and of the sum in add, limits the loop.
+// dot loops over the length of x, and add over the length of sum. The other slice may be longer.
 func dot(x, y []float32) (sum float32) {
 	for i := range x {
 		sum += x[i] * y[i]

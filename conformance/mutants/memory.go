@@ -5,7 +5,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// queries returns the rows of query head h of the sequence.
+// queries returns the rows of query head h of the current sequence.
 func (c *call) queries(t tensor, h int) [][]float32 {
 	x := zeros[float32](c.seq.N, t.Shape()[3])
 	for r := range x {
@@ -14,7 +14,7 @@ func (c *call) queries(t tensor, h int) [][]float32 {
 	return x
 }
 
-// keyRows returns the rows of KV head g of the sequence.
+// keyRows returns the rows of KV head g of the current sequence.
 func (c *call) keyRows(t tensor, g int) [][]float32 {
 	x := zeros[float32](c.seq.M, t.Shape()[3])
 	for j := range x {
@@ -46,7 +46,7 @@ func (c *call) store(t tensor, b, h, from int, x [][]float64) {
 	}
 }
 
-// pad fills the rows from n on of one batch of an output.
+// pad fills the rows from n on of batch b of an output with x, in all heads.
 func (c *call) pad(name string, t tensor, b, n int, packed bool, x float32) {
 	if t.IsZero() || !c.pads(c, name, packed) {
 		return
@@ -60,7 +60,7 @@ func (c *call) pad(name string, t tensor, b, n int, packed bool, x float32) {
 	}
 }
 
-// dbiasAt returns the DBias element of a pair.
+// dbiasAt returns the indices of the DBias element to which a pair contributes.
 func (c *call) dbiasAt(at pair) pair {
 	for d, x := range [...]*int{&at.b, &at.h, &at.i} {
 		if c.args.Bias.Shape()[d] == 1 {
@@ -70,7 +70,7 @@ func (c *call) dbiasAt(at pair) pair {
 	return at
 }
 
-// storeSums writes DBias and DSink if the caller wants them.
+// storeSums writes DBias and DSink if the caller passed them.
 func (c *call) storeSums(sums *gradients) {
 	if t := c.args.DBias; !t.IsZero() {
 		n := t.Shape()

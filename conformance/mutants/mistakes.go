@@ -11,9 +11,9 @@ import (
 
 // denseMistakes are the mistakes of traps.
 var denseMistakes = []mistake{
-	// Alignment of the causal mask. Row i+n has the keys of row i, moved by n.
+	// Alignment of the causal mask. A mistake gives row i the keys of row i+n, for some n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
-	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 wants key 0
+	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 changes: it also sees key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
 	{"causal_one_row", moved(func(p problem) int { return -only(p.QLen == 1, p.KVLen-1) })},
 	{"topleft_short", moved(func(p problem) int { return max(0, toBottomRight(p)) })},
@@ -42,7 +42,7 @@ var denseMistakes = []mistake{
 		lo, hi = p.Keys(i)
 		return lo - only(i >= 64 && lo == p.KVLen, 1), hi
 	})},
-	{"window_wide", func(s *faults) { // 64 rows share tiles, chosen by the last row
+	{"window_wide", func(s *faults) { // the last of each 64 rows chooses the first tile for all of them
 		s.first = func(p problem, i, _ int) int { lo, _ := p.Keys(min(i|63, p.QLen-1)); return lo }
 	}},
 
@@ -53,10 +53,10 @@ var denseMistakes = []mistake{
 	}},
 	{"no_keys", func(s *faults) { s.idle = func(p problem) bool { return p.KVLen == 0 } }},
 	{"no_queries", func(s *faults) { s.idle = func(p problem) bool { return p.QLen == 0 } }},
-	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // a grid without blocks
+	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // like a CUDA kernel, which cannot launch a grid without blocks
 	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
 
-	// Keys behind the mask: a weight of 0 is multiplied, or the mask is added.
+	// Keys outside the band enter with weight 0, or -Inf is added to their scores.
 	{"nan_behind_mask", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo } }},
 	{"inf_behind_mask", func(s *faults) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true } }},
 	{"nan_before_window", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo } }},
@@ -67,7 +67,7 @@ var denseMistakes = []mistake{
 	{"finite_sentinel", func(s *faults) { s.hidden = func(float32, int, int) (float32, bool) { return -5e4, true } }},
 	{"rising_max", func(s *faults) { s.rescaleO = one }},
 	{"rising_max_sum", func(s *faults) { s.rescaleL = one }},
-	{"falling_max", func(s *faults) { // only sums that overflow at the largest float32 show this
+	{"falling_max", func(s *faults) { // the mistake has no effect unless sums overflow, as float32 sums do
 		s.raise, s.sumKeys = func(_, top float32) float32 { return top }, toFloat32
 	}},
 	{"far_below_max", func(s *faults) { s.exp = expByBits }},
@@ -101,7 +101,7 @@ var denseMistakes = []mistake{
 	{"v_columns", func(s *faults) { s.values = byColumns }},
 	{"scale_given", func(s *faults) { s.scale = func(p problem) float32 { p.Scale = 0; return float32(p.SoftmaxScale()) } }},
 
-	// Strides. The mistake reads a stride of 0 as unset.
+	// Strides. stride_zero treats a stride of 0 as unset.
 	{"stride_zero", addressed(func(s, n [4]int, b, h, r int) int {
 		return b*(s[0]+only(s[0] == 0, n[1]*n[2]*n[3])) + h*(s[1]+only(s[1] == 0, n[2]*n[3])) + r*s[2]
 	})},
@@ -137,25 +137,26 @@ var longMistakes = []mistake{
 	{"sum_dsink_sequences", func(s *faults) { s.sumMore = toFloat32 }},
 }
 
-// visible sets the keys that a row sees.
+// visible returns a mistake that replaces the range of keys that row i sees.
 func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
 	return func(s *faults) { s.keys = keys }
 }
 
-// moved moves the band to the right.
+// moved returns a mistake that moves the band by(p) keys to the right.
 func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
 
-// toBottomRight returns the distance of a top-left band from bottom-right alignment.
+// toBottomRight returns the distance from a top-left band's diagonal to the bottom-right one, 0 for
+// other bands.
 func toBottomRight(p problem) int { return only(p.Band.IsTopLeft(), p.KVLen-p.QLen) }
 
-// seen changes the keys that a row sees.
+// seen returns a mistake that changes the range of keys that row i sees.
 func seen(change func(i, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) })
 }
 
-// sides changes the sides of the band.
+// sides returns a mistake that changes the left and right side of the band.
 func sides(change func(left, right int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		back := toBottomRight(p)
@@ -164,7 +165,8 @@ func sides(change func(left, right int) (int, int)) func(*faults) {
 	})
 }
 
-// addressed computes offsets from the strides s and the shape n, never past the memory.
+// addressed returns a mistake that computes offsets from the strides s and the shape n. They stay
+// within the tensor.
 func addressed(at func(s, n [4]int, b, h, r int) int) func(*faults) {
 	return func(s *faults) {
 		s.offset = func(t tensor, b, h, r int) int {
@@ -173,7 +175,7 @@ func addressed(at func(s, n [4]int, b, h, r int) int) func(*faults) {
 	}
 }
 
-// scaled uses 1/sqrt(dim) instead of 1/sqrt(Dim) as the default scale.
+// scaled returns a mistake whose default scale is 1/sqrt(dim(p)) instead of 1/sqrt(Dim).
 func scaled(dim func(p problem) int) func(*faults) {
 	return func(s *faults) {
 		s.scale = func(p problem) float32 { p.Dim = dim(p); return float32(p.SoftmaxScale()) }
@@ -188,7 +190,7 @@ func only(condition bool, n int) int {
 	return 0
 }
 
-// whole drops the elements after the last whole vector, unless there is no whole vector.
+// whole returns a function that rounds a count down to a multiple of n, unless it is at most n.
 func whole(n int) func(int) int { return func(x int) int { return x - only(x > n, x%n) } }
 
 func upTo(limit int) func(int) int { return func(x int) int { return min(x, limit) } }
@@ -213,7 +215,7 @@ func byColumns(v [][]float32) [][]float32 {
 	return t
 }
 
-// expByBits sets the exponent bits of a float32 without a range check.
+// expByBits computes exp(x). It writes the exponent bits of the float32 without a range check.
 func expByBits(x float32) float32 {
 	y := float64(max(x, -math.MaxFloat32)) * math.Log2E
 	n := math.Floor(y)

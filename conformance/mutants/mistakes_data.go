@@ -5,7 +5,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// dropoutMistakes are the mistakes of the dropout traps.
+// dropoutMistakes are the mistakes of the traps of dropout.
 var dropoutMistakes = []mistake{
 	{"dropout_scale", func(s *faults) {
 		s.keep = func(c *call, at pair) float32 { return min(dropout(c, at), 1) }
@@ -44,13 +44,13 @@ var dropoutMistakes = []mistake{
 	{"dropout_rounded", func(s *faults) { s.makeUp = func(p float64) float32 { return float32(1 / (1 - p)) } }},
 }
 
-// sequenceMistakes are the mistakes of the sequence and page traps.
+// sequenceMistakes are the mistakes of the traps of sequences and pages.
 var sequenceMistakes = []mistake{
 	{"lengths_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) {
 		next := c.Seq((b + 1) % c.Batch)
 		s.N, s.M = next.N, next.M
 	})},
-	{"packed_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) { // if it has keys
+	{"packed_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) { // only if the next sequence has keys
 		if next := c.Seq((b + 1) % c.Batch); next.M > 0 {
 			s.K0 = next.K0
 		}
@@ -105,7 +105,8 @@ var sequenceMistakes = []mistake{
 	})},
 }
 
-// carryMistakes are the mistakes of the traps of earlier keys, other key types and shifts.
+// carryMistakes are the mistakes of the traps of earlier keys, of K and V of another type, and of
+// shifts.
 var carryMistakes = []mistake{
 	{"carry_rescale", func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {
@@ -178,10 +179,10 @@ var carryMistakes = []mistake{
 	{"shift_past_keys", seen(func(_, lo, hi int) (int, int) { return lo - only(lo == hi && lo > 0, 1), hi })},
 }
 
-// all keeps every weight.
+// all is a dropout factor that keeps every weight.
 func all(*call, pair) float32 { return 1 }
 
-// counted changes the counter of Philox, in both passes.
+// counted returns a mistake that changes the counter of Philox, in both passes.
 func counted(change func(c *call, x *[4]uint32, at pair)) func(*faults) {
 	return func(s *faults) {
 		s.counter = func(c *call, at pair) (key [2]uint32, x [4]uint32) {
@@ -192,7 +193,7 @@ func counted(change func(c *call, x *[4]uint32, at pair)) func(*faults) {
 	}
 }
 
-// sequences changes the positions and lengths of sequences.
+// sequences returns a mistake that changes a sequence's position and lengths.
 func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*faults) {
 	return func(s *faults) {
 		s.sequence = func(c *flashkit.Call, b int) flashkit.Seq {
@@ -203,7 +204,7 @@ func sequences(change func(c *flashkit.Call, b int, s *flashkit.Seq)) func(*faul
 	}
 }
 
-// padding leaves the padding of one output unwritten.
+// padding returns a mistake that does not write the padding of one output.
 func padding(of string) func(*faults) {
 	return func(s *faults) {
 		s.pads = func(_ *call, name string, packed bool) bool { return !packed && name != of }
@@ -218,7 +219,8 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread decodes elements of K and V of one 16-bit type as the other.
+// misread returns a mistake that decodes elements of K and V of the type of with as, which decodes
+// the other 16-bit type.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {
@@ -230,7 +232,7 @@ func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	}
 }
 
-// shifted moves the band by further keys.
+// shifted returns a mistake that adds by(p) keys to the shift of the band.
 func shifted(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		p.Band = p.Band.Shift(by(p))

@@ -141,7 +141,8 @@ var edgeMistakes = []mistake{
 	{"many_heads", func(s *faults) { s.kvHead = func(p problem, h int) int { return h / (p.Heads / p.KVHeads) % 16 } }},
 }
 
-// withMask changes the keys that a row sees in a problem with a mask.
+// withMask returns a mistake that changes the range of keys that a row sees, in problems with a
+// mask.
 func withMask(change func(p problem, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		if lo, hi = p.Keys(i); !p.Score.Mask {
@@ -151,17 +152,17 @@ func withMask(change func(p problem, lo, hi int) (int, int)) func(*faults) {
 	})
 }
 
-// shown replaces the mask's lookup.
+// shown returns a mistake that replaces the mask's lookup.
 func shown(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.shown = which }
 }
 
-// unwritten leaves elements of DBias unwritten.
+// unwritten returns a mistake that does not write the chosen elements of DBias.
 func unwritten(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
 }
 
-// keptWhere drops no weight of the chosen pairs.
+// keptWhere returns a mistake that keeps the weights of the chosen pairs.
 func keptWhere(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) {
 		s.keep = func(c *call, at pair) float32 {

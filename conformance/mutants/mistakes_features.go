@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// featureMistakes are the mistakes of the traps of scores, biases, masks and sinks.
+// featureMistakes are the mistakes of the traps of softcap, ALiBi, bias, mask and sink.
 var featureMistakes = []mistake{
 	// Softcap.
 	{"softcap_scale", scored(func(c *call, x float32, _ pair) (s, slope float32) {
@@ -174,7 +174,7 @@ var featureMistakes = []mistake{
 	})},
 }
 
-// scored replaces the modification of scaled scores.
+// scored returns a mistake that replaces the step from scaled dot product to score.
 func scored(score func(c *call, x float32, at pair) (s, slope float32)) func(*faults) {
 	return func(s *faults) { s.score = score }
 }
@@ -183,7 +183,7 @@ func capped(to func(x, limit float32) (s, slope float32)) func(*faults) {
 	return func(s *faults) { s.cap = to }
 }
 
-// tanh replaces the softcap's tanh by a function of exp(2x) in float32.
+// tanh returns a mistake that computes the softcap's tanh from e = exp(2x), a float32.
 func tanh(of func(e float32) float32) func(*faults) {
 	return capped(func(x, limit float32) (s, slope float32) {
 		if limit == 0 {
@@ -202,7 +202,8 @@ func away(distance func(c *call, at pair) int) func(*faults) {
 	return func(s *faults) { s.distance = distance }
 }
 
-// indexed replaces the index of a pair in bias and mask, limited to the memory.
+// indexed returns a mistake that replaces the index of a pair in bias and mask. The index stays
+// within the memory.
 func indexed(index func(c *call, t tensor, at pair) int) func(*faults) {
 	return func(s *faults) {
 		s.index = func(c *call, t tensor, at pair) int { return min(index(c, t, at), t.Len()-1) }
@@ -216,7 +217,8 @@ func packedRow(c *call, t tensor, at pair) int {
 	return indexOf(c, t, at)
 }
 
-// inTheTypeOf reads a float32 as two numbers of the problem's type.
+// inTheTypeOf returns element at of a float32 bias, misread as numbers of the problem's type, two
+// in each float32.
 func inTheTypeOf(c *call, t tensor, at int) float32 {
 	if t.DType() != flashkit.Float32 || c.p.DType == flashkit.Float32 {
 		return value(t, at)
@@ -235,12 +237,12 @@ func biasGradient(of func(c *call, at pair, ds float32) float32) func(*faults) {
 	}
 }
 
-// masked gives hidden pairs the score x.
+// masked returns a mistake that gives pairs hidden by the mask the score x.
 func masked(x float32) func(*faults) {
 	return func(s *faults) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
 }
 
-// someShown reports whether the mask shows the row a key of the tile from k0 on.
+// someShown reports whether the mask shows a key of the tile that begins at k0 to row at.
 func someShown(c *call, at pair, k0 int) bool {
 	for at.j = k0; at.j < min(k0+tile, c.p.KVLen); at.j++ {
 		if maskAt(c, at) {

@@ -4,7 +4,7 @@ import "math"
 
 // rangeMistakes are the mistakes of rangeTraps.
 var rangeMistakes = []mistake{
-	// Finite minima.
+	// The lowest finite scores.
 	{"bias_min_f32", scored(func(c *call, x float32, at pair) (s, slope float32) {
 		s, slope = capBiasALiBi(c, x, at)
 		return inBase2(s), slope
@@ -12,7 +12,7 @@ var rangeMistakes = []mistake{
 	{"bias_min_bf16", emptyUpTo(-3e38)},
 	{"bias_min_f16", emptyUpTo(-65000)},
 	{"bias_1e30", emptyUpTo(-1e29)},
-	{"bias_min_part", func(s *faults) { // reads an alpha of 0 as a sign of a row's first tile
+	{"bias_min_part", func(s *faults) { // treats every tile with an alpha of 0 as a row's first
 		first := func(alpha float32) float32 { return alpha + float32(only(alpha == 0, 1)) }
 		s.rescaleL, s.rescaleO = first, first
 	}},
@@ -20,7 +20,7 @@ var rangeMistakes = []mistake{
 		s.guard = func(m float32) float32 { return max(float32(m*math.Log2E)*math.Ln2, -math.MaxFloat32) }
 	}},
 
-	// One key far above the others.
+	// The score of one key far above the others.
 	{"far_key_1e4", exponents(func(n float64) float64 { return float64(int16(int64(n))) })},
 	{"far_key_1e8", func(s *faults) { s.past = inBase2 }},
 	{"far_key_1e11", exponents(func(n float64) float64 { return float64(int32(int64(n))) })},
@@ -54,7 +54,7 @@ var rangeMistakes = []mistake{
 	{"carry_nan", carriedAs(orHidden)},
 }
 
-// inBase2 returns x after a conversion to base 2 and back: rounded, or infinite.
+// inBase2 returns x converted to base 2 and back, which rounds x or overflows to Inf.
 func inBase2(x float32) float32 { return float32(x*math.Log2E) * math.Ln2 }
 
 func notNaN(x float32) float32 {
@@ -64,7 +64,7 @@ func notNaN(x float32) float32 {
 	return x
 }
 
-// orHidden returns the score x, -Inf for NaN.
+// orHidden returns x, or -Inf if x is NaN.
 func orHidden(x float32) float32 {
 	if x != x {
 		return negInf
@@ -72,7 +72,7 @@ func orHidden(x float32) float32 {
 	return x
 }
 
-// emptyUpTo treats rows with no score above x as rows that see no key.
+// emptyUpTo returns a mistake that treats a row with no score above x as a row that sees no key.
 func emptyUpTo(x float32) func(*faults) {
 	return func(s *faults) {
 		s.end = func(_ *call, r *row, _ pair) {
@@ -83,7 +83,8 @@ func emptyUpTo(x float32) func(*faults) {
 	}
 }
 
-// exponents computes exp from a power of 2 with a changed exponent.
+// exponents returns a mistake that computes exp as a power of 2, with the integer part of the
+// exponent changed by kept.
 func exponents(kept func(n float64) float64) func(*faults) {
 	return func(s *faults) {
 		s.exp = func(x float32) float32 {
@@ -100,7 +101,7 @@ func biasRead(as func(x float32) float32) func(*faults) {
 	}
 }
 
-// carriedAs changes the LSE of earlier keys.
+// carriedAs returns a mistake that changes the LSE of earlier keys.
 func carriedAs(as func(lse float32) float32) func(*faults) {
 	return func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {

@@ -1,8 +1,9 @@
 // Package mutants proves that the conformance suite can fail. It has a small, slow attention kernel
-// for each pass and a table of common mistakes, one named after each trap. A mutant is the kernel
-// with one mistake; its trap must catch it. The correct kernel must pass everything.
+// for each pass. It also has one common mistake for each trap, with the trap's name. A mutant is
+// the kernel with one mistake; its trap must catch it. The kernel without a mistake must pass
+// everything.
 //
-// Read kernel.go, then faults.go, then mistakes.go. Features have files of their own.
+// Read kernel.go, then faults.go, then mistakes.go. Features have their own files.
 package mutants
 
 import (
@@ -14,10 +15,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// mistakes has one mistake for each trap and long case, in their order.
+// mistakes has one mistake for each trap and long case, in the order of the traps.
 var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, edgeMistakes, rangeMistakes, longMistakes)
 
-// A mistake is a named change of the kernels' faults.
+// A mistake is a named change of one step of the kernels.
 type mistake struct {
 	name string
 	make func(s *faults)
@@ -32,7 +33,7 @@ func Names() []string {
 	return names
 }
 
-// New returns a backend whose kernels make the named mistake, or none for "".
+// New returns a backend whose kernels make the named mistake. For "" the kernels are correct.
 func New(mistake string) (flashkit.Backend, error) {
 	if mistake == "" {
 		return &backend{"correct", correct()}, nil

@@ -11,12 +11,13 @@ func head(x []float64, shape [4]int, b, h int) [][]float64 {
 	return m
 }
 
-// product returns x [n][k] times y [k][m].
+// product returns the matrix product of x [n][k] and y [k][m].
 func product(x, y [][]float64) [][]float64 {
 	return multiply(x, y, func(float64) bool { return true })
 }
 
-// weigh is product for weights x: a weight of 0 skips its row of y, even if that holds NaN.
+// weigh returns the product of weights x and a matrix y. A weight of 0 skips its row of y, which
+// may hold NaN.
 func weigh(x, y [][]float64) [][]float64 {
 	return multiply(x, y, func(w float64) bool { return w != 0 })
 }
@@ -75,8 +76,8 @@ func addTo(sum, x [][]float64) {
 	}
 }
 
-// flatten returns the rows of x one after the other. Empty rows, from products over no keys, become
-// dim zeros.
+// flatten returns the rows of x one after the other. An empty row, from a product over no keys,
+// becomes dim zeros.
 func flatten(x [][]float64, dim int) []float64 {
 	flat := make([]float64, 0, len(x)*dim)
 	for _, row := range x {

@@ -1,12 +1,12 @@
 // Package oracle computes attention and its gradients from the definition: in float64, with every
-// matrix materialized. Its results are the reference for all kernels, so it shares no code and no
+// matrix stored in full. Its results are the reference for all kernels, so it shares no code and no
 // algorithm with them. It has no tiles, no running maximum, no delta from O and no band arithmetic.
 //
-// The conversions around products keep the compiler from fusing multiply and add, so that golden
-// vectors do not depend on build options.
+// The explicit conversions around products prevent the compiler from fusing multiplication and
+// addition. The golden vectors thus do not depend on build options.
 //
-// All arrays are dense and row-major, in the Problem's shapes. Ragged sequences are padded; the
-// layout in memory does not affect results.
+// All arrays are dense and row-major, in the Problem's shapes. The sequences of a ragged problem
+// are padded.
 package oracle
 
 import (
@@ -25,23 +25,23 @@ type Inputs struct {
 	DLSE []float64 // for Backward: [B, H, N]; nil for 0
 
 	Bias   Pairs     // for Score.Bias
-	Mask   Pairs     // nonzero keeps the pair
+	Mask   Pairs     // for Score.Mask: nonzero shows the pair
 	Slopes []float64 // [B, H] or [H]
 	Sink   []float64 // [H]
-	Seed   uint64    // of dropout
-	Origin [4]int    // of dropout: position of the first sequence, head, row and key
+	Seed   uint64    // seed of dropout
+	Origin [4]int    // for dropout: position of the first sequence, head, row and key in a larger problem
 
 	QLens, KVLens []int     // [B]; nil for full lengths
-	O, LSE        []float64 // over earlier keys, in the shapes of the results; for Forward with Carry
+	O, LSE        []float64 // result over earlier keys, in the shapes of the results; for Forward with Carry
 }
 
-// Pairs is an array [B, H, N, M]. Every dimension but the last may be 1 and broadcast.
+// Pairs is an array [B, H, N, M]. A dimension of 1 repeats, except the last.
 type Pairs struct {
 	X     []float64
 	Shape [4]int
 }
 
-// at returns the index of a pair's element.
+// at returns the index in x.X of a pair's element.
 func (x *Pairs) at(b, h, i, j int) int {
 	at := 0
 	for d, k := range [...]int{b, h, i} {
@@ -57,12 +57,13 @@ func (x *Pairs) at(b, h, i, j int) int {
 // nil for problems without bias or sink.
 type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
 
-// Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row without weights has
-// O = 0 and LSE = -Inf: it sees no key, all its scores are -Inf, or it is past the end of its
-// sequence. A row with a visible score of NaN or +Inf, the sink included, is NaN.
+// Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row beyond the end of its
+// sequence has O = 0 and LSE = -Inf. So has a row that sees no key, or whose scores are all -Inf.
+// In all these rules a sink and earlier keys count as scores. A row with a visible score of NaN or
+// +Inf is NaN.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
-		return nil, nil // any number of heads
+		return nil, nil // Heads may then be any number
 	}
 	for b := range p.Batch {
 		for h := range p.Heads {
@@ -72,7 +73,7 @@ func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 				if len(oHead[i]) == 0 {
 					oHead[i] = make([]float64, p.VDim)
 				}
-				if math.IsNaN(a.lse[i]) { // even a row with only a sink
+				if math.IsNaN(a.lse[i]) { // also in a row that sees no key, but has a sink
 					for c := range oHead[i] {
 						oHead[i][c] = math.NaN()
 					}
@@ -104,7 +105,7 @@ func Backward(p flashkit.Problem, in Inputs) (g Gradients) {
 		return g
 	}
 	if p.QLen == 0 {
-		p.Heads = p.KVHeads // any number of heads
+		p.Heads = p.KVHeads // Heads may then be any number
 	}
 	group := p.Heads / p.KVHeads
 	for b := range p.Batch {
@@ -124,15 +125,15 @@ func Backward(p flashkit.Problem, in Inputs) (g Gradients) {
 	return g
 }
 
-// A headOf is the state of both passes for query head h of sequence b.
+// A headOf holds the matrices of both passes for query head h of sequence b.
 type headOf struct {
-	p    flashkit.Problem // with the lengths of the sequence
+	p    flashkit.Problem // the problem with the lengths of the sequence
 	full flashkit.Problem
 	in   *Inputs
 	b, h int
 
 	q, k, v [][]float64
-	slope   [][]float64 // derivative of Modify at each score
+	slope   [][]float64 // derivative of Modify at each scaled dot product
 	prob    [][]float64 // weights before dropout
 	sink    []float64   // weight of the sink in each row
 	carried []float64   // weight of the earlier keys' O in each row
@@ -176,7 +177,7 @@ func diagonal(p flashkit.Problem, i int) int {
 	return i
 }
 
-// scores returns S [N, M], with -Inf for hidden pairs.
+// scores returns S [N, M], with -Inf for hidden pairs. It sets a.slope.
 func (a *headOf) scores() [][]float64 {
 	p, in, score := a.p, a.in, a.p.Score
 	s := product(a.q, transpose(a.k, p.Dim))
@@ -192,7 +193,7 @@ func (a *headOf) scores() [][]float64 {
 			if score.ALiBi {
 				slope := in.Slopes[(a.b*p.Heads+a.h)%len(in.Slopes)]
 				if math.IsInf(slope, 0) {
-					slope = math.NaN() // an infinite slope gives no score, not even at distance 0
+					slope = math.NaN() // an infinite slope gives NaN even at distance 0
 				}
 				s[i][j] -= float64(slope * math.Abs(float64(j-diagonal(p, i))))
 			}
@@ -204,7 +205,8 @@ func (a *headOf) scores() [][]float64 {
 	return s
 }
 
-// Modify returns the score for a scaled dot product s, before bias and ALiBi, and the derivative.
+// Modify returns the score of a scaled dot product s, before bias and ALiBi, and the derivative of
+// this score by s.
 func Modify[F float32 | float64](score *flashkit.Score, s F) (x, slope F) {
 	if c := F(score.Softcap); c != 0 {
 		t := F(math.Tanh(float64(s / c)))
@@ -213,7 +215,7 @@ func Modify[F float32 | float64](score *flashkit.Score, s F) (x, slope F) {
 	return s, 1
 }
 
-// softmax sets LSE and the weights exp(S - LSE), including the weights of the sink and of earlier
+// softmax computes LSE and the weights exp(S - LSE), with the weights of the sink and of earlier
 // keys.
 func (a *headOf) softmax(s [][]float64) {
 	for i, row := range s {
@@ -243,21 +245,21 @@ func (a *headOf) softmax(s [][]float64) {
 		}
 		for j, x := range row {
 			if math.IsInf(x, -1) {
-				weights[j] = 0 // even in a row of NaN
+				weights[j] = 0 // even if the row is NaN
 			}
 		}
 		a.add(weights, top+math.Log(sum))
 	}
 }
 
-// add adds a row: the weights of its keys, the sink and earlier keys.
+// add appends a row to the matrices: the weights of its keys, then of the sink and of earlier keys.
 func (a *headOf) add(weights []float64, lse float64) {
 	n := len(weights) - 2
 	a.prob, a.sink, a.carried = append(a.prob, weights[:n]), append(a.sink, weights[n]), append(a.carried, weights[n+1])
 	a.lse = append(a.lse, lse)
 }
 
-// dropped returns x times the dropout factors of the weights.
+// dropped returns x, a matrix [rows, keys], times the dropout factors of the weights.
 func (a *headOf) dropped(x [][]float64) [][]float64 {
 	if a.p.Score.Dropout == 0 {
 		return x
@@ -273,7 +275,7 @@ func (a *headOf) dropped(x [][]float64) [][]float64 {
 	return y
 }
 
-// backward returns dQ and adds the head's part of the other gradients.
+// backward returns the head's dQ and adds its part of the other gradients to g, dk and dv.
 func (a *headOf) backward(g *Gradients, dk, dv [][]float64) (dq [][]float64) {
 	p, in := a.p, a.in
 	do := head(in.DO, a.full.OShape(), a.b, a.h)[:p.QLen]

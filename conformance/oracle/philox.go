@@ -10,11 +10,11 @@ func Kept(p float32, seed uint64, b, h, i, j int) bool {
 	return word>>(j%8/4*16)&(1<<16-1) >= dropped(p)
 }
 
-// Keep returns the factor of kept weights: the inverse of the exact share of numbers that keep a
-// weight, which differs slightly from 1-p.
+// Keep returns the factor of kept weights: 65536 over the number of 16-bit numbers that keep a
+// weight. It differs slightly from 1/(1-p).
 func Keep(p float32) float64 { return 65536 / float64(65536-dropped(p)) }
 
-// dropped returns the number of 16-bit numbers that drop a weight.
+// dropped returns the number of 16-bit numbers that drop a weight with probability p.
 func dropped(p float32) uint32 { return min(uint32(math.Floor(float64(p)*(1<<16)+.5)), 1<<16-1) }
 
 // philox is Philox4x32-7 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3,
