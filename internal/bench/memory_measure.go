@@ -55,7 +55,7 @@ const formulaOnly = "by formula only"
 // whyNot returns the reason not to measure a call of k, or "".
 func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), input.Bytes(p, k.Pass == flashkit.PassBackward)
-	full := machine.Affordable("its tensors", bytes) // called once: free memory may change
+	full := machine.Affordable("its tensors", bytes) // called only once, because free memory may change between calls
 	switch {
 	case f.Formula:
 		return formulaOnly
@@ -83,8 +83,8 @@ func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit
 	return allocated(func() error { return call(ctx) })
 }
 
-// unused returns k of a new backend and a function that closes it. For a device, where a second
-// backend is expensive, it returns k itself.
+// unused returns the kernel k of a new backend, whose workspace is empty, and a function that
+// closes this backend. For a device, a second backend is expensive: unused then returns k itself.
 func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() error, error) {
 	var b flashkit.Backend
 	switch BackendOf(k.Name) {
@@ -111,7 +111,8 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 	return k, b.Close, nil
 }
 
-// zeroCall returns a call of k on zeros: memory does not depend on the values.
+// zeroCall returns a call of k on tensors of zeros: the allocated memory does not depend on their
+// values.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
 	backward := k.Pass == flashkit.PassBackward
 	args := input.Empty(p, 0, input.BHSD, backward).WithOutputs(backward)

@@ -6,14 +6,15 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits of random problems: about a second of a portable kernel.
+// Limits of random problems. A portable kernel computes a problem at these limits in about a
+// second.
 const (
 	randomFLOPs = 3e9 // of the forward pass
 	randomBytes = 256 << 20
 )
 
-// RandomProblems draws problems outside the tuning tables, a function of the seed: decode and
-// prefill, short and long, batches, GQA, masks, odd head dims.
+// RandomProblems draws n problems, which depend on the seed only: decode and prefill, short and
+// long, batches, GQA, masks, odd head dims. Most are not in the tuning tables.
 func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for len(list) < n {

@@ -40,7 +40,7 @@ type Settings struct {
 	Seed        uint64  `json:"seed"` // of random inputs and of the order of cases
 }
 
-// A Result is a kernel on a pass of a problem.
+// A Result is the measurement of a kernel on one pass of a problem.
 type Result struct {
 	Problem        string       `json:"problem"`
 	Pass           string       `json:"pass"`
@@ -58,7 +58,7 @@ type Result struct {
 	Calls          int          `json:"calls"`
 	Rounds         []float64    `json:"round_seconds"` // median of each round
 	GFLOPS         float64      `json:"gflops"`
-	Intensity      float64      `json:"intensity"` // operations per byte of minimum traffic
+	Intensity      float64      `json:"intensity"` // operations per byte, if each tensor is read or written once
 	BytesPerSecond float64      `json:"bytes_per_second"`
 	ExtraBytes     int64        `json:"extra_bytes"` // on the host, without inputs and outputs
 	PeakBytes      int64        `json:"peak_bytes"`  // maximum during a call: inputs, outputs and workspace, including a device's

@@ -68,7 +68,7 @@ func (r *Results) WriteTable(w io.Writer) error {
 	return out.Flush()
 }
 
-// notHost returns "" for the host, so that tables drop an empty column.
+// notHost returns memory, or "" for the host: tables drop a column whose cells are all empty.
 func notHost(memory string) string { return strings.TrimPrefix(memory, machine.Host) }
 
 // Extra returns the bytes allocated on the host and a device, without inputs and outputs.
@@ -88,8 +88,8 @@ func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// Place returns the memory of the processor that computes. A GPU's kernels compute host tensors,
-// too.
+// Place returns the memory of the processor that computes: machine.Device for a GPU's kernel, even
+// if its tensors are in host memory.
 func (x *Result) Place() string {
 	if x.Device != nil {
 		return machine.Device

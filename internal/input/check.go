@@ -17,7 +17,7 @@ const oracleLimit = 4 << 30
 // Checkable returns an error if the oracle cannot check the input for lack of memory.
 func Checkable(in *Input, backward bool) error {
 	p := in.Problem
-	matrices := 4.0 // scores, their slopes, weights, weights after dropout
+	matrices := 4.0 // scores, derivatives of their modification, weights, weights after dropout
 	if backward {
 		matrices = 10 // also their gradients and transposes
 	}
@@ -35,7 +35,8 @@ func Checkable(in *Input, backward bool) error {
 	return nil
 }
 
-// An oracleView presents the arguments of a call to the oracle: each sequence is a batch.
+// An oracleView presents the arguments of a call to the oracle, in which each sequence is a batch
+// entry of padded length.
 type oracleView struct{ call *flashkit.Call }
 
 // shape returns the padded shape of an argument.
@@ -70,7 +71,7 @@ func (x oracleView) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 func (x oracleView) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if t.IsZero() || IsEmpty(shape) {
-		return nil // an empty shape may have any number of heads
+		return nil // the other dimensions of an empty shape may be huge
 	}
 	list := make([]float64, shape[0]*shape[1]*shape[2]*shape[3])
 	for i := 0; i < len(list); i += shape[3] {
@@ -166,7 +167,7 @@ func (d *difference) add(i int, got, want float64) {
 	}
 }
 
-// A CheckedOutput is an output's distance from the oracle.
+// A CheckedOutput is an output's distance from the oracle's output.
 type CheckedOutput struct {
 	Name  string
 	Error Distance

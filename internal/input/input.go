@@ -132,7 +132,7 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 			given = true
 		case "O", "LSE":
 			given = carry
-		case "DQ", "DK", "DV", "DBias", "DSink": // results in the file
+		case "DQ", "DK", "DV", "DBias", "DSink": // results, which are not read
 		default:
 			given = there
 		}
@@ -156,7 +156,8 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 	return in, in.checkShapes()
 }
 
-// checkShapes rejects inconsistent shapes. Its errors show them in the file's layout.
+// checkShapes rejects shapes and types that contradict each other. Its errors show shapes in the
+// file's layout.
 func (in *Input) checkShapes() error {
 	q, k, v := in.Args.Q.Shape(), in.Args.K.Shape(), in.Args.V.Shape()
 	keys := k
@@ -186,9 +187,9 @@ func (in *Input) checkShapes() error {
 	return nil
 }
 
-// argument returns the tensor of an argument: rank 4, of one of three types. Exceptions: LSE and
-// DLSE lack the last dimension, arguments of heads are shorter, biases and masks may lack leading
-// dimensions, and masks are boolean.
+// argument returns the tensor of an argument, which must have rank 4 and type F32, F16 or BF16.
+// There are exceptions. LSE and DLSE lack the last dimension. Arguments with a number per head have
+// rank 1 or 2. Biases and masks may lack leading dimensions, and masks are boolean.
 func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flashkit.Tensor, err error) {
 	t, ok := s[name]
 	if !ok {

@@ -114,7 +114,7 @@ func restore(to, from *flashkit.Tensor) {
 func elements(t *flashkit.Tensor) []float64 {
 	shape := t.Shape()
 	if IsEmpty(shape) {
-		return nil // an empty shape may have any number of heads
+		return nil // the other dimensions of an empty shape may be huge
 	}
 	x := make([]float64, 0, shape[0]*shape[1]*shape[2]*shape[3])
 	for b := range shape[0] {

@@ -121,7 +121,7 @@ func copyRate(n int) float64 {
 
 // Memories of a measurement's tensors.
 const (
-	Host   = "host"   // slices; on a GPU, times include copies
+	Host   = "host"   // Go slices; times of GPU kernels include copies to and from the GPU
 	Device = "device" // GPU memory, timed by GPU events
 )
 

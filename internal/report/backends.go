@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A comparison is a problem and pass with all results.
+// A comparison is all results of dispatch's kernels for one pass of a problem.
 type comparison struct {
 	p       flashkit.Problem
 	pass    flashkit.Pass
@@ -121,7 +121,8 @@ func (s *study) backends() *Figure {
 	return fig
 }
 
-// addMeans adds lines of geometric means by length, and a text with the means.
+// addMeans adds a line to each trace: the geometric mean of its points at each length. It sets the
+// plot's text to a summary of the means.
 func (p *plot) addMeans() {
 	p.text = p.full + ". "
 	for i := range p.traces {

@@ -31,7 +31,8 @@ func (x px) String() string {
 	return strconv.FormatFloat(math.Round(float64(x)*10)/10, 'f', -1, 64)
 }
 
-// words are a text and its position: its start, or its middle or end by Class.
+// words are a text at a position. Class determines whether the text starts, ends or is centered
+// there.
 type words struct {
 	X, Y  px
 	Class string
@@ -41,7 +42,7 @@ type words struct {
 
 type tracePath struct {
 	Kind  *kind
-	Line  string // "" for none
+	Line  string // the coordinates of a line, "" without a line
 	Marks []mark
 }
 
@@ -62,11 +63,11 @@ type plot struct {
 	traces       []trace
 	roofs        []roof
 	x, y         span
-	side         px   // width for names of kinds
+	side         px   // width right of the axes for the kinds' names
 	labeled      bool // name kinds next to their lines, not in the legend
 	width        px   // panelWidth if 0
 	height       px
-	lengths      bool // x ticks at values, not round numbers
+	lengths      bool // x ticks at the points' lengths, not at round numbers
 	bytes        bool // y ticks at powers of two
 	tickText     func(float64) string
 	text         string
@@ -75,7 +76,7 @@ type plot struct {
 type trace struct {
 	kind   *kind
 	points []spot // marks
-	line   []spot // points or their means, joined
+	line   []spot // points to connect: the marks or their means
 }
 
 type spot struct {
@@ -113,7 +114,8 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span widened at both ends. It is never empty.
+// padded returns the span, widened at both ends by part of its logarithmic length. It is never
+// empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
@@ -199,7 +201,8 @@ func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
 	}
 }
 
-// trace draws a kind and names it next to the end of its line, or its last point.
+// trace draws the points and the line of a kind. It puts the kind's name next to the end of the
+// line or, without a line, next to the last point.
 func (p *panel) trace(t trace, x, y scale) {
 	path := tracePath{Kind: t.kind}
 	for _, s := range visible(t.points) {
@@ -259,7 +262,7 @@ func (p *plot) xTicks(x scale) []tick {
 }
 
 // roundTicks returns ticks at powers of ten, or at more round numbers if there would be fewer than
-// three. The narrowest spans get ticks at their ends.
+// three. A span without any of these numbers gets ticks at its ends.
 func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
 	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}, tenths()} {
 		var values []float64
@@ -350,7 +353,7 @@ func (r roof) layOut(p *panel, x, y scale) {
 	}
 }
 
-// label returns the label of a line without a slope.
+// label returns the word before the rate of a roof: "limit " if the roof has no slope.
 func (r roof) label() string {
 	if r.bandwidth == 0 {
 		return "limit "
