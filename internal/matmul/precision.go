@@ -23,7 +23,7 @@ func (p Precision) String() string {
 }
 
 // packPairs packs rows [from, to) of a panel, as pairs of rows. The panel has width columns from
-// col on. The word of rows k and k+1 has row k in its lower half.
+// col on. In each column, the word for rows k and k+1 has row k in its lower half.
 func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	dst, cols := p.pairs[p.at(col, from, width):], min(width, b.Cols-col)
 	if to == p.k {
