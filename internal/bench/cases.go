@@ -69,7 +69,7 @@ func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits b
 	return cmp.Or(ctx.Err(), err) // ctx's error, even if a call failed because of it
 }
 
-// run measures every problem. If ctx ends or a kernel fails, earlier results are complete.
+// run measures every problem. If it returns an error, the results of earlier problems are complete.
 func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	for _, p := range problems {
 		b.plan.add(b.expect(p))
@@ -82,8 +82,8 @@ func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	return nil
 }
 
-// choose returns the kernels to measure for a pass: all that fit, or each backend's fastest by
-// prediction.
+// choose returns the kernels to measure for a pass: all that fit or, for each backend, the one with
+// the shortest prediction.
 func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {

@@ -38,7 +38,7 @@ func doubtOf(calls int, median, p25, p75 float64) string {
 // few calls.
 func (x *Result) wide() bool { return x.Doubt != "" && x.Calls >= MinCalls }
 
-// Judge sets the doubt of each result, and Busy.
+// Judge sets Doubt of each result, and Busy.
 func (r *Results) Judge() {
 	for i := range r.Results {
 		r.Results[i].judge()

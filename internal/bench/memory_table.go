@@ -72,7 +72,7 @@ type MemoryLine struct {
 	DType      string       `json:"dtype,omitempty"` // type of the matrices or statistics
 	OneHead    *big.Int     `json:"one_head_bytes,omitempty"`
 	Bytes      *big.Int     `json:"bytes,omitempty"`
-	Ratio      float64      `json:"ratio,omitempty"` // size of the matrices in the problem's type over Bytes
+	Ratio      float64      `json:"ratio,omitempty"` // bytes of the matrices in the problem's type, divided by Bytes
 	Formula    *big.Int     `json:"workspace_formula_bytes,omitempty"`
 	Measured   *big.Int     `json:"workspace_measured_bytes,omitempty"`
 	Unmeasured string       `json:"unmeasured,omitempty"` // reason why Measured is missing

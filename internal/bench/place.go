@@ -17,7 +17,7 @@ import (
 // their kernels.
 type Place struct {
 	Dispatch *dispatch.Dispatcher
-	Args     *flashkit.Args // for kernels
+	Args     *flashkit.Args // arguments of kernel calls, on the host or the GPU
 
 	GPU     *cuda.Backend // nil on the host
 	Tensors input.Tensors // on the GPU

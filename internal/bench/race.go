@@ -35,7 +35,7 @@ type racer struct {
 	predicted time.Duration
 	times     []time.Duration // of timed calls
 	out       bool            // gets no more calls
-	err       error           // the error that ended it
+	err       error           // the error of a failed call
 	note      string          // reason for fewer calls
 }
 

@@ -28,7 +28,7 @@ func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 
 func randomProblem(r *rand.Rand) flashkit.Problem {
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
-	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) } // logarithmic: as likely short as long
+	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) } // its logarithm is about uniform: short and long lengths are equally likely
 	p := flashkit.Problem{Batch: 1, KVHeads: pick(1, 2, 3, 4, 6, 8, 12, 16), DType: flashkit.DType(r.IntN(3))}
 	p.Heads = p.KVHeads * pick(1, 1, 1, 2, 4, 8)
 	p.Dim = pick(32, 40, 64, 64, 64, 72, 80, 96, 128, 128, 128, 160, 192, 256)

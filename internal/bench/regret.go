@@ -61,7 +61,7 @@ type RegretReport struct {
 	Failures    []CaseError    `json:"failures,omitempty"`
 }
 
-// A regretResult is a pass of a problem.
+// A regretResult is the regret on one pass of a problem.
 type regretResult struct {
 	Problem string        `json:"problem"`
 	Pass    string        `json:"pass"`
@@ -202,7 +202,7 @@ func (x *regretResult) Times() (chosen, best float64) {
 	return chosen, best
 }
 
-// sum sets the totals over the problems with a ratio, and Busy.
+// sum computes the totals over the problems that have a ratio. It also sets Busy.
 func (r *RegretReport) sum(load *machine.Load) {
 	var chosen, best float64
 	var ratios []float64
@@ -229,7 +229,8 @@ func (r *RegretReport) Doubtful() (n int) {
 	return n
 }
 
-// WriteTable prints every problem, the largest ratios last, next to the totals.
+// WriteTable prints every problem in order of ratio, and then the totals. The largest ratios are
+// thus printed next to the totals.
 func (r *RegretReport) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)

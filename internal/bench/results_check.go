@@ -61,7 +61,8 @@ func (x *Result) check() error {
 	return nil
 }
 
-// ReadFiles merges result files of one machine. If several have the same case, the last one counts.
+// ReadFiles merges result files of one machine. If several files have the same case, the last of
+// them counts.
 func ReadFiles(paths []string) (all *Results, err error) {
 	for _, path := range paths {
 		r, err := ReadFile(path)

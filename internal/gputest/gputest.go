@@ -1,4 +1,4 @@
-// Package gputest provides a GPU for tests that computes nothing.
+// Package gputest provides a GPU for tests. The GPU computes nothing.
 package gputest
 
 import (

@@ -11,10 +11,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// oracleLimit is the maximum size of the oracle's matrices for --check.
+// oracleLimit is the maximum size in bytes of the oracle's matrices for --check.
 const oracleLimit = 4 << 30
 
-// Checkable returns an error if the oracle cannot check the input for lack of memory.
+// Checkable returns an error if the oracle would need too much memory to check the input.
 func Checkable(in *Input, backward bool) error {
 	p := in.Problem
 	matrices := 4.0 // scores, derivatives of their modification, weights, weights after dropout
@@ -106,7 +106,7 @@ func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	return in
 }
 
-// AgainstOracle compares the outputs with the oracle's. c is the last call.
+// AgainstOracle compares the outputs with the oracle's outputs. c is the last call of the passes.
 func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
 	x := oracleView{c}
 	in := x.oracle(&w.Input.Args)
@@ -152,7 +152,7 @@ func newDifference(name string, t *flashkit.Tensor, shape [4]int) *difference {
 	return &difference{CheckedOutput{Name: name}, shape, NewTensor(t.DType(), [4]int{1, 1, 1, 1}, BHSD)}
 }
 
-// add compares element i, counted in the order of the shape.
+// add compares element i in row-major order, and updates the error.
 func (d *difference) add(i int, got, want float64) {
 	special := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 	SetValue(&d.one, 0, float32(want))

@@ -27,7 +27,7 @@ type Input struct {
 }
 
 // sample holds Q, K and V of a real transformer layer on real text, and O and LSE by an independent
-// implementation: sample/PROVENANCE.md.
+// implementation. sample/PROVENANCE.md names their sources.
 //
 //go:embed sample/attention.safetensors
 var sample []byte
@@ -99,7 +99,8 @@ func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
 	return in, nil
 }
 
-// SplitArg splits name=path. Without a name, a .npy file's base name is the name.
+// SplitArg splits name=path. Without name=, the name is the base name of a .npy file, and "" for
+// other files.
 func SplitArg(arg string) (name, path string) {
 	if name, path, named := strings.Cut(arg, "="); named {
 		return name, path

@@ -8,10 +8,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Random generates all inputs of a problem's passes from a seed. Numbers are normal. Sequences
-// share a bias, and heads share a mask that keeps three of four pairs. Sequence lengths are at
-// least half the maximum, pages are shuffled, and an origin has Batch 1 and, as Head, Row and Key,
-// the problem's own sizes.
+// Random generates all inputs of a problem's passes from a seed. Numbers are normally distributed.
+// All sequences have the same bias. All heads have the same mask, which keeps three of four pairs.
+// Sequence lengths are at least half the maximum, and pages are shuffled. An origin has Batch 1
+// and, as Head, Row and Key, the problem's own sizes.
 func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := Empty(p, seed, l, backward)
 	in.Source = fmt.Sprintf("random, seed %d", seed)

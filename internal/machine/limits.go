@@ -125,7 +125,7 @@ const (
 	Device = "device" // GPU memory, timed by GPU events
 )
 
-// Check returns an error that names a field with an impossible value.
+// Check returns an error if a field has an impossible value. The error names the field.
 func (l *Limit) Check() error {
 	switch {
 	case l.Memory != Host && l.Memory != Device:

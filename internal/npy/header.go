@@ -14,7 +14,8 @@ type header struct {
 	shape   []int
 }
 
-// parseHeader parses a Python dict with the keys descr, fortran_order and shape, and its padding.
+// parseHeader parses a Python dict with the keys descr, fortran_order and shape. Spaces and
+// newlines may follow it.
 func parseHeader(text string) (header, error) {
 	var h header
 	s := scanner{rest: text}

@@ -32,9 +32,9 @@ type File struct {
 	temp *os.File
 }
 
-// Create prepares to write path. It fails now if path or its link's target is a folder, a device or
-// a file of another kind. It also fails if the folder is not writable. An empty file is of every
-// kind.
+// Create prepares to write path. It fails at once if path or its link's target is a folder, a
+// device or a file of another kind. It also fails if the folder is not writable. An empty file is
+// of every kind.
 func Create(path string, kind Kind) (*File, error) {
 	return create(path, "", kind)
 }
@@ -133,7 +133,7 @@ func (f *File) keepRights() error {
 	return f.temp.Chmod(mode)
 }
 
-// Discard removes the file unless it was committed.
+// Discard removes the temporary file, unless the file was committed.
 func (f *File) Discard() {
 	if f == nil || f.temp == nil {
 		return

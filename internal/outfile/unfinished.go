@@ -47,9 +47,9 @@ func (t *tempFiles) rename(name, to string) error {
 	return err
 }
 
-// Abandon removes the temporary files of all uncommitted Files. A program calls it when a signal
-// ends it. Abandon keeps the lock, so that later calls of Create and Commit block and no file
-// appears.
+// Abandon removes the temporary files of all uncommitted Files. A program calls Abandon before it
+// ends because of a signal. Abandon keeps the lock, so that later calls of Create and Commit block
+// and no file appears.
 func Abandon() {
 	unfinished.mu.Lock()
 	for name := range unfinished.names {

@@ -19,13 +19,14 @@ type StandIn struct {
 	Move func(to, from uintptr, bytes int) error // copies device memory
 	Pend func(stream uintptr) (done func())      // keeps a stream busy
 
-	// FailInit, unless nil, returns the error of a rank's Init, which Async returns.
+	// FailInit, unless nil, returns the error of a rank's Init. Async then returns this error.
 	FailInit func(rank int) error
 
 	// SameID gives every rank the same ID, as NCCL_COMM_ID does.
 	SameID bool
 
-	// Remote notifies ranks of an abort, as over a network, without naming the rank.
+	// Remote makes an abort known to the other ranks, as over a network. Their errors do not name
+	// the rank that aborted.
 	Remote bool
 
 	mu     sync.Mutex
@@ -115,7 +116,7 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 	return s.next, nil
 }
 
-// Split makes a second communicator of a rank, complete when all ranks have requested it.
+// Split makes a second communicator for a rank. It is complete when all ranks have requested it.
 func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

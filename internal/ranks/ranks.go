@@ -97,7 +97,7 @@ type Result struct {
 	Seconds    float64   `json:"seconds"`                   // median over the runs, of the slowest rank
 	One        float64   `json:"one_seconds"`               // time of rank 0 for the whole problem alone; of GPUs, the fastest rank's
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
-	Forward    float64   `json:"forward_seconds,omitempty"` // part of seconds, if both passes are computed
+	Forward    float64   `json:"forward_seconds,omitempty"` // the forward pass's part of Seconds, if both passes are computed
 	OneForward float64   `json:"one_forward_seconds,omitempty"`
 	Sent       []int64   `json:"sent_bytes"`      // bytes that each rank sent
 	Wait       []float64 `json:"wait_seconds"`    // each rank's time of waiting for others in the last run

@@ -210,8 +210,8 @@ func visits(groups []*callGroup) (list []visit) {
 	return list
 }
 
-// compare is the second phase. It times the kernels of every group, and once more if a ratio is
-// above remeasureRatio, up to bench.Looks times.
+// compare is the second phase. It times the kernels of every group. It then repeats this for the
+// groups with a ratio above remeasureRatio, up to bench.Looks times.
 func (l *liveRun) compare(ctx context.Context) error {
 	doubted := l.groups
 	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {

@@ -19,7 +19,7 @@ import (
 // flashrun starts further processes of itself: for every run of a trace, and to keep cores busy.
 // Each process ends at the end of its standard input, so that no process outlives its parent.
 
-// killDelay is the time that a process has to end by itself.
+// killDelay is the time that a process has to end by itself before it is killed.
 const killDelay = 10 * time.Second
 
 // Executable returns this program's path. Tests under an emulator replace it by a script.
@@ -52,7 +52,7 @@ func withStdin(ctx context.Context, stdin io.Reader) context.Context {
 // A crowd is processes, each of which keeps a core busy.
 type crowd struct{ burning []*exec.Cmd }
 
-// set resizes the crowd to n processes. New ones are busy when it returns.
+// set resizes the crowd to n processes. New processes are busy when set returns.
 func (c *crowd) set(ctx context.Context, n int) error {
 	for len(c.burning) > n {
 		last := len(c.burning) - 1

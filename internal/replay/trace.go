@@ -25,7 +25,7 @@ type Trace struct {
 	godebug string // processor features to turn off
 	steps   []step
 	order   []int // indices of steps, with loops unrolled
-	calls   int   // total of all steps in order
+	calls   int   // number of calls of all steps in order
 }
 
 // A step is calls of one pass on one problem. The number of keys may grow from call to call.
@@ -50,7 +50,7 @@ const (
 	traceBusy    = 64
 	traceTouch   = 1 << 30
 	tracePause   = time.Second
-	tracePauses  = time.Minute // total
+	tracePauses  = time.Minute // total of all pauses
 	traceGrow    = 1 << 20
 	traceProcs   = 1024
 )

@@ -47,8 +47,8 @@ func (s *study) comparisons() (list []*comparison) {
 	return list
 }
 
-// loss returns the time of dispatch's choice over the fastest kernel's, NaN if one is missing or in
-// doubt.
+// loss returns the time of dispatch's choice over the fastest kernel's, NaN if one of these times
+// is missing or in doubt.
 func (c *comparison) loss() float64 {
 	if c.chosen == nil || c.fastest == nil || c.chosen.Doubt != "" || c.fastest.Doubt != "" {
 		return math.NaN()

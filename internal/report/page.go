@@ -210,5 +210,5 @@ func shortSize(n *big.Int) string {
 	return strings.TrimSpace(number + " " + unit)
 }
 
-// PlotNames are the figures of a report, the values of --plot.
+// PlotNames are the names of a report's figures, which are also the values of --plot.
 var PlotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}

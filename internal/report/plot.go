@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// A panel is a plot that is laid out, for report.tmpl. Lengths are pixels of its own coordinates.
+// A panel is a plot after layout, as report.tmpl draws it. Lengths are in pixels of the panel's own
+// coordinates.
 type panel struct {
 	Title  string // title within its part
 	Full   string // title outside its part
@@ -18,7 +19,7 @@ type panel struct {
 	W, H   px
 	Grid   string // an SVG path
 	Words  []words
-	Roofs  []string // points of a line each
+	Roofs  []string // each string has the points of one line
 	Traces []tracePath
 	Cells  []cell
 	Keys   []key
@@ -59,7 +60,7 @@ type key struct {
 // A plot is a panel before layout. Both axes are logarithmic.
 type plot struct {
 	title, full  string
-	xName, yName string // unless the caption names them
+	xName, yName string // names of the axes, "" if the caption has them
 	traces       []trace
 	roofs        []roof
 	x, y         span
@@ -233,7 +234,7 @@ func visible(points []spot) []spot {
 func spread(labels []key, top, bottom px) {
 	slices.SortStableFunc(labels, func(a, b key) int { return cmp.Compare(a.Y, b.Y) })
 	for i := range labels {
-		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // below the labels above
+		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // below the labels before it
 	}
 	for i := len(labels) - 1; i >= 0; i-- {
 		labels[i].Y = min(labels[i].Y, bottom)
@@ -318,7 +319,7 @@ func apart(s scale, values []float64, text func(float64) string, size func(strin
 	return list
 }
 
-// plainNumber formats a number with three digits, or all digits of a whole one.
+// plainNumber formats a number with three digits, or a whole number with all of its digits.
 func plainNumber(v float64) string {
 	switch {
 	case v >= 1e7 || v < 1e-3:

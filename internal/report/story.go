@@ -76,7 +76,7 @@ const (
 
 func (s *study) hero(limits []machine.Limit) *hero {
 	f := slices.MaxFunc(s.sweeps, func(a, b *sweep) int {
-		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first if several
+		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first of several sweeps with the most lengths
 	})
 	h := &hero{Title: f.Title}
 	for _, size := range []struct {
@@ -110,7 +110,7 @@ func (m *measured) foreign() bool { return m.naive() || m.peer() }
 // Peak returns the maximum bytes during a call.
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
-// Faster returns the kernel's speedup over the other, "" if a time is in doubt.
+// Faster returns the kernel's speedup over the other result, "" if a time is in doubt.
 func (b *pairing) Faster() string {
 	if b.other.Doubt != "" || b.kernel.Doubt != "" {
 		return ""
@@ -118,7 +118,7 @@ func (b *pairing) Faster() string {
 	return times(b.other.Seconds / b.kernel.Seconds)
 }
 
-// Smaller returns the other's peak memory over the kernel's.
+// Smaller returns the ratio of the other result's peak memory to the kernel's.
 func (b *pairing) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
 // pairings returns a pairing for each problem that has both a result with other true and a kernel
@@ -146,7 +146,8 @@ func (b *pairing) Keys() int         { return b.kernel.p.KVLen }
 func (b *pairing) Other() *measured  { return b.other }
 func (b *pairing) Kernel() *measured { return b.kernel }
 
-// times formats a factor with one decimal below 10, "" if it cannot be shown.
+// times formats a factor, with one decimal if it is below 10. It returns "" if no plot can show the
+// factor.
 func times(x float64) string {
 	switch {
 	case !plottable(x):

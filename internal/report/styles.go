@@ -14,7 +14,7 @@ type style struct {
 	Hollow      bool
 }
 
-// Colors, numbered as in plot.css. A color is a family of instructions.
+// Colors, numbered as in plot.css. A color stands for a family of instructions.
 const (
 	blue = iota
 	orange

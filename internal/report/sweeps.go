@@ -55,7 +55,7 @@ type measured struct {
 
 // A sweep is the results of problems that differ only in length: one small plot.
 type sweep struct {
-	Title    string // properties that differ among sweeps
+	Title    string // the properties of the sweep that differ among sweeps
 	Row      string // Title without the pass
 	Line     string // Title without the pass and the ratio of rows to keys
 	Unmasked string // Title without the mask

@@ -1,5 +1,5 @@
 // Package ringtest compares the ranks of a group with one process on random problems, which every
-// rank draws alike. It tests package ring and its transports.
+// rank draws from the same seed. It tests package ring and its transports.
 package ringtest
 
 import (

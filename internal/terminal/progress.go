@@ -93,7 +93,7 @@ func cut(line string, width int) string {
 	return line
 }
 
-// line returns the line to show when the text is passed old.
+// line returns the line to show. passed is the time since the text was set.
 func (p *Progress) line(passed time.Duration) string {
 	if p.left == 0 {
 		return fmt.Sprintf("%s, %s%s", p.text, passed.Round(100*time.Millisecond), p.remaining())
