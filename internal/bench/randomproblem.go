@@ -14,7 +14,8 @@ const (
 )
 
 // RandomProblems draws n problems, which depend on the seed only: decode and prefill, short and
-// long, batches, GQA, masks, odd head dims. Most are not in the tuning tables.
+// long, batches, GQA, masks, odd head dims. Most of them are in neither RegretGrid nor
+// CalibrateGrid.
 func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for len(list) < n {

@@ -97,8 +97,8 @@ func (x *Result) Place() string {
 	return x.Memory
 }
 
-// OfLimit returns the rate as a percentage of the processor's limit, "" if the limit was not
-// measured, and "-" if the rate is in doubt.
+// OfLimit returns the rate as a percentage of the processor's limit. It returns "" if the limit was
+// not measured, and "-" if the rate is in doubt.
 func (x *Result) OfLimit(limits []machine.Limit) string {
 	p, err := flashkit.ParseProblem(x.Problem)
 	limit, _ := machine.Most(limits, x.Place(), p.DType)
