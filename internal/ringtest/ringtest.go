@@ -157,10 +157,10 @@ func (c *Case) places() (list []place) {
 
 // solve computes the oracle's answers and the error of one process. One process may be very exact
 // by luck. solve therefore raises its error to the effect of an LSE that is one unit in the last
-// place off. LSE is a float32, so storing it costs half a unit. Every weight of a row is exp(score-LSE),
-// so half a unit of LSE is a factor of 1 + |LSE| 2^-24. With ALiBi, |LSE| may exceed 100.
-// Ranks store LSE once for each part of a row's keys, and weight the parts by it. They also store
-// each part of a gradient in the gradient's type.
+// place off. LSE is a float32, so storing it costs half a unit. Every weight of a row is
+// exp(score-LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24. |LSE| may exceed 100 with
+// ALiBi. Ranks store LSE once for each part of a row's keys, and weight the parts by it. They also
+// store each part of a gradient in the gradient's type.
 func (c *Case) solve() {
 	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
