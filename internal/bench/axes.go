@@ -29,7 +29,7 @@ func ParseProblems(names []string) ([]flashkit.Problem, error) {
 	return problems, nil
 }
 
-// AsOther stands for the value of another axis.
+// AsOther in KvHeads stands for the value of Heads, and in QLen for the value of Seq.
 const AsOther = 0
 
 // Axes are the values of each dimension of a grid.

@@ -17,9 +17,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateForward and calibrateBoth are the problems of flashrun calibrate, in every type. Short
-// ones come first: they predict the long calls of slow kernels, which are skipped. RegretGrid has
-// none of them.
+// calibrateForward and calibrateBoth name the problems of flashrun calibrate, which has them in
+// every type. Short problems come first: with their times, dispatch predicts the long calls of slow
+// kernels, and the race skips these calls. No problem is also in RegretGrid.
 var (
 	calibrateForward = []string{
 		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",
@@ -51,18 +51,18 @@ type Calibration struct {
 	Kernels []calibratedKernel `json:"kernels"`
 }
 
-// A calibratedKernel compares a kernel's own predictions with its measured times, over the measured
-// problems that it fits.
+// A calibratedKernel compares the measured times of a kernel with the kernel's own predictions.
+// Problems is the number of compared problems.
 type calibratedKernel struct {
 	Kernel   string  `json:"kernel"`
 	Problems int     `json:"problems"`
-	Least    float64 `json:"least"` // measured over predicted
+	Least    float64 `json:"least"` // lowest ratio of measured to predicted time
 	Median   float64 `json:"median"`
 	Most     float64 `json:"most"`
 }
 
-// Calibrate races the kernels over the problems, each for about per, and passes their times to
-// d.Learn.
+// Calibrate races the kernels on the problems, each kernel for about per, and passes their median
+// times to d.Learn.
 func Calibrate(ctx context.Context, d *dispatch.Dispatcher, list []Heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {

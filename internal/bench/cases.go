@@ -22,7 +22,7 @@ import (
 
 // A Run measures kernels on problems.
 type Run struct {
-	Dispatch *dispatch.Dispatcher // over all of the machine's kernels; the bench itself calls kernels directly
+	Dispatch *dispatch.Dispatcher // has all kernels of the machine; the bench itself calls kernels directly
 	inputs   input.Maker
 	kernels  []flashkit.Kernel // kernels that may be measured
 	baseline []flashkit.Kernel // kernels of the baseline
@@ -43,7 +43,7 @@ type timedCase struct {
 	flops   float64                                      // per call
 	call    func(context.Context) (time.Duration, error) // makes a call and returns its time
 	close   func() error
-	extra   int64             // allocated by the first call
+	extra   int64             // bytes that the first call allocated
 	rounds  [][]time.Duration // of timed calls
 	done    bool              // no more calls needed
 }
@@ -69,7 +69,7 @@ func (b *Run) Measure(ctx context.Context, problems []flashkit.Problem, limits b
 	return cmp.Or(ctx.Err(), err) // ctx's error, even if a call failed because of it
 }
 
-// run measures every problem. If ctx ends or a kernel fails, earlier results are complete.
+// run measures every problem. If it returns an error, the results of earlier problems are complete.
 func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	for _, p := range problems {
 		b.plan.add(b.expect(p))
@@ -82,8 +82,8 @@ func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	return nil
 }
 
-// choose returns the kernels to measure for a pass: all that fit, or each backend's fastest by
-// prediction.
+// choose returns the kernels to measure for a pass: all that fit or, for each backend, the one with
+// the shortest prediction.
 func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
@@ -123,7 +123,7 @@ func (b *Run) perCase() time.Duration {
 	return time.Duration(b.settings.TimePerCase * 1e9)
 }
 
-// memoriesOf returns the memories to measure a kernel with.
+// memoriesOf returns the memories, host or device, whose tensors a kernel is measured with.
 func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
 		if m == machine.Host || b.gpu != nil && BackendOf(k.Name) == b.gpu.Name() {
@@ -196,8 +196,8 @@ func (b *Run) skip(p flashkit.Problem, s flashkit.Pass) {
 	b.Results.Skipped = append(b.Results.Skipped, CaseError{Problem: p.String(), Pass: s.String(), Error: errors.Join(errs...).Error()})
 }
 
-// openCase prepares a case. On host memory the kernel gets a new backend, whose workspace is empty,
-// so that its first call allocates everything it needs.
+// openCase prepares a case. For tensors in host memory, it takes the kernel from a new backend. The
+// workspace of a new backend is empty, so that the first call allocates all the memory it needs.
 func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kernel, memory string) (*timedCase, error) {
 	if memory == machine.Device {
 		return openDevice(ctx, data, b.gpu, k)
@@ -213,8 +213,9 @@ func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kern
 	return c, nil
 }
 
-// warmUp calls the kernel on a problem of one row, then once on the case's problem, and records the
-// latter's allocation. It is the only timed call if MinCalls such calls would exceed the patience.
+// warmUp calls the kernel on a problem of one row, if the tensors are in host memory. It then calls
+// the kernel once on the case's problem and records the bytes that this call allocates. If MinCalls
+// such calls would take longer than patience, the case gets no other timed call.
 func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
@@ -240,7 +241,7 @@ func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	return nil
 }
 
-// patience is the time limit of a slow case's MinCalls calls.
+// patience returns the time limit for MinCalls calls of a slow case.
 func (b *Run) patience() time.Duration { return 10 * b.perCase() }
 
 // short reports whether a case has fewer than MinCalls calls and time for more.
@@ -327,7 +328,8 @@ func (l *plan) spend(t time.Duration) { l.done = min(l.total, l.done+t) }
 
 func (l *plan) share() float64 { return float64(l.done) / float64(max(1, l.total)) }
 
-// left predicts the remaining time: as planned, and after the first results at the speed so far.
+// left predicts the remaining time. It is the planned time at first. After the first results it is
+// the planned time, scaled to the real speed so far.
 func (l *plan) left() time.Duration {
 	left := l.total - l.done
 	if l.share() > .02 {

@@ -28,7 +28,7 @@ type meanRatio struct {
 	Cases int     `json:"cases"`
 }
 
-// Compare pairs the results with the same problem, pass, kernel and memory.
+// Compare pairs each result with the earlier result for the same problem, pass, kernel and memory.
 func Compare(file string, before, now *Results) *comparison {
 	type key struct{ problem, pass, kernel, memory string }
 	earlier := map[key]Result{}

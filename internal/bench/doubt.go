@@ -8,10 +8,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// The rule of honest figures, for tables, comparisons, regret and reports.
+// The rule for medians in tables, comparisons, regret and reports.
 //
-// A median is a figure if at least MinCalls calls were timed and their quartiles are at most
-// MaxSpread of the median apart. Any other median is in doubt: it is printed with a mark, but is no
+// A median counts if at least MinCalls calls were timed and their quartiles differ by at most
+// MaxSpread times the median. Any other median is in doubt. It is printed with a mark, but is no
 // headline and enters no ratio. Signs of a busy machine are reported once, in a sentence.
 const (
 	MinCalls  = 5
@@ -25,7 +25,7 @@ func doubtOf(calls int, median, p25, p75 float64) string {
 		return "1 call"
 	case calls < MinCalls:
 		return fmt.Sprintf("%d calls", calls)
-	case !(spread > MaxSpread): // NaN for a median of 0, below the clock's resolution
+	case !(spread > MaxSpread): // NaN if all times are 0, below the clock's resolution
 		return ""
 	case spread > 10:
 		return "quartiles over 1000% apart"
@@ -34,10 +34,11 @@ func doubtOf(calls int, median, p25, p75 float64) string {
 	}
 }
 
-// wide reports whether the spread of the calls, not their number, is in doubt.
+// wide reports whether the median is in doubt because the calls differ, not because there are too
+// few calls.
 func (x *Result) wide() bool { return x.Doubt != "" && x.Calls >= MinCalls }
 
-// Judge sets the doubt of each result, and Busy.
+// Judge sets Doubt of each result, and Busy.
 func (r *Results) Judge() {
 	for i := range r.Results {
 		r.Results[i].judge()
@@ -47,7 +48,7 @@ func (r *Results) Judge() {
 
 func (x *Result) judge() {
 	p25, p75 := x.P25, x.P75
-	if p25 == 0 && p75 == 0 { // older files lack quartiles: in a normal distribution they span half of p10 to p90
+	if p25 == 0 && p75 == 0 { // older files lack quartiles: quartiles of a normal distribution span half of p10 to p90
 		p25, p75 = x.Seconds-(x.P90-x.P10)/4, x.Seconds+(x.P90-x.P10)/4
 	}
 	x.Doubt = doubtOf(x.Calls, x.Seconds, p25, p75)
@@ -67,7 +68,7 @@ func (r *Results) Doubtful() (n int) {
 const (
 	freeShare = .9  // less than this share of usable processors is free of other programs
 	mostSteal = .02 // more than this share of time is stolen by the hypervisor
-	wideShare = .25 // more than this share of the cases with enough calls is wide
+	wideShare = .25 // more than this share of the cases with enough calls has a wide spread
 )
 
 // loadSigns returns signs of a busy machine from its load. Kernels may use procs processors.

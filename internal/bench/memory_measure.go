@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// TensorLimit is the maximum size of a measured call's tensors.
+// TensorLimit is the maximum size in bytes of the tensors of a call that is measured.
 const TensorLimit = 4 << 30
 
 // A MemoryMeter measures the memory that kernels allocate.
@@ -49,13 +49,13 @@ func (f *MemoryMeter) Measure(ctx context.Context, p flashkit.Problem, k flashki
 	return line, nil
 }
 
-// formulaOnly is the reason for no measurement with --formula.
+// formulaOnly is the value of MemoryLine.Unmeasured with --formula.
 const formulaOnly = "by formula only"
 
-// whyNot returns the reason not to measure a call of k, or "".
+// whyNot returns the reason why a call of k is not measured, or "".
 func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	cost, bytes := k.Cost(p.Ask(k.Pass)), input.Bytes(p, k.Pass == flashkit.PassBackward)
-	full := machine.Affordable("its tensors", bytes) // called once: free memory may change
+	full := machine.Affordable("its tensors", bytes) // called only once, because free memory may change between calls
 	switch {
 	case f.Formula:
 		return formulaOnly
@@ -69,8 +69,8 @@ func (f *MemoryMeter) whyNot(p flashkit.Problem, k flashkit.Kernel) string {
 	return ""
 }
 
-// firstCall returns the host memory that the first call of k allocates on a new backend, without
-// the sandbox's compiled module, which all calls share.
+// firstCall returns the host memory that the first call of k allocates on a new backend. It does
+// not count the compiled module of the WebAssembly sandbox, which all calls share.
 func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit time.Duration) (int64, error) {
 	k, done, err := unused(ctx, k)
 	if err != nil {
@@ -83,8 +83,8 @@ func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit
 	return allocated(func() error { return call(ctx) })
 }
 
-// unused returns k of a new backend and a function that closes it. For a device, where a second
-// backend is expensive, it returns k itself.
+// unused returns the kernel k of a new backend, whose workspace is empty, and a function that
+// closes this backend. For a device, a second backend is expensive: unused then returns k itself.
 func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() error, error) {
 	var b flashkit.Backend
 	switch BackendOf(k.Name) {
@@ -111,7 +111,8 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 	return k, b.Close, nil
 }
 
-// zeroCall returns a call of k on zeros: memory does not depend on the values.
+// zeroCall returns a call of k on tensors of zeros: the allocated memory does not depend on their
+// values.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
 	backward := k.Pass == flashkit.PassBackward
 	args := input.Empty(p, 0, input.BHSD, backward).WithOutputs(backward)

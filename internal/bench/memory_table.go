@@ -17,7 +17,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Size converts x to a big.Int, because the matrices of a valid problem may exceed an int in bytes.
+// Size converts a number of bytes to a big.Int: the matrices of a valid problem may take more bytes
+// than an int can hold.
 func Size(x float64) *big.Int {
 	n, _ := big.NewFloat(x).Int(nil)
 	return n
@@ -47,7 +48,7 @@ type MemoryTable struct {
 	Problem string        `json:"problem"`
 	Pass    string        `json:"pass"`
 	Heads   *big.Int      `json:"heads"`        // query heads times batch
-	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O and tensors of features; in the backward pass also gradients
+	Tensors *big.Int      `json:"tensor_bytes"` // Q, K, V, O and the tensors of features; in the backward pass also the gradients
 	Lines   []*MemoryLine `json:"lines"`
 
 	p    flashkit.Problem
@@ -55,7 +56,7 @@ type MemoryTable struct {
 	full *big.Int // size of the matrices in the problem's type
 }
 
-// The kinds of lines.
+// The kinds of lines of a MemoryTable.
 const (
 	kindMatrices = "matrices"   // matrices of the naive form
 	kindStats    = "statistics" // row statistics of the tiled form
@@ -63,22 +64,24 @@ const (
 	kindMissing  = "missing" // a backend unavailable on this machine
 )
 
-// A MemoryLine is one form of the pass and its memory, without the tensors.
+// A MemoryLine holds the memory of the naive form's matrices, of row statistics or of a kernel. It
+// does not include the tensors.
 type MemoryLine struct {
-	Name       string       `json:"name"` // S,P or LSE or a kernel
+	Name       string       `json:"name"` // such as "S, P" or "LSE", or a kernel's name
 	Kind       string       `json:"kind"`
 	DType      string       `json:"dtype,omitempty"` // type of the matrices or statistics
 	OneHead    *big.Int     `json:"one_head_bytes,omitempty"`
 	Bytes      *big.Int     `json:"bytes,omitempty"`
-	Ratio      float64      `json:"ratio,omitempty"` // size of the matrices in the problem's type over Bytes
+	Ratio      float64      `json:"ratio,omitempty"` // bytes of the matrices in the problem's type, divided by Bytes
 	Formula    *big.Int     `json:"workspace_formula_bytes,omitempty"`
 	Measured   *big.Int     `json:"workspace_measured_bytes,omitempty"`
-	Unmeasured string       `json:"unmeasured,omitempty"` // reason for no Measured
+	Unmeasured string       `json:"unmeasured,omitempty"` // reason why Measured is missing
 	Device     *DeviceBytes `json:"device_bytes,omitempty"`
 	Note       string       `json:"note,omitempty"`
 }
 
-// NewMemoryTable returns the table of a pass with the lines of the naive form.
+// NewMemoryTable returns the table of a pass with the lines of the matrices and of the row
+// statistics.
 func NewMemoryTable(p flashkit.Problem, s flashkit.Pass) *MemoryTable {
 	elem := p.DType.Size()
 	t := &MemoryTable{Problem: p.String(), Pass: s.String(), p: p, Heads: product(p.Batch, p.Heads), Tensors: new(big.Int)}
@@ -106,7 +109,8 @@ func NewMemoryTable(p flashkit.Problem, s flashkit.Pass) *MemoryTable {
 	return t
 }
 
-// rows adds a line for count arrays of elements entries per query row.
+// rows adds a line for count arrays of type x. Each array has the given number of elements per
+// query row.
 func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count int) {
 	line := &MemoryLine{Name: name, Kind: kind, DType: x.String(), OneHead: product(t.p.QLen, elements, x.Size(), count)}
 	line.Bytes = new(big.Int).Mul(line.OneHead, t.Heads)
@@ -120,7 +124,9 @@ func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count 
 	t.compare(line)
 }
 
-// Add adds a kernel's line: LSE plus its workspace, as measured or else by formula.
+// Add adds a kernel's line. It sets the line's bytes to the size of LSE plus the workspace: the
+// measured workspace, or else the one by formula. A line with a note, or without any workspace,
+// keeps no bytes.
 func (t *MemoryTable) Add(line *MemoryLine) {
 	workspace := line.Measured
 	if workspace == nil {
@@ -155,7 +161,8 @@ func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	}
 }
 
-// from returns the parts and sources of a figure as text.
+// from explains the bytes of a line: their parts, and which part is measured and which is computed
+// by formula.
 func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note
@@ -251,7 +258,7 @@ func WriteMemoryCSV(w io.Writer, tables []*MemoryTable) error {
 	return c.Error()
 }
 
-// Written returns the line of the matrices in the problem's type.
+// Written returns the line of all matrices in the problem's type.
 func (t *MemoryTable) Written() *MemoryLine {
 	i := slices.IndexFunc(t.Lines, func(l *MemoryLine) bool {
 		return l.Kind == kindMatrices && l.DType == t.p.DType.String() && l.Bytes.Cmp(t.full) == 0

@@ -12,18 +12,20 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// Naive is the baseline: attention with its matrices in memory. It is not a dispatch backend.
+// Naive is the name of the baseline: attention that stores its matrices in memory. It is not a
+// backend of dispatch.
 //
 //	S = scale Q K^T    P = softmax(S)    O = P V
 //	dP = dO V^T        dS = P * (dP - delta + dLSE)
 //	dQ = scale dS K    dK = scale dS^T Q              dV = P^T dO
 //
 // Each product and the softmax is a step over all heads, and each [N, M] matrix is stored whole in
-// float32. Otherwise the code matches the portable kernels: plain Go, tiles that stay in the cache,
-// four products at a time, all cores, and no products of masked pairs.
+// float32. In all else the code is like the portable kernels, for a fair comparison. It is plain Go
+// on all cores, and its tiles of keys stay in the cache. It computes four dot products at a time
+// and skips masked pairs.
 const Naive = "naive"
 
-// Peer is the backend of another library's results, such as peer/pytorch.
+// Peer is the backend in the names of other libraries' kernels, such as peer/pytorch.
 const Peer = "peer"
 
 func naiveKernels() []flashkit.Kernel {
@@ -66,7 +68,7 @@ func naiveMemory(p flashkit.Problem, s flashkit.Pass) float64 {
 
 const naiveTile = 64
 
-// A naive is a call of the baseline: float32 inputs with dense rows.
+// A naive is a call of the baseline. Its inputs are dense float32 arrays.
 type naive struct {
 	flashkit.Problem
 	ctx         context.Context
@@ -120,13 +122,13 @@ func naiveBackward(ctx context.Context, p flashkit.Problem, b *flashkit.Args) er
 	return n.overKeys(n.keyGradients)
 }
 
-// A rowTile is rows [from, to) of query head h, and its KV head.
+// A rowTile is rows [from, to) of query head h in batch entry b. kvHead is the KV head of h.
 type rowTile struct{ b, h, kvHead, from, to int }
 
 // row returns the index of row i among the rows of all heads.
 func (n *naive) row(t rowTile, i int) int { return (t.b*n.Heads+t.h)*n.QLen + i }
 
-// keyRow returns the index of key j among the keys of all heads.
+// keyRow returns the index of key j of KV head g among the keys of all KV heads.
 func (n *naive) keyRow(b, g, j int) int { return (b*n.KVHeads+g)*n.KVLen + j }
 
 // overRows calls step for every tile of rows, on all cores.

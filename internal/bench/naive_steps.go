@@ -7,8 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// keyTiles calls f for each tile of keys and each row i of t that sees keys [lo, hi) of it. The
-// tile of K or V stays in the cache for all rows.
+// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile: keys [lo,
+// hi). It goes through all rows before the next tile, so that the tile of K or V stays in the
+// cache.
 func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	for from := 0; from < n.KVLen; from += naiveTile {
 		for i := t.from; i < t.to; i++ {
@@ -20,7 +21,7 @@ func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	}
 }
 
-// products sets c[i][j] = by·(x_i·y_j) for visible pairs, and hidden for masked ones.
+// products sets c[i][j] to by·(x_i·y_j) if row i sees key j, and to hidden otherwise.
 func (n *naive) products(t rowTile, c, x, y []float32, dim int, by, hidden float32) {
 	m := n.KVLen
 	for i := n.row(t, t.from) * m; i < n.row(t, t.to)*m; i++ {
@@ -97,7 +98,7 @@ func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VD
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)
-		var sum [1]float32 // summed in the same order as dP: they must cancel if one key has all the weight
+		var sum [1]float32 // summed in the same order as dP: the two must cancel if one key has all the weight
 		dots(sum[:], n.do[row*n.VDim:(row+1)*n.VDim], n.o[row*n.VDim:(row+1)*n.VDim], 1)
 		delta := sum[0]
 		if d := n.args.DLSE; !d.IsZero() {
@@ -114,8 +115,8 @@ func (n *naive) scoreGradients(t rowTile) {
 // queryGradients computes dQ.
 func (n *naive) queryGradients(t rowTile) { n.weighted(t, n.ds, n.k, n.Dim, n.scale, n.args.DQ) }
 
-// keyGradients computes dK and dV of a tile of keys, summed over the rows that see them in all
-// query heads of KV head g.
+// keyGradients computes dK and dV of a tile of keys. It sums over all query heads of KV head g, and
+// over the rows that see each key.
 func (n *naive) keyGradients(b, g, from, to int) {
 	dk, dv := make([]float32, (to-from)*n.Dim), make([]float32, (to-from)*n.VDim)
 	group, part := n.Heads/n.KVHeads, make([]float32, max(n.Dim, n.VDim))
@@ -168,8 +169,9 @@ func dots(c, x, y []float32, by float32) {
 	}
 }
 
-// addRows adds the weighted rows of y to sum, four at a time. Weights are step elements apart. Rows
-// are summed in part first, so that a long sum is a sum of tile sums.
+// addRows adds each row of y, times its weight, to sum, four rows at a time. Weights are step
+// elements apart. part is scratch: it takes the sum over this tile's rows first, which keeps the
+// rounding error of a long sum small.
 func addRows(sum, part, weights []float32, step int, y []float32) {
 	dim, j := len(sum), 0
 	rows := len(y) / dim

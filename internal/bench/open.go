@@ -16,7 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// New returns a bench of the passes, with tensors in the memories. Call Open next.
+// New returns a Run that measures the passes with tensors in the memories, host or device. The
+// caller calls Run.Open next.
 func New(how Settings, passes []flashkit.Pass, memories []string, baseline bool) *Run {
 	b := &Run{settings: how, Passes: passes, memories: memories, order: rand.New(rand.NewPCG(how.Seed, 1))}
 	if baseline {
@@ -62,7 +63,8 @@ func (b *Run) Open(ctx context.Context, choice string) error {
 	return nil
 }
 
-// OpenGPU opens the GPU again, for calls of package cuda. It returns nil if d has no cuda kernels.
+// OpenGPU opens the GPU again, for calls of package cuda. It returns nil if d has no cuda kernels,
+// or if the GPU cannot be opened.
 func OpenGPU(ctx context.Context, d *dispatch.Dispatcher) *cuda.Backend {
 	if !slices.ContainsFunc(d.Kernels(), func(k flashkit.Kernel) bool { return BackendOf(k.Name) == "cuda" }) {
 		return nil
@@ -83,7 +85,8 @@ func (b *Run) Close() error {
 	return errors.Join(err, b.Dispatch.Close())
 }
 
-// Affordable returns an error if the problem exceeds free memory.
+// Affordable returns an error if the problem's tensors, or the baseline's matrices with them,
+// exceed free memory.
 func (b *Run) Affordable(p flashkit.Problem) error {
 	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, b.backward())); err != nil {
 		return err
@@ -154,8 +157,8 @@ func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flas
 
 func (b *Run) backward() bool { return slices.Contains(b.Passes, flashkit.PassBackward) }
 
-// Open opens only the backends of a choice. It returns a dispatcher over all their kernels, which
-// the caller closes, and one restricted to the choice.
+// Open opens the backends that name needs: a kernel, a backend or "auto". opened has all of their
+// kernels, and the caller closes it. chosen has only the kernels of name.
 func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
 	if opened, err = dispatch.Open(ctx, name); err != nil {
 		return nil, nil, err
@@ -185,8 +188,8 @@ func (u *Unfinished) Error() string {
 
 func (u *Unfinished) Unwrap() error { return u.Err }
 
-// Interruption returns the message of a canceled command: the progress of its measurement,
-// whichever kernel or reader returned the cancellation.
+// Interruption returns the message of a canceled command. If err is or wraps an Unfinished, the
+// message has the progress of the measurement.
 func Interruption(err error) string {
 	var u *Unfinished
 	if errors.As(err, &u) {

@@ -17,13 +17,14 @@ import (
 // their kernels.
 type Place struct {
 	Dispatch *dispatch.Dispatcher
-	Args     *flashkit.Args // for kernels
+	Args     *flashkit.Args // arguments of kernel calls, on the host or the GPU
 
 	GPU     *cuda.Backend // nil on the host
 	Tensors input.Tensors // on the GPU
 }
 
-// OnGPU returns the place on a GPU, restricted to the kernels of a name, or "auto".
+// OnGPU returns the place on a GPU. name restricts dispatch to a kernel or to a backend's kernels;
+// "auto" is no restriction.
 func OnGPU(gpu *cuda.Backend, name string) (*Place, error) {
 	all := dispatch.New(gpu)
 	d, err := all.With(name)
@@ -57,7 +58,8 @@ func (d *Place) Put(ctx context.Context, w *input.Work) error {
 	return nil
 }
 
-// Pick returns dispatch's kernel for the tensors and the reason.
+// Pick returns the kernel that dispatch chooses for the tensors, and the reason. On a GPU it runs
+// the pass once to see the kernel.
 func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
 	if d.GPU == nil {
 		if m.Kernel, err = d.Dispatch.Pick(p, s); err != nil {
@@ -84,8 +86,9 @@ func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 	return m, nil
 }
 
-// Finish leaves the result of a single call in w's host tensors: with Carry each call has continued
-// the previous one. For host tensors, dispatch learns the measured time.
+// Finish leaves the result of a single call in w's host tensors. With Carry, each timed call has
+// continued the result of the previous call. Finish then restores the initial O and LSE and calls
+// the kernel once. For host tensors, dispatch learns the measured time.
 func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error {
 	p := w.Problem
 	if p.Carry {

@@ -20,13 +20,14 @@ import (
 // than the fastest get few calls or none.
 type race struct {
 	dispatch *dispatch.Dispatcher // computes inputs of backward passes
-	kernels  []flashkit.Kernel    // contestants
+	kernels  []flashkit.Kernel    // kernels to time
 	slice    time.Duration        // time per kernel and round
 	rounds   int
 	order    *rand.Rand
 }
 
-// raceRounds is the number of rounds. Many short rounds spread disturbances over all kernels.
+// raceRounds is the number of rounds. With many short rounds, a disturbance of the machine slows
+// all kernels alike.
 const raceRounds = 15
 
 type racer struct {
@@ -34,19 +35,20 @@ type racer struct {
 	predicted time.Duration
 	times     []time.Duration // of timed calls
 	out       bool            // gets no more calls
-	err       error           // the error that ended it
+	err       error           // the error of a failed call
 	note      string          // reason for fewer calls
 }
 
-// A kernel is out if its time exceeds outTaken times the fastest, or its prediction outPredicted
-// times. Predictions may be wrong: below cheapTry the kernel is tried anyway.
+// A kernel gets no more calls if it takes more than outTaken times as long as the fastest. It gets
+// no calls if its predicted time exceeds cheapTry and outPredicted times the shortest prediction.
+// Below cheapTry a kernel is tried anyway, because predictions may be wrong.
 const (
 	outTaken     = 3
 	outPredicted = 20
 	cheapTry     = 100 * time.Millisecond
 )
 
-// run times the kernels that fit the problem, in order of predicted time.
+// run times the kernels that fit the problem. The result is in order of predicted time.
 func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([]*racer, error) {
 	var list []*racer
 	for _, k := range r.kernels {
@@ -72,8 +74,9 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel on a tiny problem, then up to four times on data, to compare it with the
-// best so far. A failed kernel is out.
+// warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel is out if it
+// fails, or if it is much slower than best, the shortest time of an earlier kernel. best is 0 for
+// the first one.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
@@ -156,7 +159,8 @@ func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat)
 // dtypes are the element types of the heats, and of the baseline.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// heats parses problems and returns each in every type, with the passes.
+// heats parses the names of problems. It returns a heat with the passes for each problem in each
+// type of dtypes.
 func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	for _, name := range names {
 		for _, t := range dtypes {

@@ -6,14 +6,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits of random problems: about a second of a portable kernel.
+// Limits of random problems. A portable kernel computes a problem at these limits in about a
+// second.
 const (
 	randomFLOPs = 3e9 // of the forward pass
 	randomBytes = 256 << 20
 )
 
-// RandomProblems draws problems outside the tuning tables, a function of the seed: decode and
-// prefill, short and long, batches, GQA, masks, odd head dims.
+// RandomProblems draws n problems, which depend on the seed only: decode and prefill, short and
+// long, batches, GQA, masks, odd head dims. Most of them are in neither RegretGrid nor
+// CalibrateGrid.
 func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for len(list) < n {
@@ -27,7 +29,7 @@ func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 
 func randomProblem(r *rand.Rand) flashkit.Problem {
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
-	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) } // logarithmic: as likely short as long
+	upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) } // its logarithm is about uniform: short and long lengths are equally likely
 	p := flashkit.Problem{Batch: 1, KVHeads: pick(1, 2, 3, 4, 6, 8, 12, 16), DType: flashkit.DType(r.IntN(3))}
 	p.Heads = p.KVHeads * pick(1, 1, 1, 2, 4, 8)
 	p.Dim = pick(32, 40, 64, 64, 64, 72, 80, 96, 128, 128, 128, 160, 192, 256)

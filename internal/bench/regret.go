@@ -15,8 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// regretForward and regretBoth are the problems of RegretGrid, from decode to long sequences, in
-// every type.
+// regretForward and regretBoth name the problems of RegretGrid, from decode to long sequences.
+// RegretGrid has them in every type.
 var (
 	regretForward = []string{
 		"b1-h8-g8-n1-m100-d64-f32",
@@ -42,8 +42,8 @@ var (
 	}
 )
 
-// RegretGrid returns the problems for regret: the time of dispatch's choices over the fastest
-// kernels' time.
+// RegretGrid returns the problems on which regret is measured. Regret is the time of dispatch's
+// choices divided by the time of the fastest kernels.
 func RegretGrid() []Heat {
 	return append(heats(regretForward, flashkit.PassForward), heats(regretBoth, flashkit.PassForward, flashkit.PassBackward)...)
 }
@@ -55,21 +55,21 @@ type RegretReport struct {
 	Machine     machine.Info   `json:"machine"`
 	Busy        string         `json:"busy,omitempty"`
 	Sum         float64        `json:"sum_ratio"`      // total time of the choices over total time of the fastest kernels
-	Mean        float64        `json:"geometric_mean"` // of the ratios
+	Mean        float64        `json:"geometric_mean"` // geometric mean of the ratios
 	Worst       float64        `json:"worst_ratio"`
 	Problems    []regretResult `json:"problems"`
 	Failures    []CaseError    `json:"failures,omitempty"`
 }
 
-// A regretResult is a pass of a problem.
+// A regretResult is the regret on one pass of a problem.
 type regretResult struct {
 	Problem string        `json:"problem"`
 	Pass    string        `json:"pass"`
 	Chosen  string        `json:"chosen"`
 	Best    string        `json:"best"`
-	Ratio   float64       `json:"ratio,omitempty"` // 0 if a median is in doubt
-	Doubt   string        `json:"doubt,omitempty"` // the reason
-	Kernels []regretTimes `json:"kernels"`         // by predicted time
+	Ratio   float64       `json:"ratio,omitempty"` // time of the choice over the time of the best kernel; 0 if a median is in doubt
+	Doubt   string        `json:"doubt,omitempty"` // the reason for the doubt
+	Kernels []regretTimes `json:"kernels"`         // in order of predicted time
 }
 
 type regretTimes struct {
@@ -81,15 +81,17 @@ type regretTimes struct {
 	Note      string  `json:"note,omitempty"`
 }
 
-// RegretTime is the default time per kernel. A choice with a ratio above doubtful is measured up to
-// Looks times more. All calls count.
+// RegretTime is the default time per kernel. If the ratio of a problem is above doubtful, its
+// kernels are measured up to Looks times more. The medians are over all calls, first and later
+// ones.
 const (
 	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15
 	Looks      = 3
 )
 
-// Regret races the kernels on each problem. Dispatch chooses as for a first call.
+// Regret races the kernels on each problem, each kernel for about per. Dispatch's choice depends on
+// predictions only: times of this race do not change it.
 func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *terminal.Progress) (*RegretReport, error) {
 	report := &RegretReport{Format: Format, Machine: machine.Describe(b.Dispatch, b.gpu)}
 	r := &race{dispatch: b.Dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
@@ -127,7 +129,7 @@ func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *
 }
 
 // settle calls the choice and the best kernel until both have MinCalls calls, and returns the
-// result. It has no ratio if a median is still in doubt.
+// result. The result has no ratio if a median is still in doubt.
 func (r *race) settle(ctx context.Context, data *input.Tensors, s flashkit.Pass, racers []*racer) (regretResult, error) {
 	for {
 		x, more := newRegret(data.Problem, s, racers), false
@@ -149,7 +151,7 @@ func (r *race) settle(ctx context.Context, data *input.Tensors, s flashkit.Pass,
 }
 
 // newRegret summarizes a race. racers[0] has the shortest prediction and is dispatch's choice. If
-// it failed there is no ratio.
+// this kernel failed, the result has no ratio.
 func newRegret(p flashkit.Problem, s flashkit.Pass, racers []*racer) regretResult {
 	x := regretResult{Problem: p.String(), Pass: s.String()}
 	best, took := 0.0, 0.0
@@ -200,7 +202,7 @@ func (x *regretResult) Times() (chosen, best float64) {
 	return chosen, best
 }
 
-// sum sets the totals over the problems with a ratio, and Busy.
+// sum computes the totals over the problems that have a ratio. It also sets Busy.
 func (r *RegretReport) sum(load *machine.Load) {
 	var chosen, best float64
 	var ratios []float64
@@ -227,7 +229,8 @@ func (r *RegretReport) Doubtful() (n int) {
 	return n
 }
 
-// WriteTable prints every problem, the largest ratios last, next to the totals.
+// WriteTable prints every problem in order of ratio, and then the totals. The largest ratios are
+// thus printed next to the totals.
 func (r *RegretReport) WriteTable(w io.Writer) error {
 	out := bufio.NewWriter(terminal.Writer(w))
 	fmt.Fprintf(out, "machine: %s\n\n", r.Machine)

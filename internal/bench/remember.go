@@ -16,7 +16,7 @@ import (
 
 // Learn passes the time of a call to dispatch.
 func Learn(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {
-	if took > 0 && !p.Ragged { // a prediction does not depend on sequence lengths
+	if took > 0 && !p.Ragged { // predictions do not depend on sequence lengths, so the time of a ragged problem would mislead
 		d.Learn(k.Name, p, took) // no error: d has the kernel and the problem is valid
 	}
 }

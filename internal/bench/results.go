@@ -23,7 +23,7 @@ type Results struct {
 	Interrupted bool            `json:"interrupted"` // cases are missing, or have fewer calls
 	Machine     machine.Info    `json:"machine"`
 	Settings    Settings        `json:"settings"`
-	Load        *machine.Load   `json:"load,omitempty"` // of other programs during the measurement
+	Load        *machine.Load   `json:"load,omitempty"` // load by other programs during the measurement
 	Busy        string          `json:"busy,omitempty"` // a sentence if the machine seemed busy
 	Limits      []machine.Limit `json:"limits"`
 	Results     []Result        `json:"results"`
@@ -40,7 +40,7 @@ type Settings struct {
 	Seed        uint64  `json:"seed"` // of random inputs and of the order of cases
 }
 
-// A Result is a kernel on a pass of a problem.
+// A Result is the measurement of a kernel on one pass of a problem.
 type Result struct {
 	Problem        string       `json:"problem"`
 	Pass           string       `json:"pass"`
@@ -58,7 +58,7 @@ type Result struct {
 	Calls          int          `json:"calls"`
 	Rounds         []float64    `json:"round_seconds"` // median of each round
 	GFLOPS         float64      `json:"gflops"`
-	Intensity      float64      `json:"intensity"` // operations per byte of minimum traffic
+	Intensity      float64      `json:"intensity"` // operations per byte, if each tensor is read or written once
 	BytesPerSecond float64      `json:"bytes_per_second"`
 	ExtraBytes     int64        `json:"extra_bytes"` // on the host, without inputs and outputs
 	PeakBytes      int64        `json:"peak_bytes"`  // maximum during a call: inputs, outputs and workspace, including a device's
@@ -73,7 +73,8 @@ type CaseError struct {
 	Error   string `json:"error"`
 }
 
-// newResult summarizes the timed calls of each round. ok is false without calls. flops is per call.
+// newResult summarizes the timed calls of each round. flops is the number of operations per call.
+// ok is false if there are no calls.
 func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]time.Duration) (r Result, ok bool) {
 	var all []float64
 	r = Result{Problem: p.String(), Pass: k.Pass.String(), Backend: BackendOf(k.Name), Kernel: k.Name, Predicted: k.Cost(p.Ask(k.Pass)).Seconds(), Memory: machine.Host}
@@ -105,7 +106,7 @@ func newResult(p flashkit.Problem, k flashkit.Kernel, flops float64, rounds [][]
 	return r, true
 }
 
-// WriteJSON writes the JSON: one object.
+// WriteJSON writes the results as one JSON object.
 func (r *Results) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
 // ReadFile reads a file written by WriteJSON.

@@ -8,7 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// check returns an error that names the first field that bench cannot have written, and its value.
+// check returns an error if flashrun bench cannot have written a field. The error names the first
+// such field and its value.
 func (r *Results) check() error {
 	for i, l := range r.Limits {
 		if err := l.Check(); err != nil {
@@ -60,7 +61,8 @@ func (x *Result) check() error {
 	return nil
 }
 
-// ReadFiles merges result files of one machine. If several have the same case, the last one counts.
+// ReadFiles merges result files of one machine. If several files have the same case, the last of
+// them counts.
 func ReadFiles(paths []string) (all *Results, err error) {
 	for _, path := range paths {
 		r, err := ReadFile(path)

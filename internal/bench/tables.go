@@ -68,7 +68,7 @@ func (r *Results) WriteTable(w io.Writer) error {
 	return out.Flush()
 }
 
-// notHost returns "" for the host, so that tables drop an empty column.
+// notHost returns memory, or "" for the host: tables drop a column whose cells are all empty.
 func notHost(memory string) string { return strings.TrimPrefix(memory, machine.Host) }
 
 // Extra returns the bytes allocated on the host and a device, without inputs and outputs.
@@ -88,8 +88,8 @@ func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// Place returns the memory of the processor that computes. A GPU's kernels compute host tensors,
-// too.
+// Place returns the memory of the processor that computes: machine.Device for a GPU's kernel, even
+// if its tensors are in host memory.
 func (x *Result) Place() string {
 	if x.Device != nil {
 		return machine.Device
@@ -97,8 +97,8 @@ func (x *Result) Place() string {
 	return x.Memory
 }
 
-// OfLimit returns the rate as a percentage of the processor's limit, "" if the limit was not
-// measured, and "-" if the rate is in doubt.
+// OfLimit returns the rate as a percentage of the processor's limit. It returns "" if the limit was
+// not measured, and "-" if the rate is in doubt.
 func (x *Result) OfLimit(limits []machine.Limit) string {
 	p, err := flashkit.ParseProblem(x.Problem)
 	limit, _ := machine.Most(limits, x.Place(), p.DType)

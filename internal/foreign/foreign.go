@@ -1,4 +1,4 @@
-// Package foreign names file formats that are often mistaken for the expected one.
+// Package foreign recognizes file formats that users often mistake for the expected one.
 package foreign
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// formats are recognized by the beginning of a file.
+// formats are the formats that the beginning of a file identifies.
 var formats = []struct{ start, is string }{
 	{"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, without the weights: git lfs pull fetches them"},
 	{"PK\x03\x04", "a zip archive, as PyTorch's .pt and .bin and NumPy's .npz: convert it to safetensors"},
@@ -21,7 +21,8 @@ var formats = []struct{ start, is string }{
 
 const pickle = "a Python pickle, as PyTorch's older .pt and .bin: convert it to safetensors"
 
-// Format returns the format of a file, empty if it is unknown. b is the file or its beginning.
+// Format returns the format of a file in words, or "" if it is unknown. b is the file or its
+// beginning.
 func Format(b []byte) string {
 	start := string(b[:min(len(b), 4096)])
 	for _, f := range formats {

@@ -1,4 +1,4 @@
-// Package gputest provides a GPU for tests that computes nothing.
+// Package gputest provides a GPU for tests. The GPU computes nothing.
 package gputest
 
 import (
@@ -8,21 +8,22 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A GPU stands in for a GPU and computes nothing: every call takes half a millisecond by its
-// events. It counts resources that are not freed.
+// A GPU is a stand-in that computes nothing. By its events, every call takes half a millisecond. It
+// counts resources that are not freed.
 type GPU struct {
 	next     uintptr
 	Live     map[uintptr]int // bytes of device memory, by address; 0 for other handles
-	names    []string        // of functions
-	Launched map[string]int  // by function
+	names    []string        // names of functions, in order of their handles
+	Launched map[string]int  // number of launches by function
 }
 
-// New returns a GPU.
+// New returns a GPU without memory or launches.
 func New() *GPU {
 	return &GPU{next: math.MaxInt>>17 + 1, Live: map[uintptr]int{}, Launched: map[string]int{}}
 }
 
-// Plan is the plan in the image of every kernel: threads, shared memory, rows, keys.
+// Plan is the plan in the image of every kernel: threads per block, bytes of shared memory, rows
+// and keys of a tile.
 var Plan = [4]int32{128, 1024, 64, 64}
 
 func (g *GPU) open(bytes int) (uintptr, error) {
@@ -37,7 +38,7 @@ func (g *GPU) shut(h uintptr) error {
 	return nil
 }
 
-// attributes of an H200, by the driver's numbers.
+// attributes are an H200's device attributes, by their numbers in the CUDA driver.
 var attributes = map[cuda.Attribute]int{13: 1980000, 16: 132, 36: 3201000, 37: 6016, 38: 60 << 20, 41: 1, 75: 9, 76: 0, 115: 1}
 
 // Driver returns the driver of the GPU.
@@ -63,7 +64,7 @@ func (g *GPU) Driver() *cuda.Driver {
 		MemFreeAsync:    func(p cuda.Pointer, _ cuda.StreamHandle) error { return g.shut(uintptr(p)) },
 		MemcpyHtoDAsync: func(cuda.Pointer, unsafe.Pointer, int, cuda.StreamHandle) error { return nil },
 		MemcpyDtoHAsync: func(to unsafe.Pointer, _ cuda.Pointer, _ int, _ cuda.StreamHandle) error {
-			*(*[4]int32)(to) = Plan // nothing else is read back
+			*(*[4]int32)(to) = Plan // tests read nothing else back
 			return nil
 		},
 		MemsetD32Async: func(cuda.Pointer, uint32, int, cuda.StreamHandle) error { return nil },

@@ -11,13 +11,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// oracleLimit is the maximum size of the oracle's matrices for --check.
+// oracleLimit is the maximum size in bytes of the oracle's matrices for --check.
 const oracleLimit = 4 << 30
 
-// Checkable returns an error if the oracle cannot check the input for lack of memory.
+// Checkable returns an error if the oracle would need too much memory to check the input.
 func Checkable(in *Input, backward bool) error {
 	p := in.Problem
-	matrices := 4.0 // scores, their slopes, weights, weights after dropout
+	matrices := 4.0 // scores, derivatives of their modification, weights, weights after dropout
 	if backward {
 		matrices = 10 // also their gradients and transposes
 	}
@@ -35,7 +35,8 @@ func Checkable(in *Input, backward bool) error {
 	return nil
 }
 
-// An oracleView presents the arguments of a call to the oracle: each sequence is a batch.
+// An oracleView presents the arguments of a call to the oracle, in which each sequence is a batch
+// entry of padded length.
 type oracleView struct{ call *flashkit.Call }
 
 // shape returns the padded shape of an argument.
@@ -70,7 +71,7 @@ func (x oracleView) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 func (x oracleView) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if t.IsZero() || IsEmpty(shape) {
-		return nil // an empty shape may have any number of heads
+		return nil // the other dimensions of an empty shape may be huge
 	}
 	list := make([]float64, shape[0]*shape[1]*shape[2]*shape[3])
 	for i := 0; i < len(list); i += shape[3] {
@@ -105,7 +106,7 @@ func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	return in
 }
 
-// AgainstOracle compares the outputs with the oracle's. c is the last call.
+// AgainstOracle compares the outputs with the oracle's outputs. c is the last call of the passes.
 func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
 	x := oracleView{c}
 	in := x.oracle(&w.Input.Args)
@@ -151,7 +152,7 @@ func newDifference(name string, t *flashkit.Tensor, shape [4]int) *difference {
 	return &difference{CheckedOutput{Name: name}, shape, NewTensor(t.DType(), [4]int{1, 1, 1, 1}, BHSD)}
 }
 
-// add compares element i, counted in the order of the shape.
+// add compares element i in row-major order, and updates the error.
 func (d *difference) add(i int, got, want float64) {
 	special := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 	SetValue(&d.one, 0, float32(want))
@@ -166,7 +167,7 @@ func (d *difference) add(i int, got, want float64) {
 	}
 }
 
-// A CheckedOutput is an output's distance from the oracle.
+// A CheckedOutput is an output's distance from the oracle's output.
 type CheckedOutput struct {
 	Name  string
 	Error Distance

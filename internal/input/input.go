@@ -27,7 +27,7 @@ type Input struct {
 }
 
 // sample holds Q, K and V of a real transformer layer on real text, and O and LSE by an independent
-// implementation: sample/PROVENANCE.md.
+// implementation. sample/PROVENANCE.md names their sources.
 //
 //go:embed sample/attention.safetensors
 var sample []byte
@@ -99,7 +99,8 @@ func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
 	return in, nil
 }
 
-// SplitArg splits name=path. Without a name, a .npy file's base name is the name.
+// SplitArg splits name=path. Without name=, the name is the base name of a .npy file, and "" for
+// other files.
 func SplitArg(arg string) (name, path string) {
 	if name, path, named := strings.Cut(arg, "="); named {
 		return name, path
@@ -132,7 +133,7 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 			given = true
 		case "O", "LSE":
 			given = carry
-		case "DQ", "DK", "DV", "DBias", "DSink": // results in the file
+		case "DQ", "DK", "DV", "DBias", "DSink": // results, which are not read
 		default:
 			given = there
 		}
@@ -156,7 +157,8 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 	return in, in.checkShapes()
 }
 
-// checkShapes rejects inconsistent shapes. Its errors show them in the file's layout.
+// checkShapes rejects shapes and types that contradict each other. Its errors show shapes in the
+// file's layout.
 func (in *Input) checkShapes() error {
 	q, k, v := in.Args.Q.Shape(), in.Args.K.Shape(), in.Args.V.Shape()
 	keys := k
@@ -186,9 +188,9 @@ func (in *Input) checkShapes() error {
 	return nil
 }
 
-// argument returns the tensor of an argument: rank 4, of one of three types. Exceptions: LSE and
-// DLSE lack the last dimension, arguments of heads are shorter, biases and masks may lack leading
-// dimensions, and masks are boolean.
+// argument returns the tensor of an argument, which must have rank 4 and type F32, F16 or BF16.
+// There are exceptions. LSE and DLSE lack the last dimension. Arguments with a number per head have
+// rank 1 or 2. Biases and masks may lack leading dimensions, and masks are boolean.
 func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flashkit.Tensor, err error) {
 	t, ok := s[name]
 	if !ok {

@@ -53,7 +53,7 @@ func IsEmpty(shape [4]int) bool {
 	return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0
 }
 
-// Value returns an element of a tensor's memory, 0 or 1 for Bool.
+// Value returns element i of a tensor's memory as float32. It is 0 or 1 for Bool.
 func Value(t *flashkit.Tensor, i int) float32 {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -70,7 +70,7 @@ func Value(t *flashkit.Tensor, i int) float32 {
 	return half.FromBF16(t.Uint16s()[i])
 }
 
-// SetValue sets an element of a tensor's memory to x, rounded to its type.
+// SetValue sets element i of a tensor's memory to x, rounded to the tensor's type.
 func SetValue(t *flashkit.Tensor, i int, x float32) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -104,17 +104,18 @@ func copied(t flashkit.Tensor) flashkit.Tensor {
 	return x
 }
 
-// restore copies the elements of from to to, of the same type and strides.
+// restore copies the elements of a tensor to another one, which must have the same type and
+// strides.
 func restore(to, from *flashkit.Tensor) {
 	copy(to.Float32s(), from.Float32s())
 	copy(to.Uint16s(), from.Uint16s())
 }
 
-// elements returns the elements in order of the shape.
+// elements returns the elements of a tensor in row-major order.
 func elements(t *flashkit.Tensor) []float64 {
 	shape := t.Shape()
 	if IsEmpty(shape) {
-		return nil // an empty shape may have any number of heads
+		return nil // the other dimensions of an empty shape may be huge
 	}
 	x := make([]float64, 0, shape[0]*shape[1]*shape[2]*shape[3])
 	for b := range shape[0] {

@@ -7,12 +7,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// tensorNames maps fields of errors to tensors of files.
+// tensorNames maps the fields of a ProblemError to names of tensors in files.
 var tensorNames = map[string]string{
 	"Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts", "Seqs.Pages": "pages",
 }
 
-// OfFile replaces the field of a ProblemError by the name of the file's tensor.
+// OfFile replaces the field of a ProblemError by the name of the tensor in a file that sets this
+// field.
 func OfFile(err error) error {
 	var wrong *flashkit.ProblemError
 	if !errors.As(err, &wrong) {

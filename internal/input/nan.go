@@ -23,11 +23,12 @@ func (w *Work) NaNs(c *flashkit.Call) string {
 	return strings.Join(list, ", ")
 }
 
-// countNaNs returns the number of NaN elements of an argument, and of all its elements.
+// countNaNs returns the number of NaN elements of an argument, and the number of all its elements
+// within sequences.
 func (x oracleView) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if IsEmpty(shape) {
-		return 0, 0 // an empty shape may have any number of heads
+		return 0, 0 // the other dimensions of an empty shape may be huge
 	}
 	for b := range shape[0] {
 		rows := shape[2]

@@ -49,7 +49,7 @@ func (w *Work) File(kernel, forward string) (*safetensors.File, error) {
 	return f, failed
 }
 
-// A Work is the passes on an input, and their outputs.
+// A Work is an input with the outputs of a forward pass or of both passes.
 type Work struct {
 	*Input
 	Args     flashkit.Args

@@ -8,9 +8,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Random generates all inputs of a problem's passes from a seed. Numbers are normal. Sequences
-// share a bias, and heads share a mask that keeps three of four pairs. Sequence lengths are at least
-// half the maximum, pages are shuffled, and an origin is behind one part of the same size.
+// Random generates all inputs of a problem's passes from a seed. Numbers are normally distributed.
+// All sequences have the same bias. All heads have the same mask, which keeps three of four pairs.
+// Sequence lengths are at least half the maximum, and pages are shuffled. An origin has Batch 1
+// and, as Head, Row and Key, the problem's own sizes.
 func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := Empty(p, seed, l, backward)
 	in.Source = fmt.Sprintf("random, seed %d", seed)
@@ -32,7 +33,8 @@ func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	return in
 }
 
-// Empty returns zeros in place of Random's numbers. Sequences have the maximum length.
+// Empty returns inputs like Random's, with zeros in place of random numbers. Sequences have the
+// maximum length.
 func Empty(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := &Input{Problem: p, Layout: l}
 	if in.Args.Seed = seed; p.Score.Origin {

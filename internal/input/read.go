@@ -17,8 +17,8 @@ const (
 	mostPiped = 1 << 30 // maximum bytes of a pipe, whose size is unknown
 )
 
-// ReadWhole reads a regular file, or a pipe up to a limit. It rejects endless and empty files
-// before opening them.
+// ReadWhole reads a regular file, or a pipe up to a limit. It does not open any other file: a
+// device such as /dev/zero has no end.
 func ReadWhole(path string) ([]byte, error) {
 	if path == Stdin {
 		info, err := os.Stdin.Stat()

@@ -3,7 +3,7 @@ package input
 // A side is the meaning of an argument's third dimension.
 type side uint8
 
-// SideOf returns the side of the argument with a name.
+// SideOf returns the side of the named argument.
 func SideOf(argument string) side {
 	switch argument {
 	case "K", "V", "DK", "DV":

@@ -68,7 +68,7 @@ func writes(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	return (a.Role(p, flashkit.PassForward)|a.Role(p, pass(backward)))&flashkit.Output != 0
 }
 
-// pass returns the last pass to run.
+// pass returns the last pass of a computation, with or without a backward pass.
 func pass(backward bool) flashkit.Pass {
 	if backward {
 		return flashkit.PassBackward
@@ -137,8 +137,8 @@ func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	return sum
 }
 
-// CallTiny calls a kernel on one row of one head. It compiles and loads the kernel before
-// measurements.
+// CallTiny calls a kernel on one row of one head, which compiles and loads the kernel before
+// measurements. It does nothing if this call takes too much memory.
 func (m Maker) CallTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	const tinyBytes = 16 << 20 // even one row may exceed memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1

@@ -38,7 +38,7 @@ func groupFree(root fs.FS) float64 {
 			continue
 		}
 		below, inside := strings.CutPrefix(group+"/", strings.TrimSuffix(mount[3], "/")+"/")
-		if !inside { // the group is in another namespace
+		if !inside { // the path is of another namespace: the group is the root of the mount
 			below = ""
 		}
 		top := path.Join("/", mount[4])

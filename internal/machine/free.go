@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Affordable returns an error if less than bytes of memory is free. Callers ask before they
+// Affordable returns an error if fewer bytes of memory are free. Callers check before they
 // allocate, because running out of memory kills the program.
 func Affordable(what string, bytes float64) error {
 	if free := Free(); bytes > free {

@@ -6,7 +6,8 @@ import (
 )
 
 // Go and the C library reserve address space 64 MiB at a time, for threads and the heap's tables.
-// keptAddresses remain for them. Arrays up to littleArrays fit into space that is already reserved.
+// processFree leaves keptAddresses bytes for these reservations. Arrays of up to littleArrays bytes
+// fit into space that is already reserved.
 const (
 	keptAddresses = 256 << 20
 	littleArrays  = 16 << 20

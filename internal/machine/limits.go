@@ -121,11 +121,11 @@ func copyRate(n int) float64 {
 
 // Memories of a measurement's tensors.
 const (
-	Host   = "host"   // slices; on a GPU, times include copies
+	Host   = "host"   // Go slices; times of GPU kernels include copies to and from the GPU
 	Device = "device" // GPU memory, timed by GPU events
 )
 
-// Check returns an error that names a field with an impossible value.
+// Check returns an error if a field has an impossible value. The error names the field.
 func (l *Limit) Check() error {
 	switch {
 	case l.Memory != Host && l.Memory != Device:

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A Load is the processor time used by others during a measurement.
+// A Load is the processor time that others used during a measurement: other programs, and other
+// guests of the hypervisor.
 type Load struct {
 	Others float64 `json:"other_processors"` // processors busy with other programs, on average
 	Steal  float64 `json:"steal"`            // share of processor time that the hypervisor gave to other guests
@@ -74,7 +75,7 @@ func parseTicks(all, own string) (t ticks) {
 		t.own = sumOf(fields[11:13]) // user and system
 	}
 	if t.busy == 0 {
-		t.cpus = 0 // a sandbox whose counters are zero
+		t.cpus = 0 // a sandbox may show counters that are always 0
 	}
 	return t
 }

@@ -3,7 +3,8 @@ package matmul
 import "unsafe"
 
 // A Block is memory for several Packed in sequence. It requests large pages, which most weight
-// matrices alone would not fill. A product continues to read where the product before it ended.
+// matrices alone would not fill. Products with consecutive Packed of a block read consecutive
+// memory.
 type Block struct{ free []float32 }
 
 const (

@@ -16,9 +16,9 @@ type job struct {
 
 	isa     *isa
 	cut     panels
-	rows    int  // rows of C of an item
-	group   int  // panels of an item
-	kBlock  int  // length of a partial sum
+	rows    int  // rows of C in an item
+	group   int  // panels in an item
+	kBlock  int  // number of products in a partial sum
 	copies  bool // A is copied part by part, because it is strided or rounded
 	copied  int  // offset of the copy in a worker's memory, after the sums
 	rounded int  // offset of the pairs of A's part

@@ -24,7 +24,7 @@ type Matrix struct {
 	RowStride, ColStride int
 }
 
-// Dense returns the view of contiguous rows.
+// Dense returns a view of data as contiguous rows.
 func Dense(data []float32, rows, cols int) Matrix {
 	return Matrix{Data: data, Rows: rows, Cols: cols, RowStride: cols, ColStride: 1}
 }
@@ -101,7 +101,7 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	return ctx.Err()
 }
 
-// Pack is p.Pack(b) with at most most goroutines. 0 means GOMAXPROCS.
+// Pack is p.Pack(b) on up to most goroutines. If most is 0, it uses up to GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
 	p.begin(&b, nil)
 	if p.empty() {

@@ -13,7 +13,7 @@ type Packed struct {
 
 	memory []float32 // for Float32
 	pairs  []uint32  // for other precisions
-	then   []float32 // the memory of the block after this matrix
+	then   []float32 // the block's memory after this matrix
 	k, n   int
 	made   Precision // precision of the last Pack
 	isa    *isa

@@ -56,7 +56,7 @@ func addFour(sums []float32, s0, s1, s2, s3 float32) {
 	sums[3] += s3
 }
 
-// finishPortable writes rows of C with bias, activation and residual.
+// finishPortable writes rows of C: their sums, with bias, activation and residual.
 func (a *Args) finishPortable(sums []float32, row, col, rows, cols, width int) {
 	for r := range rows {
 		c := a.C.Data[(row+r)*a.C.RowStride+col:][:cols]

@@ -23,7 +23,7 @@ func (p Precision) String() string {
 }
 
 // packPairs packs rows [from, to) of a panel, as pairs of rows. The panel has width columns from
-// col on. The word of rows k and k+1 has row k in its lower half.
+// col on. In each column, the word for rows k and k+1 has row k in its lower half.
 func (p *Packed) packPairs(b *Matrix, col, width, from, to int) {
 	dst, cols := p.pairs[p.at(col, from, width):], min(width, b.Cols-col)
 	if to == p.k {
@@ -46,8 +46,7 @@ func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	return uint32(half.ToBF16(b.Data[k*b.RowStride+col*b.ColStride]))
 }
 
-// widen sets dst, [n][width], to n rows of the panel at col, from row from on. It widens their
-// pairs to float32.
+// widen sets dst, [n][width], to rows [from, from+n) of the panel at col, widened to float32.
 func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	words := p.pairs[p.at(col, from, width):]
 	for k := range n {

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// A header describes the array in the data.
+// A header describes the array in the file's data.
 type header struct {
 	descr   string
 	fortran bool
 	shape   []int
 }
 
-// parseHeader parses a Python dict with the keys descr, fortran_order and shape, and its padding.
+// parseHeader parses a Python dict with the keys descr, fortran_order and shape. Spaces and
+// newlines may follow it.
 func parseHeader(text string) (header, error) {
 	var h header
 	s := scanner{rest: text}
@@ -62,7 +63,8 @@ type scanner struct {
 	rest string // unread text
 }
 
-// accept skips spaces and then text, if it comes next.
+// accept skips spaces, and then text if the unread text begins with it. It reports whether it
+// skipped text.
 func (s *scanner) accept(text string) (ok bool) {
 	s.rest = strings.TrimLeft(s.rest, " ")
 	s.rest, ok = strings.CutPrefix(s.rest, text)
@@ -104,7 +106,7 @@ func (s *scanner) tuple() ([]int, error) {
 	if err := s.expect("("); err != nil {
 		return nil, err
 	}
-	list, _, _ := strings.Cut(s.rest, ")") // preallocated: growth would allocate several times the result
+	list, _, _ := strings.Cut(s.rest, ")") // the slice is made at its full size: growth would allocate several times the result
 	x := make([]int, 0, strings.Count(list, ",")+1)
 	for !s.accept(")") {
 		n, err := s.int()

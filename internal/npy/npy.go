@@ -96,7 +96,7 @@ func split(b []byte) (string, []byte, error) {
 	return string(rest[:n]), rest[n:], nil
 }
 
-// elements maps the supported descrs.
+// elements maps the supported descr strings of NumPy to element types.
 var elements = map[string]struct {
 	dtype string
 	size  int

@@ -1,5 +1,6 @@
 // Package outfile writes files. A file appears complete or not at all. It replaces only a file of
-// its own kind: any other file with its name, or its link's target, stays untouched.
+// the same kind. A file of another kind at its path, or at the target of a link there, stays
+// untouched.
 package outfile
 
 import (
@@ -21,7 +22,7 @@ type Kind struct {
 	Is func(begin []byte) bool
 }
 
-// beginning is the maximum length of Is's argument.
+// beginning is the maximum length of the argument of Kind.Is.
 const beginning = 4096
 
 // A File is a temporary file in the folder of its final path.
@@ -31,16 +32,16 @@ type File struct {
 	temp *os.File
 }
 
-// Create prepares to write path. It fails now if path or its link's target is a folder, a device or
-// a file of another kind. It also fails if the folder is not writable. An empty file is of every
-// kind.
+// Create prepares to write path. It fails at once if path or its link's target is a folder, a
+// device or a file of another kind. It also fails if the folder is not writable. An empty file is
+// of every kind.
 func Create(path string, kind Kind) (*File, error) {
 	return create(path, "", kind)
 }
 
-// CreateVia is Create with path plus suffix as the temporary file's name. A killed program leaves
-// only this file, and the next call replaces it if it is of the kind. Only one program at a time
-// may write path.
+// CreateVia is Create with path plus suffix as the temporary file's name. A killed program then
+// leaves no other file. The next call replaces the leftover file if it is of the kind. Only one
+// program at a time may write path.
 func CreateVia(path, suffix string, kind Kind) (*File, error) {
 	return create(path, suffix, kind)
 }
@@ -76,8 +77,8 @@ func create(path, suffix string, kind Kind) (*File, error) {
 // Path returns the path of the file, with links resolved.
 func (f *File) Path() string { return f.path }
 
-// Commit writes the file and renames it to its path. An existing file there must still be of the
-// kind. Its permissions stay, and its owner and group if the system permits.
+// Commit writes the file and renames it to its path. A file that exists there must still be of the
+// kind. The new file takes its permissions, and its owner and group if the system permits.
 func (f *File) Commit(write func(io.Writer) error) error {
 	defer f.Discard()
 	w := bufio.NewWriter(f.temp)
@@ -108,7 +109,8 @@ func (f *File) Commit(write func(io.Writer) error) error {
 }
 
 // keepRights gives the temporary file the owner and permissions of the file that it replaces. If
-// the group cannot stay, the new group gets the permissions of others.
+// the system does not permit the old group, the new group gets only the permissions of all other
+// users.
 func (f *File) keepRights() error {
 	info, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +133,7 @@ func (f *File) keepRights() error {
 	return f.temp.Chmod(mode)
 }
 
-// Discard removes the file unless it was committed.
+// Discard removes the temporary file, unless the file was committed.
 func (f *File) Discard() {
 	if f == nil || f.temp == nil {
 		return
@@ -155,8 +157,8 @@ func Write(path string, kind Kind, data []byte) error {
 
 var errNotRegular = errors.New("not a regular file")
 
-// resolve returns the path's file with links resolved, and its info, nil if it does not exist.
-// Dangling links, folders and devices are errors.
+// resolve returns the path with links resolved, and the file's info, which is nil if there is no
+// file. Dangling links, folders and devices are errors.
 func resolve(path string) (target string, info fs.FileInfo, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return path, nil, nil
@@ -209,7 +211,7 @@ func Remove(path string, kind Kind) error {
 	return nil
 }
 
-// about returns err with the caller's name of the file.
+// about returns err with path, the caller's name of the file, in place of other paths in it.
 func about(path string, err error) error {
 	switch e := err.(type) {
 	case *fs.PathError:

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// keepOwner does nothing on systems without file groups.
+// keepOwner does nothing, because the system has no file groups.
 func keepOwner(*os.File, fs.FileInfo) bool { return true }

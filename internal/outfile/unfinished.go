@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// unfinished holds the temporary files of this program.
+// unfinished holds the names of this program's temporary files.
 var unfinished = tempFiles{names: map[string]bool{}}
 
 type tempFiles struct {
@@ -47,8 +47,9 @@ func (t *tempFiles) rename(name, to string) error {
 	return err
 }
 
-// Abandon removes the temporary files of all uncommitted Files, for a program that a signal ends.
-// It keeps the lock, so that later Create and Commit calls block and no file appears.
+// Abandon removes the temporary files of all uncommitted Files. A program calls Abandon before it
+// ends because of a signal. Abandon keeps the lock, so that later calls of Create and Commit block
+// and no file appears.
 func Abandon() {
 	unfinished.mu.Lock()
 	for name := range unfinished.names {

@@ -16,12 +16,13 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// A faulty rank injects a fault before a kernel call or before its first messages.
+// A faulty is a rank with a fault. It calls silent before it starts messages. After the given
+// number of kernel calls it calls fault before each further one.
 type faulty struct {
 	ring.Device
 	calls  int
 	fault  func() error
-	silent func() error // before messages
+	silent func() error // called before messages
 }
 
 func (f *faulty) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
@@ -42,7 +43,7 @@ func (f *faulty) Start(ctx context.Context, send, receive []ring.Message) error 
 	return f.Device.Start(ctx, send, receive)
 }
 
-// forward computes a forward pass of a small problem on rank r through Device d.
+// forward computes a forward pass of the named problem on rank r through Device d.
 func forward(ctx context.Context, r *peer.Rank, d ring.Device, name string, o ring.Options) (err error) {
 	p, err := flashkit.ParseProblem(name)
 	if err != nil {
@@ -73,11 +74,12 @@ const small = "b1-h2-g1-n96-m96-d16-f32"
 
 var errFault = errors.New("the fault of a test")
 
-// mostRanks bounds the ranks of the faults.
+// mostRanks is the maximum number of ranks in a group without a fault.
 const mostRanks = 8
 
-// Faults makes ranks fail, in groups of 2 to 8, and checks the other ranks' errors. A group opened
-// after each fault must work.
+// Faults makes a rank fail, in groups of up to four ranks, and checks the errors of all ranks. A
+// group opened after each of these faults must work. It also tests groups without a fault, and with
+// a slow rank.
 func Faults(t *testing.T, tr Transport, ranks int) {
 	few := min(3, ranks)
 	fault := func(name string, f func(t *testing.T)) {
@@ -124,7 +126,7 @@ func neverComes(t *testing.T, tr Transport, ranks int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// differs makes the last rank compute another problem.
+// differs makes the last rank compute another problem. Every rank's error must name the last rank.
 func differs(t *testing.T, tr Transport, ranks int) {
 	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
 		name := small
@@ -164,8 +166,8 @@ func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 }
 
 // fails makes rank 1 of four fail in a step of a pass. The other ranks wait in the same step until
-// it has failed. Each still needs a message then, and must return rank 1's error. In a smaller
-// group a rank might have all its messages, and succeed.
+// it has failed. Each of them still needs a message at that time, and must return rank 1's error.
+// In a smaller group a rank might have all its messages, and succeed.
 func fails(t *testing.T, tr Transport, step, pass int) {
 	begin, failed := time.Now(), make(chan struct{})
 	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
@@ -208,7 +210,8 @@ func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	require.Less(t, time.Since(failed), 2*time.Second)
 }
 
-// Hangs makes a rank stop within a step of a pass: the others end at the deadline.
+// Hangs makes rank 1 stop in a pass until after the deadline. All ranks must then return the error
+// of the deadline.
 func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

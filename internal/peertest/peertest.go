@@ -1,5 +1,6 @@
-// Package peertest tests the GPU transports of packages peer and nccl against one GPU, and their
-// errors after faults. It uses GPUs or a stand-in for them.
+// Package peertest tests the GPU transports of packages peer and nccl. It compares their results
+// with one GPU's results, and checks their errors after faults. It uses GPUs or a stand-in for
+// them.
 package peertest
 
 import (
@@ -49,8 +50,8 @@ func OpenAll(t *testing.T) (list []*cuda.Backend) {
 	return list
 }
 
-// A Transport is GPUs and a function that opens ranks on them. If the transport allows, ranks share
-// GPUs.
+// A Transport is GPUs and a function that opens ranks on them. Several ranks share a GPU if the
+// transport permits.
 type Transport struct {
 	GPUs []*cuda.Backend
 	Open func(gpus []*cuda.Backend) ([]*peer.Rank, error)
@@ -94,7 +95,7 @@ func openRanks(list []*cuda.Backend, open func(i int, gpu *cuda.Backend) (*peer.
 	return ranks, errors.Join(errs...)
 }
 
-// Each runs f on every rank of a group and returns their errors.
+// Each opens a group of size ranks, runs f on every rank and returns each rank's error.
 func Each(t testing.TB, x Transport, size int, f func(r *peer.Rank) error) []error {
 	list := make([]*cuda.Backend, size)
 	for i := range list {
@@ -204,7 +205,7 @@ func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, stand
 	for _, size := range sizes {
 		for _, c := range cases {
 			if c.Merges = 0; standIn {
-				c.Merges = 2 * size // a zig-zag share is two parts of each rank
+				c.Merges = 2 * size // with zig-zag shares, each rank has two parts
 			}
 		}
 		errs := Each(t, tr, size, func(r *peer.Rank) error { return checkAll(t.Context(), cases, r) })

@@ -11,20 +11,22 @@ import (
 )
 
 // A StandIn simulates nonblocking NCCL among the ranks of one process, without GPUs. A communicator
-// is complete when all ranks have requested it. The first messages between two ranks are enqueued
-// when both have started. Later ones are enqueued at once, and keep their stream busy until the
-// other rank sends or receives. A rank that aborts leaves the others waiting, as over NVLink.
+// is complete when all ranks have requested it. The first message from a rank to another is
+// enqueued when both ranks have started it. Later messages are enqueued at once, and keep their
+// stream busy until the other rank sends or receives them. A rank that aborts leaves the others
+// waiting, as over NVLink.
 type StandIn struct {
 	Move func(to, from uintptr, bytes int) error // copies device memory
 	Pend func(stream uintptr) (done func())      // keeps a stream busy
 
-	// FailInit, unless nil, returns the error of a rank's Init, which Async returns.
+	// FailInit, unless nil, returns the error of a rank's Init. Async then returns this error.
 	FailInit func(rank int) error
 
 	// SameID gives every rank the same ID, as NCCL_COMM_ID does.
 	SameID bool
 
-	// Remote notifies ranks of an abort, as over a network, without naming the rank.
+	// Remote makes an abort known to the other ranks, as over a network. Their errors do not name
+	// the rank that aborted.
 	Remote bool
 
 	mu     sync.Mutex
@@ -38,7 +40,7 @@ type StandIn struct {
 // A world is the ranks of one ID.
 type world struct {
 	id      nccl.ID
-	live    int // its communicators
+	live    int // number of its communicators
 	members []*member
 	met     map[[2]int]bool    // pairs of ranks with earlier messages: from, to
 	waiting map[[2]int][]*post // unmatched halves of messages
@@ -50,7 +52,7 @@ type member struct {
 	*world
 	rank, channels int
 	err            error
-	connecting     int // first messages that the other rank has not started
+	connecting     int // number of first messages that the other rank has not started
 	posts          []*post
 	leaving        bool
 	split          bool // made by Split
@@ -86,7 +88,7 @@ func (s *StandIn) UniqueID() (id nccl.ID, err error) {
 	return id, nil
 }
 
-// Init joins a world.
+// Init adds a rank to the world of id and returns the rank's communicator.
 func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +116,7 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 	return s.next, nil
 }
 
-// Split makes a second communicator of a rank, complete when all ranks have requested it.
+// Split makes a second communicator for a rank. It is complete when all ranks have requested it.
 func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +131,7 @@ func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	return &[]nccl.Comm{s.next}[0], nil
 }
 
-// Async reports the rank's progress.
+// Async reports whether the rank's last operation is complete, or returns its error.
 func (s *StandIn) Async(c nccl.Comm) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,12 +155,12 @@ func (s *StandIn) Async(c nccl.Comm) (bool, error) {
 // Group enqueues f's messages one by one.
 func (s *StandIn) Group(f func() error) error { return f() }
 
-// Send posts one half of a message.
+// Send posts the sender's half of a message.
 func (s *StandIn) Send(from uintptr, bytes, to int, c nccl.Comm, stream nccl.Stream) error {
 	return s.post(&post{peer: to, send: true, at: from, bytes: bytes}, c, stream)
 }
 
-// Receive posts the other half.
+// Receive posts the receiver's half of a message.
 func (s *StandIn) Receive(to uintptr, bytes, from int, c nccl.Comm, stream nccl.Stream) error {
 	return s.post(&post{peer: from, at: to, bytes: bytes}, c, stream)
 }
@@ -191,7 +193,7 @@ func (s *StandIn) post(p *post, c nccl.Comm, stream nccl.Stream) error {
 	return nil
 }
 
-// match moves a message with both halves.
+// match moves the bytes of a message whose two halves are posted.
 func (s *StandIn) match(a, b *post) error {
 	to, from := a, b
 	if a.send {
@@ -221,7 +223,7 @@ func (p *post) end() {
 	}
 }
 
-// Finalize leaves the world; Async waits for the other ranks.
+// Finalize makes the rank leave the world. Async then reports completion when all ranks have left.
 func (s *StandIn) Finalize(c nccl.Comm) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +249,7 @@ func (s *StandIn) Destroy(c nccl.Comm) error {
 	return nil
 }
 
-// forget removes a communicator, and with the last one the ID.
+// forget removes a communicator. With the last communicator of an ID, it removes the ID's world.
 func (s *StandIn) forget(c nccl.Comm, m *member) {
 	delete(s.comms, c)
 	if m.live--; m.live == 0 {

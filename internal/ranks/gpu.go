@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// OverGPUs runs all ranks, with tensors on the GPUs.
+// OverGPUs computes the problems with a rank on each GPU, with tensors on the GPUs.
 func (f *Run) OverGPUs(ctx context.Context, list []Problem, gpus []*cuda.Backend) (err error) {
 	ranks, err := f.openRanks(ctx, gpus)
 	if err != nil {
@@ -35,7 +35,7 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 	if err != nil {
 		return nil, err
 	}
-	var whole, shard *flashkit.Args // on the host, if their numbers are needed
+	var whole, shard *flashkit.Args // tensors on the host, nil if their numbers are not needed
 	if f.Check || p.Features()&^(flashkit.FeatureRagged|flashkit.FeatureShift) != 0 {
 		whole = f.input(p)
 	}
@@ -75,9 +75,9 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 	return r, f.predict(p, r)
 }
 
-// An alone times the whole problem on one GPU. All ranks do so simultaneously, alternating with all
-// ranks together. A GPU's speed depends on its temperature, so this keeps all equally busy. The
-// second of two consecutive runs counts.
+// An alone times the whole problem on one GPU. All ranks do so simultaneously, in turn with the run
+// of all ranks together. A GPU's speed depends on its temperature, so that all GPUs must be equally
+// busy before both measurements. Each measurement takes the second of two consecutive runs.
 type alone struct {
 	f              *Run
 	ctx            context.Context
@@ -87,7 +87,8 @@ type alone struct {
 	both, forwards []time.Duration
 }
 
-// newAlone returns an alone after a first run, which loads the kernels.
+// newAlone returns an alone after a first run, which loads the kernels. If whole is not nil, it
+// also stores the results in whole.
 func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *flashkit.Args) (x *alone, err error) {
 	x = &alone{f: f, ctx: ctx, rank: g, p: p}
 	if whole != nil {
@@ -110,7 +111,8 @@ func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *fla
 	return x, nil
 }
 
-// once computes the passes and returns the times of the forward pass and of all.
+// once computes the passes once. It returns the time of the forward pass and the time of all
+// passes.
 func (x *alone) once() (forward, all time.Duration, err error) {
 	begin := time.Now()
 	timed := func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
@@ -125,8 +127,8 @@ func (x *alone) once() (forward, all time.Duration, err error) {
 	return forward, time.Since(begin), err
 }
 
-// orderedPasses computes the passes with the kernels of ranks in order; the timed runs may use
-// others.
+// orderedPasses computes the passes with the kernels of an ordered run, for the comparison bit by
+// bit. The timed runs may use other kernels.
 func (x *alone) orderedPasses() error {
 	by := func(pass flashkit.Pass) passFunc {
 		return func(ctx context.Context, p flashkit.Problem, a *flashkit.Args) error {
@@ -140,7 +142,7 @@ func (x *alone) orderedPasses() error {
 	return x.f.passes(x.ctx, x.p.Problem, x.args.Args, by(flashkit.PassForward), by(flashkit.PassBackward))
 }
 
-// run calls once twice and records the second.
+// run calls x.once twice and records the times of the second call.
 func (x *alone) run() error {
 	if _, _, err := x.once(); err != nil {
 		return err
@@ -150,7 +152,7 @@ func (x *alone) run() error {
 	return err
 }
 
-// report adds the medians of the fastest rank to r.
+// report sets the times of one rank in r to the medians of the fastest rank.
 func (x *alone) report(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
@@ -179,8 +181,8 @@ func tokens(p *Problem, n int) int {
 	return n
 }
 
-// filled returns arguments on a GPU with one block of random numbers repeated. Other numbers would
-// take longer to make and copy than the passes.
+// filled returns arguments on a GPU, filled with a repeated block of random numbers. Independent
+// random numbers would take longer to make and copy than the passes.
 func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
 	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// alone computes the whole problem on rank 0 while the others wait. To compare, the others compute
-// it afterwards.
+// alone computes the whole problem on rank 0 and sets r.One while the other ranks wait. With Check,
+// the other ranks compute it afterwards, to compare their results with it.
 func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *Result) error {
 	for i := 0; g.Rank() == 0 && i < 2; i++ { // the first run chooses kernels
 		begin := time.Now()
@@ -29,8 +29,9 @@ func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
 }
 
-// measure times the passes and shares the results among all ranks. Before each run it calls before,
-// unless nil, and computes the passes once. At the end it calls report.
+// measure times the passes and sets the results of all ranks in r. If before is not nil, each run
+// first calls it and computes the passes once untimed. If report is not nil, measure calls it at
+// the end.
 func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, report func(*Result) error) error {
 	var took []time.Duration
 	var sent int64
@@ -50,7 +51,7 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 				return err
 			}
 		}
-		if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil { // begin together
+		if err := g.Gather(ctx, []byte{0}, make([]byte, g.Size())); err != nil { // all ranks begin together
 			return err
 		}
 		begin := time.Now()
@@ -106,7 +107,8 @@ func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64
 	return list, nil
 }
 
-// compare compares the rank's rows and keys with one rank's results.
+// compare compares the rank's rows and keys with one rank's results for the whole problem. It
+// returns an error if the largest difference on any rank exceeds the bound of the element type.
 func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, shard *flashkit.Args, r *Result) error {
 	want, err := cut.Shard(g.Rank(), whole)
 	if err != nil {
@@ -152,7 +154,8 @@ func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, s
 	return nil
 }
 
-// predict predicts the time with the model, at one rank's measured rate.
+// predict sets the time that the model of package ring predicts, from the measured rate of one
+// rank.
 func (f *Run) predict(p *Problem, r *Result) error {
 	link, err := ring.LinkOf(f.Link)
 	if err != nil {

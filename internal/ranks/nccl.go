@@ -33,7 +33,8 @@ func (f *Run) openRanks(ctx context.Context, gpus []*cuda.Backend) ([]*peer.Rank
 	return ranks, nil
 }
 
-// closeRanks closes open ranks concurrently, as NCCL's ranks leave together.
+// closeRanks closes the ranks that are not nil, concurrently, because NCCL's ranks must leave
+// together.
 func closeRanks(ranks []*peer.Rank) error {
 	errs := make([]error, len(ranks))
 	var done sync.WaitGroup
@@ -46,8 +47,8 @@ func closeRanks(ranks []*peer.Rank) error {
 	return errors.Join(errs...)
 }
 
-// OverNCCL runs one rank in its own process and closes its GPU. Ranks of mpiexec meet by MPI,
-// others by NCCL_COMM_ID.
+// OverNCCL computes the problems as one rank in its own process, and closes gpu. Ranks that mpiexec
+// started find each other through MPI, other ranks through NCCL_COMM_ID.
 func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, launch ring.Launch) error {
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)
 	if err != nil {
@@ -63,10 +64,11 @@ func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, l
 			return errors.Join(err, rank.Close(), gpu.Close()) // the program ends, and the launcher ends the other ranks
 		}
 	}
-	return errors.Join(rank.Close(), gpu.Close(), leave()) // the GPU before MPI, which may shut down the CUDA driver
+	return errors.Join(rank.Close(), gpu.Close(), leave()) // the GPU closes before MPI, which may shut down the CUDA driver
 }
 
-// joinNCCL returns this process's rank and a function that leaves the group by which ranks met.
+// joinNCCL returns this process's rank and a function to call after the rank is closed: it leaves
+// MPI, if the ranks use MPI.
 func (f *Run) joinNCCL(ctx context.Context, gpu *cuda.Backend, launch ring.Launch) (*peer.Rank, func() error, error) {
 	if launch.Launcher != "MPI" {
 		rank, err := nccl.OpenLaunched(ctx, launch, gpu, nccl.Options{})

@@ -20,22 +20,23 @@ import (
 
 // A Run configures the computation of problems over ranks.
 type Run struct {
-	Link                     string // the model's link
-	NCCL                     bool   // NCCL moves the GPUs' tensors
+	Link                     string // name of the link for which the model predicts the time
+	NCCL                     bool   // whether NCCL sends the GPUs' tensors
 	Runs, Workers            int
 	Backward, Ordered, Check bool
 	Seed                     uint64
-	Progress                 io.Writer // of rank 0, nil for none
+	Progress                 io.Writer // receives the progress of rank 0; may be nil
 	Print                    func(*Result) error
 }
 
-// A Problem is a problem with the sequences of a packed one.
+// A Problem is a problem. If its sequences are packed, Seqs holds their starts.
 type Problem struct {
 	flashkit.Problem
 	Seqs *flashkit.Sequences
 }
 
-// OverGoroutines runs all ranks as goroutines, each with its runner.
+// OverGoroutines computes the problems with all ranks as goroutines. Rank i computes with
+// runners[i].
 func (f *Run) OverGoroutines(ctx context.Context, list []Problem, runners []*dispatch.Dispatcher) error {
 	groups, err := ring.Local(len(runners))
 	if err != nil {
@@ -46,7 +47,7 @@ func (f *Run) OverGoroutines(ctx context.Context, list []Problem, runners []*dis
 	})
 }
 
-// OverProcesses runs one rank of MPI.
+// OverProcesses computes the problems as one rank of MPI.
 func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dispatcher) error {
 	g, err := mpi.Open(ctx)
 	if err != nil {
@@ -64,7 +65,7 @@ func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dis
 	return g.Close()
 }
 
-// runRanks runs every problem on all ranks, a goroutine each, and prints rank 0's result.
+// runRanks computes every problem with all ranks, each in a goroutine, and prints rank 0's result.
 func (f *Run) runRanks(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
 	for at := range list {
 		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
@@ -93,17 +94,17 @@ type Result struct {
 	Ranks      int       `json:"ranks"`
 	Ordered    bool      `json:"ordered"`
 	Backward   bool      `json:"backward"`
-	Seconds    float64   `json:"seconds"`                   // median of the slowest rank
-	One        float64   `json:"one_seconds"`               // rank 0 alone with the whole; of GPUs the fastest one
+	Seconds    float64   `json:"seconds"`                   // median over the runs, of the slowest rank
+	One        float64   `json:"one_seconds"`               // time of rank 0 for the whole problem alone; of GPUs, the fastest rank's
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
-	Forward    float64   `json:"forward_seconds,omitempty"` // part of seconds, if both passes are computed
+	Forward    float64   `json:"forward_seconds,omitempty"` // the forward pass's part of Seconds, if both passes are computed
 	OneForward float64   `json:"one_forward_seconds,omitempty"`
-	Sent       []int64   `json:"sent_bytes"`      // by each rank
-	Wait       []float64 `json:"wait_seconds"`    // of the last run, for other ranks
-	Compute    []float64 `json:"compute_seconds"` // of the last run, in kernels
-	Memory     int64     `json:"memory_bytes"`    // of rank 0's buffers
+	Sent       []int64   `json:"sent_bytes"`      // bytes that each rank sent
+	Wait       []float64 `json:"wait_seconds"`    // each rank's time of waiting for others in the last run
+	Compute    []float64 `json:"compute_seconds"` // each rank's time in kernels in the last run
+	Memory     int64     `json:"memory_bytes"`    // size of rank 0's buffers
 	Predicted  float64   `json:"predicted_seconds"`
-	Worst      *float64  `json:"largest_difference,omitempty"` // over the largest value, of all ranks
+	Worst      *float64  `json:"largest_difference,omitempty"` // difference from one rank over the largest value, the maximum of all ranks
 }
 
 func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *Problem) (*Result, error) {
@@ -150,8 +151,8 @@ func (f *Run) options(g ring.Group) ring.Options {
 	return o
 }
 
-// input returns random arguments of the whole, with outputs. Packed sequences are rows of one
-// batch.
+// input returns random inputs of the whole problem, and its outputs. Packed sequences are rows of
+// one batch entry.
 func (f *Run) input(p *Problem) *flashkit.Args {
 	shape := p.Problem
 	if p.Seqs != nil {
@@ -194,7 +195,7 @@ func progressLine(x ring.Progress) string {
 	return fmt.Sprintf("step %d of %d", x.Step, x.Steps)
 }
 
-// WriteText prints the result, with the link of the model's prediction.
+// WriteText prints the result. link names the link of the predicted time.
 func (r *Result) WriteText(w io.Writer, link string) error {
 	fmt.Fprintf(w, "problem      %s\nranks        %d\n", r.Problem, r.Ranks)
 	fmt.Fprintf(w, "time         %s, one rank alone %s: efficiency %.2f\n", terminal.Seconds(r.Seconds), terminal.Seconds(r.One), r.Efficiency)

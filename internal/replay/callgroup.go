@@ -11,11 +11,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// A callGroup is the similar calls of a trace: the same problem, or with growing keys the same
-// power of two, under the same conditions.
+// A callGroup is the similar calls of a trace: with the same pass, problem and conditions. If the
+// number of keys grows from call to call, their numbers of keys have the same bit length.
 type callGroup struct {
 	step    *step            // one of the group's steps
-	problem flashkit.Problem // with the most keys of the group
+	problem flashkit.Problem // has the most keys of the group
 	fewest  int              // minimum keys
 	calls   int
 	spans   []stretch
@@ -24,7 +24,7 @@ type callGroup struct {
 	first   time.Duration  // duration of the first call
 	spent   time.Duration  // duration of the calls outside kernels
 	idle    []time.Duration
-	steady  *timedKernel // kernel of the latest call, and its number of calls in a row
+	steady  *timedKernel // kernel of the latest call; row is its number of calls in a row
 	row     int
 }
 
@@ -40,8 +40,8 @@ type timedKernel struct {
 	out   bool // gets no more calls
 }
 
-// firstCalls is the number of calls that dispatch may spend on learning. Later choices count as
-// lasting.
+// firstCalls is the number of calls at the start of a trace in which dispatch may still learn.
+// Choices in later calls count as lasting.
 const firstCalls = 10
 
 func (t *Trace) groups() []*callGroup {
@@ -107,7 +107,8 @@ func (g *callGroup) kernel(name string) *timedKernel {
 	return g.kernels[i]
 }
 
-// tryRatio bounds a kernel's predicted time over the best prediction.
+// tryRatio is the highest ratio of a kernel's predicted time to the shortest prediction at which
+// the kernel is still timed.
 const tryRatio = 6
 
 // try adds the kernels of d that fit and are predicted to be fast enough.
@@ -154,8 +155,8 @@ func (g *callGroup) ratio(k *timedKernel) float64 {
 	return 1
 }
 
-// sums returns the time of all calls by the medians of the kernels that ran, and by the best
-// kernel's median.
+// sums returns the time of all calls twice: took is computed from the medians of the kernels that
+// ran, best from the median of the best kernel.
 func (g *callGroup) sums() (took, best float64) {
 	for _, k := range g.kernels {
 		took += float64(k.ran) * k.seconds()
@@ -166,7 +167,7 @@ func (g *callGroup) sums() (took, best float64) {
 	return took, best
 }
 
-// worst returns the largest ratio of the kernels that ran.
+// worst returns the largest ratio of the median of a kernel that ran to the best kernel's.
 func (g *callGroup) worst() float64 {
 	ratio := 1.0
 	for _, k := range g.kernels {
@@ -177,8 +178,9 @@ func (g *callGroup) worst() float64 {
 	return ratio
 }
 
-// overhead returns the seconds spent outside kernels, beyond the usual overhead of a call of a
-// named kernel. Concurrent callers spend them simultaneously.
+// overhead returns the seconds that dispatch needed for its choices. It is the time of the calls
+// outside kernels, minus the usual time outside the kernel if the kernel is given by name. Several
+// callers spend this time simultaneously, so it is divided by their number.
 func (g *callGroup) overhead() float64 {
 	usual := time.Duration(0)
 	if len(g.idle) > 0 {

@@ -14,13 +14,13 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// Live regret is the time of a program's calls on the kernels that dispatch chose while it learned
-// the machine, over their time on the best kernels.
+// Live regret is a ratio of two times for a program's calls. The first is the time on the kernels
+// that dispatch chose while it learned the machine, the second is the time on the best kernels.
 //
 // A run has two phases in one fresh process. First the trace is replayed with a dispatcher like a
 // program's. Then the chosen kernels, and others that may be the best, take turns under the same
-// conditions. Their medians give the regret: in the first phase a choice has only one call, on a
-// machine with other work.
+// conditions. The medians of the second phase give the regret. The first phase may have a single
+// call of a kernel, and other programs disturb a single time.
 
 // A liveRun is a run of a trace.
 type liveRun struct {
@@ -69,8 +69,8 @@ func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, 
 	return l.result(), nil
 }
 
-// prepare makes the tensors and selects kernels with fast predictions. It uses its own dispatcher:
-// the one under test must start like a program's.
+// prepare makes the tensors and selects kernels with fast predictions. It uses a dispatcher of its
+// own, because the dispatcher under test must start without experience, like a program's.
 func (l *liveRun) prepare(ctx context.Context, backend string, seed uint64) error {
 	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
@@ -97,7 +97,8 @@ func (t *Trace) callers() (n int) {
 	return n
 }
 
-// replay is the first phase.
+// replay is the first phase. It makes the calls of the trace with d and counts the calls of each
+// kernel.
 func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	callers, done := newCallers(d, l.trace.callers()), 0
 	for at, i := range l.trace.order {
@@ -113,7 +114,8 @@ func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// note counts the calls of a step, after done earlier calls.
+// note counts the calls of the step at index at of the trace's order. done is the number of calls
+// before this step.
 func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) {
 	walls := time.Duration(0)
 	for _, r := range list {
@@ -137,7 +139,8 @@ func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) 
 	}
 }
 
-// inARow counts a call, and its predecessors of the same kernel.
+// inARow extends the group's current sequence of calls of one kernel by a call of k, and updates
+// the length of k's longest sequence.
 func (g *callGroup) inARow(k *timedKernel) {
 	if g.steady != k {
 		g.steady, g.row = k, 0
@@ -146,7 +149,8 @@ func (g *callGroup) inARow(k *timedKernel) {
 	k.row = max(k.row, g.row)
 }
 
-// A visit is a burst of calls of a group, made with every kernel at one place of the trace.
+// A visit is a burst of a group's calls at one place of the trace. Every kernel of the group makes
+// these calls.
 type visit struct {
 	stretch
 	group *callGroup
@@ -158,7 +162,7 @@ const (
 	compareTime    = 3 * time.Second // for all groups; minimum calls may take longer
 	leastCalls     = 5               // per kernel in a group
 	mostCalls      = 40
-	outRatio       = 3    // times slower than the best even in its fastest call: out
+	outRatio       = 3    // a kernel is out if its fastest call takes longer than this times the best median
 	outTries       = 3    // calls before a kernel may be out
 	remeasureRatio = 1.10 // a larger ratio is measured again
 )
@@ -185,8 +189,8 @@ func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
 	return calls, max(enough, min(int(budget/max(1, turn)), max(mostCalls/calls, leastCalls)))
 }
 
-// visits returns the turns of the groups, spread over the trace. Each round has one of each group,
-// so that changes on the machine affect all groups alike.
+// visits returns the visits of all groups, spread over the trace. Each round has a visit of each
+// group, so that changes on the machine affect all groups alike.
 func visits(groups []*callGroup) (list []visit) {
 	for _, g := range groups {
 		calls, turns := g.burst(compareTime / time.Duration(len(groups)))
@@ -206,7 +210,8 @@ func visits(groups []*callGroup) (list []visit) {
 	return list
 }
 
-// compare is the second phase.
+// compare is the second phase. It times the kernels of every group. It then repeats this for the
+// groups with a ratio above remeasureRatio, up to bench.Looks times.
 func (l *liveRun) compare(ctx context.Context) error {
 	doubted := l.groups
 	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
@@ -225,7 +230,8 @@ func (l *liveRun) compare(ctx context.Context) error {
 	return nil
 }
 
-// visit times the kernels in random order.
+// visit times the group's kernels in random order. A kernel that did not run in the first phase is
+// out once it is much slower than the best.
 func (l *liveRun) visit(ctx context.Context, v visit) error {
 	for _, i := range l.order.Perm(len(v.group.kernels)) {
 		if k := v.group.kernels[i]; !k.out {
@@ -241,8 +247,9 @@ func (l *liveRun) visit(ctx context.Context, v visit) error {
 	return nil
 }
 
-// turn times a burst of calls of one kernel, after the call that precedes them in the trace. It
-// does not time the kernel's first call, which compiles and loads.
+// turn times the calls of a visit on one kernel. If these calls begin a step, it first repeats the
+// call that precedes them in the trace. It does not time the kernel's first call, which compiles
+// and loads code.
 func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	callers, err := l.callers(k.name)
 	if err != nil {
@@ -278,8 +285,8 @@ func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	return nil
 }
 
-// before repeats the last call of the step before a visit, with its kernel. It does nothing if that
-// call is of the same group or needs another crowd.
+// before repeats the last call of the step before a visit, on the kernel that ran it. It does
+// nothing if that call is of the same group, or if its step has another number of busy processes.
 func (l *liveRun) before(ctx context.Context, v visit) error {
 	s := &l.trace.steps[l.trace.order[v.at-1]]
 	parts := l.parts[v.at-1]

@@ -26,7 +26,8 @@ type Report struct {
 	Failures    []traceError   `json:"failures,omitempty"`
 }
 
-// A worstRun is the run with the largest live regret: medians hide rare events.
+// A worstRun is the run with the largest live regret. It is reported because medians hide rare
+// events.
 type worstRun struct {
 	Trace  string  `json:"trace"`
 	Regret float64 `json:"live_regret"`
@@ -45,11 +46,11 @@ type TraceRuns struct {
 	Godebug     string         `json:"godebug,omitempty"`
 	Calls       int            `json:"calls"`
 	Regret      float64        `json:"live_regret"`       // median of the runs
-	Worst       float64        `json:"worst_live_regret"` // of the runs
+	Worst       float64        `json:"worst_live_regret"` // maximum of the runs
 	Raw         float64        `json:"raw_ratio"`         // median of the runs
 	WorstCall   *lastingChoice `json:"worst_call,omitempty"`
 	WorstSteady *lastingChoice `json:"worst_steady,omitempty"`
-	Kernels     map[string]int `json:"kernels"` // calls in all runs
+	Kernels     map[string]int `json:"kernels"` // calls of each kernel in all runs
 	Runs        []*Result      `json:"runs"`
 }
 
@@ -66,7 +67,7 @@ type Result struct {
 	Groups      []*GroupResult `json:"groups"`
 }
 
-// A lastingChoice is a choice after the trace's firstCalls.
+// A lastingChoice is a kernel that dispatch chose after the first firstCalls calls of a trace.
 type lastingChoice struct {
 	Trace   string  `json:"trace,omitempty"`
 	Problem string  `json:"problem"`
@@ -87,10 +88,10 @@ type GroupResult struct {
 	Extra   float64        `json:"overhead_seconds"`
 	Best    string         `json:"best"`
 	Ratio   float64        `json:"ratio"`   // time of the choices over the best kernel's, by medians
-	Kernels []KernelResult `json:"kernels"` // by calls in the trace, then by time
+	Kernels []KernelResult `json:"kernels"` // in order of calls in the trace, then of time
 }
 
-// A KernelResult is a kernel of a group that ran or was tried afterwards.
+// A KernelResult is a kernel of a group. It ran in the trace, or only in the second phase.
 type KernelResult struct {
 	Kernel  string  `json:"kernel"`
 	Calls   int     `json:"calls"`   // in the trace
@@ -123,8 +124,8 @@ func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, sh
 	return report, ended
 }
 
-// replay makes one run of every trace, then the next, so that changes on the machine affect all
-// traces alike. A failed run does not end the others.
+// replay makes one run of every trace, then a second one of every trace, and so on: changes on the
+// machine affect all traces alike. A failed run does not end the others.
 func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, show *terminal.Progress) error {
 	for _, t := range traces {
 		report.Traces = append(report.Traces, &TraceRuns{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
@@ -181,7 +182,7 @@ func (l *liveRun) result() *Result {
 // steadyCalls is the minimum number of calls in a row of a steady choice.
 const steadyCalls = 5
 
-// worse returns the choice with the larger ratio. nil is the smallest.
+// worse returns the choice with the larger ratio. A nil choice has the smallest ratio.
 func worse(a, b *lastingChoice) *lastingChoice {
 	if a == nil || b != nil && b.Ratio > a.Ratio {
 		return b

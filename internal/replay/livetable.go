@@ -89,7 +89,7 @@ func (c *lastingChoice) ratio() string {
 	return ratio(c.Ratio)
 }
 
-// mostCalled lists kernels with their calls, in order of calls.
+// mostCalled lists kernels with their numbers of calls, the most first.
 func mostCalled(calls map[string]int) string {
 	var list []string
 	for _, name := range slices.SortedFunc(maps.Keys(calls), func(a, b string) int { return cmp.Or(cmp.Compare(calls[b], calls[a]), cmp.Compare(a, b)) }) {

@@ -12,8 +12,8 @@ import (
 )
 
 type player struct {
-	data  map[flashkit.Problem][]*input.Tensors // by a step's largest problem; one set per caller
-	work  []uint64                              // touched memory
+	data  map[flashkit.Problem][]*input.Tensors // tensors by the largest problem of a step; one set per caller
+	work  []uint64                              // memory that touch writes to
 	crowd crowd
 }
 
@@ -61,8 +61,8 @@ type timedCall struct {
 	wall   time.Duration // time of the whole call
 }
 
-// play makes calls [from, from+n) of a step and returns them in order, and their total time or,
-// with several callers, the elapsed time.
+// play makes calls [from, from+n) of a step and returns their times in order. It also returns their
+// total time or, with several callers, the elapsed time.
 func (p *player) play(ctx context.Context, s *step, from, n int, callers []*caller) ([]timedCall, time.Duration, error) {
 	if err := p.crowd.set(ctx, s.busy); err != nil {
 		return nil, 0, err
@@ -86,7 +86,8 @@ func (p *player) play(ctx context.Context, s *step, from, n int, callers []*call
 	return list, total, nil
 }
 
-// share makes calls from s.callers goroutines, each with its own tensors.
+// share makes the calls of list on s.callers goroutines, each with its own tensors. It sets their
+// times in list.
 func (p *player) share(ctx context.Context, s *step, from int, list []timedCall, callers []*caller) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,7 +109,7 @@ func (p *player) share(ctx context.Context, s *step, from int, list []timedCall,
 	return time.Since(start), context.Cause(ctx)
 }
 
-// call makes call i of a step with a set of tensors.
+// call makes call i of a step. set is the index of its set of tensors.
 func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r timedCall, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
@@ -130,8 +131,8 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	return timedCall{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 
-// first returns a view of the first rows of each head of a dense tensor, like a KV cache that is
-// filled up to there.
+// first returns a view of the first rows of each head of a dense tensor. It is like a KV cache in
+// which only these rows are filled.
 func first(t flashkit.Tensor, rows int) flashkit.Tensor {
 	s, strides := t.Shape(), t.Strides()
 	switch t.DType() {
@@ -145,7 +146,8 @@ func first(t flashkit.Tensor, rows int) flashkit.Tensor {
 	return t.WithStrides(strides[0], strides[1], strides[2])
 }
 
-// touch writes to every cache line, like other work of a program.
+// touch writes to every cache line of memory. A program's other work between two calls replaces the
+// data in the caches in the same way.
 func touch(memory []uint64) {
 	for i := 0; i < len(memory); i += 8 {
 		memory[i]++

@@ -17,9 +17,9 @@ import (
 )
 
 // flashrun starts further processes of itself: for every run of a trace, and to keep cores busy.
-// Each ends with its standard input, so none outlives its parent.
+// Each process ends at the end of its standard input, so that no process outlives its parent.
 
-// killDelay is the time that a process has to end by itself.
+// killDelay is the time that a process has to end by itself before it is killed.
 const killDelay = 10 * time.Second
 
 // Executable returns this program's path. Tests under an emulator replace it by a script.
@@ -49,10 +49,10 @@ func withStdin(ctx context.Context, stdin io.Reader) context.Context {
 	return ctx
 }
 
-// A crowd is processes that keep a core busy each.
+// A crowd is processes, each of which keeps a core busy.
 type crowd struct{ burning []*exec.Cmd }
 
-// set resizes the crowd to n processes. New ones are busy when it returns.
+// set resizes the crowd to n processes. New processes are busy when set returns.
 func (c *crowd) set(ctx context.Context, n int) error {
 	for len(c.burning) > n {
 		last := len(c.burning) - 1
@@ -165,8 +165,9 @@ func replay(ctx context.Context, t *Trace, backend string, seed uint64) (*Result
 // interruptedCode is the exit code of an interrupted process of this program.
 const interruptedCode = 130
 
-// replayError returns the error of a failed process, with its message if it has one. A terminal
-// interrupts both processes, and the child may end before ctx does.
+// replayError returns the error of a failed process, with the process's own message if there is
+// one. An interrupt in a terminal reaches parent and child, and the child may end before ctx does.
+// replayError therefore waits up to a second for the end of ctx.
 func replayError(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 	if cmd.ProcessState.ExitCode() == interruptedCode {
 		select {

@@ -16,19 +16,19 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Trace is the calls of a program and the conditions between them. Its text has a step per line:
-// docs/flashrun.md.
+// A Trace is the calls of a program, and the conditions under which the program makes them. Its
+// text has a step per line, as docs/flashrun.md describes.
 type Trace struct {
 	name    string
 	text    string
 	procs   int    // GOMAXPROCS, 0 for unchanged
 	godebug string // processor features to turn off
 	steps   []step
-	order   []int // steps with loops unrolled
-	calls   int   // total of all steps in order
+	order   []int // indices of steps, with loops unrolled
+	calls   int   // number of calls of all steps in order
 }
 
-// A step is calls of one pass on one problem.
+// A step is calls of one pass on one problem. The number of keys may grow from call to call.
 type step struct {
 	line    int
 	pass    flashkit.Pass
@@ -50,7 +50,7 @@ const (
 	traceBusy    = 64
 	traceTouch   = 1 << 30
 	tracePause   = time.Second
-	tracePauses  = time.Minute // total
+	tracePauses  = time.Minute // total of all pauses
 	traceGrow    = 1 << 20
 	traceProcs   = 1024
 )
@@ -308,7 +308,8 @@ func parseTouch(value string) (int, error) {
 	return 0, fmt.Errorf("touch = %.60q: must be a size up to %s, such as 64KiB or 16MiB", value, terminal.Bytes(traceTouch))
 }
 
-// bucket returns the power of two of call i's keys in a growing step.
+// bucket returns the bit length of call i's number of keys if keys grow in the step, and otherwise
+// 0.
 func (s *step) bucket(i int) int {
 	if s.grow == 0 {
 		return 0

@@ -40,7 +40,7 @@ func readTrace(name string) (*Trace, error) {
 	return parseTrace(name, string(text))
 }
 
-// Read returns the named traces, or the built-in ones without names.
+// Read returns the named traces, or all built-in traces if names is empty.
 func Read(names []string) (list []*Trace, err error) {
 	if len(names) == 0 {
 		names = []string{Builtin}

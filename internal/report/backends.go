@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A comparison is a problem and pass with all results.
+// A comparison is all results of dispatch's kernels for one pass of a problem.
 type comparison struct {
 	p       flashkit.Problem
 	pass    flashkit.Pass
@@ -47,8 +47,8 @@ func (s *study) comparisons() (list []*comparison) {
 	return list
 }
 
-// loss returns the time of dispatch's choice over the fastest kernel's, NaN if one is missing or in
-// doubt.
+// loss returns the time of dispatch's choice over the fastest kernel's, NaN if one of these times
+// is missing or in doubt.
 func (c *comparison) loss() float64 {
 	if c.chosen == nil || c.fastest == nil || c.chosen.Doubt != "" || c.fastest.Doubt != "" {
 		return math.NaN()
@@ -121,7 +121,8 @@ func (s *study) backends() *Figure {
 	return fig
 }
 
-// addMeans adds lines of geometric means by length, and a text with the means.
+// addMeans adds a line to each trace: the geometric mean of its points at each length. It sets the
+// plot's text to a summary of the means.
 func (p *plot) addMeans() {
 	p.text = p.full + ". "
 	for i := range p.traces {

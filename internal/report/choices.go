@@ -11,12 +11,12 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A cell is a problem in the color of dispatch's choice.
+// A cell is a rectangle for a problem, in the color of the kernel that dispatch chose.
 type cell struct {
-	Kind       *kind // nil if not measured
+	Kind       *kind // nil if dispatch's choice was not measured
 	X, Y, W, H px
 	MidX, MidY px
-	Text       string // the loss if noticeable; replaces the mark
+	Text       string // the loss, if noticeable, in place of the kind's mark
 	Title      string
 }
 
@@ -26,10 +26,12 @@ const (
 	mostLengths = 40 // more cells in a row are too narrow
 )
 
-// noticeable is the smallest loss that a cell shows.
+// noticeable is the smallest loss that a cell shows. A loss is the time of dispatch's choice over
+// the time of the fastest kernel.
 const noticeable = 1.005
 
-// choices returns the figure of dispatch's choices, a map for each pass.
+// choices returns the figure of dispatch's choices. It has a map for each pass and ratio of rows to
+// keys.
 func (s *study) choices() *Figure {
 	fig := &Figure{ID: "choices", Title: "What dispatch runs",
 		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}

@@ -22,7 +22,8 @@ type Figure struct {
 	Parts              []part
 }
 
-// A part is the plots of a pass, or of the whole figure without a title.
+// A part is the plots of one pass. A figure that is not divided by pass has one part without a
+// title.
 type part struct {
 	Title  string
 	Panels []*panel
@@ -52,7 +53,8 @@ func (m *measured) title() string {
 	return text
 }
 
-// traces returns a trace for each kind of the points, sorted by x.
+// traces returns a trace for each kind among the points, sorted by x. at returns the coordinates of
+// a point. If joined, a line connects the points.
 func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y float64)) (list []trace) {
 	for _, k := range s.kindsOf(points) {
 		t := trace{kind: k}
@@ -90,7 +92,7 @@ func layOutAll(plots []*plot) (panels []*panel) {
 		for _, r := range p.roofs {
 			y.add(r.rate)
 			if r.bandwidth > 0 {
-				x[p.xName].add(r.rate / r.bandwidth / 4) // part of the slope
+				x[p.xName].add(r.rate / r.bandwidth / 4) // shows part of the slope
 			}
 		}
 	}
@@ -121,7 +123,7 @@ func (p *plot) inWords() string {
 	return p.full + ": " + strings.Join(parts, "; ") + "."
 }
 
-// perSweep returns a plot of each sweep against length.
+// perSweep returns a plot of y against sequence length for each sweep.
 func (s *study) perSweep(tickText func(float64) string, y func(*measured) float64) (plots []*plot) {
 	for _, f := range s.sweeps {
 		plots = append(plots, s.sweepPlot(f, tickText, y))
@@ -134,7 +136,7 @@ func (s *study) sweepPlot(f *sweep, tickText func(float64) string, y func(*measu
 		traces: s.traces(f.points, true, func(m *measured) (float64, float64) { return float64(m.p.KVLen), y(m) })}
 }
 
-// lengthName returns the name of the x axis, "" if rows and keys are equal.
+// lengthName returns the name of a sweep's x axis, or "" if query and key lengths are equal.
 func lengthName(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -180,7 +182,8 @@ func count(plots []*plot) string {
 	return fmt.Sprintf("%d plots", len(plots))
 }
 
-// peak returns the figure of peak memory if the baseline was measured.
+// peak returns the figure of peak memory. If the baseline was not measured, the figure has no plots
+// and its caption names the command that measures it.
 func (s *study) peak() *Figure {
 	fig := &Figure{ID: "peak", Title: "Peak memory", Caption: "The baseline that stores its matrices was not measured: flashrun bench --baseline naive."}
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
@@ -188,7 +191,7 @@ func (s *study) peak() *Figure {
 	}
 	plots := s.perSweep(func(v float64) string { return shortSize(bench.Size(v)) }, func(m *measured) float64 {
 		if m.peer() {
-			return 0 // unknown, not drawn
+			return 0 // the peak of a peer is unknown and not drawn
 		}
 		return m.Peak()
 	})
@@ -260,7 +263,8 @@ func (s *study) roofline(limits []machine.Limit) *Figure {
 	return fig
 }
 
-// A group is the points of a pass, types and place.
+// A group is the points with the same pass, element types and processor. place is the processor's
+// memory.
 type group struct {
 	pass   flashkit.Pass
 	dtype  flashkit.DType

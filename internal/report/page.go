@@ -41,11 +41,12 @@ func (p *Page) Figure(id string) *Figure {
 	return p.Figures[slices.IndexFunc(p.Figures, func(f *Figure) bool { return f.ID == id })]
 }
 
-// A memorySection is a table of problems that differ only in length.
+// A memorySection is a table of problems that differ only in length. It compares the naive form's
+// matrices with the memory of a kernel.
 type memorySection struct {
 	Title    string
 	Matrices string // matrices of the naive form
-	Kernels  string // kernels compared with it
+	Kernels  string // kernels compared with the matrices
 	Rows     []memoryRow
 }
 
@@ -54,8 +55,8 @@ type memoryRow struct {
 	Full, Kernel *bench.MemoryLine
 }
 
-// memory returns a section for each sweep, but only one for all masks, which do not change the
-// matrices.
+// memory returns a section for each sweep. Sweeps that differ only in the mask share one, because a
+// mask does not change the size of the matrices.
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
 	for _, f := range s.sweeps {
@@ -87,7 +88,7 @@ func (s *study) memoryOf(f *sweep) *memorySection {
 	for _, n := range lengths(f.points) {
 		m := points[n]
 		if m == nil {
-			continue // only the baseline
+			continue // only the baseline or a peer was measured
 		}
 		t := bench.NewMemoryTable(m.p, m.pass)
 		full := t.Written()
@@ -209,5 +210,5 @@ func shortSize(n *big.Int) string {
 	return strings.TrimSpace(number + " " + unit)
 }
 
-// PlotNames are the figures of a report, the values of --plot.
+// PlotNames are the names of a report's figures, which are also the values of --plot.
 var PlotNames = []string{"time", "rate", "roofline", "backends", "choices", "peak"}

@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// A panel is a plot that is laid out, for report.tmpl. Lengths are pixels of its own coordinates.
+// A panel is a plot after layout, as report.tmpl draws it. Lengths are in pixels of the panel's own
+// coordinates.
 type panel struct {
 	Title  string // title within its part
 	Full   string // title outside its part
@@ -18,7 +19,7 @@ type panel struct {
 	W, H   px
 	Grid   string // an SVG path
 	Words  []words
-	Roofs  []string // points of a line each
+	Roofs  []string // each string has the points of one line
 	Traces []tracePath
 	Cells  []cell
 	Keys   []key
@@ -31,7 +32,8 @@ func (x px) String() string {
 	return strconv.FormatFloat(math.Round(float64(x)*10)/10, 'f', -1, 64)
 }
 
-// words are a text and its position: its start, or its middle or end by Class.
+// words are a text at a position. Class determines whether the text starts, ends or is centered
+// there.
 type words struct {
 	X, Y  px
 	Class string
@@ -41,7 +43,7 @@ type words struct {
 
 type tracePath struct {
 	Kind  *kind
-	Line  string // "" for none
+	Line  string // the coordinates of a line, "" without a line
 	Marks []mark
 }
 
@@ -58,15 +60,15 @@ type key struct {
 // A plot is a panel before layout. Both axes are logarithmic.
 type plot struct {
 	title, full  string
-	xName, yName string // unless the caption names them
+	xName, yName string // names of the axes, "" if the caption has them
 	traces       []trace
 	roofs        []roof
 	x, y         span
-	side         px   // width for names of kinds
+	side         px   // width right of the axes for the kinds' names
 	labeled      bool // name kinds next to their lines, not in the legend
 	width        px   // panelWidth if 0
 	height       px
-	lengths      bool // x ticks at values, not round numbers
+	lengths      bool // x ticks at the points' lengths, not at round numbers
 	bytes        bool // y ticks at powers of two
 	tickText     func(float64) string
 	text         string
@@ -75,7 +77,7 @@ type plot struct {
 type trace struct {
 	kind   *kind
 	points []spot // marks
-	line   []spot // points or their means, joined
+	line   []spot // points to connect: the marks or their means
 }
 
 type spot struct {
@@ -113,7 +115,8 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span widened at both ends. It is never empty.
+// padded returns the span, widened at both ends by part of its logarithmic length. It is never
+// empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
@@ -199,7 +202,8 @@ func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
 	}
 }
 
-// trace draws a kind and names it next to the end of its line, or its last point.
+// trace draws the points and the line of a kind. It puts the kind's name next to the end of the
+// line or, without a line, next to the last point.
 func (p *panel) trace(t trace, x, y scale) {
 	path := tracePath{Kind: t.kind}
 	for _, s := range visible(t.points) {
@@ -230,7 +234,7 @@ func visible(points []spot) []spot {
 func spread(labels []key, top, bottom px) {
 	slices.SortStableFunc(labels, func(a, b key) int { return cmp.Compare(a.Y, b.Y) })
 	for i := range labels {
-		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // below the labels above
+		labels[i].Y = max(labels[i].Y, top+px(i)*lineHeight) // below the labels before it
 	}
 	for i := len(labels) - 1; i >= 0; i-- {
 		labels[i].Y = min(labels[i].Y, bottom)
@@ -259,7 +263,7 @@ func (p *plot) xTicks(x scale) []tick {
 }
 
 // roundTicks returns ticks at powers of ten, or at more round numbers if there would be fewer than
-// three. The narrowest spans get ticks at their ends.
+// three. A span without any of these numbers gets ticks at its ends.
 func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
 	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}, tenths()} {
 		var values []float64
@@ -315,7 +319,7 @@ func apart(s scale, values []float64, text func(float64) string, size func(strin
 	return list
 }
 
-// plainNumber formats a number with three digits, or all digits of a whole one.
+// plainNumber formats a number with three digits, or a whole number with all of its digits.
 func plainNumber(v float64) string {
 	switch {
 	case v >= 1e7 || v < 1e-3:
@@ -350,7 +354,7 @@ func (r roof) layOut(p *panel, x, y scale) {
 	}
 }
 
-// label returns the label of a line without a slope.
+// label returns the word before the rate of a roof: "limit " if the roof has no slope.
 func (r roof) label() string {
 	if r.bandwidth == 0 {
 		return "limit "

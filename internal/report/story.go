@@ -10,16 +10,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A headline is the highest rate of a pass and type, and comparisons. Results in doubt are
-// excluded.
+// A headline is the result with the highest rate of a pass, types and processor, and its
+// comparisons with other results. Results in doubt are excluded.
 type headline struct {
 	*measured
 	Title    string  // such as forward, f32
-	Portable float64 // rate over the portable kernel's on the problem; 0 if unknown
-	Limit    float64 // GFLOP/s; 0 if unknown
+	Portable float64 // speedup over the portable kernel on the same problem; 0 if unknown
+	Limit    float64 // highest GFLOP/s of the processor; 0 if unknown
 	OfLimit  string
-	Naive    *pairing // with the most keys, nil without the baseline
-	Peer     *pairing // with the most keys, nil without a peer
+	Naive    *pairing // comparison with the baseline on the most keys; nil without the baseline
+	Peer     *pairing // comparison with a peer on the most keys; nil without a peer
 }
 
 // portable maps passes to the kernels that run everywhere.
@@ -76,7 +76,7 @@ const (
 
 func (s *study) hero(limits []machine.Limit) *hero {
 	f := slices.MaxFunc(s.sweeps, func(a, b *sweep) int {
-		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first if several
+		return cmp.Compare(len(lengths(a.points)), len(lengths(b.points))) // the first of several sweeps with the most lengths
 	})
 	h := &hero{Title: f.Title}
 	for _, size := range []struct {
@@ -94,8 +94,7 @@ func (s *study) hero(limits []machine.Limit) *hero {
 	return h
 }
 
-// A pairing pairs a kernel's result with another one on the same problem: the baseline's or a
-// peer's.
+// A pairing is two results for the same problem: a kernel's, and the baseline's or a peer's.
 type pairing struct{ other, kernel *measured }
 
 var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: bench.Naive + "/fwd_matrices", flashkit.PassBackward: bench.Naive + "/bwd_matrices"}
@@ -111,7 +110,7 @@ func (m *measured) foreign() bool { return m.naive() || m.peer() }
 // Peak returns the maximum bytes during a call.
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
-// Faster returns the kernel's speedup over the other, "" if a time is in doubt.
+// Faster returns the kernel's speedup over the other result, "" if a time is in doubt.
 func (b *pairing) Faster() string {
 	if b.other.Doubt != "" || b.kernel.Doubt != "" {
 		return ""
@@ -119,11 +118,11 @@ func (b *pairing) Faster() string {
 	return times(b.other.Seconds / b.kernel.Seconds)
 }
 
-// Smaller returns the other's peak memory over the kernel's.
+// Smaller returns the ratio of the other result's peak memory to the kernel's.
 func (b *pairing) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
-// pairings pairs the fastest of the other results with the fastest kernel on each problem, in order
-// of keys.
+// pairings returns a pairing for each problem that has both a result with other true and a kernel
+// of dispatch. It takes the fastest of each. Pairings are in order of keys.
 func pairings(points []*measured, other func(*measured) bool) (list []*pairing) {
 	for _, m := range points {
 		if !other(m) || !plottable(m.Seconds) || slices.ContainsFunc(points, func(o *measured) bool { return other(o) && o.Problem == m.Problem && o.Seconds < m.Seconds }) {
@@ -147,7 +146,8 @@ func (b *pairing) Keys() int         { return b.kernel.p.KVLen }
 func (b *pairing) Other() *measured  { return b.other }
 func (b *pairing) Kernel() *measured { return b.kernel }
 
-// times formats a factor with one decimal below 10, "" if it cannot be shown.
+// times formats a factor, with one decimal if it is below 10. It returns "" if no plot can show the
+// factor.
 func times(x float64) string {
 	switch {
 	case !plottable(x):
@@ -158,7 +158,7 @@ func times(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// A pairTable is the problems of a sweep with the fastest kernel and the baseline.
+// A pairTable compares the fastest kernel with the baseline on the problems of a sweep.
 type pairTable struct {
 	Title, Kernels string
 	Rows           []*pairing

@@ -14,7 +14,7 @@ type style struct {
 	Hollow      bool
 }
 
-// Colors, numbered as in plot.css. A color is a family of instructions.
+// Colors, numbered as in plot.css. A color stands for a family of instructions.
 const (
 	blue = iota
 	orange
@@ -27,7 +27,7 @@ const (
 	numColors
 )
 
-// Marks, numbered as in marks.
+// Marks, numbered as in the variable marks.
 const (
 	disk = iota
 	square
@@ -39,7 +39,8 @@ const (
 	cross
 )
 
-// styles are the styles of the kernels and backends of this repository. Decode kernels are hollow.
+// styles are the styles of the kernels and backends of this repository. Most decode kernels have
+// hollow marks.
 var styles = map[string]style{
 	"simd":               {Color: blue, Mark: disk},
 	"simd avx512":        {Color: blue, Mark: disk},
@@ -63,7 +64,8 @@ var styles = map[string]style{
 	"simd avx512 decode": {Color: blue, Mark: disk, Hollow: true},
 }
 
-// styleOf returns the style of a known name.
+// styleOf returns the style of a name in styles, also with the suffix " decode" or " on device". It
+// returns false for other names.
 func styleOf(name string) (style, bool) {
 	if s, ok := styles[name]; ok {
 		return s, true
@@ -79,8 +81,8 @@ func styleOf(name string) (style, bool) {
 	return s, found && ok
 }
 
-// paint gives each kind its style. An unknown kind's style depends only on its name, or is the next
-// free one if that is taken in this report.
+// paint gives each kind its style. A kind that styles does not have gets a style that depends on
+// its name only. If another kind of this report has that style, it gets the next free one.
 func paint(kinds []*kind) {
 	taken := map[style]bool{}
 	var unknown []*kind

@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A kind is a kernel variant, for both passes, with the memory of its tensors. Each kind has a
-// color and mark.
+// A kind is the kernels of one variant, for both passes, with tensors in one memory. Each kind has
+// a color and mark.
 type kind struct {
 	Name string // such as simd avx512
 	style
@@ -37,7 +37,7 @@ func kindName(kernel, memory string) string {
 	return placed(name, memory)
 }
 
-// placed adds the memory of the tensors, unless host.
+// placed returns name, with the suffix " on device" for tensors in device memory.
 func placed(name, memory string) string {
 	if memory == machine.Device {
 		return name + " on device"
@@ -55,12 +55,12 @@ type measured struct {
 
 // A sweep is the results of problems that differ only in length: one small plot.
 type sweep struct {
-	Title    string // properties that differ among sweeps
+	Title    string // the properties of the sweep that differ among sweeps
 	Row      string // Title without the pass
 	Line     string // Title without the pass and the ratio of rows to keys
 	Unmasked string // Title without the mask
 	pass     flashkit.Pass
-	like     flashkit.Problem // the problem, 0 for lengths that vary
+	like     flashkit.Problem // the common problem; lengths that vary are 0
 	points   []*measured
 }
 
@@ -162,7 +162,7 @@ func heads(p flashkit.Problem) string {
 	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
 }
 
-// rows returns the ratio of a sweep's query rows to its keys.
+// rows describes a sweep's query length, or its ratio to the key length.
 func rows(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -182,7 +182,7 @@ func maskName(p flashkit.Problem) string {
 	return strings.ReplaceAll(strings.TrimPrefix(mask, "-"), "-", " ")
 }
 
-// shape returns ", " and rows, or "" if all sweeps have the same.
+// shape returns ", " and rows(p), or "" if rows is the same for all sweeps.
 func (s *study) shape(p flashkit.Problem) string {
 	for _, f := range s.sweeps {
 		if rows(f.like) != rows(s.sweeps[0].like) {
@@ -192,7 +192,8 @@ func (s *study) shape(p flashkit.Problem) string {
 	return ""
 }
 
-// like returns the problem of a sweep: 0 for lengths that vary.
+// like returns the common problem of p's sweep. Its lengths that vary in the sweep are 0: KVLen,
+// and QLen if p has equal lengths.
 func like(p flashkit.Problem) flashkit.Problem {
 	if p.QLen == p.KVLen {
 		p.QLen = 0

@@ -1,5 +1,5 @@
 // Package ringtest compares the ranks of a group with one process on random problems, which every
-// rank draws alike. It tests package ring and its transports.
+// rank draws from the same seed. It tests package ring and its transports.
 package ringtest
 
 import (
@@ -20,8 +20,9 @@ type Case struct {
 	Problem flashkit.Problem
 	Args    *flashkit.Args
 
-	// Merges are additional roundings of an LSE, each also of a weight, that ranks may make where
-	// one process makes none. A stand-in for a GPU has float64 in its kernels.
+	// Merges is the number of times that ranks round an LSE, and with it a weight, where one
+	// process rounds nothing. Only a stand-in for a GPU needs it: its kernels compute in float64,
+	// so that one process's error is too small to bound these roundings.
 	Merges int
 
 	want     []answer // by sequence
@@ -154,11 +155,12 @@ func (c *Case) places() (list []place) {
 	return list
 }
 
-// solve computes the oracle's answers and one process's error, at least the effect of an LSE one
-// unit off. LSE is a float32, so storing it costs half a unit; one process may be nearer by luck.
-// Every weight of a row is exp(score - LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24:
-// 8e-6 where ALiBi makes LSE 130. Ranks store LSE once for each part of a row's keys, and a
-// continued part is weighted by it. They also store each part of a gradient in its type.
+// solve computes the oracle's answers and the error of one process. One process may be very exact
+// by luck. solve therefore raises its error to the effect of an LSE that is one unit in the last
+// place off. LSE is a float32, so storing it costs half a unit. Every weight of a row is
+// exp(score-LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24. |LSE| may exceed 100 with
+// ALiBi. Ranks store LSE once for each part of a row's keys, and weight the parts by it. They also
+// store each part of a gradient in the gradient's type.
 func (c *Case) solve() {
 	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
@@ -235,7 +237,7 @@ func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) er
 
 // Check computes both passes on this rank and compares its shard. The bound is twice one process's
 // error (three times for gradients) plus the rounding of the results. With ordered, the shard must
-// have one process's bits.
+// equal one process's results bit by bit.
 func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
 	return c.CheckPlaced(ctx, g, r, ordered, nil)
 }
@@ -259,7 +261,7 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 		return err
 	}
 	if ordered && c.Problem.Ragged {
-		shard.DSink = flashkit.Tensor{} // unsupported over sequences in order
+		shard.DSink = flashkit.Tensor{} // not supported for packed sequences in order
 	}
 	fillNaN(shard.O, shard.LSE, shard.DQ, shard.DK, shard.DV)
 	args, back := shard, func(flashkit.Pass) error { return nil }
@@ -274,7 +276,7 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 	if err := errors.Join(x.Backward(ctx, c.Problem, args), back(flashkit.PassBackward)); err != nil {
 		return err
 	}
-	// Other ranks' elements are one process's, which are correct.
+	// The other elements of got are one process's results, which are correct.
 	got := *c.Args
 	for _, t := range []*flashkit.Tensor{&got.O, &got.LSE, &got.DQ, &got.DK, &got.DV} {
 		*t = clone(*t)
@@ -302,7 +304,8 @@ func (c *Case) unit(i int) float64 {
 	return map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[c.Problem.DType]
 }
 
-// bound is conformance's bound.
+// bound returns the allowed error of output i: the bound of package conformance, plus the roundings
+// of Merges.
 func (c *Case) bound(i int) float64 {
 	times := 2.0
 	if i >= 2 {

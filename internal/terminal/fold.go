@@ -21,7 +21,7 @@ type folder struct {
 	line  []byte // unfinished line
 }
 
-// Writer returns a writer that folds lines if w is a terminal, else w.
+// Writer returns a writer that folds lines if w is a terminal. Otherwise it returns w.
 func Writer(w io.Writer) io.Writer {
 	if width := Width(w); width > 0 {
 		return &folder{w: w, width: width}
@@ -56,8 +56,9 @@ func (f *folder) Write(b []byte) (int, error) {
 	}
 }
 
-// fold breaks a line that is too wide, between columns or between words of the last column. The
-// last column's further lines are indented to its start.
+// fold breaks a line that is too wide. It breaks between columns, or between words of the last
+// column, whose further lines are indented to the column's start. Columns are separated by two
+// spaces or more.
 func fold(line string, width int) string {
 	var b strings.Builder
 	for indent := ""; ; {

@@ -85,7 +85,7 @@ func (p *Progress) loop() {
 	}
 }
 
-// cut shortens a line to the terminal's width: a wrapped line could not be cleared.
+// cut shortens a line to width, because the progress cannot clear a line that the terminal wraps.
 func cut(line string, width int) string {
 	if r := []rune(line); len(r) > width {
 		return string(r[:max(0, width)])
@@ -93,7 +93,7 @@ func cut(line string, width int) string {
 	return line
 }
 
-// line returns the text to show when passed has elapsed since it was set.
+// line returns the line to show. passed is the time since the text was set.
 func (p *Progress) line(passed time.Duration) string {
 	if p.left == 0 {
 		return fmt.Sprintf("%s, %s%s", p.text, passed.Round(100*time.Millisecond), p.remaining())

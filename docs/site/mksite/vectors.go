@@ -39,7 +39,7 @@ type vector struct {
 	Text    string             `json:"text"` // name of the problem
 	Problem problem            `json:"problem"`
 	Bounds  map[string]float64 `json:"bounds"`
-	Tensors map[string][2]int  `json:"tensors"` // by name, the index of the first number in Data, and the number of numbers; inputs that are absent are generated
+	Tensors map[string][2]int  `json:"tensors"` // by name, the index of a tensor's first number in Data and its count of numbers; the page generates absent inputs
 }
 
 // A problem has the fields that host.js reads.

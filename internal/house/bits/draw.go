@@ -151,7 +151,7 @@ func drawSequences(p *flashkit.Problem, args *flashkit.Args, r *rand.Rand) {
 	}
 }
 
-// shapeOf returns the argument's shape with packed and paged sequences.
+// shapeOf returns the shape of an argument's tensor, which depends on packed and paged sequences.
 func shapeOf(p *flashkit.Problem, args *flashkit.Args, a *flashkit.Argument) [4]int {
 	shape := a.Shape(p)
 	if args.Seqs == nil {

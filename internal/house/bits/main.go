@@ -97,8 +97,8 @@ func subjects(ctx context.Context) (list []*subject, portable flashkit.Kernel, e
 	return list, portable, nil
 }
 
-// compare runs the problem with every kernel that fits. Backward kernels read the portable kernel's
-// O and LSE.
+// compare adds the outputs of every kernel that fits the problem to the kernel's hash. Backward
+// kernels read the portable kernel's O and LSE.
 func compare(ctx context.Context, list []*subject, portable flashkit.Kernel, p flashkit.Problem, r *rand.Rand) error {
 	in := drawArgs(&p, r)
 	passes := []flashkit.Pass{flashkit.PassForward}

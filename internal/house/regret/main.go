@@ -37,7 +37,7 @@ func main() {
 	case errors.Is(err, context.Canceled):
 		os.Exit(130)
 	default:
-		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err) // replay parses its processes' errors
+		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err) // package replay parses this line of a child process
 		os.Exit(1)
 	}
 }

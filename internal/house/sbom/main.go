@@ -2,8 +2,8 @@
 //
 //	go run ./internal/house/sbom TIME PROGRAM...
 //
-// It lists Go and the modules that the Go tool recorded in the programs. TIME is the document's, in
-// RFC 3339.
+// It lists Go and the modules that the Go tool recorded in the programs. TIME is the time of the
+// document in RFC 3339.
 package main
 
 import (
