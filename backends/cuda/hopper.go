@@ -7,19 +7,21 @@ type hopperPlan struct {
 	workspace
 	rows   rowTiles
 	splits int     // split-KV parts, merged by decode_sm80_merge
-	cycles float64 // with the merge; 0 if blocks process many tiles
-	steps  int     // of the longest block
+	cycles float64 // predicted, with the merge; 0 if blocks process many tiles
+	steps  int     // steps of the longest block
 }
 
-// Costs of parts: of the launch that merges them, in cycles, and of storing and loading them, in
-// bytes per cycle of a multiprocessor.
+// Costs of parts: mergeCycles is the cycles of the launch that merges parts. A multiprocessor
+// stores and loads partBytes per cycle for parts of keys, and groupBytes per cycle for parts of
+// groups.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles returns the cycles of merging parts, at `each` bytes per cycle.
+// partsCycles returns the cycles of merging parts of the given size, at `each` bytes per cycle of a
+// multiprocessor.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
@@ -70,8 +72,8 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart is planHopper for whole or a part of it. It splits keys and sizes tiles as for whole, so
-// that each row has the same bits.
+// planPart returns the plan of p, which is whole or a part of it. It splits keys and sizes tiles as
+// for whole, so that each row has the same bits as in a call for whole.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -145,7 +147,8 @@ func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, 
 	return h
 }
 
-// parts returns p with the padded head dim of V, for the merge.
+// parts returns p with Dim set to the padded head dim of V, which selects the kernel that merges
+// parts.
 func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
@@ -154,7 +157,7 @@ func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 // splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// shareOf returns the relative time of a step in which `used` warpgroups have rows.
+// shareOf returns the relative time of a step in which `used` of a block's warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
 	switch {
 	case used == 1 && groups == 2:
