@@ -55,10 +55,11 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 	return j.slots[slot].tensor(t, which*most, s)
 }
 
-// headParts cuts the KV heads into parts, equal on all ranks. Heads stay whole if a feature has
-// parameters per head. No kernel runs while the keys of the first part travel. The first part
-// therefore has the fewest heads whose rows fill a GPU. In a zigzag cut with two rounds, the parts
-// are equal. The keys of each later part travel during the kernel of the previous part.
+// headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
+// feature has parameters per head or per pair. No kernel runs while the keys of the first part
+// travel. The first part therefore has the fewest heads whose rows fill a GPU. In a zig-zag cut
+// with two rounds, the parts have the same size. The keys of each later part travel during the
+// kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -69,7 +70,7 @@ func (j *job) headParts() []headRun {
 	}
 	first := min((fillingRows+rows-1)/rows, (heads+1)/2)
 	if j.cut.isZigZag() {
-		if rows /= 2; most < mostRounds { // a kernel has one of two runs
+		if rows /= 2; most < mostRounds { // a kernel has only one of the rank's two runs of rows
 			return runsOf(heads, most)
 		}
 	}
@@ -90,7 +91,7 @@ const (
 	mostRounds  = 3
 )
 
-// of returns the run's heads of a tensor with each heads per KV head.
+// of returns the run's heads of a tensor that has `each` heads per KV head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -184,7 +185,8 @@ func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRu
 	return nil
 }
 
-// longest returns the index of the place with the most rows, the last of equals, or -1.
+// longest returns the index of the place with the most rows, the last one if several have the most,
+// or -1 without places.
 func longest(places []place) (at int) {
 	at = -1
 	for i := range places {

@@ -12,13 +12,13 @@ import (
 // A Machine describes one rank's compute, for predictions.
 type Machine struct {
 	FLOPs    float64       // floating-point operations per second of the pass, on long rows
-	Overhead time.Duration // of each kernel call
+	Overhead time.Duration // time that each kernel call adds
 }
 
 // A Link describes the connection of ranks, for predictions.
 type Link struct {
 	Rate    float64       // bytes per second, sent and received simultaneously
-	Latency time.Duration // of a message
+	Latency time.Duration // time that each message adds
 	Slows   float64       // fraction by which a message slows a concurrent kernel, such as .08
 }
 
@@ -65,7 +65,8 @@ type PlannedStep struct {
 	Took    time.Duration // the longer of both, plus their mutual slowdown
 }
 
-// maxPlannedRanks is the most ranks that Predict examines; of more it samples.
+// maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks, it
+// samples them.
 const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,

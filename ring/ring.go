@@ -12,9 +12,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Runner computes the parts of a step on this rank; a dispatcher is one. Forward calls ask for
-// LSE, which a dispatcher takes for training. For inference its Unpaired copy is faster for few
-// query rows.
+// A Runner computes the parts of a step on this rank; a dispatcher is one. A Ring's forward calls
+// ask for LSE, from which a dispatcher concludes that a backward pass follows. For inference, use
+// the dispatcher's Unpaired copy, which is faster for few query rows.
 type Runner interface {
 	// Forward computes the forward pass of p. Its errors are a dispatcher's.
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
@@ -24,7 +24,8 @@ type Runner interface {
 }
 
 // A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires; a dispatcher
-// is one. For a forward pass with LSE, a Ring calls its method PickWithLSE, if any.
+// is one. If a Chooser has a method PickWithLSE, a Ring calls it in place of Pick for a forward
+// pass with LSE.
 type Chooser interface {
 	Runner
 
@@ -37,15 +38,15 @@ type Chooser interface {
 
 // Options configure a Ring. The zero value is a plain ring.
 type Options struct {
-	// Ordered gathers K and V first, and in the backward pass all other inputs too. It calls the
-	// kernel that rank 0 picks for the whole problem, so results have one device's bits. The backward
-	// pass computes every product twice. The Runner must be a Chooser, and the tensors cut by an
-	// ordered Cut.
+	// Ordered makes the Ring gather K and V first, and in the backward pass all other inputs too.
+	// It then calls the kernel that rank 0 picks for the whole problem, so results have the same
+	// bits as on a single device. The backward pass computes every product twice. The Runner must
+	// be a Chooser, and the tensors cut by an ordered Cut.
 	Ordered bool
 
 	// Progress, unless nil, is called after each step, and once a second while the rank waits for
-	// others. The latter calls come from another goroutine. No two calls are concurrent. A plain Ring
-	// does not call it where one kernel call is the rank's whole work.
+	// others. The calls while it waits come from another goroutine. No two calls are concurrent. A
+	// plain Ring does not call it where one kernel call is the rank's whole work.
 	Progress func(Progress)
 }
 
@@ -187,8 +188,8 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	return &RankError{j.rank, err}
 }
 
-// beginsEarly reports whether the first step is enqueued before the ranks agree. That pays on a
-// device where other steps follow.
+// beginsEarly reports whether the first step is enqueued before the ranks agree. That saves time on
+// a device if other steps follow.
 func (j *job) beginsEarly() bool {
 	if j.dev == nil || j.o.Ordered || !j.dev.Early() {
 		return false
@@ -196,8 +197,8 @@ func (j *job) beginsEarly() bool {
 	return j.soleCall() == nil || j.pass == flashkit.PassBackward && j.size > 1
 }
 
-// agreeOnce agrees with the other ranks, once per call. On a device the first step may already be
-// enqueued, as it needs no data of other ranks.
+// agreeOnce compares requests with the other ranks, once per call. On a device the first step may
+// already be enqueued, because it needs no data of other ranks.
 func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil

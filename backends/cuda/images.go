@@ -22,7 +22,7 @@ type images struct {
 
 	mu      sync.Mutex
 	modules [len(families)]Module
-	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // lists are replaced as a whole: calls read them without a lock
+	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // each list is replaced as a whole, so that calls read it without a lock
 
 	sums Module // of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]

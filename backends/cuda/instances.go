@@ -39,7 +39,7 @@ const (
 	traitPairs     // a cluster of two blocks shares a key tile
 	traitGroups    // a block loops over row tiles, and for each over the query heads of a group
 	traitUp        // the last key tiles begin first, and each loops from its first visible row to the last
-	traitWide      // other blocks compute dV than dK
+	traitWide      // separate blocks compute dK and dV
 	traitColumns80 // for head dims up to 80
 	traitColumns96 // for head dims up to 96
 	traitOnce      // all blocks run at the same time
