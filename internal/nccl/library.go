@@ -39,7 +39,7 @@ type library struct {
 // byValue is an ID as a C struct.
 type byValue struct{ internal ID }
 
-// minVersion is the first version with nonblocking communicators and a channel limit.
+// minVersion is the first version with nonblocking communicators and a limit of channels: 2.18.
 const minVersion = 21800
 
 func load(name string) (Library, error) {
@@ -149,7 +149,7 @@ const (
 	unset       = math.MinInt32
 )
 
-// cells hold communicators, so that their memory stays: the library may write there long after Init
+// cells keep the memory of all communicators, because the library may write there long after Init
 // returns.
 var (
 	cells   []*Comm
@@ -183,7 +183,7 @@ func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
 func (l *library) Split(c Comm, rank, channels int) (*Comm, error) {
 	split, o := cell(), configOf(channels)
 	o.blocking = 1
-	const color = 0 // of all ranks
+	const color = 0 // the same on all ranks
 	return split, l.call("ncclCommSplit", l.split, uintptr(c), color, uintptr(rank), uintptr(unsafe.Pointer(split)), uintptr(unsafe.Pointer(o)))
 }
 
