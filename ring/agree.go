@@ -101,20 +101,20 @@ func (j *job) pairRows() int { return extent(j.cut.rows[j.rank], false) }
 // Layout of a record, which ranks exchange before a call.
 const (
 	recordWrong = 0   // 1 if the text is an error
-	recordBias  = 1   // rows of Bias on this rank
-	recordMask  = 2   // rows of Mask
+	recordBias  = 1   // row state of Bias on this rank
+	recordMask  = 2   // row state of Mask
 	recordHash  = 3   // hash of the request
 	recordLen   = 35  // length of the text
 	recordName  = 37  // name of the kernel that rank 0 of an ordered Ring picks, ended by a zero byte
-	recordText  = 101 // the request, or the error
+	recordText  = 101 // text of the request, or of the error
 	recordSize  = 576
 )
 
 // Row states of a Bias or Mask on one rank.
 const (
 	rowsOpen   = iota // one row, and the rank has no other: unknown whether it repeats
-	rowsOwn           // the rank's own rows
-	rowsRepeat        // one row that repeats
+	rowsOwn           // several rows: the rank's own
+	rowsRepeat        // one row that repeats for all rows of the rank
 )
 
 // agree gathers the requests of all ranks as records. It returns an error on every rank unless all

@@ -38,7 +38,7 @@ func (j *job) backward(ctx context.Context) error {
 		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
 	now := own               // gradients of the turn's keys, which are sent afterward
-	var arriving [2]addition // gradients of own keys
+	var arriving [2]addition // gradients of the rank's own keys
 	err := j.rotate(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
 		now = own
 		x := j.turns[i]
@@ -163,9 +163,9 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// backwardCall computes one call for the heads of a turn and adds its gradients to g. rows is set
-// if the call is the first part of all rows: DQ then goes directly to the rank's output. keys is
-// the same for DK and DV.
+// backwardCall computes one call for the heads of a turn and adds its gradients to g. If rows is
+// true, no earlier call has computed DQ, and this call computes it for all rows, directly into the
+// rank's output. keys is the same for DK and DV.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)

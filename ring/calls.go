@@ -90,7 +90,7 @@ type placed struct {
 	layer int // index among the sequence's tiles
 }
 
-// calls returns a rank's kernel calls with the keys of another.
+// calls returns a rank's kernel calls with the keys of another rank.
 func (c *Cut) calls(rank, other int) (list []call) {
 	keys := map[int]share{}
 	for _, s := range shares(c.keys[other], c.packedK) {

@@ -19,7 +19,7 @@ type Span struct {
 func (s Span) len() int { return s.To - s.From }
 
 // A Cut assigns rows and keys to ranks. It depends only on the problem, the sequences and the
-// number of ranks, so every rank computes the same one. It is safe for concurrent use.
+// number of ranks, so every rank computes the same Cut. It is safe for concurrent use.
 //
 // A sequence whose band has one limit, such as a causal band, is cut into two pieces per rank. Rank
 // r holds piece r from the front and piece r from the back (zig-zag), which balances each step.
@@ -35,7 +35,7 @@ type Cut struct {
 	rows, keys       [][]Span // of each rank, in the order of its tensors
 }
 
-// Pieces are multiples of these numbers of rows or keys.
+// The pieces of a sequence have multiples of these numbers of rows or keys.
 const (
 	align        = 128 // ordered cut: a warp keeps its rows, and most tiles keep their first row
 	leftAlign    = 384 // ordered cut with a left limit: a tile's first key depends on its rows, and tiles have 128 or 192 rows
@@ -166,7 +166,7 @@ func appendSpan(list []Span, s Span) []Span {
 	return append(list, s)
 }
 
-// slack bounds the busiest rank's work in a packed cut, relative to the mean.
+// slack is the maximum work of the busiest rank in a packed cut, relative to the mean.
 const slack = 1.02
 
 // assign returns, for each sequence, the rank that holds all of it, or -1 if the sequence is cut.

@@ -21,8 +21,8 @@ type Device interface {
 	// while kernels run: 2, or 3 if messages are slow.
 	Rounds() int
 
-	// Arrived orders later work after the first n received messages of the current exchange. Their
-	// rounds must not decrease.
+	// Arrived makes later work wait for the first n received messages of the current exchange. The
+	// rounds of these messages must not decrease.
 	Arrived(ctx context.Context, n int) error
 
 	// Beside lets the next pass begin while the previous pass ends. The next pass must not depend

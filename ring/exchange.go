@@ -199,7 +199,7 @@ func (j *job) stepsDone(i int) int {
 	return len(j.steps)
 }
 
-// reportTurn reports a completed step if turn i was its last.
+// reportTurn reports progress if turn i was the last turn of a step.
 func (j *job) reportTurn(i int) {
 	if i == len(j.turns) || j.turns[i].heads.to != j.p.KVHeads {
 		return

@@ -148,8 +148,8 @@ func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	return window(none, 0, lse.Shape()).WithStrides(0, 0, 0)
 }
 
-// addSink adds a sink to a row's softmax. A row without keys gets O = 0, or NaN if the sink makes
-// it NaN.
+// addSink adds a sink to a row's softmax. In a row without keys, O becomes 0, or NaN if the sink is
+// NaN or +Inf.
 func addSink(lse *float32, sink float64, o []float32) {
 	sum, w, _ := mergeWeights(float64(*lse), sink)
 	if math.IsInf(float64(*lse), -1) && sum == sum {

@@ -75,7 +75,7 @@ func (j *job) headParts() []headRun {
 		}
 	}
 	list, at := []headRun{{0, first}}, first
-	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more than travels during the first part
+	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more heads than travel during the first part
 		at += min(rest, max(2*first, (rest*travelRows+travelRows+rows-1)/(travelRows+rows)))
 		list = append(list, headRun{first, at})
 	}
@@ -197,13 +197,13 @@ func longest(places []place) (at int) {
 	return at
 }
 
-// copyOwn copies the rank's own K and V into the whole, while the GPU is idle.
+// copyOwn copies the rank's own K and V into the whole tensors of w, while the GPU is idle.
 func (j *job) copyOwn(w *flashkit.Args) error {
 	return cmp.Or(j.cut.copy(j.rank, byKeys, j.a.K, w.K, j.dev.Copy), j.cut.copy(j.rank, byKeys, j.a.V, w.V, j.dev.Copy))
 }
 
-// gatherHeads returns an exchange that sends each rank's K and V to all, one round per part of the
-// heads. arrive counts the messages received by the end of each round.
+// gatherHeads returns an exchange in which each rank sends its K and V to all other ranks, one
+// round per part of the heads. arrive has the number of messages received by the end of each round.
 func (j *job) gatherHeads(w *flashkit.Args, parts []headRun) (e exchange, arrive []int) {
 	mine := slices.Concat(j.pieces(j.rank, byKeys, j.a.K, false), j.pieces(j.rank, byKeys, j.a.V, false))
 	theirs := make([][]flashkit.Tensor, j.size)

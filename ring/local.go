@@ -30,7 +30,7 @@ type Mover interface {
 	// with the rank's other methods, but only on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
-	// Done orders the rank's later work after a copy. received is true if this rank received the
+	// Done makes the rank's later work wait for a copy. received is true if this rank received the
 	// copy, and false if another rank copied from this rank.
 	Done(copied Mark, received bool) error
 }
@@ -52,7 +52,7 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
-		// A rank is at most one exchange ahead of a receiver.
+		// A rank is at most one exchange ahead of a receiver, which bounds the messages on a line.
 		h.lines[i] = line{make(chan *parcel, 2*mostRounds), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
@@ -173,7 +173,7 @@ func (l *local) Wait(ctx context.Context) error {
 	return err
 }
 
-// Arrived orders the rank's later work after the first n received messages.
+// Arrived makes the rank's later work wait for the first n received messages.
 func (l *local) Arrived(ctx context.Context, n int) error {
 	if err := l.received(ctx); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (l *local) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// after orders this rank's later work after a copy.
+// after makes this rank's later work wait for a copy.
 func (l *local) after(copied Mark, received bool) error {
 	if copied == nil {
 		return nil

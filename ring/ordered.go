@@ -186,7 +186,7 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// whole returns memory for the whole of a tensor, with this rank's shard copied in.
+// whole returns memory for a whole tensor, into which this rank's shard is copied.
 func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
 	n := j.cut.wholeShape(k, shard)
 	if j.dev == nil {
@@ -199,7 +199,8 @@ func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Ten
 	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
 }
 
-// pieces returns views of a rank's places in t, a whole tensor if whole is true, else the shard.
+// pieces returns views of a rank's places in t. If whole is true, t is a whole tensor, else the
+// rank's shard.
 func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []flashkit.Tensor) {
 	for _, x := range j.cut.places(rank, k == byKeys) {
 		at, all := x.parts(k, t)

@@ -27,9 +27,10 @@ func Links() []string {
 	return []string{"nvlink4", "infiniband", "ethernet100", "ethernet10", "shared"}
 }
 
-// LinkOf returns a common link at its achievable, not nominal, rate. nvlink4 is an H100's NVLink by
-// copy engines, infiniband has 400 Gb/s per rank. ethernet100 and ethernet10 are named after their
-// Gb/s, shared is MPI's memory between processes. An unknown name is a *flashkit.ProblemError.
+// LinkOf returns a common link at its achievable, not nominal, rate. nvlink4 is an H100's NVLink
+// with copy engines, and infiniband has 400 Gb/s per rank. ethernet100 and ethernet10 are named
+// after their Gb/s. shared is the memory that MPI shares between processes. For an unknown name the
+// error is a *flashkit.ProblemError.
 func LinkOf(name string) (Link, error) {
 	switch name {
 	case "nvlink4":
@@ -51,17 +52,17 @@ type Plan struct {
 	Ranks      int           // number of ranks
 	Steps      []PlannedStep // in order
 	Total      time.Duration // of the pass
-	One        time.Duration // of the pass on one rank
+	One        time.Duration // time of the pass on one rank
 	Efficiency float64       // One / (Ranks * Total)
 	Hidden     float64       // fraction of message time hidden by kernels, 1 without messages
-	Sent       int64         // bytes, by the rank
+	Sent       int64         // bytes that the rank sends
 	Memory     int64         // bytes of buffers, in addition to the rank's tensors
 }
 
 // A PlannedStep is one turn of compute with its concurrent messages.
 type PlannedStep struct {
-	Compute time.Duration // in kernels
-	Travel  time.Duration // in concurrent messages
+	Compute time.Duration // time in kernels
+	Travel  time.Duration // time in concurrent messages
 	Took    time.Duration // the longer of both, plus their mutual slowdown
 }
 
@@ -70,8 +71,8 @@ type PlannedStep struct {
 const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,
-// nil if p is not Ragged. Its run time is proportional to the rows of p. The error is a
-// *flashkit.ProblemError, or NewCut's.
+// nil if p is not Ragged. Predict itself takes time in proportion to the rows of p. The error is a
+// *flashkit.ProblemError, or an error of NewCut.
 //
 // The model: a step takes as long as its kernels or its messages, whichever is longer. Messages
 // slow kernels by Link.Slows of the time in which both run. A pass is the sum of its steps.

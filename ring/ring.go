@@ -67,14 +67,15 @@ type Stats struct {
 	Memory   int64         // bytes of the Ring's buffers
 }
 
-// A Ring is one rank's part in the computation. Its methods are a dispatcher's, except that tensors
-// are this rank's shard by the problem's Cut. Bias and Mask have the rank's rows and all keys;
-// Slopes and Sink are whole. DSink, and DBias of a bias that repeats over rows, are sums over all
-// ranks. Args.Seqs describes the whole problem.
+// A Ring is one rank's part in the computation. Forward and Backward have the parameters of a
+// dispatcher's methods, but the tensors are this rank's shard of the problem's Cut. Bias and Mask
+// have the rank's rows and all keys; Slopes and Sink are whole. DSink, and DBias of a bias that
+// repeats over rows, are sums over all ranks. Args.Seqs describes the whole problem.
 //
-// All ranks make the same calls in the same order. They first compare their requests. If one
-// differs or has a tensor that does not fit, all return an error that names the rank. The Ring
-// stays usable, but outputs on a device are undefined. Any other error breaks the Ring's group.
+// All ranks make the same calls in the same order. Before they compute, they compare their
+// requests. If one rank's request differs or has a tensor that does not fit, all return an error
+// that names this rank. The Ring stays usable, but outputs on a device are undefined. Any other
+// error breaks the Ring's group.
 //
 // Tensors are on the host, or on the group's device if the group is a Device. Dropout drops the
 // same elements as in one process: Args.Seed and Args.Origin are the whole problem's on all ranks.
@@ -101,14 +102,14 @@ type plan struct {
 	cut   *Cut
 	steps []step
 
-	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
+	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, one for each pass
 
-	pickedWithLSE flashkit.Kernel    // likewise, for a forward pass with LSE
-	partKernel    [2]flashkit.Kernel // the picked kernel as all ranks compute parts with it
+	pickedWithLSE flashkit.Kernel    // the same for a forward pass with LSE
+	partKernel    [2]flashkit.Kernel // the picked kernel in the form in which all ranks compute parts
 }
 
-// New returns this rank's Ring over a group and a Runner. Both remain the caller's. A missing or
-// unsuitable one is a *flashkit.ProblemError.
+// New returns this rank's Ring over a group and a Runner. Both remain the caller's. If one is
+// missing or unsuitable, the error is a *flashkit.ProblemError.
 func New(g Group, r Runner, o Options) (*Ring, error) {
 	switch {
 	case g == nil:
@@ -130,7 +131,7 @@ func New(g Group, r Runner, o Options) (*Ring, error) {
 }
 
 // Close releases goroutines and buffers, but neither the group nor the Runner. No call may be in
-// progress. The error is a device's.
+// progress. It returns an error of the device, if any.
 func (r *Ring) Close() (err error) {
 	r.math.pool.Close()
 	for i := range r.slots {
@@ -236,7 +237,7 @@ type job struct {
 	*Ring
 	p          flashkit.Problem
 	pass       flashkit.Pass
-	a          flashkit.Args // the rank's; outputs may have been replaced by buffers
+	a          flashkit.Args // the rank's arguments; buffers may have replaced outputs
 	rank, size int
 	*plan
 	kernel flashkit.Kernel // of an ordered Ring
@@ -277,7 +278,7 @@ func (j *job) prepare(args *flashkit.Args) error {
 	return j.pick()
 }
 
-// pick picks the kernel of an ordered Ring, once per plan.
+// pick picks the kernel of an ordered Ring on rank 0, once per plan.
 func (j *job) pick() (err error) {
 	k, d := &j.plan.picked[j.pass], j.runner.(Chooser)
 	trains, _ := d.(interface {

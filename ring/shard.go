@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A place is a run of rows or keys, in a rank's tensors and in the whole.
+// A place is a run of rows or keys, in a rank's tensors and in the whole tensors.
 type place struct {
 	seq         int
 	from        int // first row in the sequence
@@ -136,8 +136,8 @@ func (c *Cut) checkShard(rank int, args *flashkit.Args) error {
 // toShard is the move function of copy from whole to shard.
 func toShard(whole, shard flashkit.Tensor) error { return copyTensor(shard, whole) }
 
-// copy copies every place between a shard and the whole with move, such as copyTensor (shard to
-// whole).
+// copy calls move with the parts of every place in the whole tensor and in the shard. For example,
+// copyTensor as move copies the shard to the whole tensor.
 func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(whole, shard flashkit.Tensor) error) error {
 	if want := c.shape(rank, k, whole); shard.Shape() != want {
 		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)

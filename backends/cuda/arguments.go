@@ -47,7 +47,7 @@ func (a *arguments) view(i int) *view {
 	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink}[i-len(a.views)]
 }
 
-// set describes a call on device tensors.
+// set fills in the arguments of a call on device tensors.
 func (a *arguments) set(c *flashkit.Call) {
 	a.reset(c.Problem, c)
 	list := allArguments

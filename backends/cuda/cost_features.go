@@ -64,8 +64,8 @@ func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 // launchTime is the cost of one more kernel, in microseconds.
 const launchTime = 4
 
-// callCost predicts the time of a call on device tensors. It depends only on problem, pass and
-// traits.
+// callCost predicts the time of a call on device tensors. On one device it depends only on problem,
+// pass and traits.
 func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)

@@ -56,7 +56,7 @@ type costs struct {
 type tileCosts struct {
 	begin float64 // cycles before the first step of a block and after its last
 	step  float64 // cycles of a step if the multiprocessor holds all its blocks
-	alone float64 // minimum cycles of a step, in which a block waits for its own results; 0 if below step
+	alone float64 // minimum cycles of a step, because a block waits for its own results; 0 if below step
 	share float64 // factor of the features' cost in a step; 0 without instances for features
 }
 

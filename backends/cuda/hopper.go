@@ -66,7 +66,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 			if steps <= 1 {
 				break
 			}
-			splits = ceilDiv(pieces, steps-1) // in between, more parts have the same steps
+			splits = ceilDiv(pieces, steps-1) // with numbers of parts in between, the longest block is no shorter
 		}
 	}
 	return h
@@ -115,8 +115,8 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	return most
 }
 
-// headsTogether returns how many heads fwd_sm90 processes together under a mask, as heads_together
-// of fwd_sm90.cuh.
+// headsTogether returns how many heads fwd_sm90 processes together under a mask. It computes the
+// same number as heads_together of fwd_sm90.cuh.
 func headsTogether(p *flashkit.Problem, heads int) int {
 	elements := p.KVLen * (p.Dim + p.VDim)
 	if p.QLen <= fewRows {
@@ -230,7 +230,7 @@ func (l *launch) forwardHopper() error {
 		x.rows, x.pageBox = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}, int32(box)
 		dealt, even = banded(*p) || p.Ragged || p.Score.Mask, !banded(*p)
 		if x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, l.b.eager); x.rowSlots > 0 {
-			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean of all sequences
+			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean number of slots of a sequence
 		}
 	}
 	if even { // among the multiprocessors that are not spared

@@ -15,7 +15,7 @@ type chunk struct {
 	perBatch int // units of a batch entry
 
 	p       flashkit.Problem
-	first   int // unit
+	first   int // first unit
 	list    []staged
 	pages   []int32 // pages of the sequences, in the order of the sequences
 	table   []int32 // page table of the copy
@@ -31,7 +31,7 @@ type staged struct {
 	role   flashkit.Role
 	shape  [4]int  // of the copy
 	whole  [4]int  // shape with repeated dimensions
-	first  int     // unit
+	first  int     // first unit
 	from   int     // first row
 	pages  []int32 // pages to copy, in place of a range of units
 	row    int     // bytes from one row to the next

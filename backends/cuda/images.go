@@ -104,7 +104,7 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
-// loadOnce loads a kernel into its slot, once.
+// loadOnce loads a kernel into slot, unless an earlier call has loaded it.
 func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

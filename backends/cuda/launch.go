@@ -142,7 +142,7 @@ func (l *launch) run(f *function, blocks int, mapped bool) error {
 	return f.run(l.b.drv.LaunchKernel, blocks, l.block(mapped), l.s)
 }
 
-// run launches the kernel by one of the driver's calls, unless it has no blocks.
+// run launches the kernel with launch, one of the driver's calls, unless there are no blocks.
 func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
@@ -156,7 +156,7 @@ type workspace struct {
 	carried, seqInts                       int
 }
 
-// maxSeqWords bounds the words of a call's sequence arrays.
+// maxSeqWords returns an upper bound of the words of a call's sequence arrays.
 func maxSeqWords(p *flashkit.Problem) int {
 	n := 0
 	if p.Ragged {

@@ -48,7 +48,7 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 // copyRows copies by a kernel, which keeps all bits except bits of NaN.
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
-// maxRuns bounds the copies of one tensor.
+// maxRuns is the maximum number of separate copies for one tensor.
 const maxRuns = 512
 
 // runs are the contiguous pieces of two tensors of one shape: their bytes, and each dimension's

@@ -184,8 +184,8 @@ const (
 	narrowDim        = 64
 )
 
-// together returns how many of `of` KV heads run at the same time, as together of bwd_sm90.cuh,
-// except for traitUp.
+// together returns how many of `of` KV heads run at the same time. Except for traitUp, it computes
+// the same number as together of bwd_sm90.cuh.
 func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
