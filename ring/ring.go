@@ -16,10 +16,10 @@ import (
 // ask for LSE, from which a dispatcher concludes that a backward pass follows. For inference, use
 // the dispatcher's Unpaired copy, which is faster for few query rows.
 type Runner interface {
-	// Forward computes the forward pass of p. Its errors are a dispatcher's.
+	// Forward computes the forward pass of p, with the errors of a dispatcher.
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 
-	// Backward computes the backward pass of p. Its errors are a dispatcher's.
+	// Backward computes the backward pass of p, with the errors of a dispatcher.
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 

@@ -14,7 +14,7 @@ import (
 //	         tile that the band lets it see. A partly hidden tile takes about as long as a full
 //	         one, and a head dim about as long as its padded size. Blocks run in waves: each
 //	         multiprocessor holds one or a few at a time
-//	memory   the time to read and write each tensor once in device memory
+//	memory   the time to move the tensors, and the workspace, from and to device memory
 //	exposed  the fraction of the shorter time that the longer one does not hide
 //
 // Cycles are counted at the multiprocessors' highest clock. The power limit lowers the actual

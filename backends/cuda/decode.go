@@ -28,10 +28,10 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode chooses the number of parts of the keys that gives the busiest multiprocessor the
-// least work. A part costs the number of key pieces that each of its warps loads, plus one. If the
-// merge is small, the block of a tile that ends last merges the parts. Otherwise a second kernel
-// merges them.
+// planDecode chooses the number of parts of the keys with which the busiest multiprocessor has the
+// least work. The cost of a part is the number of key pieces that each of its warps loads, plus
+// one. If the merge is small, the block of a tile that ends last merges the parts. Otherwise a
+// second kernel merges them.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1

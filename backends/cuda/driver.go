@@ -167,9 +167,9 @@ func isSticky(err error) bool {
 	return false
 }
 
-// ErrNoDevice is wrapped by errors of Open, OpenContext, OpenDevice and Devices if there is no GPU
-// or driver library, or the program was built without CUDA. A present but unusable GPU is another
-// error, which a user should see.
+// ErrNoDevice is wrapped by errors of Devices, and of all functions that open a GPU, if there is no
+// GPU or driver library, or the program was built without CUDA. If there is a GPU that is unusable,
+// the error is another, which a user should see.
 var ErrNoDevice = errors.New("no device")
 
 // absentError is an error for which errors.Is reports ErrNoDevice, with its own text.

@@ -73,7 +73,7 @@ func (s *Stream) Record(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.EventRecord(e.handle, s.handle) })
 }
 
-// Close frees the stream, without waiting; work in it still runs to its end.
+// Close frees the stream without waiting. Work in the stream still runs to its end.
 func (s *Stream) Close() error {
 	if s.foreign {
 		return nil

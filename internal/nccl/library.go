@@ -89,8 +89,8 @@ func open(name string) (*library, error) {
 func (l *library) Name() string { return l.name }
 func (l *library) Version() int { return l.version }
 
-// call calls a C function. The compiler keeps the memory behind args in place until it returns. An
-// operation in progress is not an error.
+// call calls a C function. The compiler keeps the memory behind args in place until call returns.
+// The result "in progress" is not an error.
 //
 //go:uintptrescapes
 func (l *library) call(name string, f uintptr, args ...uintptr) error {

@@ -1,6 +1,6 @@
 // Package nccl binds the functions of libnccl.so.2 that package ring/nccl calls, at run time
-// without cgo: communicators that can be aborted, and messages between two ranks. Tests substitute
-// a stand-in through the context.
+// without cgo: communicators that can be aborted, and messages between two ranks. A test can
+// replace the library by a stand-in in the context.
 package nccl
 
 import (
@@ -65,8 +65,9 @@ type Library interface {
 	Send(from uintptr, bytes, to int, c Comm, s Stream) error
 	Receive(to uintptr, bytes, from int, c Comm, s Stream) error
 
-	// Finalize starts ending a communicator, on all ranks. Destroy frees it after Async reports
-	// completion. Abort ends and frees it at once in any state, with messages under way.
+	// Finalize starts to end a communicator, and must be called on all ranks. Destroy frees it
+	// after Async reports completion. Abort ends and frees it at once in any state, even with
+	// messages under way.
 	Finalize(c Comm) error
 	Destroy(c Comm) error
 	Abort(c Comm) error

@@ -50,7 +50,7 @@ var _ ring.Group = (*Group)(nil)
 // returns the error.
 const grace = 500 * time.Millisecond
 
-// Open initializes MPI, once per process. ctx also limits the time for which Close waits for other
+// Open initializes MPI, once per process. ctx limits only the time for which Close waits for other
 // ranks. It is an error if a launcher started several processes but MPI has one rank: the program
 // was then started by the mpiexec of another MPI, or by another launcher.
 func Open(ctx context.Context) (*Group, error) {
@@ -138,8 +138,8 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return ctx.Err()
 }
 
-// Wait returns when the current exchange is done, or at once if there is none. In a broken group MPI may touch the tensors until
-// the program ends.
+// Wait returns when the current exchange is done, or at once if there is none. In a broken group
+// MPI may access the tensors until the program ends.
 func (g *Group) Wait(ctx context.Context) error {
 	x := g.current
 	if g.current = nil; x == nil {

@@ -30,7 +30,7 @@ func Watch(stderr io.Writer) (status int, watched bool) {
 	if err != nil {
 		return 0, false
 	}
-	runtime.LockOSThread() // the child dies with the thread that started it
+	runtime.LockOSThread() // the child is killed when the thread that started it ends
 	defer runtime.UnlockOSThread()
 	c := exec.Command(self, os.Args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr

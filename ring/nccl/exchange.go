@@ -25,7 +25,7 @@ type exchange struct {
 	finished chan error
 }
 
-// A round is a group of messages that NCCL moves together.
+// A round holds the messages that NCCL moves as one group.
 type round struct {
 	send, receive []ring.Message
 	pieces        []piece
@@ -79,9 +79,9 @@ type piece struct {
 // tensor is not dense.
 type stagedCopy struct{ to, from flashkit.Tensor }
 
-// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, ahead
-// of later kernels, or after startTimeout. The first messages between two ranks wait until both
-// have started.
+// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, so
+// that the round precedes later kernels, or after startTimeout. The first messages between two
+// ranks wait until both have started.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	ready, err := g.rank.Ready()
 	if err != nil {
@@ -90,7 +90,8 @@ func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return g.begin(ctx, send, receive, ready)
 }
 
-// begin does the same as Start, but the messages wait only for the given marks.
+// begin does the same as Start, but the messages wait for the given marks, not for all of the
+// rank's work.
 func (g *group) begin(ctx context.Context, send, receive []ring.Message, after ...ring.Mark) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -132,15 +133,16 @@ func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor)
 // startTimeout is the maximum time for which Start waits.
 const startTimeout = 2 * time.Millisecond
 
-// Wait returns when the current exchange is done. The rank's later work is ordered after it.
+// Wait returns when the current exchange is done. The rank's later work waits for the received
+// messages.
 func (g *group) Wait(ctx context.Context) error {
 	return g.end(ctx, g.received)
 }
 
-// received orders the rank's later work after a round.
+// received makes the rank's later work wait for a round.
 func (g *group) received(m ring.Mark) error { return g.rank.Done(m, true) }
 
-// Arrived orders the rank's later work after the rounds of the first n received messages.
+// Arrived makes the rank's later work wait for the rounds of the first n received messages.
 func (g *group) Arrived(ctx context.Context, n int) error {
 	x := g.current
 	if x == nil {
@@ -162,7 +164,8 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// awaitRound waits until a round is enqueued, then calls then once with the round's mark.
+// awaitRound waits until a round is enqueued. It then calls the function then with the round's
+// mark, unless it did so before.
 func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark) error) error {
 	if r.done {
 		return nil
@@ -176,7 +179,7 @@ func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark
 	if r.done = true; r.mark == nil {
 		return nil
 	}
-	return then(r.mark) // while the GPU works, so that its clock measures the wait
+	return then(r.mark) // called while the GPU works, so that the GPU's clock measures the wait
 }
 
 // end does the same as Wait, but calls then with the mark of each round.
@@ -264,7 +267,7 @@ const (
 	grace        = 2 * time.Second      // time for the GPU to finish after an abort
 )
 
-// enqueue enqueues a round's messages in the stream, and waits until NCCL has done so.
+// enqueue enqueues a round's messages in the stream, and waits until NCCL has enqueued them.
 func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error {
 	g := x.group
 	if err := errors.Join(x.cut(s, r, r.send, true), x.cut(s, r, r.receive, false)); err != nil {
@@ -356,7 +359,8 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Mess
 	return nil
 }
 
-// isDense reports whether a tensor, or each of its heads, is contiguous.
+// isDense reports whether a tensor is contiguous or, if heads is true, whether each of its heads
+// is.
 func isDense(t *flashkit.Tensor, heads bool) bool {
 	n, strides, next := t.Shape(), t.Strides(), 1
 	if heads {

@@ -16,9 +16,9 @@ import (
 // NCCL itself reads the variable too.
 const meetingVar = "NCCL_COMM_ID"
 
-// OpenLaunched is Open for processes that have only NCCL, such as torchrun's and Slurm's. launch is
-// the result of ring.Launched. All processes must start with the same NCCL_COMM_ID, the host:port
-// of rank 0's machine where NCCL's ranks meet.
+// OpenLaunched does the same as Open for processes that can meet only through NCCL, such as
+// torchrun's and Slurm's. launch is the result of ring.Launched. All processes must start with the
+// same NCCL_COMM_ID, the host:port of rank 0's machine where NCCL's ranks meet.
 //
 // Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
 // when NCCL detects the fault, as it does over a network, or at the context's deadline. The error
@@ -108,7 +108,7 @@ func (w *wire) grow(bytes int) (err error) {
 	return err
 }
 
-// Start and Wait are never called, because group has its own.
+// Start and Wait are never called, because group has these methods itself.
 func (w *wire) Start(context.Context, []ring.Message, []ring.Message) error { return errClosed }
 func (w *wire) Wait(context.Context) error                                  { return errClosed }
 

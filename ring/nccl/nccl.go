@@ -81,9 +81,9 @@ type group struct {
 
 var _ ring.Breaker = (*group)(nil)
 
-// Open makes a communicator of control's ranks, one GPU each, and returns this rank. All ranks call
-// it together. If one rank fails, all return an error that names this rank and the cause. Open
-// returns early when ctx is done. NCCL refuses a GPU shared by two ranks.
+// Open creates a communicator of control's ranks, each with one GPU, and returns this rank. All
+// ranks call it together. If one rank fails, all return an error that names this rank and the
+// cause. Open returns early when ctx is done. NCCL refuses a GPU shared by two ranks.
 //
 // The GPU and control remain the caller's, and must stay open until the rank is closed. Close the
 // GPU before an MPI group, whose end may shut down the CUDA driver.
@@ -121,7 +121,7 @@ func newGroup(gpu *cuda.Backend) *group {
 	return &group{gpu: gpu, broken: make(chan struct{}), closing: make(chan struct{})}
 }
 
-// join makes the communicator, whose messages move in the rank's streams.
+// join creates the communicator, which moves messages in the rank's copy stream.
 func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (ring.Group, error) {
 	g.rank = r
 	if b, ok := g.control.(ring.Breaker); ok {

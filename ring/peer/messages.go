@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// Arrived orders the rank's later work after the first n received messages, or after all if the
-// transport does not distinguish them.
+// Arrived makes the rank's later work wait for the first n received messages, or for all messages
+// if the transport does not distinguish them.
 func (r *Rank) Arrived(ctx context.Context, n int) error {
 	if g, ok := r.Group.(interface {
 		Arrived(ctx context.Context, n int) error

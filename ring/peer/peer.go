@@ -1,6 +1,6 @@
 // Package peer is a transport of package ring for the GPUs of one process. Tensors are on the GPUs.
-// Copy engines move keys and gradients in a separate stream, without taking multiprocessors; events
-// order the work.
+// Copy engines move keys and gradients in a separate stream, without occupying multiprocessors.
+// Events order the work of both streams.
 //
 // Each rank is for one goroutine:
 //
@@ -33,7 +33,7 @@ type Rank struct {
 	copies         *cuda.Stream
 	overlapStreams [4]*cuda.Stream // for passes that overlap the end of another, in rotation
 
-	mu       sync.Mutex // guards events, which copies take concurrently
+	mu       sync.Mutex // guards the lists of events, which Move uses concurrently
 	free     []*cuda.Event
 	used     []*cuda.Event // recorded since the last Begin
 	older    []*cuda.Event // recorded between the Begin before the last and the last Begin
@@ -55,9 +55,9 @@ var (
 	_ ring.Mover  = (*Rank)(nil)
 )
 
-// Open returns the ranks of a group: rank i computes on gpus[i]. Several ranks may share a GPU and
-// then take turns. The GPUs remain the caller's. If two of them cannot access each other's memory,
-// copies go through the host.
+// Open returns the ranks of a group: rank i computes on gpus[i]. If several ranks share a GPU,
+// their kernels take turns. The GPUs remain the caller's. If two of them cannot access each other's
+// memory, copies go through the host.
 func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	defer func() {
 		if err != nil {
@@ -225,7 +225,7 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	return r.compute.Wait(done)
 }
 
-// Pick returns the GPU's kernel for p, which computes p or parts of it.
+// Pick returns the GPU's kernel for p, in the form of PartOf.
 func (r *Rank) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	k, err := r.gpu.Pick(p, pass)
 	return r.enqueued(k, &p), err
