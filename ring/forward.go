@@ -47,8 +47,8 @@ func (j *job) forward(ctx context.Context) error {
 	return err
 }
 
-// alternate reports whether the next call on a device uses the second set of buffers. If beside is
-// true, that call may begin while the previous one ends.
+// alternate reports whether the next call on a device uses the second set of buffers. If its
+// argument is true, that call may begin while the previous one ends.
 func (j *job) alternate(beside bool) (odd bool) {
 	if j.dev == nil {
 		return false
