@@ -64,7 +64,7 @@ func (c *Cut) steps(rank int) []step {
 
 func isOne(calls []call, need part) bool { return len(calls) == 1 && calls[0].k == need }
 
-// need returns the range of keys that calls read.
+// need returns the smallest range that contains all keys that calls read.
 func (c *Cut) need(calls []call) part {
 	x := part{nb: c.p.Batch}
 	if c.packedK {

@@ -32,7 +32,7 @@ type Cut struct {
 
 	seqs             []flashkit.Seq // a single entry for a dense problem
 	packedQ, packedK bool
-	rows, keys       [][]Span // of each rank, in the order of its tensors
+	rows, keys       [][]Span // spans of each rank, in the order of its tensors
 }
 
 // The pieces of a sequence have multiples of these numbers of rows or keys.

@@ -100,8 +100,8 @@ func (j *job) soleCall() (x *call) {
 	return nil
 }
 
-// initOutputs sets O and LSE to the result without keys, or to the carried result, and adds the
-// sink.
+// initOutputs sets O and LSE to the carried result, if there is one, else to the result without
+// keys. It then adds the sink.
 func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:

@@ -85,7 +85,7 @@ type local struct {
 
 	mover    Mover
 	ready    Mark
-	copied   []Mark     // of received messages
+	copied   []Mark     // marks of received messages
 	incoming chan error // result of receiving in the background
 }
 

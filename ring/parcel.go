@@ -19,7 +19,7 @@ type parcel struct {
 	state   atomic.Int32
 	done    chan struct{}
 
-	ready, copied Mark // of the Movers; copied is nil if nothing was enqueued
+	ready, copied Mark // marks of the Movers; copied is nil if nothing was enqueued
 }
 
 const (

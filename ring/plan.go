@@ -17,7 +17,7 @@ type Machine struct {
 
 // A Link describes the connection of ranks, for predictions.
 type Link struct {
-	Rate    float64       // bytes per second, sent and received simultaneously
+	Rate    float64       // bytes per second in each direction, both at the same time
 	Latency time.Duration // time that each message adds
 	Slows   float64       // fraction by which a message slows a concurrent kernel, such as .08
 }
@@ -50,9 +50,9 @@ func LinkOf(name string) (Link, error) {
 // A Plan predicts a pass on the slowest rank.
 type Plan struct {
 	Ranks      int           // number of ranks
-	Steps      []PlannedStep // in order
-	Total      time.Duration // of the pass
-	One        time.Duration // time of the pass on one rank
+	Steps      []PlannedStep // the turns, in order
+	Total      time.Duration // predicted time of the pass
+	One        time.Duration // predicted time of the pass on one rank
 	Efficiency float64       // One / (Ranks * Total)
 	Hidden     float64       // fraction of message time hidden by kernels, 1 without messages
 	Sent       int64         // bytes that the rank sends
@@ -63,7 +63,7 @@ type Plan struct {
 type PlannedStep struct {
 	Compute time.Duration // time in kernels
 	Travel  time.Duration // time in concurrent messages
-	Took    time.Duration // the longer of both, plus their mutual slowdown
+	Took    time.Duration // the longer of both times, plus the slowdown of kernels by messages
 }
 
 // maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks, it
@@ -119,7 +119,7 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 	var most, back int64
 	for i := 0; i <= len(turns); i++ {
 		var s PlannedStep
-		var out, in int64 // during turn i: keys for the next, gradients of the previous
+		var out, in int64 // bytes during turn i: keys of the next turn, gradients of the previous turn
 		messages := 0
 		if i < len(turns) {
 			s.Compute = c.turnTime(&steps[turns[i].step], turns[i].heads, pass, m)

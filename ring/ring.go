@@ -54,7 +54,7 @@ type Options struct {
 type Progress struct {
 	Step, Steps int           // completed and total steps
 	From        int           // the rank whose keys come next, -1 for none or any
-	Waiting     time.Duration // time spent waiting for them; 0 when a step is done
+	Waiting     time.Duration // time for which the call has waited for these keys; 0 when a step is done
 }
 
 // Stats describe a Ring's last call on this rank.
@@ -62,8 +62,8 @@ type Stats struct {
 	Steps    int           // steps with work
 	Sent     int64         // bytes to other ranks
 	Received int64         // bytes from other ranks
-	Compute  time.Duration // in kernels and in adding their results; 0 on the host where one kernel call is the whole work
-	Wait     time.Duration // for other ranks after computing: communication that was not hidden
+	Compute  time.Duration // time in kernels and in adding their results; 0 on the host if one kernel call is the whole work
+	Wait     time.Duration // time of waiting for other ranks after computing: communication that kernels did not hide
 	Memory   int64         // bytes of the Ring's buffers
 }
 
@@ -102,7 +102,7 @@ type plan struct {
 	cut   *Cut
 	steps []step
 
-	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, one for each pass
+	picked [2]flashkit.Kernel // kernels that rank 0 of an ordered Ring picked, by pass
 
 	pickedWithLSE flashkit.Kernel    // the same for a forward pass with LSE
 	partKernel    [2]flashkit.Kernel // the picked kernel in the form in which all ranks compute parts
@@ -243,11 +243,11 @@ type job struct {
 	kernel flashkit.Kernel // of an ordered Ring
 
 	met     bool  // the ranks have compared their requests
-	refused error // the error on which they disagreed, if any
+	refused error // the error if the requests differed or one was invalid
 	count   int   // kernel calls
 	turns   []turn
 
-	biasRepeats, maskRepeats bool // over the rows of all ranks
+	biasRepeats, maskRepeats bool // Bias, or Mask, repeats over the rows of all ranks
 }
 
 // prepare checks the rank's arguments and plans the call.
@@ -345,13 +345,13 @@ const (
 	slotDK1, slotDV1                        // gradients of the previous step, under way
 	slotDK2, slotDV2                        // arriving gradients of the rank's own keys
 	slotPK, slotPV                          // DK and DV of one call
-	slotO, slotLSE                          // of one call, if O is not float32
+	slotO, slotLSE                          // O and LSE of one call, if O is not float32
 	slotSumO, slotSumLSE
 	slotDQ, slotSumDQ
 	slotSumDK, slotSumDV
 	slotBias, slotSumBias
 	slotSink, slotSumSink
-	slotO1, slotLSE1 // of every other call
+	slotO1, slotLSE1 // O and LSE of every other call
 	slotDQ1, _
 	slotAllK, slotAllV // an ordered Ring's whole tensors on a device
 	slotAllQ, slotAllO

@@ -50,7 +50,7 @@ const (
 	byRows kind = iota
 	byKeys
 	byPairs
-	uncut // the same on all ranks: Slopes, Sink and its gradient
+	uncut // the same on all ranks: Slopes, Sink and DSink
 )
 
 func kindOf(name string) kind {

@@ -16,8 +16,8 @@ type tiler struct {
 	c        *Cut
 	seq      *flashkit.Seq
 	b        int
-	rows     []Span // of the rank
-	keys     []Span // of the other
+	rows     []Span // spans of the rank
+	keys     []Span // spans of the other rank
 	lo, hi   []int  // local row x sees the local keys [lo[x], hi[x])
 	found    []tile
 	oneRun   bool // a tile's rows must be contiguous in the sequence
@@ -56,8 +56,8 @@ func lens(spans []Span) (n int) {
 	return n
 }
 
-// cover finds tiles for the rows of spans [a, b): one if possible, else the tiles of each half. It
-// combines a single span of rows with each span of keys.
+// cover finds tiles for the rows of spans [a, b). If one tile does not suffice, it covers each half
+// of the spans. If a single span of rows is left, it makes one tile per span of keys.
 func (t *tiler) cover(a, b int) {
 	x0 := lens(t.rows[:a])
 	x1 := x0 + lens(t.rows[a:b])

@@ -11,13 +11,13 @@ type arguments struct {
 	call        flashkit.Call
 	hasFeatures bool
 	seqArrays   [5][]int32     // the arrays of Sequences, indexed by seqQLens and so on
-	seqLens     [5]int         // their lengths
-	seqWords    int            // length of all arrays to copy
+	seqLens     [5]int         // lengths of seqArrays
+	seqWords    int            // total length of the arrays to copy
 	seqInts     []int32        // the arrays concatenated: see joinSeqs
 	seqAt       Pointer        // address of seqInts in the workspace
 	kept        *seqCache      // if not nil, the stream's cache, which holds the arrays in place of the workspace
 	foreign     *foreignCaches // if not nil, the caches for streams of other libraries, used if kept is nil
-	shapes      [4][4]int      // of Q, K, V and O in memory, with features
+	shapes      [4][4]int      // shapes of Q, K, V and O in memory, in a call with features
 	spare       int            // multiprocessors left to other work
 	beside      bool           // other work runs at the same time
 

@@ -97,7 +97,7 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 		if c.Score.Sink {
 			us += k.sinks
 		}
-		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless it is a sum
+		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless DBias is a sum
 			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
 			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 		}

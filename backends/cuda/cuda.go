@@ -31,11 +31,11 @@ type Backend struct {
 	choices  fastest.Cache[familyID]
 	foreign  foreignCaches
 	captured capturedSeqs
-	peers    sync.Map // ordinals of the devices whose memory this one accesses
+	peers    sync.Map // ordinals of the devices whose memory this device accesses
 	lost     atomic.Pointer[error]
 	closed   atomic.Bool
 	poison   atomic.Bool // tests: see Poison
-	eager    bool        // tests: plans for large calls apply to all
+	eager    bool        // tests: plans for large calls apply to all calls
 }
 
 // Name returns "cuda".

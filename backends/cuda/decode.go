@@ -13,7 +13,7 @@ type decodePlan struct {
 // Limits of clusters on compute capability 9.0. All blocks of a cluster run on one GPC. GPCs differ
 // in their number of multiprocessors.
 const (
-	maxCluster = 8 // blocks of a cluster
+	maxCluster = 8 // maximum blocks of a cluster
 	maxGPCs    = 8
 	gpcStep    = 2 // multiprocessors that the smallest GPC may lack
 )

@@ -11,7 +11,7 @@ import (
 type headDims struct {
 	dim, vDim int
 	shares    int              // bwd_sm90: blocks that share the sums of a key tile
-	takes     flashkit.Feature // features with instances for these dims
+	takes     flashkit.Feature // features for which these dims have instances
 }
 
 // square returns head dims with equal dims of keys and values.

@@ -10,7 +10,7 @@ import (
 
 // A family is one source file of kernels/: its instances and the limits of its calls.
 type family struct {
-	name   string // of the source file, and prefix of its kernels' names
+	name   string // name of the source file, and prefix of its kernels' names
 	pass   flashkit.Pass
 	arch   int  // lowest compute capability, times 10
 	hopper bool // runs on compute capability arch only, and reads tensors through tensor maps
@@ -23,7 +23,7 @@ type family struct {
 
 	shapes []blockShape // by padded head dim
 	costs  *costs
-	plans  *costs // frozen costs that partition calls: refitting must not change results
+	plans  *costs // costs that decide partitions; they stay fixed, because refitting must not change results
 }
 
 type familyID int

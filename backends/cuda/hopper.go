@@ -133,8 +133,8 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
-	fewRows       = 1536    // query rows up to which Q and O count too
-	fewerHeads    = 8       // head counts that are tried
+	fewRows       = 1536    // query rows up to which elements of Q and O count too
+	fewerHeads    = 8       // numbers of heads that are tried
 )
 
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
@@ -233,7 +233,7 @@ func (l *launch) forwardHopper() error {
 			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean number of slots of a sequence
 		}
 	}
-	if even { // among the multiprocessors that are not spared
+	if even { // cut the rows evenly among the multiprocessors that are not spared
 		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
 	}
 	tiles := int(x.rows.tall+x.rows.low) * heads * h.splits

@@ -29,8 +29,8 @@ type staged struct {
 	arg    int // index in allArguments
 	t      *flashkit.Tensor
 	role   flashkit.Role
-	shape  [4]int  // of the copy
-	whole  [4]int  // shape with repeated dimensions
+	shape  [4]int  // shape of the copy
+	whole  [4]int  // shape of the tensor, with its repeated dimensions
 	first  int     // first unit
 	from   int     // first row
 	pages  []int32 // pages to copy, in place of a range of units

@@ -18,16 +18,16 @@ import (
 
 // images are the kernels of one device. A file is loaded at the first use of one of its kernels.
 type images struct {
-	arch int // 90 is sm_90
+	arch int // compute capability times 10: 90 is sm_90
 
 	mu      sync.Mutex
 	modules [len(families)]Module
 	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // each list is replaced as a whole, so that calls read it without a lock
 
-	sums Module // of kernels/sums.cu
+	sums Module // module of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
 
-	joins Module // of kernels/join.cu
+	joins Module // module of kernels/join.cu
 	join  [numJoins]atomic.Pointer[function]
 }
 
@@ -48,9 +48,9 @@ type kernelKey struct {
 // A function is a kernel that is ready to launch.
 type function struct {
 	handle     Function
-	threads    int // of a block
+	threads    int // threads of a block
 	shared     int // bytes of dynamic shared memory of a block
-	rows, keys int // of a block's tile
+	rows, keys int // rows and keys of a block's tile
 	perSM      int // blocks per multiprocessor
 }
 

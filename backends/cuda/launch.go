@@ -112,7 +112,7 @@ func carriedWords(p *flashkit.Problem) int {
 
 const (
 	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
-	hopperRows      = 128 // bwd_sm90: the same
+	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 

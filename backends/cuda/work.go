@@ -8,11 +8,11 @@ import (
 
 // A load is the work of the blocks that process one head. Each block owns a tile of it.
 type load struct {
-	blocks, empty float64             // with and without work
-	steps, most   float64             // of a block with work: mean and maximum
+	blocks, empty float64             // number of blocks with and without work
+	steps, most   float64             // steps of a block with work: mean and maximum
 	lastSaved     float64             // fraction of a block's time saved in a head's last tile
 	sampled       int                 // sampled blocks with work
-	each          [maxSampled]float64 // their steps, descending
+	each          [maxSampled]float64 // steps of the sampled blocks, descending
 }
 
 // maxSampled is the maximum number of tiles of a head that are sampled.
@@ -42,7 +42,7 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
-		at := l.sampled // the longest first
+		at := l.sampled // insert the block, the longest first
 		for l.sampled++; at > 0 && l.each[at-1] < steps; at-- {
 			l.each[at] = l.each[at-1]
 		}
@@ -226,7 +226,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 		own := s.load(c, t, p, true)
 		return l.cycles(c, t, heads, sms) + own.cycles(c, t, p.Batch*p.Heads, sms)
 	}
-	if cut.halves { // like twice the heads, with half of the rows
+	if cut.halves { // the blocks act like blocks of twice the heads, each with half of the rows
 		own := *t
 		own.begin += c.meet
 		t, heads = &own, 2*heads
@@ -259,7 +259,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	first := hop * min(queue, slots/float64(min(heads, together))) // wait of the last block of the first wave
 	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before these heads end
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
-	tail := l.steps // of the last block of the first heads
+	tail := l.steps // steps of the last block of the first heads
 	switch {
 	case !s.hopper:
 	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits only for its turn to add to dQ

@@ -111,8 +111,8 @@ func (g *Group) thread(begun chan<- error) {
 	}
 	<-g.leave
 	err = g.lib.call("MPI_Finalize", g.lib.finalize)
-	// MPICH signs off from mpiexec in its exit handlers, which a Go program does not run. Without
-	// them mpiexec would end the other ranks.
+	// MPICH reports the regular end of a rank to mpiexec in exit handlers, which a Go program does
+	// not run. Without this report mpiexec would end the other ranks.
 	purego.SyscallN(g.lib.cFinalize, 0)
 	g.left <- err
 }
@@ -200,8 +200,9 @@ func address(t flashkit.Tensor) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
 }
 
-// typeOf returns a tensor's MPI datatype: rows of bytes, heads of rows, batches of heads. Each
-// dimension has its own datatype with its own count, so that no tensor overflows MPI's int.
+// typeOf returns a tensor's MPI datatype. It nests three datatypes: rows of bytes, heads of rows,
+// batches of heads. Each dimension has its own datatype with its own count, so that no tensor
+// overflows MPI's int.
 func (x *exchange) typeOf(t flashkit.Tensor) (kind uintptr, err error) {
 	s, strides, size := t.Shape(), t.Strides(), t.DType().Size()
 	kind = typeByte

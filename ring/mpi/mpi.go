@@ -34,7 +34,7 @@ type Group struct {
 	ctx        context.Context
 	lib        *library
 	rank, size int
-	leave      chan struct{} // closed to make the MPI thread finalize
+	leave      chan struct{} // closed so that the MPI thread finalizes MPI
 	left       chan error
 
 	current *exchange // under way

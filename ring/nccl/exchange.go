@@ -182,7 +182,7 @@ func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark
 	return then(r.mark) // called while the GPU works, so that the GPU's clock measures the wait
 }
 
-// end does the same as Wait, but calls then with the mark of each round.
+// end does the same as Wait, but calls the function then with the mark of each round.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	x := g.current
 	if g.current = nil; x == nil {
@@ -223,7 +223,7 @@ func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 		return
 	}
 	err := g.failAbort(x.err)
-	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // no rank touches the tensors any more
+	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // now no rank accesses the tensors
 }
 
 // waitGPU waits until the GPU completes the exchange. If NCCL, another rank or the context prevents

@@ -40,7 +40,7 @@ var errClosed = errors.New("ring/nccl: the group is closed")
 // reason returns why the group is broken, nil if it is not.
 func (g *group) reason() error {
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {
-		g.fail(b.Err()) // listen may not have run yet
+		g.fail(b.Err()) // the goroutine of listen may not have run yet
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

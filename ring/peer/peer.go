@@ -31,7 +31,7 @@ type Rank struct {
 	gpu            *cuda.Backend
 	compute        *cuda.Stream
 	copies         *cuda.Stream
-	overlapStreams [4]*cuda.Stream // for passes that overlap the end of another, in rotation
+	overlapStreams [4]*cuda.Stream // used in rotation, for passes that overlap the end of another pass
 
 	mu       sync.Mutex // guards the lists of events, which Move uses concurrently
 	free     []*cuda.Event
