@@ -59,8 +59,8 @@ type Breaker interface {
 // give a message the same Round and Apart.
 type Message struct {
 	Peer    int               // the other rank
-	Tensors []flashkit.Tensor // of this rank, sent or received
-	Round   int               // from 0; a higher one may begin later
+	Tensors []flashkit.Tensor // tensors of this rank, to send or to receive into
+	Round   int               // number from 0; messages with a higher one may begin later
 	Apart   bool              // the heads may be sent one by one
 }
 

@@ -86,8 +86,8 @@ func (j *job) headParts() []headRun {
 }
 
 const (
-	fillingRows = 1 << 15 // of all heads: query rows under way on all multiprocessors of a GPU
-	travelRows  = 4400    // of one KV head: rows whose kernel, over all keys, takes as long as a head's keys travel
+	fillingRows = 1 << 15 // query rows of all heads that keep all multiprocessors of a GPU busy
+	travelRows  = 4400    // query rows of one KV head whose kernel, over all keys, takes as long as the head's keys travel
 	mostRounds  = 3
 )
 

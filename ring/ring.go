@@ -240,7 +240,7 @@ type job struct {
 	a          flashkit.Args // the rank's arguments; buffers may have replaced outputs
 	rank, size int
 	*plan
-	kernel flashkit.Kernel // of an ordered Ring
+	kernel flashkit.Kernel // kernel of an ordered Ring
 
 	met     bool  // the ranks have compared their requests
 	refused error // the error if the requests differed or one was invalid

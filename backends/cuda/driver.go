@@ -47,8 +47,8 @@ type Driver struct {
 	MemHostAlloc  func(bytes int) (unsafe.Pointer, error)          // pinned host memory
 	MemFreeHost   func(unsafe.Pointer) error                       // frees pinned host memory
 
-	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error // from the host to the device
-	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // from the device to the host
+	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error // copies from the host to the device
+	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // copies from the device to the host
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error        // fills words of 4 bytes
 
 	// DeviceCanAccessPeer reports whether a device can access the memory of another.

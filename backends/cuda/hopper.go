@@ -66,7 +66,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 			if steps <= 1 {
 				break
 			}
-			splits = ceilDiv(pieces, steps-1) // with numbers of parts in between, the longest block is no shorter
+			splits = ceilDiv(pieces, steps-1) // the skipped numbers of parts do not shorten the longest block
 		}
 	}
 	return h
