@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// check returns nil if the rank's tensors match the cut's shard.
+// check returns an error if the rank's tensors do not match its shard of the cut.
 func (j *job) check() error {
 	p, args := j.p, j.a
 	p.Score.Bias, p.Score.Mask = false, false
@@ -41,14 +41,14 @@ func (j *job) check() error {
 	return nil
 }
 
-// lastOnly returns starts of seqs sequences; the last has all n rows.
+// lastOnly returns the starts of seqs packed sequences, of which the last has all n rows.
 func lastOnly(seqs, n int) []int32 {
 	s := make([]int32, seqs+1)
 	s[seqs] = int32(n)
 	return s
 }
 
-// checkPairs checks Bias, DBias and Mask: the rank's rows and all keys.
+// checkPairs returns an error unless Bias, DBias and Mask have the rank's rows and all keys.
 func (j *job) checkPairs() error {
 	score := j.p.Score
 	for _, x := range [...]struct {
@@ -101,20 +101,20 @@ func (j *job) pairRows() int { return extent(j.cut.rows[j.rank], false) }
 // Layout of a record, which ranks exchange before a call.
 const (
 	recordWrong = 0   // 1 if the text is an error
-	recordBias  = 1   // rows of Bias on this rank
-	recordMask  = 2   // rows of Mask
+	recordBias  = 1   // row state of Bias on this rank
+	recordMask  = 2   // row state of Mask
 	recordHash  = 3   // hash of the request
 	recordLen   = 35  // length of the text
-	recordName  = 37  // the kernel that rank 0 of an ordered Ring picks, up to the first 0
-	recordText  = 101 // the request, or the error
+	recordName  = 37  // name of the kernel that rank 0 of an ordered Ring picks, ended by a zero byte
+	recordText  = 101 // text of the request, or of the error
 	recordSize  = 576
 )
 
 // Row states of a Bias or Mask on one rank.
 const (
-	rowsOpen   = iota // one row; unknown whether it repeats
-	rowsOwn           // the rank's own rows
-	rowsRepeat        // one row that repeats
+	rowsOpen   = iota // one row, and the rank has no other: unknown whether it repeats
+	rowsOwn           // several rows: the rank's own
+	rowsRepeat        // one row that repeats for all rows of the rank
 )
 
 // agree gathers the requests of all ranks as records. It returns an error on every rank unless all
@@ -151,7 +151,8 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 	return j.applyRecords(of)
 }
 
-// applyRecords derives from the records the choices that must be equal on all ranks.
+// applyRecords derives the choices that must be equal on all ranks from the records: whether Bias
+// and Mask repeat over rows, and the kernel of an ordered Ring.
 func (j *job) applyRecords(record func(int) []byte) error {
 	var err error
 	if j.biasRepeats, err = j.repeats("Bias", recordBias, record); err != nil {
@@ -225,7 +226,7 @@ func (j *job) newRecord(wrong error) []byte {
 	return x
 }
 
-// rowsSeen returns the row state of a Bias or Mask.
+// rowsSeen returns the row state of this rank's Bias or Mask.
 func (j *job) rowsSeen(t flashkit.Tensor) byte {
 	switch n := t.Shape()[2]; {
 	case j.plan == nil || n == 1 && j.pairRows() == 1:
@@ -237,7 +238,7 @@ func (j *job) rowsSeen(t flashkit.Tensor) byte {
 }
 
 // repeats reports whether the records describe a Bias or Mask that repeats over rows. If no rank
-// has enough rows to tell, a DBias is unsupported.
+// has enough rows to decide that, a call with DBias is unsupported.
 func (j *job) repeats(name string, at int, record func(int) []byte) (bool, error) {
 	var seen [rowsRepeat + 1]bool
 	for r := range j.size {

@@ -8,14 +8,14 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// gradients have the shapes of the rank's outputs or of a step's keys. They are float32 sums, or of
-// the problem's type for at most two parts.
+// gradients are sums of gradients, for the rank's own rows and keys or for the keys of a step. They
+// are float32, or of the problem's type if they have at most two parts.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
 type addition struct{ sum, part flashkit.Tensor }
 
 // gradientParts is the number of parts into which a step's KV heads are divided if gradients
-// travel. At a time, one part is computed, one is sent and one is received. With two parts, the
+// travel. At any time, one part is computed, one is sent and one is received. With two parts, the
 // buffers need the memory of three halves of a shard. Only the last half travels without concurrent
 // compute.
 const gradientParts = 2
@@ -37,8 +37,8 @@ func (j *job) backward(ctx context.Context) error {
 		dq: j.sum(slotSumDQ, j.a.DQ, rows), dk: j.sum(slotSumDK, j.a.DK, keys), dv: j.sum(slotSumDV, j.a.DV, keys),
 		dbias: j.sum(slotSumBias, j.a.DBias, firstPart{}),
 	}
-	now := own               // gradients of the turn's keys, then sent
-	var arriving [2]addition // gradients of own keys
+	now := own               // gradients of the turn's keys, which are sent afterward
+	var arriving [2]addition // gradients of the rank's own keys
 	err := j.rotate(ctx, gradientParts, func(i int, k, v flashkit.Tensor) error {
 		now = own
 		x := j.turns[i]
@@ -76,8 +76,9 @@ func (j *job) backward(ctx context.Context) error {
 	return nil
 }
 
-// addGradients adds to e the gradients that travel after turn x, to and from this rank. It returns
-// the additions to make on arrival.
+// addGradients adds to e the messages with gradients that follow turn x. This rank sends the
+// gradients of the turn's keys to their rank, and receives gradients of its own keys. addGradients
+// returns the additions of the received gradients, to be made on arrival.
 func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]addition) {
 	st := &j.steps[x.step]
 	if len(st.calls) > 0 {
@@ -95,8 +96,9 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart describes the first call that adds to a sum. all: this call writes every element, so
-// the sum need not be zeroed. few: at most one more part is added later.
+// A firstPart describes the first call that contributes to a sum. If all is true, the call writes
+// every element, so the sum need not be zeroed. If few is true, at most one more part is added
+// later.
 type firstPart struct{ all, few bool }
 
 // firstWrites returns how the sum of DQ starts, and how the sums of DK and DV start.
@@ -125,7 +127,8 @@ func (j *job) gradType(one bool) flashkit.DType {
 	return flashkit.Float32
 }
 
-// remoteGrads returns buffers that sum the gradients of another rank's keys.
+// remoteGrads returns buffers for the gradients of another rank's keys, zeroed unless one call
+// makes all of them.
 func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
 	dk, dv = j.buffer(slot, j.gradType(one), k), j.buffer(slot+1, j.gradType(one), v)
 	if !one {
@@ -144,8 +147,9 @@ func (j *job) round(sums *gradients) {
 	}
 }
 
-// sum returns the sum of output t: t itself if it is float32 or has few parts, else a buffer. It is
-// zeroed unless the first part writes all of it.
+// sum returns the tensor in which the parts of output t are added. That is t itself if t is
+// float32, or if the first part writes all of t and few parts follow. Otherwise it is a float32
+// buffer. sum zeroes the tensor unless the first part writes all of it.
 func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -159,9 +163,9 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// backwardCall computes one call for the heads of a turn and adds its gradients to g. rows is set
-// if the call is the first part of all rows: DQ then goes directly to the rank's output. keys is
-// the same for DK and DV.
+// backwardCall computes one call for the heads of a turn and adds its gradients to g. If rows is
+// true, no earlier call has computed DQ, and this call computes it for all rows, directly into the
+// rank's output. keys is the same for DK and DV.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)
@@ -203,7 +207,8 @@ func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t
 	return nil
 }
 
-// accumulate adds a part to a sum. A first part becomes the sum, converted if their types differ.
+// accumulate adds a part to a sum. A first part is converted to the sum if their types differ;
+// otherwise the kernel has written it to the sum directly.
 func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:
@@ -213,8 +218,8 @@ func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	}
 }
 
-// sink computes DSink, summed over all ranks. It depends on the rows alone, so its calls have no
-// keys.
+// sink computes DSink, summed over all ranks. DSink depends only on the query rows, so its kernel
+// calls have no keys.
 func (j *job) sink(ctx context.Context) error {
 	if j.a.DSink.IsZero() {
 		return nil

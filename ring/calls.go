@@ -4,23 +4,24 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A call is one kernel call of a step: a problem and its parts of the tensors.
+// A call is one kernel call of a step: a problem, and the parts of the tensors that it has.
 type call struct {
 	p    flashkit.Problem
 	seqs *flashkit.Sequences
 
-	q, k part // of the rank's rows, of the step's keys
-	pair pair // of Bias, Mask and DBias
+	q, k part // part of the rank's rows, and part of the step's keys
+	pair pair // part of Bias, Mask and DBias
 
-	origin flashkit.Origin // in the whole problem, for dropout
+	origin flashkit.Origin // position in the whole problem, for dropout
 }
 
-// A part is nb batches from b, and n rows from r, of a tensor.
+// A part of a tensor has nb batches from batch b on, and n rows from row r on.
 type part struct{ b, nb, r, n int }
 
 func (x part) of(t flashkit.Tensor) flashkit.Tensor { return sub(t, x.b, x.nb, x.r, x.n) }
 
-// A pair is a part of Bias, Mask or DBias, with m keys from key k of the sequence.
+// A pair is a part of Bias, Mask or DBias. It has batches and rows like a part, and m keys from key
+// k of the sequence on.
 type pair struct{ b, nb, r, n, k, m int }
 
 func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
@@ -42,8 +43,9 @@ type step struct {
 	// Keys of this rank that the rank t ahead reads in step t.
 	give part
 
-	// Whether one call makes all gradients of the keys, here and on the rank t ahead. They then
-	// travel in its output type, else as float32 sums.
+	// one is true if a single call makes all gradients of the keys in need. giveOne is true if a
+	// single call of the rank t ahead makes all gradients of the keys in give. Such gradients
+	// travel in the call's output type, others as float32 sums.
 	one, giveOne bool
 }
 
@@ -62,7 +64,7 @@ func (c *Cut) steps(rank int) []step {
 
 func isOne(calls []call, need part) bool { return len(calls) == 1 && calls[0].k == need }
 
-// need returns the range of keys that calls read.
+// need returns the smallest range that contains all keys that calls read.
 func (c *Cut) need(calls []call) part {
 	x := part{nb: c.p.Batch}
 	if c.packedK {
@@ -88,7 +90,7 @@ type placed struct {
 	layer int // index among the sequence's tiles
 }
 
-// calls returns a rank's kernel calls with the keys of another.
+// calls returns a rank's kernel calls with the keys of another rank.
 func (c *Cut) calls(rank, other int) (list []call) {
 	keys := map[int]share{}
 	for _, s := range shares(c.keys[other], c.packedK) {
@@ -132,7 +134,8 @@ func (c *Cut) tileCall(t *placed) call {
 	}
 }
 
-// mergeTiles returns calls of packed sequences: one for all tiles with the same band.
+// mergeTiles returns the calls for tiles of packed sequences. Tiles with the same layer and band
+// share one call.
 func (c *Cut) mergeTiles(all []placed) (list []call) {
 	type kind struct {
 		layer int
@@ -168,7 +171,7 @@ func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	s := &flashkit.Sequences{QStarts: []int32{0}, KVStarts: []int32{0}}
 	p := c.p
 	p.Batch, p.QLen, p.KVLen, p.Band = 0, 0, 0, band
-	to := func(row, key int) { // ends a sequence there
+	to := func(row, key int) { // ends a sequence at this row and key
 		p.QLen = max(p.QLen, row-int(s.QStarts[p.Batch]))
 		p.KVLen = max(p.KVLen, key-int(s.KVStarts[p.Batch]))
 		s.QStarts, s.KVStarts = append(s.QStarts, int32(row)), append(s.KVStarts, int32(key))
@@ -187,7 +190,8 @@ func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	return call{p: p, seqs: s, q: q, k: k}
 }
 
-// args returns the call's arguments from the rank's a and the step's keys, which start at row from.
+// args returns the call's arguments: parts of a, the rank's arguments, and parts of k and v, the
+// step's keys and values. from is the key at which k and v begin.
 func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.Args {
 	at := x.k
 	at.r -= from
@@ -203,7 +207,8 @@ func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.A
 	return sub
 }
 
-// within returns the origin of a part of whole, zero if p has no origin.
+// within returns the origin of a part of a problem. whole is the problem's origin, part the
+// position of the part in the problem. The result is zero if p has no origin.
 func within(p *flashkit.Problem, whole, part flashkit.Origin) flashkit.Origin {
 	if !p.Score.Origin {
 		return flashkit.Origin{}

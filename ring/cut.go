@@ -19,9 +19,9 @@ type Span struct {
 func (s Span) len() int { return s.To - s.From }
 
 // A Cut assigns rows and keys to ranks. It depends only on the problem, the sequences and the
-// number of ranks, so every rank computes the same one. It is safe for concurrent use.
+// number of ranks, so every rank computes the same Cut. It is safe for concurrent use.
 //
-// A sequence whose band has one limit, such as a causal one, is cut into two pieces per rank. Rank
+// A sequence whose band has one limit, such as a causal band, is cut into two pieces per rank. Rank
 // r holds piece r from the front and piece r from the back (zig-zag), which balances each step.
 // Other sequences are cut into one piece per rank. In a packed problem each short sequence goes to
 // one rank, balanced by work, and needs no keys of other ranks.
@@ -32,13 +32,13 @@ type Cut struct {
 
 	seqs             []flashkit.Seq // a single entry for a dense problem
 	packedQ, packedK bool
-	rows, keys       [][]Span // of each rank, in the order of its tensors
+	rows, keys       [][]Span // spans of each rank, in the order of its tensors
 }
 
-// Pieces are multiples of these numbers of rows or keys.
+// The pieces of a sequence have multiples of these numbers of rows or keys.
 const (
-	align        = 128 // of an ordered cut: rows of one warp, and the first row of most tiles
-	leftAlign    = 384 // with a left limit: the first keys depend on the tile, of 128 or 192 rows
+	align        = 128 // ordered cut: a warp keeps its rows, and most tiles keep their first row
+	leftAlign    = 384 // ordered cut with a left limit: a tile's first key depends on its rows, and tiles have 128 or 192 rows
 	dropoutAlign = 8   // with dropout: keys that share a random counter
 )
 
@@ -83,7 +83,7 @@ func NewCut(p flashkit.Problem, seqs *flashkit.Sequences, size int, ordered bool
 	return c, nil
 }
 
-// checkSeqs refuses sequences that no call of p could have.
+// checkSeqs returns an error for sequences that no call of p could have.
 func checkSeqs(p flashkit.Problem, s *flashkit.Sequences) error {
 	if p.Page != 0 {
 		return &flashkit.ProblemError{Field: "Page", Value: strconv.Itoa(p.Page), Reason: "paged keys cannot be cut for ranks"}
@@ -112,7 +112,8 @@ func checkSeqs(p flashkit.Problem, s *flashkit.Sequences) error {
 	return nil
 }
 
-// isZigZag reports whether work grows along the sequence.
+// isZigZag reports whether the work per row grows or falls along the sequence, so that the cut is
+// zig-zag.
 func (c *Cut) isZigZag() bool {
 	b := c.p.Band
 	return (b.Left() == flashkit.Unlimited) != (b.Right() == flashkit.Unlimited)
@@ -165,12 +166,13 @@ func appendSpan(list []Span, s Span) []Span {
 	return append(list, s)
 }
 
-// slack bounds the busiest rank's work in a packed cut, relative to the mean.
+// slack is the maximum work of the busiest rank in a packed cut, relative to the mean.
 const slack = 1.02
 
-// assign returns the rank that holds each whole sequence, -1 for a cut one. It cuts as few of the
-// longest as possible. The others go, longest first, to the least busy rank, and must leave no rank
-// much busier than the mean.
+// assign returns, for each sequence, the rank that holds all of it, or -1 if the sequence is cut.
+// It cuts no more of the longest sequences than necessary, and assigns the others, longest first,
+// to the least busy rank. Enough sequences are cut if the busiest rank then has at most slack times
+// the mean work.
 func (c *Cut) assign() []int {
 	whole := make([]int, len(c.seqs))
 	for b := range whole {
@@ -224,12 +226,12 @@ func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 // Keys returns a rank's keys in the order of its tensors, as Rows does.
 func (c *Cut) Keys(rank int) []Span { return slices.Clone(c.keys[rank]) }
 
-// QLen returns the rows of a rank's tensors: the total of a packed problem, else the longest
-// sequence's.
+// QLen returns the number of query rows in a rank's tensors: the total of all sequences if they are
+// packed, else the rows of the longest sequence.
 func (c *Cut) QLen(rank int) int { return extent(c.rows[rank], c.packedQ) }
 
-// KVLen returns the keys of a rank's tensors: the total of a packed problem, else the longest
-// sequence's.
+// KVLen returns the number of keys in a rank's tensors: the total of all sequences if they are
+// packed, else the keys of the longest sequence.
 func (c *Cut) KVLen(rank int) int { return extent(c.keys[rank], c.packedK) }
 
 func extent(spans []Span, packed bool) (n int) {
@@ -244,7 +246,8 @@ func extent(spans []Span, packed bool) (n int) {
 	return n
 }
 
-// A share is a rank's part of one sequence: the spans, and their first row in its tensors.
+// A share is a rank's part of one sequence: the spans, and the batch entry and row of the rank's
+// tensors at which they begin.
 type share struct {
 	seq       int
 	spans     []Span

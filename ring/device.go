@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Device is a Group for tensors on devices, and the Runner of its Ring. Its methods enqueue work
-// in one order without waiting for it, except Get, Put and End.
+// A Device is a Group for tensors on devices, and the Runner of its Ring. Its methods enqueue work,
+// which runs in the order of the calls. Only Get, Put and End wait for the work.
 type Device interface {
 	Group
 	Chooser
@@ -17,20 +17,20 @@ type Device interface {
 	// messages need resources that the step occupies.
 	Early() bool
 
-	// Rounds returns the most rounds in which keys of an ordered pass travel during kernels: 2, or
-	// 3 for slow messages.
+	// Rounds returns the maximum number of rounds in which the keys of an ordered pass are sent
+	// while kernels run: 2, or 3 if messages are slow.
 	Rounds() int
 
-	// Arrived orders later work after the first n received messages of the current exchange. Their
-	// rounds must not decrease.
+	// Arrived makes later work wait for the first n received messages of the current exchange. The
+	// rounds of these messages must not decrease.
 	Arrived(ctx context.Context, n int) error
 
-	// Beside lets the next pass begin while the previous one ends. It depends on no work since the
-	// previous pass was enqueued, except messages.
+	// Beside lets the next pass begin while the previous pass ends. The next pass must not depend
+	// on the previous pass, nor on work enqueued after it, except messages.
 	Beside()
 
-	// PartOf returns kernel k of Kernels in the form that computes both p and parts of p with the
-	// same bits.
+	// PartOf returns a form of k, one of Kernels, for calls with p or with parts of p. Every row
+	// and key has the same bits in a call with a part as in a call with all of p.
 	PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel
 
 	// Holds reports whether a tensor is on the rank's device.
@@ -42,12 +42,13 @@ type Device interface {
 	// Fill sets every element of a numeric tensor to x.
 	Fill(t flashkit.Tensor, x float32) error
 
-	// Add sets dst to x + y, in float32, rounded to dst's type. If y is the zero Tensor, dst is x.
-	// dst may alias x or y.
+	// Add sets dst to x + y, in float32, rounded to dst's type. If y is the zero Tensor, Add
+	// converts x. dst may alias x or y.
 	Add(dst, x, y flashkit.Tensor) error
 
-	// Merge merges the result of other keys into O and LSE. A zero part stands for keys without
-	// values. A row without keys becomes 0.
+	// Merge merges part and partLSE, the result for other keys, into o and lse. If part is the zero
+	// Tensor, the other keys have weights but no values, like a sink. In o, a row without keys
+	// becomes 0.
 	Merge(o, lse, part, partLSE flashkit.Tensor) error
 
 	// Copy copies src to dst, of the same shape and any common type.
@@ -59,12 +60,13 @@ type Device interface {
 	// Put copies a float32 row [1, 1, 1, len(src)] to the device.
 	Put(dst flashkit.Tensor, src []float32) error
 
-	// Begin starts a call, when no rank has work left of the call before the last. early means that
-	// the first messages do not depend on work enqueued since.
+	// Begin starts a call of the Ring. No rank may then have unfinished work of the call before the
+	// previous call. early means that the first messages do not depend on work enqueued after
+	// Begin.
 	Begin(early bool) error
 
-	// End waits for all enqueued work. It returns the device's time since Begin, and the part spent
-	// waiting for other ranks.
+	// End waits for all enqueued work. It returns the device's time since Begin, and the part of
+	// this time in which the device waited for other ranks.
 	End() (took, waited time.Duration, err error)
 }
 

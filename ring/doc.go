@@ -2,20 +2,21 @@
 // goroutines, devices or machines.
 //
 // Every rank holds its shard of Q, K, V, O, LSE and the gradients. A [Cut] assigns rows and keys to
-// ranks. [Cut.Shard] cuts tensors, [Cut.Join] joins them. A [Ring] has a dispatcher's methods
-// Forward and Backward; their arguments are the whole problem and the shard's tensors. All ranks
-// call them together.
+// ranks. [Cut.Shard] cuts tensors, [Cut.Join] joins them. A [Ring] has methods Forward and Backward
+// like a dispatcher. Their arguments are the whole problem and the tensors of the rank's shard. All
+// ranks make each call together.
 //
-// In step t, rank r works on the keys of rank r-t while the keys of rank r-t-1 arrive. Each rank
-// receives only the keys that it reads, straight from their owner. A step is an ordinary problem
-// for an ordinary kernel: [flashkit.Band.Shift] places its keys, [flashkit.Problem.Carry] continues
-// the previous result. In the backward pass the gradients of K and V return one step later, in
-// float32 if several calls make them. They are added in the order of the steps, so results are
+// In step t, rank r computes with the keys of rank r-t while it receives the keys of rank r-t-1.
+// Each rank receives only the keys that it reads, directly from the rank that holds them. A step
+// consists of ordinary kernel calls: [flashkit.Band.Shift] sets the position of the keys, and
+// [flashkit.Problem.Carry] continues the result of earlier steps. In the backward pass, the
+// gradients of K and V return to the keys' rank one step later. They travel in float32 if several
+// kernel calls contribute to them. Each rank adds them in the order of the steps, so results are
 // bit-equal from run to run.
 //
-// An ordered Ring gathers K and V first and calls the kernel that one device would call. Its
-// results have that device's bits for any number of ranks.
+// An ordered Ring gathers K and V first, and calls the kernel that a single device would call. For
+// any number of ranks, its results have the same bits as on a single device.
 //
-// A [Group] is the transport: [Local] for goroutines of one process, package peer for its GPUs,
-// package nccl for GPUs of many processes, package mpi for machines.
+// A [Group] is the transport between ranks: [Local] for goroutines of one process, package peer for
+// GPUs of one process, package nccl for GPUs of many processes, package mpi for machines.
 package ring

@@ -19,7 +19,8 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// to adds a message to send, from one to receive. Empty tensors do not travel.
+// to adds a message for this rank to send, and from a message for it to receive. Empty tensors are
+// left out.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})
@@ -107,8 +108,9 @@ func (j *job) report(at Progress) {
 	}
 }
 
-// addKeys adds to e the keys that travel before turn i. This rank's keys go to the rank ahead. The
-// keys from the rank behind arrive in buffers, which addKeys returns.
+// addKeys adds to e the messages with the keys for turn i. If the turn belongs to step t, this rank
+// sends its keys to the rank t ahead, and receives keys from the rank t behind. The received keys
+// arrive in buffers, which addKeys returns.
 func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	if i >= len(j.turns) {
 		return k, v
@@ -128,9 +130,10 @@ func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	return k, v
 }
 
-// rotate runs the steps, each in the given number of parts. While work computes turn i, the keys of
-// turn i+1 travel, with the messages of addExchange. rotate calls arrived after each exchange. A
-// last turn has messages but no compute.
+// rotate runs the steps, the first as a whole and every other one in the given number of parts.
+// While work computes turn i, the keys of turn i+1 travel, together with the messages that behind
+// adds. rotate calls arrived after each exchange. An additional turn at the end has messages but no
+// compute.
 func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)
@@ -142,7 +145,7 @@ func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flash
 		if behind != nil {
 			behind(&ahead, i)
 		}
-		err := j.math.err // of a buffer
+		err := j.math.err // a buffer may have failed
 		early := !j.met
 		if early {
 			err = j.turn(i, k, v, err, work)
@@ -174,7 +177,8 @@ func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flash
 	return nil
 }
 
-// turn computes turn i, unless err is set or the turn has no calls.
+// turn computes turn i and returns its error. If err is not nil or the turn has no calls, it only
+// returns err.
 func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v flashkit.Tensor) error) error {
 	if err != nil || i == len(j.turns) || len(j.steps[j.turns[i].step].calls) == 0 {
 		return err
@@ -195,7 +199,7 @@ func (j *job) stepsDone(i int) int {
 	return len(j.steps)
 }
 
-// reportTurn reports a completed step if turn i was its last.
+// reportTurn reports progress if turn i was the last turn of a step.
 func (j *job) reportTurn(i int) {
 	if i == len(j.turns) || j.turns[i].heads.to != j.p.KVHeads {
 		return

@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// forward computes the forward pass step by step. If O is float32, kernels continue it. Otherwise
-// their parts are merged in float32, so that O is rounded once; of only two parts, the first is O
-// itself.
+// forward computes the forward pass step by step. If O is float32, each kernel call continues the
+// result of the earlier calls. Otherwise the calls' results are merged in float32, so that O is
+// rounded once. If there are only two results, the first is written to O itself.
 func (j *job) forward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -47,8 +47,8 @@ func (j *job) forward(ctx context.Context) error {
 	return err
 }
 
-// alternate reports whether the next call on a device uses the second set of buffers. Its argument
-// lets the call begin while the previous one ends.
+// alternate reports whether the next call on a device uses the second set of buffers. If its
+// argument is true, that call may begin while the previous one ends.
 func (j *job) alternate(beside bool) (odd bool) {
 	if j.dev == nil {
 		return false
@@ -86,8 +86,8 @@ func (j *job) coversRows(x *call) bool {
 	return x.q == part{0, s[0], 0, s[2]} && (!j.p.Ragged || j.cut.packedQ)
 }
 
-// soleCall returns the rank's only call. It returns nil if there are more, or another rank works
-// with this rank's keys.
+// soleCall returns the rank's only call. It returns nil if the rank has several calls, or if
+// another rank reads this rank's keys.
 func (j *job) soleCall() (x *call) {
 	for t := range j.steps {
 		if t > 0 && (j.steps[t].give.n > 0 || len(j.steps[t].calls) > 0) {
@@ -100,8 +100,8 @@ func (j *job) soleCall() (x *call) {
 	return nil
 }
 
-// initOutputs sets O and LSE to the result without keys, or to the carried result, and adds the
-// sink.
+// initOutputs sets O and LSE to the carried result, if there is one, else to the result without
+// keys. It then adds the sink.
 func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:
@@ -136,7 +136,8 @@ func (j *job) initOutputs(o flashkit.Tensor) {
 	}
 }
 
-// sinks returns the sink as an LSE of all rows, on a device; -Inf without a sink.
+// sinks returns a device tensor of lse's shape in which each row has the sink of its head, or -Inf
+// without a sink.
 func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	if j.p.Score.Sink {
 		s := sub(j.a.Sink, 0, 1, 0, 1)
@@ -147,8 +148,8 @@ func (j *job) sinks(lse flashkit.Tensor) flashkit.Tensor {
 	return window(none, 0, lse.Shape()).WithStrides(0, 0, 0)
 }
 
-// addSink adds a sink to a row's softmax. A row without keys gets O = 0, or NaN if the sink makes
-// it NaN.
+// addSink adds a sink to a row's softmax. In a row without keys, O becomes 0, or NaN if the sink is
+// NaN or +Inf.
 func addSink(lse *float32, sink float64, o []float32) {
 	sum, w, _ := mergeWeights(float64(*lse), sink)
 	if math.IsInf(float64(*lse), -1) && sum == sum {
@@ -161,7 +162,7 @@ func addSink(lse *float32, sink float64, o []float32) {
 	*lse = float32(sum)
 }
 
-// pad writes the rows after padded sequences.
+// pad sets the padding rows after each sequence: O to 0 and LSE to -Inf.
 func (j *job) pad() {
 	for b := range j.p.Batch {
 		n := 0
@@ -187,8 +188,8 @@ func (j *job) shares() (list []part) {
 	return list
 }
 
-// forwardCall computes one call of the forward pass. The first writes the rank's own O, in any
-// type.
+// forwardCall computes one call of the forward pass. If first is true, it writes to own, the rank's
+// O, in the type of own.
 func (j *job) forwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false

@@ -23,20 +23,21 @@ type Group interface {
 	// len(mine) is the same on every rank; len(all) is Size*len(mine).
 	Gather(ctx context.Context, mine, all []byte) error
 
-	// Start begins sending and receiving without waiting for other ranks. Received tensors match
-	// the sent ones in number, shape and type; strides may differ. Until Wait returns, sent tensors
-	// must not change, nor received ones be used. Only one exchange may be under way.
+	// Start begins sending and receiving without waiting for other ranks. The tensors that a rank
+	// receives must match the tensors that the other rank sends in number, shape and type; strides
+	// may differ. Until Wait returns, the program must not change tensors of send, nor use tensors
+	// of receive. Only one exchange may be under way.
 	Start(ctx context.Context, send, receive []Message) error
 
 	// Wait returns when the current exchange is done, or at once if there is none. In a broken
-	// group it returns an error as soon as the tensors are no longer touched.
+	// group it returns an error as soon as the transport no longer accesses the tensors.
 	Wait(ctx context.Context) error
 
 	// Fail breaks the group because of err on this rank. If the transport can notify the other
 	// ranks, their calls return an error that names this rank and err.
 	Fail(err error)
 
-	// Close leaves the group. All ranks must have reached their last call.
+	// Close leaves the group. Call it only when every rank has reached its last call on the group.
 	Close() error
 }
 
@@ -52,13 +53,14 @@ type Breaker interface {
 	Err() error
 }
 
-// A Message is tensors to or from rank Peer. Messages of an exchange with a higher Round, from 0,
-// may begin later. Apart means large heads, possibly scattered in memory: a transport may send them
-// one by one. Round and Apart are equal on both ranks.
+// A Message holds tensors that this rank sends to rank Peer, or receives from it. Messages with a
+// higher Round may begin later than other messages of the exchange. Apart marks tensors with large
+// heads, possibly scattered in memory: a transport may send each head separately. Both ranks must
+// give a message the same Round and Apart.
 type Message struct {
 	Peer    int               // the other rank
-	Tensors []flashkit.Tensor // of this rank, sent or received
-	Round   int               // from 0; a higher one may begin later
+	Tensors []flashkit.Tensor // tensors of this rank, to send or to receive into
+	Round   int               // number from 0; messages with a higher one may begin later
 	Apart   bool              // the heads may be sent one by one
 }
 

@@ -55,10 +55,11 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 	return j.slots[slot].tensor(t, which*most, s)
 }
 
-// headParts cuts the KV heads into parts, equal on all ranks. Heads stay whole if a feature has
-// parameters per head. No kernel runs while the keys of the first part travel. The first part
-// therefore has the fewest heads whose rows fill a GPU. In a zigzag cut with two rounds, the parts
-// are equal. The keys of each later part travel during the kernel of the previous part.
+// headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
+// feature has parameters per head or per pair. No kernel runs while the keys of the first part
+// travel. The first part therefore has the fewest heads whose rows fill a GPU. In a zig-zag cut
+// with two rounds, the parts have the same size. The keys of each later part travel during the
+// kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -69,12 +70,12 @@ func (j *job) headParts() []headRun {
 	}
 	first := min((fillingRows+rows-1)/rows, (heads+1)/2)
 	if j.cut.isZigZag() {
-		if rows /= 2; most < mostRounds { // a kernel has one of two runs
+		if rows /= 2; most < mostRounds { // a kernel has only one of the rank's two runs of rows
 			return runsOf(heads, most)
 		}
 	}
 	list, at := []headRun{{0, first}}, first
-	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more than travels during the first part
+	if rest := heads - first; most >= mostRounds && rest*travelRows > first*rows { // more heads than travel during the first part
 		at += min(rest, max(2*first, (rest*travelRows+travelRows+rows-1)/(travelRows+rows)))
 		list = append(list, headRun{first, at})
 	}
@@ -85,12 +86,12 @@ func (j *job) headParts() []headRun {
 }
 
 const (
-	fillingRows = 1 << 15 // of all heads: query rows under way on all multiprocessors of a GPU
-	travelRows  = 4400    // of one KV head: rows whose kernel, over all keys, takes as long as a head's keys travel
+	fillingRows = 1 << 15 // query rows of all heads that keep all multiprocessors of a GPU busy
+	travelRows  = 4400    // query rows of one KV head whose kernel, over all keys, takes as long as the head's keys travel
 	mostRounds  = 3
 )
 
-// of returns the run's heads of a tensor with each heads per KV head.
+// of returns the run's heads of a tensor that has `each` heads per KV head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -184,7 +185,8 @@ func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRu
 	return nil
 }
 
-// longest returns the index of the place with the most rows, the last of equals, or -1.
+// longest returns the index of the place with the most rows, the last one if several have the most,
+// or -1 without places.
 func longest(places []place) (at int) {
 	at = -1
 	for i := range places {
@@ -195,13 +197,13 @@ func longest(places []place) (at int) {
 	return at
 }
 
-// copyOwn copies the rank's own K and V into the whole, while the GPU is idle.
+// copyOwn copies the rank's own K and V into the whole tensors of w, while the GPU is idle.
 func (j *job) copyOwn(w *flashkit.Args) error {
 	return cmp.Or(j.cut.copy(j.rank, byKeys, j.a.K, w.K, j.dev.Copy), j.cut.copy(j.rank, byKeys, j.a.V, w.V, j.dev.Copy))
 }
 
-// gatherHeads returns an exchange that sends each rank's K and V to all, one round per part of the
-// heads. arrive counts the messages received by the end of each round.
+// gatherHeads returns an exchange in which each rank sends its K and V to all other ranks, one
+// round per part of the heads. arrive has the number of messages received by the end of each round.
 func (j *job) gatherHeads(w *flashkit.Args, parts []headRun) (e exchange, arrive []int) {
 	mine := slices.Concat(j.pieces(j.rank, byKeys, j.a.K, false), j.pieces(j.rank, byKeys, j.a.V, false))
 	theirs := make([][]flashkit.Tensor, j.size)

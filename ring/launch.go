@@ -8,12 +8,12 @@ import (
 // A Launch is a launcher's description of this process.
 type Launch struct {
 	Launcher         string // "MPI", "Open MPI", "Slurm" or "torchrun"; "" if started alone
-	Rank, Size       int    // among all ranks
-	Local, LocalSize int    // among the ranks of this machine: Local selects the device. LocalSize is 0 if unknown
+	Rank, Size       int    // rank of this process, and number of ranks
+	Local, LocalSize int    // the same among the ranks of this machine, for the choice of a device; LocalSize is 0 if unknown
 	Address          string // host:port of rank 0 where ranks may meet, "" if unknown
 }
 
-// launchers are the launchers' variables, most specific first: Slurm starts the others.
+// launchers are the launchers' variables. Slurm is last, because it may start the other launchers.
 var launchers = []struct{ name, rank, size, local, localSize string }{
 	{"MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 	{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -21,9 +21,10 @@ var launchers = []struct{ name, rank, size, local, localSize string }{
 	{"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
 }
 
-// Launched reads the launcher's variables with getenv, such as os.Getenv. It knows mpiexec,
-// torchrun and operators with torchrun's variables, and Slurm. Without any the process is rank 0 of
-// 1. Contradictory variables are an error.
+// Launched returns the launcher's description of this process. It reads environment variables with
+// getenv, such as os.Getenv. It supports mpiexec, Slurm, torchrun, and cluster operators that set
+// torchrun's variables. Without such variables the process is rank 0 of 1. It is an error if a
+// variable is not a number from 0 on, or the rank is not below the number of ranks.
 func Launched(getenv func(string) string) (Launch, error) {
 	for _, l := range launchers {
 		if getenv(l.rank) == "" || getenv(l.size) == "" {

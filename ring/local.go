@@ -21,23 +21,25 @@ func Local(size int) ([]Group, error) {
 
 // A Mover moves tensors of one rank of LocalOver. None of its methods waits for the device.
 type Mover interface {
-	// Ready marks the rank's enqueued work, which precedes the messages that start now.
+	// Ready returns a mark after the rank's enqueued work. The messages that start next wait for
+	// this mark.
 	Ready() (Mark, error)
 
-	// Move enqueues copies of another rank's tensors after both ranks' Ready marks, and marks their
-	// end. It runs concurrently with the rank's other calls, on one goroutine at a time.
+	// Move enqueues copies of src, another rank's tensors, to dst, and returns a mark at their end.
+	// The copies wait for ours and theirs, the Ready marks of both ranks. Move may run concurrently
+	// with the rank's other methods, but only on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
-	// Done orders the rank's later work after a copy. received tells whether this rank received it
-	// or another rank made it.
+	// Done makes the rank's later work wait for a copy. received is true if this rank received the
+	// copy, and false if another rank copied from this rank.
 	Done(copied Mark, received bool) error
 }
 
 // A Mark is a Mover's opaque point in a rank's enqueued work.
 type Mark any
 
-// LocalOver returns the ranks of a group inside this process for device tensors: movers[r] moves the tensors of rank r. Movers are nil for
-// all ranks (host tensors) or for none.
+// LocalOver returns the ranks of a group inside this process for device tensors: movers[r] moves
+// the tensors of rank r. Movers must be nil for all ranks, for host tensors, or for none.
 func LocalOver(movers []Mover) ([]Group, error) {
 	size := len(movers)
 	if size < 1 || size > 1024 {
@@ -50,7 +52,7 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
-		// A rank is at most one exchange ahead of a receiver.
+		// A rank is at most one exchange ahead of a receiver, which bounds the messages on a line.
 		h.lines[i] = line{make(chan *parcel, 2*mostRounds), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
@@ -83,7 +85,7 @@ type local struct {
 
 	mover    Mover
 	ready    Mark
-	copied   []Mark     // of received messages
+	copied   []Mark     // marks of received messages
 	incoming chan error // result of receiving in the background
 }
 
@@ -171,7 +173,7 @@ func (l *local) Wait(ctx context.Context) error {
 	return err
 }
 
-// Arrived orders the rank's later work after the first n received messages.
+// Arrived makes the rank's later work wait for the first n received messages.
 func (l *local) Arrived(ctx context.Context, n int) error {
 	if err := l.received(ctx); err != nil {
 		return err
@@ -184,7 +186,7 @@ func (l *local) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// after orders this rank's later work after a copy.
+// after makes this rank's later work wait for a copy.
 func (l *local) after(copied Mark, received bool) error {
 	if copied == nil {
 		return nil
@@ -248,7 +250,7 @@ func (l *local) Err() error {
 	}
 }
 
-// Close rejects later exchanges of this rank.
+// Close makes later exchanges of this rank return an error.
 func (l *local) Close() error {
 	l.closed = true
 	return nil

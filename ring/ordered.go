@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// ordered computes a pass with one kernel call over all keys or all rows, as one device would. Sums
-// therefore have that device's order.
+// ordered computes a pass of an ordered Ring. Each kernel call has all keys or all rows, as on a
+// single device. Sums therefore have the same order as there.
 func (j *job) ordered(ctx context.Context) error {
 	if j.size == 1 {
 		j.stats.Steps = 1
@@ -47,7 +47,7 @@ func (j *job) orderedForward(ctx context.Context) error {
 }
 
 func (j *job) orderedBackward(ctx context.Context) error {
-	w := j.a // all keys, and all rows
+	w := j.a // its tensors become the whole ones, with all keys and all rows
 	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (j *job) orderedBackward(ctx context.Context) error {
 		}
 	}
 	if !j.a.DSink.IsZero() {
-		j.math.zero(j.a.DSink) // of no batch
+		j.math.zero(j.a.DSink) // DSink stays 0 if there is no batch
 	}
 	if len(keys) == 0 && len(j.cut.seqs) > 0 && !j.p.Ragged {
 		keys = []place{{shard: part{nb: j.p.Batch}, whole: part{nb: j.p.Batch}}} // DSink needs no keys
@@ -97,7 +97,7 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	return nil
 }
 
-// compute runs the kernel for one of the given number of steps.
+// compute runs the kernel for one step, of the given number of steps.
 func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args, steps int) error {
 	begin := time.Now()
 	err := j.kernel.Compute(ctx, p, args)
@@ -108,7 +108,8 @@ func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Ar
 	return err
 }
 
-// rowsProblem returns the problem of a run of the rank's rows with all keys of w.
+// rowsProblem returns the problem and the arguments for a run of the rank's rows with all keys of
+// w.
 func (j *job) rowsProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
@@ -147,7 +148,8 @@ func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Orig
 	sub.Origin = within(p, j.a.Origin, o)
 }
 
-// keysProblem returns the problem of all rows of w with a run of the rank's keys.
+// keysProblem returns the problem and the arguments for all rows of w with a run of the rank's
+// keys.
 func (j *job) keysProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
@@ -184,7 +186,7 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// whole returns memory for the whole of a tensor, with this rank's shard copied in.
+// whole returns memory for a whole tensor, into which this rank's shard is copied.
 func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
 	n := j.cut.wholeShape(k, shard)
 	if j.dev == nil {
@@ -197,7 +199,8 @@ func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Ten
 	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
 }
 
-// pieces returns views of a rank's places in t, a whole tensor if whole is true, else the shard.
+// pieces returns views of a rank's places in t. If whole is true, t is a whole tensor, else the
+// rank's shard.
 func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []flashkit.Tensor) {
 	for _, x := range j.cut.places(rank, k == byKeys) {
 		at, all := x.parts(k, t)

@@ -19,7 +19,7 @@ type parcel struct {
 	state   atomic.Int32
 	done    chan struct{}
 
-	ready, copied Mark // of the Movers; copied is nil if nothing was enqueued
+	ready, copied Mark // marks of the Movers; copied is nil if nothing was enqueued
 }
 
 const (
@@ -76,8 +76,8 @@ func (l *local) receiveAsync(ctx context.Context) {
 	l.incoming <- nil
 }
 
-// pollTime bounds the polling before a rank sleeps, if it gathers or has a device. Most ranks are
-// late by less than the time of waking up.
+// pollTime is the maximum time that a rank polls before it sleeps, if it gathers or has a device.
+// Most ranks are late by less time than a sleeping rank takes to wake up.
 const pollTime = 100 * time.Microsecond
 
 // poll returns the next value of a channel if it arrives within pollTime.

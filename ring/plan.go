@@ -12,13 +12,13 @@ import (
 // A Machine describes one rank's compute, for predictions.
 type Machine struct {
 	FLOPs    float64       // floating-point operations per second of the pass, on long rows
-	Overhead time.Duration // of each kernel call
+	Overhead time.Duration // time that each kernel call adds
 }
 
 // A Link describes the connection of ranks, for predictions.
 type Link struct {
-	Rate    float64       // bytes per second, sent and received simultaneously
-	Latency time.Duration // of a message
+	Rate    float64       // bytes per second in each direction, both at the same time
+	Latency time.Duration // time that each message adds
 	Slows   float64       // fraction by which a message slows a concurrent kernel, such as .08
 }
 
@@ -27,9 +27,10 @@ func Links() []string {
 	return []string{"nvlink4", "infiniband", "ethernet100", "ethernet10", "shared"}
 }
 
-// LinkOf returns a common link at its achievable, not nominal, rate. nvlink4 is an H100's NVLink by
-// copy engines, infiniband has 400 Gb/s per rank. ethernet100 and ethernet10 are named after their
-// Gb/s, shared is MPI's memory between processes. An unknown name is a *flashkit.ProblemError.
+// LinkOf returns a common link at its achievable, not nominal, rate. nvlink4 is an H100's NVLink
+// with copy engines, and infiniband has 400 Gb/s per rank. ethernet100 and ethernet10 are named
+// after their Gb/s. shared is the memory that MPI shares between processes. For an unknown name the
+// error is a *flashkit.ProblemError.
 func LinkOf(name string) (Link, error) {
 	switch name {
 	case "nvlink4":
@@ -49,28 +50,29 @@ func LinkOf(name string) (Link, error) {
 // A Plan predicts a pass on the slowest rank.
 type Plan struct {
 	Ranks      int           // number of ranks
-	Steps      []PlannedStep // in order
-	Total      time.Duration // of the pass
-	One        time.Duration // of the pass on one rank
+	Steps      []PlannedStep // the turns, in order
+	Total      time.Duration // predicted time of the pass
+	One        time.Duration // predicted time of the pass on one rank
 	Efficiency float64       // One / (Ranks * Total)
 	Hidden     float64       // fraction of message time hidden by kernels, 1 without messages
-	Sent       int64         // bytes, by the rank
+	Sent       int64         // bytes that the rank sends
 	Memory     int64         // bytes of buffers, in addition to the rank's tensors
 }
 
 // A PlannedStep is one turn of compute with its concurrent messages.
 type PlannedStep struct {
-	Compute time.Duration // in kernels
-	Travel  time.Duration // in concurrent messages
-	Took    time.Duration // the longer of both, plus their mutual slowdown
+	Compute time.Duration // time in kernels
+	Travel  time.Duration // time in concurrent messages
+	Took    time.Duration // the longer of both times, plus the slowdown of kernels by messages
 }
 
-// maxPlannedRanks is the most ranks that Predict examines; of more it samples.
+// maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks, it
+// samples them.
 const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,
-// nil if p is not Ragged. Its run time is proportional to the rows of p. The error is a
-// *flashkit.ProblemError, or NewCut's.
+// nil if p is not Ragged. Predict itself takes time in proportion to the rows of p. The error is a
+// *flashkit.ProblemError, or an error of NewCut.
 //
 // The model: a step takes as long as its kernels or its messages, whichever is longer. Messages
 // slow kernels by Link.Slows of the time in which both run. A pass is the sum of its steps.
@@ -117,7 +119,7 @@ func (c *Cut) predict(rank int, pass flashkit.Pass, m Machine, l Link) (x Plan) 
 	var most, back int64
 	for i := 0; i <= len(turns); i++ {
 		var s PlannedStep
-		var out, in int64 // during turn i: keys for the next, gradients of the previous
+		var out, in int64 // bytes during turn i: keys of the next turn, gradients of the previous turn
 		messages := 0
 		if i < len(turns) {
 			s.Compute = c.turnTime(&steps[turns[i].step], turns[i].heads, pass, m)

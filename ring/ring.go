@@ -12,19 +12,20 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Runner computes the parts of a step on this rank; a dispatcher is one. Forward calls ask for
-// LSE, which a dispatcher takes for training. For inference its Unpaired copy is faster for few
-// query rows.
+// A Runner computes the parts of a step on this rank; a dispatcher is one. A Ring's forward calls
+// ask for LSE, from which a dispatcher concludes that a backward pass follows. For inference, use
+// the dispatcher's Unpaired copy, which is faster for few query rows.
 type Runner interface {
-	// Forward computes the forward pass of p. Its errors are a dispatcher's.
+	// Forward computes the forward pass of p, with the errors of a dispatcher.
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 
-	// Backward computes the backward pass of p. Its errors are a dispatcher's.
+	// Backward computes the backward pass of p, with the errors of a dispatcher.
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
 // A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires; a dispatcher
-// is one. For a forward pass with LSE, a Ring calls its method PickWithLSE, if any.
+// is one. If a Chooser has a method PickWithLSE, a Ring calls it in place of Pick for a forward
+// pass with LSE.
 type Chooser interface {
 	Runner
 
@@ -37,15 +38,15 @@ type Chooser interface {
 
 // Options configure a Ring. The zero value is a plain ring.
 type Options struct {
-	// Ordered gathers K and V first, and in the backward pass all other inputs too. It calls the
-	// kernel that rank 0 picks for the whole problem, so results have one device's bits. The backward
-	// pass computes every product twice. The Runner must be a Chooser, and the tensors cut by an
-	// ordered Cut.
+	// Ordered makes the Ring gather K and V first, and in the backward pass all other inputs too.
+	// It then calls the kernel that rank 0 picks for the whole problem, so results have the same
+	// bits as on a single device. The backward pass computes every product twice. The Runner must
+	// be a Chooser, and the tensors cut by an ordered Cut.
 	Ordered bool
 
 	// Progress, unless nil, is called after each step, and once a second while the rank waits for
-	// others. The latter calls come from another goroutine. No two calls are concurrent. A plain Ring
-	// does not call it where one kernel call is the rank's whole work.
+	// others. The calls while it waits come from another goroutine. No two calls are concurrent. A
+	// plain Ring does not call it where one kernel call is the rank's whole work.
 	Progress func(Progress)
 }
 
@@ -53,7 +54,7 @@ type Options struct {
 type Progress struct {
 	Step, Steps int           // completed and total steps
 	From        int           // the rank whose keys come next, -1 for none or any
-	Waiting     time.Duration // time spent waiting for them; 0 when a step is done
+	Waiting     time.Duration // time for which the call has waited for these keys; 0 when a step is done
 }
 
 // Stats describe a Ring's last call on this rank.
@@ -61,19 +62,20 @@ type Stats struct {
 	Steps    int           // steps with work
 	Sent     int64         // bytes to other ranks
 	Received int64         // bytes from other ranks
-	Compute  time.Duration // in kernels and in adding their results; 0 on the host where one kernel call is the whole work
-	Wait     time.Duration // for other ranks after computing: communication that was not hidden
+	Compute  time.Duration // time in kernels and in adding their results; 0 on the host if one kernel call is the whole work
+	Wait     time.Duration // time of waiting for other ranks after computing: communication that kernels did not hide
 	Memory   int64         // bytes of the Ring's buffers
 }
 
-// A Ring is one rank's part in the computation. Its methods are a dispatcher's, except that tensors
-// are this rank's shard by the problem's Cut. Bias and Mask have the rank's rows and all keys;
-// Slopes and Sink are whole. DSink, and DBias of a bias that repeats over rows, are sums over all
-// ranks. Args.Seqs describes the whole problem.
+// A Ring is one rank's part in the computation. Forward and Backward have the parameters of a
+// dispatcher's methods, but the tensors are this rank's shard of the problem's Cut. Bias and Mask
+// have the rank's rows and all keys; Slopes and Sink are whole. DSink, and DBias of a bias that
+// repeats over rows, are sums over all ranks. Args.Seqs describes the whole problem.
 //
-// All ranks make the same calls in the same order. They first compare their requests. If one
-// differs or has a tensor that does not fit, all return an error that names the rank. The Ring
-// stays usable, but outputs on a device are undefined. Any other error breaks the Ring's group.
+// All ranks make the same calls in the same order. Before they compute, they compare their
+// requests. If one rank's request differs or has a tensor that does not fit, all return an error
+// that names this rank. The Ring stays usable, but outputs on a device are undefined. Any other
+// error breaks the Ring's group.
 //
 // Tensors are on the host, or on the group's device if the group is a Device. Dropout drops the
 // same elements as in one process: Args.Seed and Args.Origin are the whole problem's on all ranks.
@@ -100,14 +102,14 @@ type plan struct {
 	cut   *Cut
 	steps []step
 
-	picked [2]flashkit.Kernel // by rank 0 of an ordered Ring, for each pass
+	picked [2]flashkit.Kernel // kernels that rank 0 of an ordered Ring picked, by pass
 
-	pickedWithLSE flashkit.Kernel    // likewise, for a forward pass with LSE
-	partKernel    [2]flashkit.Kernel // the picked kernel as all ranks compute parts with it
+	pickedWithLSE flashkit.Kernel    // the same for a forward pass with LSE
+	partKernel    [2]flashkit.Kernel // the picked kernel in the form in which all ranks compute parts
 }
 
-// New returns this rank's Ring over a group and a Runner. Both remain the caller's. A missing or
-// unsuitable one is a *flashkit.ProblemError.
+// New returns this rank's Ring over a group and a Runner. Both remain the caller's. If one is
+// missing or unsuitable, the error is a *flashkit.ProblemError.
 func New(g Group, r Runner, o Options) (*Ring, error) {
 	switch {
 	case g == nil:
@@ -129,7 +131,7 @@ func New(g Group, r Runner, o Options) (*Ring, error) {
 }
 
 // Close releases goroutines and buffers, but neither the group nor the Runner. No call may be in
-// progress. The error is a device's.
+// progress. It returns an error of the device, if any.
 func (r *Ring) Close() (err error) {
 	r.math.pool.Close()
 	for i := range r.slots {
@@ -187,8 +189,8 @@ func (r *Ring) do(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, a
 	return &RankError{j.rank, err}
 }
 
-// beginsEarly reports whether the first step is enqueued before the ranks agree. That pays on a
-// device where other steps follow.
+// beginsEarly reports whether the first step is enqueued before the ranks agree. That saves time on
+// a device if other steps follow.
 func (j *job) beginsEarly() bool {
 	if j.dev == nil || j.o.Ordered || !j.dev.Early() {
 		return false
@@ -196,8 +198,8 @@ func (j *job) beginsEarly() bool {
 	return j.soleCall() == nil || j.pass == flashkit.PassBackward && j.size > 1
 }
 
-// agreeOnce agrees with the other ranks, once per call. On a device the first step may already be
-// enqueued, as it needs no data of other ranks.
+// agreeOnce compares requests with the other ranks, once per call. On a device the first step may
+// already be enqueued, because it needs no data of other ranks.
 func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil
@@ -235,17 +237,17 @@ type job struct {
 	*Ring
 	p          flashkit.Problem
 	pass       flashkit.Pass
-	a          flashkit.Args // the rank's; outputs may have been replaced by buffers
+	a          flashkit.Args // the rank's arguments; buffers may have replaced outputs
 	rank, size int
 	*plan
-	kernel flashkit.Kernel // of an ordered Ring
+	kernel flashkit.Kernel // kernel of an ordered Ring
 
 	met     bool  // the ranks have compared their requests
-	refused error // the error on which they disagreed, if any
+	refused error // the error if the requests differed or one was invalid
 	count   int   // kernel calls
 	turns   []turn
 
-	biasRepeats, maskRepeats bool // over the rows of all ranks
+	biasRepeats, maskRepeats bool // Bias, or Mask, repeats over the rows of all ranks
 }
 
 // prepare checks the rank's arguments and plans the call.
@@ -276,7 +278,7 @@ func (j *job) prepare(args *flashkit.Args) error {
 	return j.pick()
 }
 
-// pick picks the kernel of an ordered Ring, once per plan.
+// pick picks the kernel of an ordered Ring on rank 0, once per plan.
 func (j *job) pick() (err error) {
 	k, d := &j.plan.picked[j.pass], j.runner.(Chooser)
 	trains, _ := d.(interface {
@@ -343,13 +345,13 @@ const (
 	slotDK1, slotDV1                        // gradients of the previous step, under way
 	slotDK2, slotDV2                        // arriving gradients of the rank's own keys
 	slotPK, slotPV                          // DK and DV of one call
-	slotO, slotLSE                          // of one call, if O is not float32
+	slotO, slotLSE                          // O and LSE of one call, if O is not float32
 	slotSumO, slotSumLSE
 	slotDQ, slotSumDQ
 	slotSumDK, slotSumDV
 	slotBias, slotSumBias
 	slotSink, slotSumSink
-	slotO1, slotLSE1 // of every other call
+	slotO1, slotLSE1 // O and LSE of every other call
 	slotDQ1, _
 	slotAllK, slotAllV // an ordered Ring's whole tensors on a device
 	slotAllQ, slotAllO

@@ -2,7 +2,8 @@ package ring
 
 import "github.com/flashkit-go/flashkit"
 
-// scopes are sets of features by scope.
+// scopes are sets of features: all features of known scope, and features with a parameter per head,
+// per position, or per pair of a row and a key.
 type scopes struct{ known, head, position, pair flashkit.Feature }
 
 var featureScopes = scopesOf(flashkit.Parameters())
@@ -17,11 +18,11 @@ func scopesOf(list []flashkit.Parameter) scopes {
 		}
 		return f
 	}
-	const unlisted = flashkit.FeatureShift | flashkit.FeatureMixed // bands and types, which have no Parameter
+	const unlisted = flashkit.FeatureShift | flashkit.FeatureMixed // features of bands and types, which have no Parameter
 	return scopes{unlisted | with(all), with(flashkit.ScopeHead), with(flashkit.ScopePosition), with(flashkit.ScopePair)}
 }
 
-// check refuses a problem with a feature of unknown scope.
+// check returns an error if a problem has a feature of unknown scope.
 func (s *scopes) check(p *flashkit.Problem) error {
 	if f := p.Features() &^ s.known; f != 0 {
 		return &flashkit.UnsupportedError{Kernel: "ring", Problem: *p, Reason: "does not know how to cut " + f.String()}

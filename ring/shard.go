@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A place is a run of rows or keys, in a rank's tensors and in the whole.
+// A place is a run of rows or keys, in a rank's tensors and in the whole tensors.
 type place struct {
 	seq         int
 	from        int // first row in the sequence
@@ -50,7 +50,7 @@ const (
 	byRows kind = iota
 	byKeys
 	byPairs
-	uncut // the same on all ranks: Slopes, Sink and its gradient
+	uncut // the same on all ranks: Slopes, Sink and DSink
 )
 
 func kindOf(name string) kind {
@@ -78,9 +78,10 @@ func (c *Cut) shape(rank int, k kind, t flashkit.Tensor) [4]int {
 	return s
 }
 
-// Shard returns a rank's arguments cut from the whole's, on the host. Every tensor, outputs
-// included, is a dense copy; Slopes and Sink are copied whole. Workers, Seed and Seqs stay. It is
-// an error if rank is out of range, or args are on a device or do not fit the problem.
+// Shard returns a rank's arguments, cut from the whole problem's arguments, on the host. Every
+// tensor, outputs included, is a dense copy; Slopes and Sink are copied whole. Workers, Seed and
+// Seqs stay the same. It is an error if rank is out of range, or args are on a device or do not fit
+// the problem.
 func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 	if err := c.checkShard(rank, args); err != nil {
 		return nil, err
@@ -99,10 +100,10 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 	return &shard, nil
 }
 
-// Join copies a rank's outputs of a pass into the whole's arguments, on the host: O and LSE, or the
-// gradients. Padding after sequences stays unchanged. Ranks write different rows and keys, and may
-// join concurrently. DSink, and DBias of a bias that repeats over rows, are the exceptions: every
-// rank writes all of them.
+// Join copies a rank's outputs of a pass into the whole problem's arguments, on the host: O and
+// LSE, or the gradients. Padding after sequences stays unchanged. Ranks write different rows and
+// keys, and may join concurrently. DSink, and DBias of a bias that repeats over rows, are the
+// exceptions: every rank writes all of them.
 func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
 	if err := c.checkShard(rank, whole); err != nil {
 		return err
@@ -135,8 +136,8 @@ func (c *Cut) checkShard(rank int, args *flashkit.Args) error {
 // toShard is the move function of copy from whole to shard.
 func toShard(whole, shard flashkit.Tensor) error { return copyTensor(shard, whole) }
 
-// copy copies every place between a shard and the whole with move, such as copyTensor (shard to
-// whole).
+// copy calls move with the parts of every place in the whole tensor and in the shard. For example,
+// copyTensor as move copies the shard to the whole tensor.
 func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(whole, shard flashkit.Tensor) error) error {
 	if want := c.shape(rank, k, whole); shard.Shape() != want {
 		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)
@@ -156,7 +157,8 @@ func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(who
 	return nil
 }
 
-// parts returns the place's parts in tensors of a kind. Bias and Mask count rows by sequence.
+// parts returns the place's part of the shard and its part of the whole, for tensors of kind k.
+// Rows of Bias and Mask count from the sequence's first row.
 func (x *place) parts(k kind, t flashkit.Tensor) (shard, whole part) {
 	if k != byPairs {
 		return x.shard, x.whole

@@ -3,11 +3,11 @@ package ring
 import "github.com/flashkit-go/flashkit"
 
 // A tile is a rectangle of one rank's rows and another's keys, of one sequence, masked by a single
-// band. Rows and keys count from the sequence's first one in the rank's tensors.
+// band. q0, q1, k0 and k1 count from the sequence's first row or key in the ranks' tensors.
 type tile struct {
 	seq            int
 	q0, q1, k0, k1 int
-	row, key       int // in the sequence, of q0 and k0, if the tile's rows and keys are runs of it
+	row, key       int // positions of q0 and k0 in the sequence, if the tile's rows and keys are contiguous there
 	band           flashkit.Band
 }
 
@@ -16,12 +16,12 @@ type tiler struct {
 	c        *Cut
 	seq      *flashkit.Seq
 	b        int
-	rows     []Span // of the rank
-	keys     []Span // of the other
+	rows     []Span // spans of the rank
+	keys     []Span // spans of the other rank
 	lo, hi   []int  // local row x sees the local keys [lo[x], hi[x])
 	found    []tile
-	oneRun   bool // a tile's rows must be a run of the sequence
-	oneRunKV bool // its keys must be a run
+	oneRun   bool // a tile's rows must be contiguous in the sequence
+	oneRunKV bool // a tile's keys must be contiguous in the sequence
 }
 
 // tiles returns the tiles of sequence b between rows and keys, which cover every visible pair once.
@@ -56,8 +56,8 @@ func lens(spans []Span) (n int) {
 	return n
 }
 
-// cover finds tiles for the rows of spans [a, b): one if possible, else the tiles of each half. It
-// combines a single span of rows with each span of keys.
+// cover finds tiles for the rows of spans [a, b). If one tile does not suffice, it covers each half
+// of the spans. If a single span of rows is left, it makes one tile per span of keys.
 func (t *tiler) cover(a, b int) {
 	x0 := lens(t.rows[:a])
 	x1 := x0 + lens(t.rows[a:b])
@@ -77,8 +77,9 @@ func (t *tiler) cover(a, b int) {
 	}
 }
 
-// fit finds one tile for rows [x0, x1) and keys [j0, j1), of one key span, or of any if span is -1.
-// It reports whether one band masks every row.
+// fit adds one tile for rows [x0, x1) and keys [j0, j1), if a single band masks all these rows, and
+// reports whether that is so. If no row sees a key, it adds no tile and returns true. span is the
+// index of the keys' span, -1 for several spans.
 func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	sees := func(x int) (lo, hi int) {
 		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)
@@ -141,8 +142,8 @@ func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 	return flashkit.Band{}
 }
 
-// unshifted returns the band of n rows and m keys aligned to the last ones if that removes its
-// shift. Most kernels expect that form.
+// unshifted returns a band equal to b for n rows and m keys. If a band aligned to the last row and
+// key needs no shift, it returns that band, because most kernels expect this form.
 func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	if b.IsTopLeft() && b.Shifted() == m-n {
 		return flashkit.Window(b.Left(), b.Right())

@@ -105,7 +105,8 @@ func copyTensor(dst, src flashkit.Tensor) error {
 	return nil
 }
 
-// arithmetic computes on tensors, on the host with the goroutines of a pool.
+// arithmetic computes on host tensors with the goroutines of a pool, and on device tensors with a
+// Device.
 type arithmetic struct {
 	pool workers.Pool
 	dev  Device // for device tensors
@@ -174,7 +175,7 @@ func (a *arithmetic) zero(t flashkit.Tensor) {
 	})
 }
 
-// convert writes src to dst, one of which is Float32 unless their types are equal.
+// convert copies src to dst and converts its elements. If the types differ, one of them is Float32.
 func (a *arithmetic) convert(dst, src flashkit.Tensor) {
 	if dst.Owner() != nil {
 		a.fail(a.dev.Add(dst, src, flashkit.Tensor{}))
@@ -207,7 +208,8 @@ func (a *arithmetic) add(dst, src flashkit.Tensor) {
 	})
 }
 
-// merge merges the result of other keys into O and LSE. O and part may be of any type.
+// merge merges part and partLSE, the result for other keys, into o and lse. o and part may be of
+// any type.
 func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 	if o.Owner() != nil {
 		a.fail(a.dev.Merge(o, lse, part, partLSE))
@@ -244,7 +246,8 @@ func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	return m + math.Log(ea+eb), float32(ea / (ea + eb)), float32(eb / (ea + eb))
 }
 
-// loadRow returns a row as float32, in buf if it must be converted.
+// loadRow returns a row as float32. If the row must be converted, the result is in buf, else it is
+// the tensor's own memory.
 func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	at := t.Offset(b, h, r)
 	switch t.DType() {
@@ -269,7 +272,7 @@ func storeRow(t flashkit.Tensor, b, h, r int, row []float32) {
 	}
 }
 
-// narrow rounds and writes a row.
+// narrow rounds a row to the tensor's type and writes it to the tensor.
 func narrow(t flashkit.Tensor, b, h, r int, row []float32) {
 	at := t.Offset(b, h, r)
 	switch t.DType() {

@@ -10,18 +10,18 @@ type arguments struct {
 	features
 	call        flashkit.Call
 	hasFeatures bool
-	seqArrays   [5][]int32     // of Sequences, by seqQLens, ...
-	seqLens     [5]int         // their lengths
-	seqWords    int            // length of all arrays to copy
+	seqArrays   [5][]int32     // the arrays of Sequences, indexed by seqQLens and so on
+	seqLens     [5]int         // lengths of seqArrays
+	seqWords    int            // total length of the arrays to copy
 	seqInts     []int32        // the arrays concatenated: see joinSeqs
 	seqAt       Pointer        // address of seqInts in the workspace
-	kept        *seqCache      // if not nil, has the arrays in place of the workspace
-	foreign     *foreignCaches // if not nil, has such a cache for a stream of another library
-	shapes      [4][4]int      // of Q, K, V and O in memory, with features
+	kept        *seqCache      // if not nil, the stream's cache, which holds the arrays in place of the workspace
+	foreign     *foreignCaches // if not nil, the caches for streams of other libraries, used if kept is nil
+	shapes      [4][4]int      // shapes of Q, K, V and O in memory, in a call with features
 	spare       int            // multiprocessors left to other work
 	beside      bool           // other work runs at the same time
 
-	whole *flashkit.Problem // of which the call is a part, or nil
+	whole *flashkit.Problem // the whole problem if the call is a part of one, else nil
 }
 
 // wholeOf returns the whole problem if the call is a part of one, else p.
@@ -32,7 +32,8 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset describes a call of p, or a chunk p of it, without tensors and sequences.
+// reset fills in the arguments of call c except tensors and sequences. p is the call's problem, or
+// the problem of a chunk of the call.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
 	a.setProblem(p)
@@ -46,7 +47,7 @@ func (a *arguments) view(i int) *view {
 	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink}[i-len(a.views)]
 }
 
-// set describes a call on device tensors.
+// set fills in the arguments of a call on device tensors.
 func (a *arguments) set(c *flashkit.Call) {
 	a.reset(c.Problem, c)
 	list := allArguments

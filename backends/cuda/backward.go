@@ -11,17 +11,18 @@ import (
 type backwardPlan struct {
 	workspace
 	backwardCut
-	tile int16 // params.tile
+	tile int16 // position of a partial call in the whole problem: see firstTile
 }
 
 // A backwardCut is the partition of a backward pass among blocks.
 type backwardCut struct {
-	splits int  // parts of the query heads of a group; bwd_sm90_sums adds up their dK and dV
-	halves bool // two blocks have alternate row tiles, and combine dK and dV
-	skew   int8 // params.skew; see (*family).skew
+	splits int  // each group of query heads is cut into this many parts; bwd_sm90_sums adds the parts' dK and dV
+	halves bool // two blocks share a key tile: each loops over every other row tile, then they add their dK and dV
+	skew   int8 // code of the row tile at which each block begins: see (*family).skew
 }
 
-// planBackward plans a pass of p, which is whole or a part of it, with the partition of whole.
+// planBackward returns the plan of a backward pass of p, with the partition of whole. p is the
+// whole problem itself or a part of it.
 func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &families[id]
@@ -32,7 +33,7 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	if g.splits > 1 {
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	}
-	if g.skew != 0 { // two sums of dQ
+	if g.skew != 0 { // blocks add to two sums of dQ
 		g.dqSum, g.counters = 2*g.dqSum, 2*g.counters-1
 		g.tile = firstTile(s.shape(&p), &p, &whole)
 	}
@@ -40,14 +41,15 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 }
 
 // headsInside reports whether traitGroups makes a call faster. It does under a causal-like mask
-// with several row tiles. It also does with very many keys, because blocks then wait longest to add
-// to dQ.
+// with more than two row tiles. With at least rowsKeys keys and padded head dim groupedDim, fewer
+// row tiles suffice, because blocks then wait longest to add to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
 }
 
-// causalLike reports whether each row sees all keys up to a limit that rises by row.
+// causalLike reports whether each row sees all keys up to a limit that rises by one per row, as
+// under a causal mask.
 func causalLike(p *flashkit.Problem) bool {
 	lo, hi := band(*p)
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
@@ -61,8 +63,10 @@ func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 }
 
 // reverses reports whether traitUp makes a call faster. It does under a causal-like mask with many
-// blocks, and few rows, so that the L2 cache holds several heads. With more keys than rows, several
-// blocks begin at the same row and wait for each other. Short loops suffer most from these waits.
+// blocks and few query rows: the L2 cache then holds several heads. With more keys than rows,
+// several blocks begin at the same row and wait for each other. The waits cost most if blocks loop
+// over few rows. With fewer than squareRows rows, traitUp therefore needs nearly as many rows as
+// keys.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
@@ -79,10 +83,10 @@ const (
 	wideRows     = 2048 // maximum query rows of traitWide under a mask
 	upDim        = 64   // padded head dim of traitUp
 	upRows       = 4096 // maximum query rows of traitUp
-	squareRows   = 2048 // rows from which traitUp permits many more keys
+	squareRows   = 2048 // minimum query rows with which traitUp permits many more keys than rows
 	upWaves      = 8    // minimum blocks per multiprocessor of traitUp
-	splitDVSteps = 32   // minimum steps of traitWide, over concurrent heads
-	rowsKeys     = 8192 // keys from which few row tiles suffice for traitGroups
+	splitDVSteps = 32   // minimum steps of all concurrent heads together for traitWide
+	rowsKeys     = 8192 // minimum keys with which one or two row tiles suffice for traitGroups
 )
 
 func (g *backwardPlan) setParams(a *params) {
@@ -95,9 +99,9 @@ func (g *backwardPlan) setParams(a *params) {
 // pairs reports whether device and driver support pairs of blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the row tile of the whole problem at which a part begins. If the part begins at
-// a later key tile instead, it returns minus that tile. The shift between the two bands tells the
-// position.
+// firstTile returns the row tile of the whole problem at which its part p begins. If p begins at a
+// later key tile instead, firstTile returns minus that key tile. The position follows from the
+// difference between the diagonals of the two bands.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -106,25 +110,27 @@ func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	return int16(at / t.keys)
 }
 
-// groupWords returns the words of the partial dK and dV if each group of query heads is cut into
-// that many parts.
+// groupWords returns the sizes of all partial dK and of all partial dV, in words of 4 bytes, if
+// each group of query heads is cut into the given number of parts.
 func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	d, rows := s.padded(p), p.Batch*p.KVHeads*parts*p.KVLen
 	return rows * d.dim, rows * d.vDim
 }
 
-// Limits for cutting groups into parts. If dK or dV has more words, or a multiprocessor more key
-// tiles, there are enough blocks without parts.
+// Limits for cutting groups into parts. If the partial dK would have more than maxGroupWords words,
+// or there are more than maxTilesPerSM key tiles per multiprocessor, groups are not cut: there are
+// enough blocks without parts.
 const (
 	maxGroupWords = 1 << 26
 	maxTilesPerSM = 2
 )
 
-// cutBackward partitions a pass among blocks, by the predicted cycles. It may cut a group's query
-// heads into parts, each handled like a KV head with fewer query heads. More blocks keep more
-// multiprocessors busy, but the partial dK and dV are stored, loaded and added. Instead, two blocks
-// may share the rows of a key tile, if all blocks run at once. If all rows see all keys, the blocks
-// of a head begin at different rows, so that none waits to add to dQ.
+// cutBackward returns the partition of a pass with the fewest predicted cycles. It may cut a
+// group's query heads into parts, each handled like a KV head with fewer query heads. Parts make
+// more blocks, which keep more multiprocessors busy, but the partial dK and dV must be stored,
+// loaded and added. Alternatively, two blocks may share the rows of a key tile, if all blocks then
+// run at the same time. If all rows see all keys, the blocks of a head may begin at different rows,
+// so that no block waits to add to dQ.
 func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
 	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
@@ -161,8 +167,8 @@ func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut b
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
-// sumsCycles returns the cycles of adding up the parts of each group. A thread of bwd_sm90_sums
-// loads one part after the other.
+// sumsCycles returns the cycles in which bwd_sm90_sums adds the partial dK and dV of each group. A
+// thread loads the parts of a group one after the other.
 func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
@@ -170,26 +176,28 @@ func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float
 	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
 }
 
-// Keys and threads of a block of bwd_sm90_sums, and its blocks per multiprocessor.
+// The launch of bwd_sm90_sums: keys of a block, threads of a block, and blocks per multiprocessor.
 const (
 	sumRows    = 64
 	sumThreads = 256
 	sumBlocks  = 4
 )
 
-// Limits of skewed starts. Above maxSkewed blocks per multiprocessor, blocks of the next heads run
-// while others wait to add to dQ. A second sum of dQ then costs more than the waits. Above one
-// block, only heads with more than skewedKeys key tiles are skewed. If query heads share keys, only
-// loops of at least skewedRows row tiles are.
+// Limits of skewed starts, which need a second sum of dQ. With more than maxSkewed blocks per
+// multiprocessor, blocks of the next heads run while other blocks wait to add to dQ. The second sum
+// then costs more than the waits. With more than one block per multiprocessor, a head's blocks are
+// skewed only if it has more than skewedKeys key tiles. If query heads share keys, a head's blocks
+// are skewed only if it has at least skewedRows row tiles.
 const (
 	maxSkewed  = 2
-	skewedKeys = 8 // key tiles, for long turns
-	skewedRows = 8 // row tiles, for long loops
+	skewedKeys = 8 // key tiles of a head: the blocks that take turns to add to dQ
+	skewedRows = 8 // row tiles of a head: the length of a block's loop
 )
 
-// skew returns the row tile at which each block of a head begins, in coded form. The block of key
-// tile j begins at row tile j<<(skew-1) or, if skew is negative, at j>>-skew. If skew is 0, all
-// blocks begin at the last row tile. It is 0 if some row does not see all keys.
+// skew returns a code for the row tiles at which the blocks of a head begin. If the code is
+// positive, the block of key tile j begins at row tile j<<(code-1). If the code is negative, it
+// begins at row tile j>>-code. If the code is 0, all blocks begin at the last row tile. With
+// cut.halves, row tiles count in pairs. The code is 0 if some row does not see all keys.
 func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
@@ -207,8 +215,9 @@ func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCu
 	return -int8(bits.Len(uint(ceilDiv(keys, rows) - 1)))
 }
 
-// backward launches bwd_sm80 or bwd_sm90: delta, the main kernel, the rounding of dQ, and the sums
-// over parts of groups.
+// backward launches the kernels of bwd_sm80 or bwd_sm90. The first computes delta, the second is
+// the main kernel, the third rounds dQ. If groups are cut into parts, the fourth adds the parts' dK
+// and dV.
 func (l *launch) backward() error {
 	p, x, d := &l.p, l.x, l.family.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
@@ -226,7 +235,7 @@ func (l *launch) backward() error {
 	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
 	w.setParams(&x.params)
 	heads, after := p.Batch*p.Heads, l.b.drv.LaunchKernel
-	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows) // also without rows: delta sets the counters
+	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows) // at least one block, because delta also zeroes the counters
 	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, main.keys) * w.splits
 	if l.family.hopper {
 		if l.b.drv.LaunchDependent != nil {
@@ -267,7 +276,8 @@ func (l *launch) backward() error {
 	})
 }
 
-// backwardF32 launches bwd_f32: delta, then blocks that own keys or query rows.
+// backwardF32 launches bwd_f32: the kernel that computes delta, then the main kernel. A block of
+// the main kernel owns either keys or query rows.
 func (l *launch) backwardF32() error {
 	p := &l.p
 	main, err := l.get(l.instance(1, false))
@@ -279,7 +289,7 @@ func (l *launch) backwardF32() error {
 		return err
 	}
 	columns := f32Columns
-	if l.x.hasFeatures { // features take registers
+	if l.x.hasFeatures { // features take registers, so a block holds fewer columns
 		columns = f32KeyColumns
 	}
 	w, heads := backwardWorkspace(l.id, *p), p.Batch*p.Heads
@@ -298,8 +308,9 @@ func (l *launch) backwardF32() error {
 	})
 }
 
-// slotBlocks returns the block counts of bwd_sm90's three kernels for packed sequences. If most
-// sequences are much shorter than the longest, only tiles that the sequences may need get blocks.
+// slotBlocks returns the numbers of blocks of bwd_sm90's main, delta and finish kernels for packed
+// sequences. Its last three arguments are the numbers without slots. If most sequences are much
+// shorter than the longest, only tiles that the sequences may need get blocks.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -318,7 +329,7 @@ func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int)
 func (l *launch) placeDelta() error {
 	x, heads := l.x, l.p.Batch*l.p.Heads
 	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2
-	at := x.params.delta + 4 // next to LSE
+	at := x.params.delta + 4 // delta is stored next to LSE
 	switch l.id {
 	case bwdSM90:
 		rows, step = ceilDiv(l.p.QLen, hopperRows)*hopperRows, 1
@@ -335,8 +346,8 @@ func (l *launch) placeDelta() error {
 }
 
 // keepApart lets bwd_sm90 write DBias directly, if no element of DBias sums several batches, heads
-// or rows. It zeroes DBias first if the band or the sequence lengths hide elements, which the
-// kernel does not write.
+// or rows. It first zeroes DBias if the band or the sequence lengths hide elements, because the
+// kernel does not write hidden elements.
 func (l *launch) keepApart() error {
 	p, x := &l.p, l.x
 	v, n := &x.dbias, x.dbiasShape

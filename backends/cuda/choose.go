@@ -8,8 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// choose returns the family of that name, or for "" the one predicted fastest. Before a backward
-// pass, paired excludes the forward kernel that sums scores in another order.
+// choose returns the family of the given name, or for "" the family that is predicted fastest.
+// paired means that a backward pass follows. It then excludes decode_sm80, which sums scores in
+// another order than backward kernels do.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, error) {
 	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
 	if name == "" {
@@ -43,7 +44,8 @@ func (s *family) named(name string, pass flashkit.Pass) bool {
 	return s.pass == pass && (name == "" || name == "cuda/"+s.name)
 }
 
-// refusals returns why the family of that name, or each family for "", cannot run the call.
+// refusals returns why the family of the given name cannot run the call. For "" it returns the
+// reasons of all families.
 func (b *Backend) refusals(name string, c *flashkit.Call) error {
 	var reasons []error
 	for i := range families {

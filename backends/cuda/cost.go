@@ -7,16 +7,18 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The time of a call is predicted from properties of a kernel:
+// The predicted time of a call is launch + max(work, memory) + exposed*min(work, memory):
 //
-//	launch   the launches, and the kernels before and after the main one
-//	steps    through the tiles that the band shows a block: half-empty ones cost
-//	         the same as full ones, and a head dim the same as its padded size
-//	waves    how often the multiprocessors take blocks; each holds several at a time
-//	bytes    of device memory, once per row of a tensor that takes part
+//	launch   the fixed time of the call's launches
+//	work     the time of the main kernel's blocks. A block begins, then runs one step for each
+//	         tile that the band lets it see. A partly hidden tile takes about as long as a full
+//	         one, and a head dim about as long as its padded size. Blocks run in waves: each
+//	         multiprocessor holds one or a few at a time
+//	memory   the time to move the tensors, and the workspace, from and to device memory
+//	exposed  the fraction of the shorter time that the longer one does not hide
 //
-// Steps and bytes overlap: the longer counts, and the unhidden fraction of the shorter. Cycles are
-// at the multiprocessors' highest clock, and include the effect of the power limit.
+// Cycles are counted at the multiprocessors' highest clock. The power limit lowers the actual
+// clock; the fitted numbers of cycles include this loss.
 
 type tile struct {
 	blockShape
@@ -31,10 +33,10 @@ func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 // traffic, and further cycles per block.
 type surcharge struct {
 	step, bytes, begin float64
-	cut                cut // of decode_sm80, if taken from another problem
+	cut                cut // the partition by decode_sm80, if it was chosen for another problem
 }
 
-// A cut is the partition of the keys by decode_sm80, zero if undecided.
+// A cut is the partition of the keys by decode_sm80. It is zero if no partition is chosen yet.
 type cut struct {
 	splits  int
 	cluster bool
@@ -53,7 +55,7 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 		p, _ = packedHeads(p)
 	}
 	t := s.tile(c, &p)
-	if x.begin > 0 { // never hidden
+	if x.begin > 0 { // earlier blocks never hide x.begin, so they hide a smaller fraction of the sum
 		own := *c
 		own.hidden *= t.begin / (t.begin + x.begin)
 		c, t.begin = &own, t.begin+x.begin
@@ -105,7 +107,8 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
 }
 
-// planCycles returns the cycles of fwd_sm90 for the heads of a call with few tiles.
+// planCycles returns the cycles of fwd_sm90 for a call with few tiles, partitioned by h. heads is
+// the number of query heads of all batches.
 func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
@@ -116,7 +119,8 @@ func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	return cycles
 }
 
-// joined returns the microseconds that decode_sm80 needs to merge parts.
+// joined returns the microseconds in which the parts x of decode_sm80 are merged. rows is the
+// number of query rows of all heads.
 func (c *costs) joined(x cut, rows int) float64 {
 	switch {
 	case x.splits <= 1:
@@ -127,7 +131,8 @@ func (c *costs) joined(x cut, rows int) float64 {
 	return c.extra + c.part*float64(rows*x.splits)/1e3
 }
 
-// padding returns the unused fraction of an instance's columns, in whole slices for float32.
+// padding returns the unused fraction of an instance's columns. fwd_f32 and bwd_f32 load columns in
+// slices, so a partly used slice counts as used.
 func (s *family) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
@@ -145,13 +150,13 @@ func (s *family) wide(p *flashkit.Problem) float64 {
 	return float64(s.padded(p).dim) / 128
 }
 
-// sectorBytes is the unit of memory transfers.
+// sectorBytes is the unit of memory transfers, in bytes.
 const sectorBytes = 32
 
-// endBlocks is the blocks per multiprocessor of a backward pass's first and last kernels.
+// endBlocks is the number of blocks per multiprocessor in a backward pass's first and last kernels.
 const endBlocks = 4
 
-// sliceColumns float32 columns are loaded at once.
+// sliceColumns is the number of float32 columns that are loaded at once.
 const sliceColumns = 64
 
 func (s *family) costsOf(t flashkit.DType) *costs {
@@ -170,7 +175,7 @@ func (s *family) bytes(p flashkit.Problem) float64 {
 		unseen, p.KVLen = p.KVLen-seen, seen
 	}
 	n := p.Bytes(s.pass) - blind*float64(p.Dim*p.DType.Size())
-	if s.pass == flashkit.PassBackward { // O and dO for delta; dQ twice; zeros of dK and dV
+	if s.pass == flashkit.PassBackward { // dO is read twice, dQ is written and read in float32, dK and dV of unseen keys are zeroed
 		n += float64(p.Batch) * float64(p.KVHeads) * float64(unseen) * float64((p.Dim+p.VDim)*p.DType.Size())
 		rows := float64(p.Batch) * float64(p.Heads) * float64(p.QLen)
 		n += rows * float64(p.VDim*p.DType.Size())
@@ -182,7 +187,8 @@ func (s *family) bytes(p flashkit.Problem) float64 {
 	return n
 }
 
-// blindRows returns the number of rows that see no key; fwd_sm90_short reads them, too.
+// blindRows returns the number of query rows that see no key and are not read. It returns 0 for
+// fwd_sm90_short, which reads all rows.
 func (s *family) blindRows(p *flashkit.Problem) int {
 	if s == &families[fwdSM90Short] || p.KVLen == 0 {
 		return 0
@@ -191,7 +197,7 @@ func (s *family) blindRows(p *flashkit.Problem) int {
 	return min(p.QLen, max(0, -hi)+max(0, p.QLen-p.KVLen+lo))
 }
 
-// microseconds converts n, and saturates.
+// microseconds returns a duration of n microseconds, at most a quarter of the largest duration.
 func microseconds(n float64) time.Duration {
 	return time.Duration(min(n*1e3, math.MaxInt64/4))
 }

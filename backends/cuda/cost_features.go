@@ -7,7 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// featureShare returns the fraction of a step's time that featureTimes[i] adds to a call.
+// featureShare returns the fraction of a step's time that featureTimes[i] adds to each step of a
+// call.
 func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
 	case s.rows > 0 && i == 0: // the work of many rows is not hidden behind the loads
@@ -27,14 +28,15 @@ func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// specialized reports whether an instance exists for exactly the score features of a call, with
-// dense tensors.
+// specialized reports whether the family has an instance for exactly the score features of a call,
+// if its tensors are dense.
 func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
-// layoutFactor returns a factor of a feature's share. It grows for rows of a bias or mask that are
-// not multiples of 16 bytes (Hopper) or are odd (elsewhere), and for small pages.
+// layoutFactor returns a factor of a feature's share. It is above 1 for pages, most for small ones,
+// and for unaligned rows of a bias or mask. On Hopper, rows are unaligned if they are not multiples
+// of 16 bytes. Elsewhere, they are unaligned if their length is odd.
 func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
 	if f == flashkit.FeaturePage {
 		return 1 + c.boxes*mappedKeys/float64(p.Page)
@@ -62,8 +64,8 @@ func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 // launchTime is the cost of one more kernel, in microseconds.
 const launchTime = 4
 
-// callCost predicts the time of a call on device tensors. It depends only on problem, pass and
-// traits.
+// callCost predicts the time of a call on device tensors. On one device it depends only on problem,
+// pass and traits.
 func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
@@ -95,7 +97,7 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 		if c.Score.Sink {
 			us += k.sinks
 		}
-		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless it is a sum
+		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless DBias is a sum
 			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
 			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 		}
@@ -103,7 +105,8 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
 
-// pageBytes returns the fraction by which pages lengthen loads.
+// pageBytes returns the fraction by which pages of the given number of keys lengthen the loads of K
+// and V.
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
 // ownRows returns the maximum query rows of a forward block.
@@ -117,8 +120,8 @@ func (s *family) ownRows(c *flashkit.Call) int {
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
 // the same as equal ones with the same total of query-key pairs, but at least the time of the
-// longest alone. Blocks that the launch adds for the maximum length, and that find no work, cost
-// extra.
+// longest alone. A launch has the same number of blocks for every sequence. Shorter sequences
+// therefore have blocks without work, which cost extra.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
@@ -138,7 +141,7 @@ func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.
 	heads := c.Batch * c.Heads
 	if s.pass == flashkit.PassBackward {
 		blocks, heads = ceilDiv(c.KVLen, tile.keys)-ceilDiv(p.KVLen, tile.keys), c.Batch*c.KVHeads
-		if s.hopper && c.Traits.PackedKV { // by slots
+		if s.hopper && c.Traits.PackedKV { // with slots, at most one block without work
 			blocks = min(blocks, 1)
 		}
 	}
@@ -152,7 +155,8 @@ func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	return x
 }
 
-// typical returns a problem of equal sequences with as few query-key pairs as Traits.Load implies.
+// typical returns a problem of equal sequences with about the number of query-key pairs that load
+// implies. load is a value of Traits.Load.
 func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	part := math.Exp2(-float64(load) / 4)
 	if p.QLen > 1 {
@@ -163,7 +167,7 @@ func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	return p
 }
 
-// dbiasCycles returns a multiprocessor's cycles per product of sums_dbias.
+// dbiasCycles returns a multiprocessor's cycles per multiply-add in sums_dbias.
 func dbiasCycles(t flashkit.DType) float64 {
 	if t == flashkit.Float32 {
 		return 1. / 57

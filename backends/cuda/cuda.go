@@ -2,9 +2,10 @@
 // cgo: one program starts on machines with and without a GPU.
 //
 // There are two APIs. The kernels of a Backend take host tensors, like the kernels of every
-// backend, and stream them through the GPU. The methods of a Backend work on device memory: Alloc,
-// NewStream, Upload, Forward, Backward, Download. They are asynchronous; only Stream.Sync waits for
-// the GPU.
+// backend, and stream them through the GPU. Other calls work on device memory: Backend.Alloc,
+// NewStream, Forward and Backward, and the functions Upload and Download. Forward and Backward are
+// asynchronous: they enqueue work in a Stream. Stream.Sync, Upload, Download and Buffer.Free wait
+// for the GPU.
 package cuda
 
 import (
@@ -30,11 +31,11 @@ type Backend struct {
 	choices  fastest.Cache[familyID]
 	foreign  foreignCaches
 	captured capturedSeqs
-	peers    sync.Map // ordinals of the devices whose memory this one accesses
+	peers    sync.Map // ordinals of the devices whose memory this device accesses
 	lost     atomic.Pointer[error]
 	closed   atomic.Bool
 	poison   atomic.Bool // tests: see Poison
-	eager    bool        // tests: plans for large calls apply to all
+	eager    bool        // tests: plans for large calls apply to all calls
 }
 
 // Name returns "cuda".
@@ -73,8 +74,8 @@ func (b *Backend) do(f func() error) error {
 	return err
 }
 
-// within runs f with the device's context current, and restores the thread: the program may use
-// contexts of its own.
+// within runs f with the device's context current. It then restores the thread's context, because
+// the program may use contexts of its own.
 func (b *Backend) within(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

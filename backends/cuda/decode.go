@@ -6,21 +6,21 @@ import "github.com/flashkit-go/flashkit"
 type decodePlan struct {
 	workspace
 	splits  int
-	tiles   int  // of packed query rows, which are the rows of all query heads of a KV head
-	cluster bool // the parts of a tile are a cluster of blocks, without workspace
+	tiles   int  // tiles of query rows; the rows of all query heads of a KV head are packed together
+	cluster bool // the blocks of a tile's parts form a cluster, which needs no workspace
 }
 
-// The blocks of a cluster run on one GPC, on compute capability 9.0. GPCs differ in their number of
-// multiprocessors.
+// Limits of clusters on compute capability 9.0. All blocks of a cluster run on one GPC. GPCs differ
+// in their number of multiprocessors.
 const (
-	maxCluster = 8 // blocks of a cluster
+	maxCluster = 8 // maximum blocks of a cluster
 	maxGPCs    = 8
-	gpcStep    = 2 // multiprocessors by which GPCs differ
+	gpcStep    = 2 // multiprocessors that the smallest GPC may lack
 )
 
-// fitsClusters reports whether that many clusters certainly run at the same time, with one block
-// per multiprocessor. Multiprocessors come in pairs, so a cluster with an odd number of blocks
-// leaves one idle.
+// fitsClusters reports whether the given number of clusters certainly runs at the same time, with
+// one block per multiprocessor. Multiprocessors come in pairs, so a cluster with an odd number of
+// blocks leaves one idle.
 func fitsClusters(clusters, blocks, sms int) bool {
 	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
@@ -28,9 +28,10 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode chooses the number of parts of the keys that gives the busiest multiprocessor the
-// least work. A part costs the number of key pieces that each of its warps loads, plus one. If the
-// merge is small, the last block of a tile merges the parts; otherwise another launch does.
+// planDecode chooses the number of parts of the keys with which the busiest multiprocessor has the
+// least work. The cost of a part is the number of key pieces that each of its warps loads, plus
+// one. If the merge is small, the block of a tile that ends last merges the parts. Otherwise a
+// second kernel merges them.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
@@ -49,10 +50,13 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	return d
 }
 
-// apartPieces is the extra cost of a merge outside a cluster, in pieces of keys.
+// apartPieces is the extra cost of a merge outside a cluster, in the time that a warp needs for a
+// piece of keys.
 const apartPieces = 3
 
-// cutDecode returns the number of parts of each tile's keys, and whether they form a cluster.
+// cutDecode returns the number of parts of each tile's keys, and whether the parts' blocks form a
+// cluster. all is the number of tiles, pieces the number of key pieces of a tile, warps the warps
+// of a block, and slots the number of blocks that run at the same time.
 func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
 	splits, least := cutKeys(all, pieces, warps, slots)
 	if !clusters || splits == 1 {
@@ -67,7 +71,8 @@ func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, c
 	return splits, cluster
 }
 
-// cutKeys returns the number of parts without clusters, and their cost.
+// cutKeys returns the best number of parts without clusters, and its cost. Arguments are as for
+// cutDecode.
 func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); s == 1 || cost < least {
@@ -77,12 +82,13 @@ func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	return splits, least
 }
 
-// partCost returns the cost of that many parts, in pieces of keys.
+// partCost returns the cost of cutting each tile's keys into splits parts, in the time that a warp
+// needs for a piece of keys.
 func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80, and a merge of its parts if needed.
+// decode launches decode_sm80 and, if needed, the kernel that merges its parts.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))

@@ -9,51 +9,59 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Options configure a pass on device tensors. The zero value is Forward's and Backward's.
+// Options configure a pass on device tensors. Forward and Backward use the zero value.
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
 	Nondeterministic bool   // sums dQ in any order: faster, but the bits differ from run to run
-	Paired           bool   // selects a forward kernel that sums scores as the backward kernel does; implied by Args.LSE
-	Unpaired         bool   // permits any forward kernel with Args.LSE, as no backward pass follows; Paired overrules it
+	Paired           bool   // selects a forward kernel that sums scores in the backward kernel's order; implied by Args.LSE
+	Unpaired         bool   // permits any forward kernel although Args.LSE is given, because no backward pass follows; Paired overrules Unpaired
 
-	// Spare is the number of multiprocessors that a kernel leaves to other work, if it fills the
-	// GPU for its whole run. Messages that must move at the same time need some. Kernels whose
-	// blocks end one by one ignore it.
+	// Spare is the number of multiprocessors that the kernel leaves free for other work, such as
+	// messages that must move at the same time. It must be from 0 to Device.SMs-1. Only kernels
+	// whose blocks stay on the GPU until the end obey Spare. Other kernels free multiprocessors as
+	// their blocks end.
 	Spare int
 
-	// Beside announces other work on the GPU while the kernel begins or ends. A kernel that fills
-	// the GPU then deals out its tiles as multiprocessors become free, not in a fixed order.
+	// Beside announces that other work runs on the GPU while the kernel begins or ends. A kernel
+	// that fills the GPU then hands a tile to each multiprocessor that becomes free, in place of a
+	// fixed assignment.
 	Beside bool
 
-	// PartOf, unless nil, is the whole problem of which the call is a range of rows, keys or heads.
-	// Keys and groups of heads are then partitioned as in the whole, and every row and key has the
-	// same bits. The part must begin and end at multiples of 128 rows or keys, of 384 if the band
-	// has a left limit. Its band is the band of the whole, shifted to the part's position, even if
-	// it hides nothing. The band tells the pass which rows or keys it has.
+	// PartOf, unless nil, is a whole problem, of which the call computes a range of rows, keys or
+	// heads. The kernel then partitions keys and groups of heads as for the whole problem. Every
+	// row and key therefore gets the same bits as in one call for the whole problem.
+	//
+	// The range must begin at a multiple of 128 rows or keys, or of 384 if the band has a left
+	// limit. It must end at such a multiple or at the end of the sequence. The call's band must be
+	// the whole problem's band, shifted by the position of the range, even if the band hides
+	// nothing: the kernel finds the position from this shift. Dim, VDim, DType and the ratio of
+	// Heads to KVHeads must equal the call's.
 	PartOf *flashkit.Problem
 
-	Sequences *DeviceSequences // of a Ragged problem: the arrays of Args.Seqs in device memory
+	Sequences *DeviceSequences // for a Ragged problem: the arrays of Args.Seqs in device memory; if nil, the call copies Args.Seqs
 }
 
 // Forward enqueues a forward pass on device tensors in the stream, and returns without waiting for
-// the device. ctx is checked only before. Errors are as for flashkit.Kernel.Do. The first call of a
-// kernel loads it; a CUDA graph may capture later calls.
+// the device. ctx is checked only before work is enqueued. Errors are as for flashkit.Kernel.Do.
+// The first call of a kernel loads it; a CUDA graph may capture later calls.
 //
 // The host's arrays of Args.Seqs are copied to the device, unless the previous call in the stream
-// had equal arrays. A captured call puts the copy into the graph, whose replays repeat it: the backend
-// keeps the arrays until Close. Launch with Options.Sequences reads arrays that replays may change.
+// had equal arrays. If a CUDA graph captures the call, every replay repeats the copy, so the
+// backend keeps the host arrays until Close. If the arrays change between replays, use Launch with
+// Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
 
-// Backward enqueues a backward pass on device tensors in the stream, as Forward does a forward
-// pass. It allocates workspace from the device's pool in stream order; Workspace returns its size.
+// Backward enqueues a backward pass on device tensors in the stream, under the same conditions as
+// Forward. It allocates workspace from the device's pool in stream order; Workspace returns its
+// size.
 func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassBackward, args, Options{})
 }
 
-// Launch enqueues a forward or backward pass on device tensors in the stream, with options. The
-// zero Options make it Forward or Backward.
+// Launch enqueues a forward or backward pass on device tensors in the stream, with options. With
+// zero Options it does the same as Forward or Backward.
 func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args, o Options) error {
 	switch {
 	case ctx == nil:
@@ -128,9 +136,10 @@ func (o *Options) checkWhole(p *flashkit.Problem) error {
 	return nil
 }
 
-// Pick returns the kernel that is predicted fastest for dense device tensors, without decode_sm80.
-// That kernel cuts keys by the number of sequences; with all others, the bits of a sequence do not
-// depend on the rest of the call. Errors are as for Launch.
+// Pick returns the kernel that is predicted fastest for dense device tensors, except decode_sm80.
+// decode_sm80 cuts the keys into a number of parts that depends on the number of sequences. With
+// every other kernel, the bits of a sequence do not depend on the other sequences of the call.
+// Errors are as for Launch.
 func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	if err := errors.Join(p.Validate(), pass.Validate()); err != nil {
 		return flashkit.Kernel{}, err

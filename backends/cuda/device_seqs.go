@@ -6,22 +6,22 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// DeviceSequences are the arrays of flashkit.Sequences in device memory, as int32. Kernels read
-// them when they run. A CUDA graph with a call, such as a step of a growing KV cache, is therefore
-// captured once, and replayed while the arrays change.
+// DeviceSequences are the arrays of flashkit.Sequences in device memory, as int32. Kernels read the
+// arrays when they run. A CUDA graph of a call can therefore be captured once and replayed with
+// changed arrays, as a growing KV cache requires.
 //
 // Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs
 // are checked, but kernels read only the arrays on the device. Each array of Args.Seqs must have
 // its Buffer here. KVLens and Pages may be missing in Args.Seqs if its PagesPerSeq is the length of
 // a row of Pages. The numbers on the device are not checked. Starts that decrease or exceed the
-// tensors, and pages outside the pool, access memory outside the call. Kernels clamp query lengths
-// to between 0 and QLen, and key lengths to between 0 and KVLen.
+// tensors, and pages outside the pool, make kernels access memory outside the tensors. Kernels
+// clamp query lengths to between 0 and QLen, and key lengths to between 0 and KVLen.
 type DeviceSequences struct {
 	QLens    *Buffer // rows of each query sequence, if padded; nil without such an array
-	QStarts  *Buffer // first row of each packed query sequence, and the end
+	QStarts  *Buffer // first row of each packed query sequence, then the end of the last
 	KVLens   *Buffer // keys of each sequence, if padded or paged
-	KVStarts *Buffer // first key of each packed sequence, and the end
-	Pages    *Buffer // pages of each sequence, in rows of one length
+	KVStarts *Buffer // first key of each packed sequence, then the end of the last
+	Pages    *Buffer // page table: one row per sequence, all rows of the same length
 }
 
 // useSequences makes the arrays of d the arrays of the call.

@@ -14,9 +14,9 @@ type Device struct {
 	Memory       int    // bytes of device memory
 	L2           int    // bytes of the L2 cache
 	ClockMHz     int    // maximum clock of the multiprocessors
-	Bandwidth    int    // of memory, in bytes per second, by clock and width
+	Bandwidth    int    // peak rate of device memory in bytes per second, from its clock and bus width
 	Driver       int    // CUDA version of the driver: 13000 is 13.0
-	Reason       string // why OpenDevice refuses it, "" if it does not
+	Reason       string // why OpenDevice refuses the device, "" if it does not
 }
 
 // String returns the device's number and name, such as GPU 0 (NVIDIA H200).
@@ -37,7 +37,7 @@ func devicesOf(d *Driver) ([]Device, error) {
 	return list, nil
 }
 
-// usableDevice describes a device. It returns an error if the backend cannot open it.
+// usableDevice returns the description of a device, or an error if the backend cannot open it.
 func usableDevice(d *Driver, ordinal int) (Device, error) {
 	n, driver, err := start(d)
 	if err != nil {
@@ -81,7 +81,8 @@ const oldestDriver = 13000
 
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// queryDevice describes device i, with the reason if no kernel can run there.
+// queryDevice returns the description of device i. If no kernel can run there, Reason has the
+// cause.
 func queryDevice(d *Driver, i int) (dev Device, err error) {
 	dev.Ordinal = i
 	if dev.Name, err = d.DeviceGetName(i); err != nil {

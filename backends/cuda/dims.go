@@ -11,7 +11,7 @@ import (
 type headDims struct {
 	dim, vDim int
 	shares    int              // bwd_sm90: blocks that share the sums of a key tile
-	takes     flashkit.Feature // features with instances for these dims
+	takes     flashkit.Feature // features for which these dims have instances
 }
 
 // square returns head dims with equal dims of keys and values.
@@ -22,8 +22,9 @@ func square(dims ...int) (all []headDims) {
 	return all
 }
 
-// hopperDims returns the head dims of fwd_sm90 or bwd_sm90. Instances for 192 support only the
-// features of takes; other calls use 256. Narrow dims are for plain calls below 128 columns.
+// hopperDims returns the head dims of fwd_sm90 or bwd_sm90. Instances for head dim 192 support only
+// the features takes. Calls with other features use 256. narrow are additional head dims below 128,
+// for plain calls.
 func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
 	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
@@ -49,16 +50,17 @@ func (s *family) pad(p flashkit.Problem) int {
 	return len(s.dims)
 }
 
-// padded returns these head dims, the widest if none fits.
+// padded returns the head dims that a problem is padded to, the widest if none fits.
 func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
 func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
-// A blockShape is the geometry of an instance's blocks on Hopper; elsewhere some differ a little.
+// A blockShape is the geometry of an instance's blocks on Hopper. On other GPUs some shapes differ
+// a little.
 type blockShape struct {
-	rows, keys int // of a step; decode_sm80: rows of a block, keys of a warp
+	rows, keys int // query rows and keys of a step; decode_sm80: rows of a block, keys of a warp
 	warps      int // per block
 	perSM      int // blocks per multiprocessor
 }

@@ -42,13 +42,13 @@ type Driver struct {
 	MemAlloc      func(bytes int) (Pointer, error)                 // device memory
 	MemFree       func(Pointer) error                              // waits for the device
 	MemAllocAsync func(bytes int, s StreamHandle) (Pointer, error) // memory of the device's pool, in stream order
-	MemFreeAsync  func(p Pointer, s StreamHandle) error            // frees it, in stream order
+	MemFreeAsync  func(p Pointer, s StreamHandle) error            // frees memory of the pool, in stream order
 	KeepFreed     func(device int) error                           // sets the release threshold of the device's memory pool to the maximum
 	MemHostAlloc  func(bytes int) (unsafe.Pointer, error)          // pinned host memory
 	MemFreeHost   func(unsafe.Pointer) error                       // frees pinned host memory
 
-	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error // from the host to the device
-	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // from the device to the host
+	MemcpyHtoDAsync func(to Pointer, from unsafe.Pointer, bytes int, s StreamHandle) error // copies from the host to the device
+	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // copies from the device to the host
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error        // fills words of 4 bytes
 
 	// DeviceCanAccessPeer reports whether a device can access the memory of another.
@@ -71,13 +71,14 @@ type Driver struct {
 	// on the heap; the call copies it.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchDependent is LaunchKernel for a kernel that itself waits for the previous one in the
-	// stream, and so may start earlier. It is cuLaunchKernelEx with programmatic stream
-	// serialization. If nil, LaunchKernel replaces it.
+	// LaunchDependent is LaunchKernel for a kernel that may start before the previous kernel in the
+	// stream ends, because it waits for that kernel itself. It is cuLaunchKernelEx with
+	// programmatic stream serialization. If nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
-	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, which run together and
-	// access each other's shared memory: compute capability 9.0. If nil, decode_sm80 uses none.
+	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, on compute capability 9.0.
+	// The blocks of a cluster run together and access each other's shared memory. If nil,
+	// decode_sm80 uses no clusters.
 	LaunchCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchDependentCluster is LaunchDependent with clusters. If nil, bwd_sm90 has no pairs of
@@ -91,20 +92,20 @@ type Driver struct {
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
 	// StreamCreatePriority is StreamCreate with a priority; StreamCreate has priority 0. Blocks of
-	// streams with lower numbers come first. Numbers are clamped to the range. If nil, StreamCreate
-	// replaces it.
+	// streams with lower numbers come first. Numbers are clamped to the driver's range. If nil,
+	// StreamCreate replaces it.
 	StreamCreatePriority func(priority int) (StreamHandle, error)
 
 	StreamDestroy     func(StreamHandle) error                                     // frees the stream; its work runs to its end
 	StreamSynchronize func(StreamHandle) error                                     // waits for the stream's work
-	StreamIsCapturing func(StreamHandle) (bool, error)                             // whether a graph captures the stream's work; unknown if nil
+	StreamIsCapturing func(StreamHandle) (bool, error)                             // whether a CUDA graph captures the stream's work; if nil, this is unknown
 	StreamGetID       func(StreamHandle) (uint64, error)                           // unique in the program's life; if nil, streams of other libraries cache nothing
 	StreamWaitEvent   func(s StreamHandle, e EventHandle) error                    // makes later work in s wait for e
 	EventCreate       func() (EventHandle, error)                                  // an event that measures time
 	EventDestroy      func(EventHandle) error                                      // frees the event
 	EventRecord       func(e EventHandle, s StreamHandle) error                    // places e in s
 	EventSynchronize  func(EventHandle) error                                      // waits for the work before the event
-	EventElapsedTime  func(from, to EventHandle) (milliseconds float32, err error) // time between two passed events
+	EventElapsedTime  func(from, to EventHandle) (milliseconds float32, err error) // time between two events that have passed
 }
 
 // An Attribute is a value of the driver's enumeration CUdevice_attribute.
@@ -166,12 +167,12 @@ func isSticky(err error) bool {
 	return false
 }
 
-// ErrNoDevice is wrapped by errors of Open and its kin if there is no GPU or driver library, or the
-// program was built without CUDA. A present but unusable GPU is another error, which a user should
-// see.
+// ErrNoDevice is wrapped by errors of Devices, and of all functions that open a GPU, if there is no
+// GPU or driver library, or the program was built without CUDA. If there is a GPU that is unusable,
+// the error is another, which a user should see.
 var ErrNoDevice = errors.New("no device")
 
-// absentError is an ErrNoDevice with another text.
+// absentError is an error for which errors.Is reports ErrNoDevice, with its own text.
 type absentError struct{ error }
 
 func (l absentError) Unwrap() error      { return l.error }

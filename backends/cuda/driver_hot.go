@@ -49,7 +49,7 @@ type copySide struct {
 	device       Pointer
 	array        uintptr
 	context      Context
-	pitch, rows  int // of a layer
+	pitch, rows  int // bytes from row to row, and rows of a layer
 }
 
 func (f *frame) call(c *calls, s *symbol, n int) error {

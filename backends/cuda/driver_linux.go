@@ -17,8 +17,9 @@ const libraryName = "libcuda.so.1"
 // brokenLibrary returns an error if the library would crash the loader.
 func brokenLibrary() error { return sharedlib.Truncated(libraryName) }
 
-// openLibrary loads the library that the driver package installs. It stays loaded: the driver does
-// not survive being unloaded. The loader keeps the text of an error per thread.
+// openLibrary loads the library that the driver package installs. The library stays loaded, because
+// the driver does not survive being unloaded. The thread is locked, because the loader keeps the
+// text of an error per thread.
 func openLibrary() (library, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

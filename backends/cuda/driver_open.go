@@ -141,7 +141,7 @@ func (c *calls) modules(d *Driver) {
 	}
 }
 
-// encodeTiled calls cuTensorMapEncodeTiled, which wants the map aligned.
+// encodeTiled calls cuTensorMapEncodeTiled, which requires an aligned map.
 func (c *calls) encodeTiled(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
 	const alignment = 64
 	room := new([len(m) + alignment]byte)

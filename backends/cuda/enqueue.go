@@ -6,7 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// launch enqueues the kernels of a family. The views of a are set.
+// launch enqueues the kernels of a family for a call. The views of a must be set.
 func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {

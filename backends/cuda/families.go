@@ -10,10 +10,10 @@ import (
 
 // A family is one source file of kernels/: its instances and the limits of its calls.
 type family struct {
-	name   string // of the source file, and prefix of its kernels' names
+	name   string // name of the source file, and prefix of its kernels' names
 	pass   flashkit.Pass
 	arch   int  // lowest compute capability, times 10
-	hopper bool // runs on this compute capability only, and reads tensors through tensor maps
+	hopper bool // runs on compute capability arch only, and reads tensors through tensor maps
 	dtypes []flashkit.DType
 	dims   []headDims // padded head dims, ascending
 	rows   int        // maximum query rows per KV head; 0: no limit
@@ -23,7 +23,7 @@ type family struct {
 
 	shapes []blockShape // by padded head dim
 	costs  *costs
-	plans  *costs // frozen costs that partition calls: refitting must not change results
+	plans  *costs // costs that decide partitions; they stay fixed, because refitting must not change results
 }
 
 type familyID int
@@ -71,9 +71,10 @@ const (
 	oddPage
 )
 
-// refuses returns why the family cannot run a valid call on dev. A nil call asks about the device
-// alone. Every call asks, so it does not allocate. Tensor maps need addresses and strides in
-// multiples of 16 bytes; copies of host tensors have them.
+// refuses returns why the family cannot run a valid call on dev. If c is nil, it checks only the
+// device. It does not allocate, because it runs for every call. Hopper families refuse loose
+// tensors on the device: tensor maps need addresses and strides that are multiples of 16 bytes.
+// Host tensors are copied to such addresses.
 func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {
@@ -130,8 +131,8 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	return ""
 }
 
-// blocks bounds the thread blocks of a launch, whose count has 31 bits. No tile has fewer than 16
-// rows or keys.
+// blocks returns an upper bound of the thread blocks of a launch, of which the driver permits fewer
+// than 2^31. Every tile has at least 16 rows or keys.
 func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }

@@ -42,7 +42,7 @@ type features struct {
 // Sets of features.
 const (
 	plainFeatures  = flashkit.FeatureShift                                                                        // supported by plain instances of every kernel
-	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // that leave scores unchanged
+	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // features that leave scores unchanged
 
 	// Supported features beyond dense attention in a band.
 	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
@@ -93,7 +93,8 @@ func (f *features) fill(p *flashkit.Problem, args *flashkit.Args) {
 	}
 }
 
-// align records whether pairs of keys of biases and masks can be loaded at once.
+// align records whether elements for two adjacent keys can be loaded at once, from the bias and
+// from the mask. biasSize is the size of a bias element in bytes.
 func (f *features) align(p *flashkit.Problem, biasSize int) {
 	pairs := func(v *view, size int) int32 {
 		return toBit(v.data != 0 && p.KVLen%2 == 0 && uintptr(v.data)%uintptr(2*size) == 0 && (v.batch|v.head|v.row)%2 == 0)
@@ -101,12 +102,14 @@ func (f *features) align(p *flashkit.Problem, biasSize int) {
 	f.biasPairs, f.maskPairs = pairs(&f.bias, biasSize), pairs(&f.mask, 1)
 }
 
-// chunks reports whether all rows, with elements of that size, begin at multiples of 16 bytes.
+// chunks reports whether all rows of v begin at multiples of 16 bytes. size is the size of an
+// element in bytes.
 func (v *view) chunks(size int64) bool {
 	return uintptr(v.data)%rowAlignment == 0 && (v.batch|v.head|v.row)*size%rowAlignment == 0
 }
 
-// side clamps the keys on a side of a band, so that sums with a shift do not overflow.
+// side returns n, the number of keys on one side of a band, but at most half of the largest int.
+// Sums with a shift then do not overflow.
 func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
 
 func toBit(x bool) int32 {

@@ -7,19 +7,21 @@ type hopperPlan struct {
 	workspace
 	rows   rowTiles
 	splits int     // split-KV parts, merged by decode_sm80_merge
-	cycles float64 // with the merge; 0 if blocks process many tiles
-	steps  int     // of the longest block
+	cycles float64 // predicted, with the merge; 0 if blocks process many tiles
+	steps  int     // steps of the longest block
 }
 
-// Costs of parts: of the launch that merges them, in cycles, and of storing and loading them, in
-// bytes per cycle of a multiprocessor.
+// Costs of parts: mergeCycles is the cycles of the launch that merges parts. A multiprocessor
+// stores and loads partBytes per cycle for parts of keys, and groupBytes per cycle for parts of
+// groups.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles returns the cycles of merging parts, at `each` bytes per cycle.
+// partsCycles returns the cycles of merging parts of the given size, at `each` bytes per cycle of a
+// multiprocessor.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
@@ -64,14 +66,14 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 			if steps <= 1 {
 				break
 			}
-			splits = ceilDiv(pieces, steps-1) // in between, more parts have the same steps
+			splits = ceilDiv(pieces, steps-1) // the skipped numbers of parts do not shorten the longest block
 		}
 	}
 	return h
 }
 
-// planPart is planHopper for whole or a part of it. It splits keys and sizes tiles as for whole, so
-// that each row has the same bits.
+// planPart returns the plan of p, which is whole or a part of it. It splits keys and sizes tiles as
+// for whole, so that each row has the same bits as in a call for whole.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -113,8 +115,8 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	return most
 }
 
-// headsTogether returns how many heads fwd_sm90 processes together under a mask, as heads_together
-// of fwd_sm90.cuh.
+// headsTogether returns how many heads fwd_sm90 processes together under a mask. It computes the
+// same number as heads_together of fwd_sm90.cuh.
 func headsTogether(p *flashkit.Problem, heads int) int {
 	elements := p.KVLen * (p.Dim + p.VDim)
 	if p.QLen <= fewRows {
@@ -131,8 +133,8 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
-	fewRows       = 1536    // query rows up to which Q and O count too
-	fewerHeads    = 8       // head counts that are tried
+	fewRows       = 1536    // query rows up to which elements of Q and O count too
+	fewerHeads    = 8       // numbers of heads that are tried
 )
 
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
@@ -145,7 +147,8 @@ func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, 
 	return h
 }
 
-// parts returns p with the padded head dim of V, for the merge.
+// parts returns p with Dim set to the padded head dim of V, which selects the kernel that merges
+// parts.
 func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
@@ -154,7 +157,7 @@ func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 // splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// shareOf returns the relative time of a step in which `used` warpgroups have rows.
+// shareOf returns the relative time of a step in which `used` of a block's warpgroups have rows.
 func (c *costs) shareOf(used, groups int) float64 {
 	switch {
 	case used == 1 && groups == 2:
@@ -227,10 +230,10 @@ func (l *launch) forwardHopper() error {
 		x.rows, x.pageBox = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}, int32(box)
 		dealt, even = banded(*p) || p.Ragged || p.Score.Mask, !banded(*p)
 		if x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, l.b.eager); x.rowSlots > 0 {
-			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean of all sequences
+			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean number of slots of a sequence
 		}
 	}
-	if even { // among the multiprocessors that are not spared
+	if even { // cut the rows evenly among the multiprocessors that are not spared
 		x.rows, _ = cutRows(p.QLen, heads, f.rows/groupRows, sms)
 	}
 	tiles := int(x.rows.tall+x.rows.low) * heads * h.splits

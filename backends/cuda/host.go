@@ -56,7 +56,7 @@ func (b *Backend) runHost(ctx context.Context, id familyID, call *flashkit.Call)
 	return err
 }
 
-// cut chooses the unit and the units of a chunk, and returns the first chunk.
+// cut chooses the unit and the number of units in a chunk, and returns the first chunk.
 func (c *hostCall) cut() *chunk {
 	p := &c.call.Problem
 	dense := !hasFeatures(p)
@@ -80,8 +80,8 @@ func (c *hostCall) cut() *chunk {
 	return x
 }
 
-// featureChunk returns the batch entries of a chunk in a call with features. Of the optional
-// results, only sums over the batch change it.
+// featureChunk returns the number of batch entries in a chunk of a call with features. An optional
+// result affects this number only if it is a sum over the batch: then one chunk has all entries.
 func (c *hostCall) featureChunk() int {
 	a := c.call.Args
 	in, out, _ := hostBytes(c.call.Problem, c.call.Pass)

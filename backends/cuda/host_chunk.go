@@ -7,17 +7,17 @@ import (
 )
 
 // A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: input,
-// input and output, output. Each direction is therefore one copy. With features, a repeated
-// dimension of an input is copied once. Of packed tensors only the rows of sequences are copied, of
-// page pools only the pages of sequences.
+// input and output, output. Each direction is therefore one copy. In a call with features, a
+// repeated dimension of an input is copied once. From packed tensors only the rows of the sequences
+// are copied, and from page pools only their pages.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry
 
 	p       flashkit.Problem
-	first   int // unit
+	first   int // first unit
 	list    []staged
-	pages   []int32 // pages of the sequences, in their order
+	pages   []int32 // pages of the sequences, in the order of the sequences
 	table   []int32 // page table of the copy
 	inputs  int     // end of the inputs, in bytes
 	outputs int     // begin of the outputs, in bytes
@@ -29,11 +29,11 @@ type staged struct {
 	arg    int // index in allArguments
 	t      *flashkit.Tensor
 	role   flashkit.Role
-	shape  [4]int  // of the copy
-	whole  [4]int  // shape with repeated dimensions
-	first  int     // unit
+	shape  [4]int  // shape of the copy
+	whole  [4]int  // shape of the tensor, with its repeated dimensions
+	first  int     // first unit
 	from   int     // first row
-	pages  []int32 // pages to copy, in place of units
+	pages  []int32 // pages to copy, in place of a range of units
 	row    int     // bytes from one row to the next
 	offset int
 	bytes  int
@@ -105,7 +105,7 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 		}
 	}
 	s.row = s.shape[3] * size
-	if s.shape[3] > 1 || size < 4 { // aligned rows are faster, or required; LSE has one column
+	if s.shape[3] > 1 || size < 4 { // aligned rows are faster or required, except in LSE, which has one column
 		s.row = ceilDiv(s.row, rowAlignment) * rowAlignment
 	}
 	s.bytes = s.shape[0] * s.shape[1] * s.shape[2] * s.row
@@ -173,7 +173,8 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments describes a call on the copies.
+// setArguments fills in the arguments of the chunk's call, with the copies on the device as
+// tensors.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {
@@ -198,8 +199,8 @@ func (x *chunk) sequences() *flashkit.Sequences {
 	return &s
 }
 
-// hostBytes returns the bytes to the device and back, and the number of unaligned rows, which are
-// packed separately.
+// hostBytes returns the bytes of a dense call's inputs and outputs, and the number of unaligned
+// rows, which are packed one by one.
 func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
 	size := float64(p.DType.Size())
 	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)

@@ -11,16 +11,17 @@ import (
 // packing, copies and kernels, and share the bus and the device.
 type hostCosts struct {
 	call    float64 // microseconds of a call
-	pack    float64 // nanoseconds of a buffer per byte to the device
-	unpack  float64 // nanoseconds of a buffer per byte back
-	row     float64 // nanoseconds of a buffer per row that is packed separately
-	rate    float64 // bytes per second of all buffers, both directions together
-	exposed float64 // fraction of the shorter of buffers, bus and device times that is not hidden
+	pack    float64 // nanoseconds to pack a byte for the device into one buffer
+	unpack  float64 // nanoseconds to unpack a byte from one buffer
+	row     float64 // nanoseconds to pack a row separately, in addition
+	rate    float64 // bytes per second on the bus, both directions together
+	exposed float64 // fraction of the two shorter of the times for buffers, bus and device that is not hidden
 }
 
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
 
-// hostCost predicts the time of a plain call on host tensors with at most that many buffers.
+// hostCost predicts the time of a plain call on host tensors with at most the given number of
+// staging buffers.
 func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
 	if units == 0 {
@@ -68,7 +69,8 @@ func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.D
 	return h.total(float64(ceilDiv(chunks, buffers))*chunk, (in+out)/h.rate*1e6, float64(s.callCost(dev, c))/1e3, exposed)
 }
 
-// featureChunks predicts the chunks of a call with features from its dense bytes.
+// featureChunks predicts the number of chunks of a call with features. bytes is the size of its
+// tensors if they are dense.
 func featureChunks(c *flashkit.Call, bytes float64) int {
 	sums := c.Pass == flashkit.PassBackward && c.Score.Sink
 	return max(1, ceilDiv(c.Batch, batchesOf(c, sums, bytes, featureBytes)))

@@ -18,16 +18,16 @@ import (
 
 // images are the kernels of one device. A file is loaded at the first use of one of its kernels.
 type images struct {
-	arch int // 90 is sm_90
+	arch int // compute capability times 10: 90 is sm_90
 
 	mu      sync.Mutex
 	modules [len(families)]Module
-	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // lists are replaced as a whole: calls read them without a lock
+	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // each list is replaced as a whole, so that calls read it without a lock
 
-	sums Module // of kernels/sums.cu
+	sums Module // module of kernels/sums.cu
 	sum  [numSums]atomic.Pointer[function]
 
-	joins Module // of kernels/join.cu
+	joins Module // module of kernels/join.cu
 	join  [numJoins]atomic.Pointer[function]
 }
 
@@ -48,9 +48,9 @@ type kernelKey struct {
 // A function is a kernel that is ready to launch.
 type function struct {
 	handle     Function
-	threads    int // of a block
+	threads    int // threads of a block
 	shared     int // bytes of dynamic shared memory of a block
-	rows, keys int // of a block's tile
+	rows, keys int // rows and keys of a block's tile
 	perSM      int // blocks per multiprocessor
 }
 
@@ -104,7 +104,7 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
-// loadOnce loads a kernel into its slot, once.
+// loadOnce loads a kernel into slot, unless an earlier call has loaded it.
 func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -8,42 +8,45 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An instance is one kernel of a family, as the set of its traits, whose names are part of its
-// name: bwd_sm90_features_groups_bf16_d64. Without traits it is the plain main kernel.
+// An instance is one kernel of a family, given as a set of traits. The kernel's name contains the
+// traits' names, as in bwd_sm90_features_groups_bf16_d64. The empty set is the main kernel without
+// features.
 type instance uint32
 
 const (
 	traitFeatures instance = 1 << iota
 
 	traitDelta   // backward: computes delta, and zeroes the counters
-	traitFinish  // backward: rounds dQ where blocks of keys accumulate it
+	traitFinish  // backward: rounds dQ, which blocks of keys accumulated
 	traitMerge   // decode: merges the split-KV parts
 	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
-	traitCluster // decode: the split-KV parts are a cluster
+	traitCluster // decode: the blocks of the split-KV parts form a cluster
 
-	// Main kernels with some features. Each has traitFeatures too, and supports layoutFeatures.
+	// Main kernels for some features only. Each also has traitFeatures, and supports
+	// layoutFeatures.
 	traitLayout // layoutFeatures only
 	traitShaped // softcap and ALiBi
 	traitSoftcap
 	traitALiBi
 	traitBias
 	traitMask
-	traitKeys // a key mask, equal for all rows: the kernel lists the key tiles that it shows
+	traitKeys // a mask that is equal for all rows: the kernel lists the key tiles with visible keys
 	traitDropout
 
 	// Main kernels with other schedules.
 	traitSplit     // fwd_sm90: split-KV
-	traitParts     // bwd_sm90: a block has some of the query heads of a group
+	traitParts     // bwd_sm90: a block processes some query heads of a group, not all
 	traitPairs     // a cluster of two blocks shares a key tile
-	traitGroups    // loops over row tiles, with the query heads of a group inside
-	traitUp        // the last key tiles first, each from its first row on
-	traitWide      // dV has blocks of its own
+	traitGroups    // a block loops over row tiles, and for each over the query heads of a group
+	traitUp        // the last key tiles begin first, and each loops from its first visible row to the last
+	traitWide      // separate blocks compute dK and dV
 	traitColumns80 // for head dims up to 80
 	traitColumns96 // for head dims up to 96
 	traitOnce      // all blocks run at the same time
 )
 
-// traits are each bit's name and range of padded head dims.
+// traits holds the name of each bit of an instance. Instances with the bit exist for padded head
+// dims between from and to.
 var traits = [...]struct {
 	name     string
 	from, to int
@@ -56,7 +59,8 @@ var traits = [...]struct {
 	{"wide", wideDim, wideDim}, {"columns80", narrowedDim, narrowedDim}, {"columns96", narrowedDim, narrowedDim}, {"once", 0, groupedDim},
 }
 
-// Instances of each source in kernels/; TestImagesHoldEveryKernel checks the images for them.
+// The instances of each source file in kernels/. TestImagesHoldEveryKernel checks that the images
+// contain all of them.
 var (
 	plainInstances    = []instance{0}
 	forwardInstances  = []instance{0, traitFeatures}
@@ -79,7 +83,7 @@ func (i instance) name() (name string) {
 // perDim reports whether each padded head dim has its own instance.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that a padded head dim must support for the instance.
+// needs returns the features that a padded head dim must support to have the instance.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -109,9 +113,9 @@ func (s *family) has(i instance, d headDims) bool {
 	return true
 }
 
-// An instanceCall is the properties of a call that select its instance.
+// An instanceCall holds the properties of a call that select its instance.
 type instanceCall struct {
-	p, whole *flashkit.Problem // of the call, and of its whole
+	p, whole *flashkit.Problem // problem of the call, and the whole problem if the call is a part, else the same
 	sms      int
 	splits   int  // parts of the keys, or of the query heads of a group
 	halves   bool // two blocks share the rows of a key tile
@@ -146,13 +150,16 @@ func (s *family) instanceOf(c *instanceCall) instance {
 
 // schedule returns the scheduling trait of a plain call.
 //
-// In bwd_sm90, later keys have fewer rows under a mask. If heads share keys, blocks of late keys
-// would reach the next head early and wait there for blocks of earlier keys. traitGroups therefore
-// loops over the heads inside each row tile. Otherwise traitUp takes the last keys first, which
-// have the fewest rows. Its blocks never wait, but the longest ones end last. With traitOnce,
-// blocks take no tickets and prefetch while delta is computed. traitWide gives dV of wide heads its
-// own blocks. It needs more blocks than multiprocessors, with steps that outlast the turns at dQ.
-// Under a mask it suits few rows only: many blocks wait long.
+// In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, later keys
+// have fewer rows. If query heads share keys, blocks of late keys would finish a head early, and
+// wait at the next head for blocks of earlier keys. traitGroups avoids these waits: it loops over
+// the heads inside each row tile. traitUp instead begins with the last keys, which have the fewest
+// rows. Its blocks never wait, but the longest blocks end last.
+//
+// With traitOnce, all blocks run at once. They take no tickets, and prefetch while delta is
+// computed. traitWide computes dV of wide heads in separate blocks. It needs more blocks than
+// multiprocessors, and loops that take longer than the blocks' turns to add to dQ. Under a mask it
+// is used for few rows only: with many rows, many blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {
@@ -192,8 +199,8 @@ func (s *family) layoutSchedule(c *instanceCall, d headDims) instance {
 	return traitLayout
 }
 
-// scoreTrait returns the trait of a call with features of scores or weights; 0 is the instance for
-// all features.
+// scoreTrait returns the trait of a call with features of scores or weights. 0 selects the instance
+// for all features.
 func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	forward, t := s.pass == flashkit.PassForward, &c.scores
 	switch {
@@ -216,8 +223,8 @@ func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	return 0
 }
 
-// infiniteSlopes reports whether ALiBi slopes may overflow in fwd_sm90, in the unit of its base-2
-// scores.
+// infiniteSlopes reports whether ALiBi slopes may overflow in fwd_sm90, which divides slopes by the
+// unit of its base-2 scores.
 func infiniteSlopes(p *flashkit.Problem) bool {
 	unit := p.SoftmaxScale() * math.Log2E
 	if p.Score.Softcap != 0 {
@@ -234,7 +241,8 @@ func (x *arguments) scoreTensors() scoreTensors {
 	}
 }
 
-// denseScoreTensors assumes dense tensors, a full mask and dropout.
+// denseScoreTensors returns the properties of dense tensors, with a mask that varies by row and
+// head, and with dropout.
 func denseScoreTensors(p *flashkit.Problem) scoreTensors {
 	return scoreTensors{
 		biasAligned: p.KVLen*p.DType.Size()%rowAlignment == 0, maskAligned: p.KVLen%rowAlignment == 0,

@@ -27,8 +27,8 @@ const (
 	joinColumns = 8
 )
 
-// Fill sets every element of a tensor on the stream's device to x, rounded to the tensor's type:
-// any but Bool. It enqueues the work and returns, as do Add, Merge and Copy.
+// Fill sets every element of a tensor on the stream's device to x, rounded to the tensor's type,
+// which must not be Bool. Like Add, Merge and Copy, it enqueues the work and returns.
 func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 	a := &joinArgs{value: x}
 	return s.join(joinSum, a, operand{"tensor", t, t, &a.dst})
@@ -43,8 +43,8 @@ func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 
 // Merge adds the keys of part and partLSE to o and lse, the results of a forward pass over other
 // keys. o and part have one shape, each of any type but Bool. lse and partLSE are float32 of shape
-// [batch, heads, rows, 1]. If part is the zero Tensor, its keys have a weight and no value, as a
-// sink. A row without keys becomes 0.
+// [batch, heads, rows, 1]. If part is the zero Tensor, the other keys have weights but no values,
+// like a sink. A row without keys becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()
@@ -61,7 +61,8 @@ func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) err
 	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
-// An operand is a tensor of a join, one of the required shape, and its view.
+// An operand is a tensor of a join: its name in errors, the tensor, a tensor with the required
+// shape, and the view to set.
 type operand struct {
 	name string
 	t    flashkit.Tensor

@@ -12,13 +12,13 @@ type launch struct {
 	b      *Backend
 	id     familyID
 	family *family
-	p      flashkit.Problem // with packed heads, where that has fewer tiles
+	p      flashkit.Problem // the call's problem, with packed heads if they have fewer tiles
 	x      *arguments
 	s      StreamHandle
 }
 
-// get returns an instance of the family. A call loads all instances before its first launch: later
-// calls, which a graph may capture, load none.
+// get returns an instance of the family. A call loads all of its instances before its first launch.
+// Later equal calls, which a CUDA graph may capture, therefore load none.
 func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
 
 // featureTrait returns traitFeatures for a call with features: all of its kernels have the trait.
@@ -54,7 +54,7 @@ func (l *launch) mapTensors(tiles [4]int) error {
 	return l.b.mapTensors(l.x, l.family.pass, l.p.DType, shapes, tiles)
 }
 
-// sumsAlone launches only the sums of features, for a call that needs no main kernel.
+// sumsAlone launches only the sums of DBias and DSink, for a call that needs no main kernel.
 func (l *launch) sumsAlone() error {
 	if !l.x.hasFeatures {
 		return nil
@@ -112,14 +112,14 @@ func carriedWords(p *flashkit.Problem) int {
 
 const (
 	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
-	hopperRows      = 128 // bwd_sm90: the same
+	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
-// backwardWorkspace sizes the workspace of a backward pass. bwd_f32 has delta twice: tiles of keys
-// and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of keys accumulate
-// dQ. They need LSE next to delta, dQ in float32, and counters, which deal out key tiles and order
-// the sums.
+// backwardWorkspace returns the sizes of a backward pass's workspace. bwd_f32 has delta twice:
+// tiles of keys and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of
+// keys accumulate dQ. They need LSE next to delta, dQ in float32, and counters, which deal out key
+// tiles and order the sums.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
@@ -137,12 +137,12 @@ func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	}
 }
 
-// run launches one kernel, whose arguments begin with tensor maps if mapped.
+// run launches one kernel. If mapped is true, the kernel's arguments begin with tensor maps.
 func (l *launch) run(f *function, blocks int, mapped bool) error {
 	return f.run(l.b.drv.LaunchKernel, blocks, l.block(mapped), l.s)
 }
 
-// run launches the kernel by one of the driver's calls, unless it has no blocks.
+// run launches the kernel with launch, one of the driver's calls, unless there are no blocks.
 func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
@@ -156,7 +156,7 @@ type workspace struct {
 	carried, seqInts                       int
 }
 
-// maxSeqWords bounds the words of a call's sequence arrays.
+// maxSeqWords returns an upper bound of the words of a call's sequence arrays.
 func maxSeqWords(p *flashkit.Problem) int {
 	n := 0
 	if p.Ragged {
@@ -168,7 +168,7 @@ func maxSeqWords(p *flashkit.Problem) int {
 	return n
 }
 
-// A workArray is the destination of an array's address, and its words.
+// A workArray is the variable that gets an array's address, and the array's size in words.
 type workArray struct {
 	at    *Pointer
 	words int
@@ -189,8 +189,8 @@ func (w *workspace) bytes() int {
 	return n
 }
 
-// within runs main with a workspace, after the copy of the sequence arrays and before the sums of
-// DBias and DSink. The workspace lives in stream order.
+// within runs main with a workspace that is allocated and freed in stream order. It copies the
+// sequence arrays before main, and computes the sums of DBias and DSink after main.
 func (l *launch) within(w *workspace, main func() error) error {
 	b, x, s := l.b, l.x, l.s
 	if w.carried = carriedWords(&l.p); x.hasFeatures {
@@ -224,8 +224,8 @@ func (l *launch) within(w *workspace, main func() error) error {
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
 }
 
-// around runs main after the copy of the sequence arrays and of the carried LSE, and before the
-// sums of DBias and DSink.
+// around runs main. Before main it copies the sequence arrays and the carried LSE to the workspace.
+// After main it computes the sums of DBias and DSink.
 func (l *launch) around(w *workspace, main func() error) error {
 	if w.seqInts > 0 {
 		if err := l.x.copySeqs(l.b, l.x.seqAt, l.s); err != nil {

@@ -17,8 +17,8 @@ type limitArgs struct {
 
 // Peak measures the maximum multiply-add rate of the device in FLOP/s, with the kernels'
 // instructions for the type, on nonzero numbers. It returns the best of several tries, which take
-// some tenths of a second, and the name of the instructions. A power limit lowers the long-run
-// rate.
+// some tenths of a second together, and the name of the instructions. Under a power limit, the
+// sustained rate is lower.
 func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err error) {
 	file := "limits"
 	switch {
@@ -78,7 +78,8 @@ func (b *Backend) CopyRate() (rate float64, err error) {
 	return rate, err
 }
 
-// limit loads a kernel for measure, with a function that times a launch on all multiprocessors.
+// limit loads a kernel from an image file and calls measure with it. measure's argument timed
+// launches the kernel on all multiprocessors, and returns the device's time.
 func (b *Backend) limit(file, name string, measure func(f *function, timed func(*limitArgs) (time.Duration, error)) error) (err error) {
 	image, err := readImage(imageFiles, file, b.images.arch)
 	if err != nil {

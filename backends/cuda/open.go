@@ -20,8 +20,8 @@ const DeviceVariable = "FLASHKIT_DEVICE"
 // compute capability below 7.0, no context (as on a full device), or no answer for a minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
-// OpenContext opens Open's GPU, and waits no longer than ctx allows. At the deadline of ctx the
-// error wraps ErrSilent, as for a driver that does not answer.
+// OpenContext opens the same GPU as Open, and waits no longer than ctx allows. At the deadline of
+// ctx the error wraps ErrSilent, as for a driver that does not answer.
 func OpenContext(ctx context.Context) (*Backend, error) {
 	text := os.Getenv(DeviceVariable)
 	if text == "" {
@@ -34,7 +34,8 @@ func OpenContext(ctx context.Context) (*Backend, error) {
 	return openDevice(ctx, n)
 }
 
-// OpenDevice opens the GPU with that number in the driver's order, from 0. Errors are as for Open.
+// OpenDevice opens the GPU with the given number in the driver's order, from 0. Errors are as for
+// Open.
 func OpenDevice(ordinal int) (*Backend, error) { return openDevice(context.Background(), ordinal) }
 
 func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
@@ -78,7 +79,7 @@ func openWith(d *Driver, ordinal int) (*Backend, error) {
 }
 
 // Devices describes the GPUs of this machine in the driver's order, including GPUs that cannot run
-// a kernel. It allocates no memory there. Errors are as for Open.
+// a kernel. It allocates no memory on the GPUs. Errors are as for Open.
 func Devices() ([]Device, error) {
 	list, err := answer(context.Background(), openLimit, func() ([]Device, error) {
 		d, err := openDriver()
@@ -97,9 +98,9 @@ func unavailable(err error) error {
 	return fmt.Errorf("cuda: %w: %w", flashkit.ErrUnavailable, err)
 }
 
-// Close frees the backend's resources on the device. No call may be running. Buffers, streams and
-// events must be freed before; later use of the backend is an error. Close waits a few seconds for
-// the driver, then returns an error. A second Close does nothing.
+// Close frees the backend's resources on the device. No call may be running. Free all buffers,
+// streams and events before Close. Later use of the backend is an error. Close waits a few seconds
+// for the driver, then returns an error. A second Close does nothing.
 func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil

@@ -2,15 +2,16 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// A forward kernel loads K and V once per tile of a head's query rows. With many query heads of few
-// rows in a group, most of a tile is empty, and each head loads K and V again. If all rows see all
-// keys, the rows of a group's heads can be rows of one head.
+// A forward kernel loads K and V once per tile of a head's query rows. If the query heads of a
+// group have few rows, most of each tile is empty, and every head loads K and V again. If all rows
+// see all keys, the rows of all heads of a group can be packed as rows of one head.
 
 // packTile is the number of rows of a small forward tile.
 const packTile = 64
 
 // packedHeads returns the forward problem in which the query heads of each group are rows of one
-// head. If that does not have fewer tiles, or decode_sm80 supports p, it returns p and false.
+// head. It returns p and false if that does not save tiles, if the band hides a key, if p has
+// features, or if decode_sm80 supports p.
 func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	group := p.Heads / max(1, p.KVHeads)
 	if lo, hi := band(p); group < 2 || hasFeatures(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {
@@ -24,8 +25,8 @@ func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	return p, true
 }
 
-// packHeads describes the query heads of each group as rows of one head, or returns false if their
-// rows are not evenly spaced.
+// packHeads changes the arguments so that the query heads of each group are rows of one head. If
+// these rows are not evenly spaced in memory, it returns false and changes nothing.
 func (a *params) packHeads(p flashkit.Problem) bool {
 	group, rows := int64(a.heads/a.kvHeads), int64(a.qLen)
 	views := [...]*view{&a.views[0], &a.views[3], &a.views[4]} // Q, O and LSE

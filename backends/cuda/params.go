@@ -17,7 +17,7 @@ type params struct {
 	scale, scaleLog2                              float32
 	splits                                        int32
 	deterministic                                 int32
-	skew, halves                                  int8 // fwd_sm90: skew is 1 where warpgroups take turns; backward: see backwardCut
+	skew, halves                                  int8 // backward: see backwardCut. fwd_sm90: skew is 1 if warpgroups take turns at the tensor cores
 	tile                                          int16
 }
 
@@ -30,13 +30,14 @@ type view struct {
 // rowAlignment is the alignment of rows that fast copies need, in bytes.
 const rowAlignment = 16
 
-// granule is the alignment of arrays in workspaces and staging buffers.
+// granule is the alignment of arrays in workspaces and staging buffers, in bytes.
 const granule = 256
 
 // ceilDiv returns n/size, rounded up.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// reach bounds the sequence lengths and the limits of a band. Every key's index is below it.
+// reach is the maximum sequence length, and the maximum absolute value of a band's limits. Every
+// key's index is below reach.
 const reach = 1 << 30
 
 // setProblem fills in the problem and clears all other fields.
@@ -44,7 +45,7 @@ func (a *params) setProblem(p flashkit.Problem) {
 	lo, hi := band(p)
 	scale := p.SoftmaxScale()
 	if p.QLen == 0 {
-		p.Heads = p.KVHeads // heads without rows add nothing, and a kernel would loop over them
+		p.Heads = p.KVHeads // a kernel would loop over query heads without rows, which add nothing
 	}
 	*a = params{
 		batch: int32(p.Batch), heads: int32(p.Heads), kvHeads: int32(p.KVHeads),
@@ -60,7 +61,8 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// seenKeys returns the number of keys from the first to the last that is seen.
+// seenKeys returns the number of keys from the first key that row 0 sees to the last key that the
+// last row sees.
 func seenKeys(p *flashkit.Problem) int {
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)

@@ -45,14 +45,15 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	})
 }
 
-// copyRows copies by a kernel, which keeps all bits except bits of NaN.
+// copyRows copies with a kernel, which may change the bits of a NaN but no other bits.
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
-// maxRuns bounds the copies of one tensor.
+// maxRuns is the maximum number of separate copies for one tensor. Above it, Copy uses a kernel if
+// possible.
 const maxRuns = 512
 
-// runs are the contiguous pieces of two tensors of one shape: their bytes, and each dimension's
-// length and distances in bytes.
+// runs are the contiguous pieces of two tensors with the same shape. bytes is the size of a piece.
+// n, dst and src have, for each dimension, its length and its strides in both tensors, in bytes.
 type runs struct {
 	bytes int
 	n     []int

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A seqCache is a stream's copy of sequence arrays on the device. It stays after a call: the next
-// layer of a model, with the same sequences, copies nothing.
+// A seqCache is a stream's copy of sequence arrays on the device. The copy remains after a call, so
+// that the next call with the same sequences, such as a model's next layer, copies nothing.
 type seqCache struct {
 	mu      sync.Mutex // held from the comparison of the arrays until their readers are enqueued
 	at      Pointer
@@ -20,14 +20,16 @@ type seqCache struct {
 	seqLens [5]int
 }
 
-// foreignCaches are the caches of streams of other libraries, by stream ID. An ID is never used
-// again. A handle may be, while work of its former stream still reads the arrays.
+// foreignCaches are the caches of streams of other libraries, by stream ID. The driver never uses
+// an ID again. It may reuse a handle while work of the handle's former stream still reads the
+// arrays.
 type foreignCaches struct {
 	mu     sync.Mutex // as in seqCache
 	caches map[uint64]*seqCache
 }
 
-// maxForeign bounds the foreign streams with a cache: the end of such a stream is unknown.
+// maxForeign is the maximum number of foreign streams with a cache. The caches stay until Close,
+// because the end of such a stream is unknown.
 const maxForeign = 64
 
 // of returns the cache of a stream, nil if it has none.
@@ -87,7 +89,7 @@ func (x *arguments) setSequences(s *flashkit.Sequences) {
 	}
 }
 
-// joinSeqs concatenates the arrays, once.
+// joinSeqs concatenates the arrays into seqInts, unless an earlier call did.
 func (x *arguments) joinSeqs() {
 	if len(x.seqInts) == x.seqWords {
 		return
@@ -142,7 +144,8 @@ func (x *arguments) copySeqs(b *Backend, to Pointer, s StreamHandle) error {
 	return b.drv.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(source)), 4*len(source), s)
 }
 
-// capturedSeqs are the sequence arrays of captured calls. A graph may be replayed until Close.
+// capturedSeqs are the sequence arrays of captured calls. They stay until Close, because a graph
+// may be replayed until then.
 type capturedSeqs struct {
 	mu     sync.Mutex
 	arrays [][]int32
@@ -166,7 +169,8 @@ func (b *Backend) captures(s StreamHandle) (bool, error) {
 }
 
 // cacheSeqs copies the arrays to the stream's cache, unless it holds them already, and reports
-// whether there is a cache. A graph has its own copy, as later calls overwrite the cache.
+// whether there is a cache. A call that a graph captures uses no cache, because later calls
+// overwrite the cache.
 func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
 	if k == nil && x.foreign == nil || x.seqWords == 0 || b.drv.StreamIsCapturing == nil {
@@ -196,7 +200,7 @@ func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	return true, nil
 }
 
-// grow makes room for that many words, in stream order.
+// grow makes room for at least the given number of words, in stream order.
 func (k *seqCache) grow(d *Driver, words int, s StreamHandle) error {
 	if words <= k.words {
 		return nil

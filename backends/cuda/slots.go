@@ -9,19 +9,21 @@ const (
 	seqPages
 )
 
-// slotHeads is the minimum of KV heads for key slots in bwd_sm90: concurrent blocks then belong to
-// one sequence. With fewer heads they would wait for each other.
+// slotHeads is the minimum number of KV heads for key slots in bwd_sm90. Concurrent blocks then
+// belong to one sequence. With fewer heads, blocks would wait for each other.
 const slotHeads = 8
 
-// slots returns an upper bound of the tiles of packed sequences with up to `most` rows or keys
-// each. It returns 0 if that saves less than a fifth of the blocks, unless always is set. Kernels
-// search the starts for the sequence of a slot.
+// slots returns the number of slots for the tiles of packed sequences, an upper bound of the number
+// of tiles. list is seqQStarts or seqKVStarts, most the length of the longest sequence, and size
+// the rows or keys of a tile. Each head has a block per slot, which searches the starts for its
+// sequence. Without slots, every sequence has the blocks of the longest one. If slots do not save
+// more than a fifth of these blocks, slots returns 0, unless always is set.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {
 		return 0
 	}
-	tokens := x.shapes[list/seqKVStarts][2] // of Q, of K
+	tokens := x.shapes[list/seqKVStarts][2] // rows of Q, or keys of K
 	if starts := x.seqArrays[list]; len(starts) > 0 {
 		_, tokens = packedRows(starts)
 	}

@@ -15,7 +15,8 @@ type stagingBuffer struct {
 	bytes  int
 }
 
-// grow creates the stream if there is none, and enlarges the memory to at least that many bytes.
+// grow creates the stream if there is none, and enlarges the memory to at least the given number of
+// bytes.
 func (l *stagingBuffer) grow(d *Driver, bytes int) (err error) {
 	if l.stream == 0 {
 		if l.stream, err = d.StreamCreate(); err != nil {
@@ -66,14 +67,15 @@ type staging struct {
 	whole int // bytes of a chunk of a call with features
 }
 
-// stagingBytes bounds the pinned memory of one call's buffers, unless one unit needs more.
+// stagingBytes is the maximum pinned memory of one call's buffers, unless a single unit needs more.
 const stagingBytes = 512 << 20
 
-// chunkBytes bounds a dense chunk of several units, both directions: enough to fill the bus, and
-// small in problems whose copies matter.
+// chunkBytes is the maximum size of a dense chunk of several units, inputs and outputs together.
+// Copies of this size reach the full rate of the bus, and several of them overlap in problems whose
+// copies matter.
 const chunkBytes = 2 << 20
 
-// featureBytes bounds a chunk of several batch entries in a call with features.
+// featureBytes is the maximum size of a chunk of several batch entries in a call with features.
 const featureBytes = 128 << 20
 
 func newStaging() staging {
@@ -85,7 +87,8 @@ func newStaging() staging {
 	return l
 }
 
-// most returns the maximum number of staging buffers for a call, if each has that many bytes.
+// most returns the maximum number of staging buffers for a call, if each has the given number of
+// bytes.
 func (l *staging) most(bytes int) int { return max(1, min(cap(l.free), stagingBytes/max(1, bytes))) }
 
 func (l *staging) take(ctx context.Context) (*stagingBuffer, error) {

@@ -21,9 +21,10 @@ type Stream struct {
 // NewStream returns a new stream that does not wait for the default stream. Close frees it.
 func (b *Backend) NewStream() (*Stream, error) { return b.newStream(b.drv.StreamCreate) }
 
-// NewPriorityStream returns a new stream of that priority; NewStream's have 0. Blocks in streams
-// with lower numbers take free multiprocessors first, even if other blocks came earlier. Running
-// blocks are not interrupted. Numbers are clamped to the driver's range, -5 to 0 on an H100.
+// NewPriorityStream returns a new stream of the given priority; NewStream's streams have priority
+// 0. Blocks in streams with lower numbers take free multiprocessors first, even if other blocks
+// came earlier. Running blocks are not interrupted. Numbers are clamped to the driver's range, -5
+// to 0 on an H100.
 func (b *Backend) NewPriorityStream(priority int) (*Stream, error) {
 	if b.drv.StreamCreatePriority == nil {
 		return b.NewStream()
@@ -58,12 +59,13 @@ func (s *Stream) Sync() error {
 	return s.b.do(func() error { return s.b.drv.StreamSynchronize(s.handle) })
 }
 
-// Wait makes later work in s wait for e, which may be of another device.
+// Wait makes later work in s wait for e, which may be an event of another device.
 func (s *Stream) Wait(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
 }
 
-// Record places e after the work in the stream so far. An event has one place, the last.
+// Record places e after the work in the stream so far. If e was recorded before, it loses its
+// former place.
 func (s *Stream) Record(e *Event) error {
 	if e.b != s.b {
 		return otherDevice("Event")
@@ -71,7 +73,7 @@ func (s *Stream) Record(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.EventRecord(e.handle, s.handle) })
 }
 
-// Close frees the stream, without waiting; work in it still runs to its end.
+// Close frees the stream without waiting. Work in the stream still runs to its end.
 func (s *Stream) Close() error {
 	if s.foreign {
 		return nil

@@ -29,7 +29,7 @@ type sumID int
 const (
 	sumCarry sumID = iota
 	sumDSink
-	sumDBias // one per dtype
+	sumDBias // the first of one kernel per dtype
 	numSums  = sumDBias + sumID(len(dtypes))
 )
 

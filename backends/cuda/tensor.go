@@ -17,7 +17,7 @@ type Buffer struct {
 	freed   atomic.Bool
 }
 
-// Alloc returns a new Buffer of that many bytes with undefined contents. If the device is full it
+// Alloc returns a new Buffer of the given size, with undefined contents. If the device is full it
 // returns an error, and the device remains usable. Free frees the Buffer.
 func (b *Backend) Alloc(bytes int) (*Buffer, error) {
 	if bytes < 0 {
@@ -65,8 +65,8 @@ func (m *Buffer) Free() error {
 func (m *Buffer) Device() string { return m.b.dev.String() }
 
 // Tensor returns a dense row-major view [b, heads, rows, dim] that begins at element from of the
-// buffer. It is checked when used with a Problem; a view that begins outside the buffer then has no
-// memory.
+// buffer. Tensor itself checks nothing: a call that uses the view returns an error if the view
+// exceeds the buffer.
 func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor {
 	n := m.bytes / max(1, t.Size())
 	if from < 0 || from > n {
@@ -85,7 +85,7 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 		a := &allArguments[i]
 		t := a.Of(args)
 		if t.IsZero() || a.Role(p, pass) == 0 {
-			continue // the common check decides whether it may be missing
+			continue // flashkit's check decides whether the tensor may be missing
 		}
 		switch m, ok := t.Owner().(*Buffer); {
 		case !ok:
@@ -99,7 +99,7 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 	return nil
 }
 
-// looseRows reports whether rows of dense tensors are not multiples of 16 bytes.
+// looseRows reports whether rows of dense Q, K or V are not multiples of 16 bytes.
 func looseRows(p flashkit.Problem) bool {
 	unit := rowAlignment / p.DType.Size()
 	return p.Dim%unit != 0 || p.VDim%unit != 0

@@ -11,7 +11,7 @@ import (
 // microseconds to encode one, so maps are kept.
 
 // mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K, V, and O or dO.
-// Only forward has rows.
+// Only the forward pass uses rows.
 type mapped struct {
 	maps [4]TensorMap
 	params
@@ -20,7 +20,7 @@ type mapped struct {
 }
 
 // rowTiles is the partition of each head's query rows by fwd_sm90: tall tiles of the kernel's rows,
-// then low ones of lowRows.
+// then low tiles of lowRows rows.
 type rowTiles struct{ tall, low, lowRows int32 }
 
 // A mapKey determines a map.
@@ -38,11 +38,12 @@ type tensorMaps struct {
 	made map[mapKey]*TensorMap
 }
 
-// maxMaps bounds the kept maps. A program that exceeds it keeps using new tensors.
+// maxMaps is the maximum number of kept maps. At the limit all are dropped, because a program that
+// reaches it uses new tensors all the time.
 const maxMaps = 1024
 
-// get makes m the map of a view [batch, heads, rows, columns]. A copy moves tile rows of 64
-// columns.
+// get sets m to the map of a view with dimensions [batch, heads, rows, columns]. A copy with this
+// map moves tile rows of 64 columns.
 func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, shape [4]int, tile int) error {
 	k := mapKey{at: v.data, bf16: t == flashkit.BFloat16, box: [4]uint32{64, uint32(tile), 1, 1}}
 	for i, n := range shape {
@@ -62,7 +63,7 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	x.mu.RUnlock()
 	if known == nil {
 		known = new(TensorMap)
-		args := k // escapes to the heap in place of k
+		args := k // args escapes to the heap in place of k
 		if err := d.TensorMapEncodeTiled(known, args.bf16, args.at, &args.dims, &args.strides, &args.box); err != nil {
 			return err
 		}
@@ -80,8 +81,8 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mappedViews are the indices of the mapped views, by pass.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-// mappedKeys divides the number of keys of every page that tensor maps support. A box of fewer rows
-// would not begin at a multiple of the swizzle pattern's 8 rows.
+// mappedKeys divides the number of keys of every page that tensor maps support. Boxes of other
+// sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
@@ -89,10 +90,10 @@ const groupRows = 64
 
 // cutRows cuts the rows of each head into tall tiles, which use all warpgroups, and then low tiles.
 // Multiprocessors take the tiles in turn. Without low tiles, most multiprocessors would idle while
-// a few process one more tall tile. taken is the time of the last multiprocessor, in units of a
-// tall tile's time.
+// a few process one more tall tile. taken is the time until the last multiprocessor ends, in units
+// of a tall tile's time.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
-	const last = 16 // maximum tall tiles at the end of a head that are cut instead
+	const last = 16 // maximum number of tall tiles at the end of a head that low tiles replace
 	time := groupTime
 	least := math.MaxInt
 	most := rows / (groups * groupRows)
@@ -100,7 +101,8 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 		rest := rows - tall*groups*groupRows
 		for g := max(1, min(groups, ceilDiv(rest, groupRows))); g > 0; g-- {
 			low := ceilDiv(rest, g*groupRows)
-			// Some have one tall tile more; low tiles go to the others first.
+			// Some multiprocessors have one tall tile more. Low tiles go to the other
+			// multiprocessors first.
 			each, more := tall*heads/sms, tall*heads%sms
 			load := each*time(groups) + ceilDiv(low*heads, sms)*time(g)
 			if more > 0 {
@@ -117,11 +119,12 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	return best, float64(least) / float64(time(groups))
 }
 
-// groupTime is the relative time of a tile with rows in that many warpgroups. With fewer
-// warpgroups, each runs faster, so the time falls less than the rows do.
+// groupTime returns the relative time of a tile in which the given number of warpgroups has rows.
+// With fewer warpgroups, each runs faster, so the time falls less than the number of rows.
 func groupTime(groups int) int { return 5*groups + 6 }
 
-// groupShare is groupTime relative to a whole tile.
+// groupShare returns groupTime of used warpgroups, relative to a tile in which all groups have
+// rows.
 func groupShare(used, groups int) float64 {
 	return float64(groupTime(used)) / float64(groupTime(groups))
 }

@@ -4,8 +4,8 @@ package cuda
 
 import "unsafe"
 
-// Here, and where the race detector should see them, copies go through the caches and need no
-// fence.
+// On other processors, and with the race detector, which should see the copies, they go through the
+// caches and need no fence.
 
 func copyUncached(to, from unsafe.Pointer, n int) {
 	copy(unsafe.Slice((*byte)(to), n), unsafe.Slice((*byte)(from), n))

@@ -8,18 +8,18 @@ import (
 
 // A load is the work of the blocks that process one head. Each block owns a tile of it.
 type load struct {
-	blocks, empty float64             // with and without work
-	steps, most   float64             // of a block with work: mean and maximum
-	lastSaved     float64             // fraction of a block saved in a head's last tile
+	blocks, empty float64             // number of blocks with and without work
+	steps, most   float64             // steps of a block with work: mean and maximum
+	lastSaved     float64             // fraction of a block's time saved in a head's last tile
 	sampled       int                 // sampled blocks with work
-	each          [maxSampled]float64 // their steps, descending
+	each          [maxSampled]float64 // steps of the sampled blocks, descending
 }
 
-// maxSampled tiles of a head are sampled.
+// maxSampled is the maximum number of tiles of a head that are sampled.
 const maxSampled = 32
 
-// load counts the steps of a head's blocks. They own query rows and loop over keys, or own keys and
-// loop over the group's query rows.
+// load counts the steps of the blocks that process one head. If rows is true, blocks own query rows
+// and loop over keys. Otherwise they own keys and loop over the rows of the group's query heads.
 func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
@@ -42,7 +42,7 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 		steps := (float64(all) + c.edge*float64(cut)) * float64(group)
 		l.steps += steps
 		l.most = max(l.most, steps)
-		at := l.sampled // the longest first
+		at := l.sampled // insert the block, the longest first
 		for l.sampled++; at > 0 && l.each[at-1] < steps; at-- {
 			l.each[at] = l.each[at-1]
 		}
@@ -54,8 +54,8 @@ func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load)
 	return l
 }
 
-// trimLast subtracts the time saved in a head's last tile where some warps have no rows: at most
-// half of its rows are used.
+// trimLast subtracts the time saved in a head's last tile if at most half of its rows are used.
+// Some warps then have no rows.
 func (l *load) trimLast(c *costs, t *tile, rows int) {
 	if left := rows - (ceilDiv(rows, t.rows)-1)*t.rows; c.few == 0 || 2*left > t.rows {
 		return
@@ -101,7 +101,8 @@ func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	return cycles
 }
 
-// The relative time of a last step of at most fewKeys keys in fwd_sm90_short.
+// In fwd_sm90_short, a last step of at most fewKeys keys takes the fraction fewKeysShare of a full
+// step's time.
 const (
 	fewKeys      = 16
 	fewKeysShare = .4
@@ -121,8 +122,8 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 	return (waves-1)*(t.begin+l.steps*step) + t.begin + l.most*step
 }
 
-// loosen adds the cost of unaligned rows, copied by elements: the block's own rows, and the rows of
-// each step.
+// loosen adds the cost of unaligned rows, which are copied element by element. own is the number of
+// rows that a block owns, step the number of rows that it loads in each step.
 func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	pad, all := s.padded(p), s == &families[fwdSM80]
 	cycles := c.loose / float64(t.warps)
@@ -135,12 +136,12 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 // looseRow is the fixed cost of an unaligned row, in elements.
 const looseRow = 16
 
-// looseColumns returns the elements that are copied one by one, per row of both tensors: whole
-// units of 16 bytes, and a fraction of the padding. If only Dim or only VDim is unaligned, only it
-// counts, unless alike.
+// looseColumns returns the cost to copy a row of both tensors, in elements copied one by one.
+// Columns count in whole units of 16 bytes, and padding counts as a fraction. If only one of Dim
+// and VDim is unaligned, only that tensor counts, unless alike is true.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
-	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // by their strides
+	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // only the strides of these dims can be unaligned
 	for _, dim := range [...][2]int{{p.Dim, pad.dim}, {p.VDim, pad.vDim}} {
 		if alike || dim[0]%unit != 0 {
 			used := ceilDiv(dim[0], unit) * unit
@@ -163,7 +164,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
-	switch { // share of a tile in the last one of a head
+	switch { // the relative time of a head's last tile
 	case p.QLen <= groupRows:
 		t.step *= c.shareOf(1, groups)
 	case p.QLen <= t.rows:
@@ -174,17 +175,17 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 	return l.cycles(c, &t, heads, sms), l.steps
 }
 
-// Concurrent blocks belong to at most backwardTogether KV heads, or to shortTogether if loops are
-// short or heads narrow. The L2 cache then holds more heads; under a mask, blocks stay close to
-// each other.
+// Concurrent blocks belong to at most backwardTogether KV heads. If loops are short or heads
+// narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, heads may
+// exceed the L2 cache, because blocks stay close to each other.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
 	narrowDim        = 64
 )
 
-// together returns how many of `of` KV heads run at the same time, as together of bwd_sm90.cuh,
-// except for traitUp.
+// together returns how many of `of` KV heads run at the same time. Except for traitUp, it computes
+// the same number as together of bwd_sm90.cuh.
 func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
@@ -211,7 +212,7 @@ func (s *family) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
-// Blocks of up to maxWaves waves begin together.
+// maxWaves is the maximum number of waves that wait like the first one.
 const maxWaves = 4
 
 // Under a mask, steps get slower if Q, dO and dQ of the concurrent heads exceed nearBytes.
@@ -225,7 +226,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 		own := s.load(c, t, p, true)
 		return l.cycles(c, t, heads, sms) + own.cycles(c, t, p.Batch*p.Heads, sms)
 	}
-	if cut.halves { // like twice the heads, with half of the rows
+	if cut.halves { // the blocks act like blocks of twice the heads, each with half of the rows
 		own := *t
 		own.begin += c.meet
 		t, heads = &own, 2*heads
@@ -255,18 +256,18 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows of dQ
 	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
-	first := hop * min(queue, slots/float64(min(heads, together))) // of the last block of the first wave
+	first := hop * min(queue, slots/float64(min(heads, together))) // wait of the last block of the first wave
 	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before these heads end
 	turns := hop * (queue + float64(ceilDiv(heads, together)-1)*max(0, queue-overlap))
-	tail := l.steps // of the last block of the first heads
+	tail := l.steps // steps of the last block of the first heads
 	switch {
 	case !s.hopper:
-	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits for turns only
+	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits only for its turn to add to dQ
 		first = 0
-	case banded(p) && p.QLen > t.rows: // it has few rows; other blocks work meanwhile
+	case banded(p) && p.QLen > t.rows: // the last block has few rows, and other blocks work meanwhile
 		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
 	}
-	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until it ends
+	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until the last block of the first heads ends
 	if s.hopper {
 		heads *= d.shares
 	}

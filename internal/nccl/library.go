@@ -39,7 +39,7 @@ type library struct {
 // byValue is an ID as a C struct.
 type byValue struct{ internal ID }
 
-// minVersion is the first version with nonblocking communicators and a channel limit.
+// minVersion is the first version with nonblocking communicators and a limit of channels: 2.18.
 const minVersion = 21800
 
 func load(name string) (Library, error) {
@@ -89,8 +89,8 @@ func open(name string) (*library, error) {
 func (l *library) Name() string { return l.name }
 func (l *library) Version() int { return l.version }
 
-// call calls a C function. The compiler keeps the memory behind args in place until it returns. An
-// operation in progress is not an error.
+// call calls a C function. The compiler keeps the memory behind args in place until call returns.
+// The result "in progress" is not an error.
 //
 //go:uintptrescapes
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
@@ -149,7 +149,7 @@ const (
 	unset       = math.MinInt32
 )
 
-// cells hold communicators, so that their memory stays: the library may write there long after Init
+// cells keep the memory of all communicators, because the library may write there long after Init
 // returns.
 var (
 	cells   []*Comm
@@ -183,7 +183,7 @@ func (l *library) Init(ranks int, id ID, rank, channels int) (Comm, error) {
 func (l *library) Split(c Comm, rank, channels int) (*Comm, error) {
 	split, o := cell(), configOf(channels)
 	o.blocking = 1
-	const color = 0 // of all ranks
+	const color = 0 // the same on all ranks
 	return split, l.call("ncclCommSplit", l.split, uintptr(c), color, uintptr(rank), uintptr(unsafe.Pointer(split)), uintptr(unsafe.Pointer(o)))
 }
 

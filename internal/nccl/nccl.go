@@ -1,6 +1,6 @@
 // Package nccl binds the functions of libnccl.so.2 that package ring/nccl calls, at run time
-// without cgo: communicators that can be aborted, and messages between two ranks. Tests substitute
-// a stand-in through the context.
+// without cgo: communicators that can be aborted, and messages between two ranks. A test can
+// replace the library by a stand-in in the context.
 package nccl
 
 import (
@@ -28,7 +28,7 @@ type Error struct {
 // Error returns the call, the text and the code.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
 
-// A Library is the functions of NCCL. Calls act on the device of the thread's current context. One
+// A Library has the functions of NCCL. Calls act on the device of the thread's current context. One
 // goroutine at a time may use a Comm, except for Async and Abort.
 type Library interface {
 	// Name identifies the library.
@@ -40,37 +40,40 @@ type Library interface {
 	// UniqueID returns a new ID for all ranks of one communicator.
 	UniqueID() (ID, error)
 
-	// Init starts making a communicator of ranks ranks with at most channels channels. Two channels
-	// take a multiprocessor while messages move. Its blocks need no neighbors. Until Async reports
-	// completion, only Async and Abort may use the Comm. A nonzero Comm must be released even after
-	// an error.
+	// Init starts to create a communicator for the given number of ranks, with at most the given
+	// number of channels. Two channels occupy one multiprocessor while messages move. NCCL's
+	// kernels run without clusters of blocks. Until Async reports completion, only Async and Abort
+	// may use the Comm. A nonzero Comm must be released even after an error.
 	Init(ranks int, id ID, rank, channels int) (Comm, error)
 
-	// Split starts making a second communicator of c's ranks, with c's connections. Its Group
-	// returns once all is enqueued, without a thread. Ranks without previous messages would wait
-	// for each other in it. The result is written when Async of c reports completion. It must be
-	// released before c.
+	// Split starts to create a second communicator of c's ranks, which uses c's connections. In the
+	// new communicator, Group enqueues the messages without a thread and then returns. There, ranks
+	// that have not exchanged messages before would wait for each other. The *Comm is valid once
+	// Async of c reports completion. The new communicator must be released before c.
 	Split(c Comm, rank, channels int) (*Comm, error)
 
-	// Async reports whether earlier calls have completed, or the error of one.
+	// Async reports whether earlier calls have completed. If one of them failed, it returns the
+	// error.
 	Async(c Comm) (done bool, err error)
 
 	// Group enqueues f's sends and receives as one step, in which no message waits for another. All
-	// are enqueued once Async reports completion.
+	// messages are enqueued once Async reports completion.
 	Group(f func() error) error
 
-	// Send and Receive move device memory in the stream. Messages between two ranks match in order.
+	// Send and Receive move device memory in the stream. Sends and receives between two ranks match
+	// in the order of the calls.
 	Send(from uintptr, bytes, to int, c Comm, s Stream) error
 	Receive(to uintptr, bytes, from int, c Comm, s Stream) error
 
-	// Finalize starts ending a communicator, on all ranks. Destroy frees it after Async reports
-	// completion. Abort ends and frees it at once in any state, with messages under way.
+	// Finalize starts to end a communicator, and must be called on all ranks. Destroy frees it
+	// after Async reports completion. Abort ends and frees it at once in any state, even with
+	// messages under way.
 	Finalize(c Comm) error
 	Destroy(c Comm) error
 	Abort(c Comm) error
 }
 
-// ErrMissing is wrapped by Load's error if there is no library.
+// ErrMissing is wrapped by Load's error if no library can be loaded.
 var ErrMissing = errors.New("no NCCL library")
 
 type standIn struct{} // context key
@@ -80,8 +83,8 @@ func WithStandIn(ctx context.Context, l Library) context.Context {
 	return context.WithValue(ctx, standIn{}, l)
 }
 
-// Load loads the named library, or libnccl.so.2 from the loader's path if name is empty. It is
-// never unloaded.
+// Load loads the named library, or libnccl.so.2 from the loader's path if name is empty. The
+// library is never unloaded.
 func Load(ctx context.Context, name string) (Library, error) {
 	if l, ok := ctx.Value(standIn{}).(Library); ok {
 		return l, nil

@@ -32,7 +32,8 @@ type calls struct {
 	hvector, commit, free, errorString, cFinalize                    uintptr
 }
 
-// names starts with a function that only the standard ABI has.
+// names are the exported names of the functions in calls. Only libraries with the standard ABI have
+// the first.
 var names = [...]string{
 	"MPI_Abi_get_version", "MPI_Init_thread", "MPI_Comm_set_errhandler", "MPI_Comm_rank", "MPI_Comm_size", "MPI_Finalize",
 	"MPI_Isend", "MPI_Irecv", "MPI_Iallgather", "MPI_Test",
@@ -45,7 +46,8 @@ type library struct {
 	calls
 }
 
-// load opens the named library, or the one that the system finds if name is empty.
+// load opens the named library. If name is empty, it opens the library that the system's loader
+// finds.
 func load(name string) (*library, error) {
 	runtime.LockOSThread() // dlerror's text belongs to the calling thread
 	defer runtime.UnlockOSThread()
@@ -109,8 +111,8 @@ func (g *Group) thread(begun chan<- error) {
 	}
 	<-g.leave
 	err = g.lib.call("MPI_Finalize", g.lib.finalize)
-	// MPICH signs off from mpiexec in its exit handlers, which a Go program does not run. Without
-	// them mpiexec would end the other ranks.
+	// MPICH reports the regular end of a rank to mpiexec in exit handlers, which a Go program does
+	// not run. Without this report mpiexec would end the other ranks.
 	purego.SyscallN(g.lib.cFinalize, 0)
 	g.left <- err
 }
@@ -198,8 +200,9 @@ func address(t flashkit.Tensor) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
 }
 
-// typeOf returns a tensor's MPI datatype: rows of bytes, heads of rows, batches of heads. Each
-// count is one dimension, so that no tensor overflows MPI's int.
+// typeOf returns a tensor's MPI datatype. It nests three datatypes: rows of bytes, heads of rows,
+// batches of heads. Each dimension has its own datatype with its own count, so that no tensor
+// overflows MPI's int.
 func (x *exchange) typeOf(t flashkit.Tensor) (kind uintptr, err error) {
 	s, strides, size := t.Shape(), t.Strides(), t.DType().Size()
 	kind = typeByte
@@ -221,13 +224,13 @@ func (x *exchange) free() {
 	for _, kind := range x.types {
 		t := new(uintptr)
 		*t = kind
-		x.l.call("MPI_Type_free", x.l.free, uintptr(unsafe.Pointer(t))) // the error of a type that was never made
+		x.l.call("MPI_Type_free", x.l.free, uintptr(unsafe.Pointer(t))) // fails only for a type that was never made
 	}
 	x.pinned.Unpin()
 }
 
-// Bounds of the sleep between two polls. Messages advance only during polls, and polls take time
-// from the kernels.
+// The shortest and longest sleep between two polls. Messages advance only during polls, but polls
+// take time from the kernels.
 const (
 	minNap = 20 * time.Microsecond
 	maxNap = 400 * time.Microsecond

@@ -22,19 +22,19 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// ErrNoMPI is wrapped by Open's error if there is no library. It is flashkit.ErrUnavailable.
+// ErrNoMPI is wrapped by Open's error if there is no library. It wraps flashkit.ErrUnavailable.
 var ErrNoMPI = fmt.Errorf("ring/mpi: no MPI library with the standard ABI: set FLASHKIT_MPI to a libmpi_abi.so.1, as the package mpich of PyPI has it, or start the program with its mpiexec and LD_LIBRARY_PATH: %w", flashkit.ErrUnavailable)
 
-// opened is true once MPI has been initialized, which a process can do once.
+// opened is true once MPI has been initialized. A process can initialize it only once.
 var opened atomic.Bool
 
 // A Group is this process in MPI_COMM_WORLD. One goroutine at a time may use it; only Fail may be
-// called from any.
+// called concurrently.
 type Group struct {
 	ctx        context.Context
 	lib        *library
 	rank, size int
-	leave      chan struct{} // closed to make the MPI thread finalize
+	leave      chan struct{} // closed so that the MPI thread finalizes MPI
 	left       chan error
 
 	current *exchange // under way
@@ -46,12 +46,13 @@ type Group struct {
 
 var _ ring.Group = (*Group)(nil)
 
-// grace bounds the wait of a rank with an MPI error for mpiexec to end it.
+// grace is the time for which a rank with an MPI error waits for mpiexec to end it, before the rank
+// returns the error.
 const grace = 500 * time.Millisecond
 
-// Open initializes MPI, once per process. Close waits for other ranks until ctx is done. It is an
-// error if a launcher started several processes but MPI has one rank. The program was then started
-// by another MPI's mpiexec, or by none.
+// Open initializes MPI, once per process. ctx limits only the time for which Close waits for other
+// ranks. It is an error if a launcher started several processes but MPI has one rank: the program
+// was then started by the mpiexec of another MPI, or by another launcher.
 func Open(ctx context.Context) (*Group, error) {
 	if ctx == nil {
 		return nil, &flashkit.ProblemError{Field: "ctx", Value: "nil", Reason: "must not be nil"}
@@ -105,7 +106,7 @@ func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 }
 
 // Start begins an exchange of host tensors, which a goroutine advances until it is done. It is an
-// error if one is under way.
+// error if an exchange is under way.
 func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -137,8 +138,8 @@ func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return ctx.Err()
 }
 
-// Wait returns when the current exchange is done, or at once if there is none. In a broken group MPI may touch the tensors until
-// the program ends.
+// Wait returns when the current exchange is done, or at once if there is none. In a broken group
+// MPI may access the tensors until the program ends.
 func (g *Group) Wait(ctx context.Context) error {
 	x := g.current
 	if g.current = nil; x == nil {
@@ -152,7 +153,7 @@ func (g *Group) Wait(ctx context.Context) error {
 	x.urgent.Store(true)
 	select {
 	case err := <-x.done:
-		if err != nil { // possibly of a dead rank, whose end should be reported first
+		if err != nil { // another rank may have died, which mpiexec should report first
 			select {
 			case <-time.After(grace):
 			case <-ctx.Done():
@@ -173,8 +174,8 @@ func (g *Group) finish(ctx context.Context, x *exchange) error {
 	return g.Wait(ctx)
 }
 
-// release frees a completed exchange. A failed one is kept forever: MPI may still write to its
-// memory.
+// release frees an exchange that completed without an error. It keeps a failed exchange forever,
+// because MPI may still write to its memory.
 func (g *Group) release(x *exchange, err error) error {
 	if err != nil {
 		g.kept = append(g.kept, x)
@@ -194,7 +195,7 @@ func (g *Group) usable() error {
 	return g.broken
 }
 
-// Fail breaks the group for this rank. MPI cannot notify the others: the program must end.
+// Fail breaks the group for this rank. MPI cannot notify the other ranks: the program must end.
 func (g *Group) Fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -215,7 +216,7 @@ func (g *Group) Close() error {
 		return errors.New("ring/mpi: the group is closed already")
 	}
 	if broken != nil {
-		return broken // waiting for others would hang
+		return broken // waiting for other ranks would hang
 	}
 	close(g.leave)
 	select {

@@ -11,14 +11,16 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// watchedVar marks a process that another one watches.
+// watchedVar is the environment variable that marks a process as the rerun of another process.
 const watchedVar = "FLASHKIT_WATCHED"
 
-// Watch reports a rank that died; mpiexec also names a dead process, but may have ended that one
-// itself. A program calls Watch first of all. In a process that a launcher such as mpiexec started
-// as one of several ranks, it reruns the program with the same arguments, input and output. If the
-// rerun fails, it writes the rank to stderr. It returns the exit status, for os.Exit, and true. In
-// the rerun, and without a launcher, it returns false.
+// Watch reports which rank died. mpiexec also reports dead processes, but the process that it names
+// may be one that it ended itself. A program calls Watch before anything else.
+//
+// If a launcher such as mpiexec started the process as one of several ranks, Watch reruns the
+// program with the same arguments, input and output. If the rerun fails, Watch writes the rank to
+// stderr. It returns the rerun's exit status, for os.Exit, and true. In the rerun, and without a
+// launcher, Watch returns false.
 func Watch(stderr io.Writer) (status int, watched bool) {
 	launch, err := ring.Launched(os.Getenv)
 	if err != nil || launch.Launcher == "" || launch.Size < 2 || os.Getenv(watchedVar) != "" {
@@ -28,7 +30,7 @@ func Watch(stderr io.Writer) (status int, watched bool) {
 	if err != nil {
 		return 0, false
 	}
-	runtime.LockOSThread() // the child dies with the thread that started it
+	runtime.LockOSThread() // the child is killed when the thread that started it ends
 	defer runtime.UnlockOSThread()
 	c := exec.Command(self, os.Args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -14,29 +14,29 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// An exchange is messages under way. A goroutine enqueues them in the rank's copy stream, round by
-// round, and waits for their end. The GPU waits for another rank until its message arrives or the
-// communicator is aborted.
+// An exchange holds messages under way. A goroutine enqueues them in the rank's copy stream, round
+// by round, and waits for their end. The GPU waits for another rank until that rank's message
+// arrives or the communicator is aborted.
 type exchange struct {
 	group    *group
 	rounds   []round
 	staged   int   // tensors with staging buffers
-	err      error // of a round that was not enqueued
+	err      error // error of a round that was not enqueued
 	finished chan error
 }
 
-// A round is a group of messages that NCCL moves together.
+// A round holds the messages that NCCL moves as one group.
 type round struct {
 	send, receive []ring.Message
 	pieces        []piece
 	unstage       []stagedCopy
 	enqueued      chan struct{} // closed once the round is enqueued or the exchange has failed
-	mark          ring.Mark     // set before enqueued is closed, as is err; nil after an error
+	mark          ring.Mark     // the round's end; mark and err are set before enqueued is closed; nil after an error
 	err           error
 	done          bool // awaitRound has run
 }
 
-// roundsOf groups messages into rounds. Their rounds must not decrease.
+// roundsOf groups messages by Message.Round, which must not decrease within a list.
 func roundsOf(send, receive []ring.Message) (list []round) {
 	for len(send)+len(receive) > 0 {
 		n := math.MaxInt
@@ -53,7 +53,7 @@ func roundsOf(send, receive []ring.Message) (list []round) {
 	return list
 }
 
-// splitRound splits a list after its messages of rounds up to n.
+// splitRound splits a list after the messages whose Round is at most n.
 func splitRound(list []ring.Message, n int) (first, rest []ring.Message) {
 	i := 0
 	for i < len(list) && list[i].Round <= n {
@@ -62,9 +62,9 @@ func splitRound(list []ring.Message, n int) (first, rest []ring.Message) {
 	return list[:i], list[i:]
 }
 
-// pieceBytes is the most that NCCL moves with half of its channels, 8 of the usual 16. It gives
-// each channel at most 16 MiB while others are free. More channels need blocks that find no
-// multiprocessor.
+// pieceBytes is the maximum size of a piece. NCCL moves it with 8 channels, half of the usual 16,
+// because it gives each channel at most 16 MiB while other channels are free. More channels would
+// need blocks for which no multiprocessor is free.
 const pieceBytes = 8 * 16 << 20
 
 // A piece is one NCCL message: bytes of device memory.
@@ -75,12 +75,13 @@ type piece struct {
 	send  bool
 }
 
-// A stagedCopy copies a received tensor from its staging buffer, as its rows are not dense.
+// A stagedCopy is the copy of a received tensor from its staging buffer. It is needed because the
+// tensor is not dense.
 type stagedCopy struct{ to, from flashkit.Tensor }
 
-// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, ahead
-// of later kernels, or after startTimeout. The first messages between two ranks wait until both
-// have started.
+// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, so
+// that the round precedes later kernels, or after startTimeout. The first messages between two
+// ranks wait until both have started.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	ready, err := g.rank.Ready()
 	if err != nil {
@@ -89,7 +90,8 @@ func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	return g.begin(ctx, send, receive, ready)
 }
 
-// begin is Start after the given marks.
+// begin does the same as Start, but the messages wait for the given marks, not for all of the
+// rank's work.
 func (g *group) begin(ctx context.Context, send, receive []ring.Message, after ...ring.Mark) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -103,7 +105,7 @@ func (g *group) begin(ctx context.Context, send, receive []ring.Message, after .
 	}
 	g.current = x
 	from := 0
-	if g.parent != 0 { // parent is set: enqueuing waits for no other rank
+	if g.parent != 0 { // comm is a split communicator, in which enqueuing waits for no other rank
 		x.enqueueRound(ctx, 0, after)
 		from, after = 1, nil
 	}
@@ -115,7 +117,8 @@ func (g *group) begin(ctx context.Context, send, receive []ring.Message, after .
 	return ctx.Err()
 }
 
-// exchange sends this rank's tensor to all others and receives theirs, during the rank's compute.
+// exchange sends this rank's tensor to all other ranks and receives their tensors, while the rank's
+// kernels may run.
 func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor) error {
 	var send, receive []ring.Message
 	rank, size := g.Rank(), g.Size()
@@ -127,18 +130,19 @@ func (g *group) exchange(ctx context.Context, of func(rank int) flashkit.Tensor)
 	return cmp.Or(g.begin(ctx, send, receive), g.end(ctx, func(ring.Mark) error { return nil }))
 }
 
-// startTimeout bounds the wait of Start.
+// startTimeout is the maximum time for which Start waits.
 const startTimeout = 2 * time.Millisecond
 
-// Wait returns when the current exchange is done. The rank's later work is ordered after it.
+// Wait returns when the current exchange is done. The rank's later work waits for the received
+// messages.
 func (g *group) Wait(ctx context.Context) error {
 	return g.end(ctx, g.received)
 }
 
-// received orders the rank's later work after a round.
+// received makes the rank's later work wait for a round.
 func (g *group) received(m ring.Mark) error { return g.rank.Done(m, true) }
 
-// Arrived orders the rank's later work after the rounds of the first n received messages.
+// Arrived makes the rank's later work wait for the rounds of the first n received messages.
 func (g *group) Arrived(ctx context.Context, n int) error {
 	x := g.current
 	if x == nil {
@@ -160,7 +164,8 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// awaitRound waits until a round is enqueued, then calls then once with the round's mark.
+// awaitRound waits until a round is enqueued. It then calls the function then with the round's
+// mark, unless it did so before.
 func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark) error) error {
 	if r.done {
 		return nil
@@ -174,10 +179,10 @@ func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark
 	if r.done = true; r.mark == nil {
 		return nil
 	}
-	return then(r.mark) // while the GPU works, so that its clock measures the wait
+	return then(r.mark) // called while the GPU works, so that the GPU's clock measures the wait
 }
 
-// end is Wait, except that it passes the marks to a function.
+// end does the same as Wait, but calls the function then with the mark of each round.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	x := g.current
 	if g.current = nil; x == nil {
@@ -196,7 +201,7 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	}
 }
 
-// enqueueRound enqueues round i, unless an earlier round failed.
+// enqueueRound enqueues round i after the given marks, unless an earlier round failed.
 func (x *exchange) enqueueRound(ctx context.Context, i int, after []ring.Mark) {
 	r := &x.rounds[i]
 	if x.err == nil {
@@ -218,11 +223,11 @@ func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 		return
 	}
 	err := g.failAbort(x.err)
-	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // no rank touches the tensors any more
+	x.finished <- errors.Join(err, g.rank.Copies().Sync()) // now no rank accesses the tensors
 }
 
-// waitGPU waits until the GPU completes the exchange. It aborts the communicator if that is
-// impossible.
+// waitGPU waits until the GPU completes the exchange. If NCCL, another rank or the context prevents
+// that, it aborts the communicator.
 func (x *exchange) waitGPU(ctx context.Context, mark ring.Mark) error {
 	g := x.group
 	passed := make(chan error, 1)
@@ -249,7 +254,7 @@ func (x *exchange) waitGPU(ctx context.Context, mark ring.Mark) error {
 		}
 		err = g.failAbort(err)
 		select {
-		case <-passed: // due to the abort, so not an error of the rank's own work
+		case <-passed: // the abort ended the messages; an error of Sync is not an error of the rank's own work
 			return err
 		case <-time.After(grace):
 			return errors.Join(err, fmt.Errorf("ring/nccl: the GPU of rank %d does not end its messages", g.Rank()))
@@ -262,7 +267,7 @@ const (
 	grace        = 2 * time.Second      // time for the GPU to finish after an abort
 )
 
-// enqueue enqueues a round's messages in the stream, and waits until NCCL has done so.
+// enqueue enqueues a round's messages in the stream, and waits until NCCL has enqueued them.
 func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error {
 	g := x.group
 	if err := errors.Join(x.cut(s, r, r.send, true), x.cut(s, r, r.receive, false)); err != nil {
@@ -314,10 +319,11 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 	return nil
 }
 
-// add makes the pieces of a tensor. Both ranks must agree, and know only the shape of the other's
-// tensor. A tensor is one piece, as NCCL moves few large messages fastest. Only large heads that
-// are apart are a piece each: the few free multiprocessors gather them slowly. Pieces are at most
-// pieceBytes. Tensors that are not dense are staged.
+// add appends the pieces of a tensor to a round. Both ranks must cut a tensor into the same pieces,
+// although neither has the strides of the other rank's tensor. A tensor is one piece, because NCCL
+// moves few large messages fastest. With Message.Apart each head is a piece: the few free
+// multiprocessors would gather large heads slowly. A piece of more than pieceBytes is cut further.
+// Tensors that are not dense move through a staging buffer.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size
@@ -353,7 +359,8 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Mess
 	return nil
 }
 
-// isDense reports whether a tensor, or each of its heads, is contiguous.
+// isDense reports whether a tensor is contiguous or, if heads is true, whether each of its heads
+// is.
 func isDense(t *flashkit.Tensor, heads bool) bool {
 	n, strides, next := t.Shape(), t.Strides(), 1
 	if heads {

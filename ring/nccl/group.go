@@ -14,7 +14,7 @@ import (
 func (g *group) Rank() int { return g.control.Rank() }
 func (g *group) Size() int { return g.control.Size() }
 
-// Gather gathers through control.
+// Gather uses control's Gather.
 func (g *group) Gather(ctx context.Context, mine, all []byte) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -40,7 +40,7 @@ var errClosed = errors.New("ring/nccl: the group is closed")
 // reason returns why the group is broken, nil if it is not.
 func (g *group) reason() error {
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {
-		g.fail(b.Err()) // listen may not have run yet
+		g.fail(b.Err()) // the goroutine of listen may not have run yet
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *group) fail(err error) {
 func (g *group) Fail(err error) {
 	g.control.Fail(err) // first, so that other ranks learn why this rank's messages end
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {
-		err = b.Err() // of the rank that failed first
+		err = b.Err() // the error of the rank that failed first
 	}
 	g.fail(err)
 }
@@ -84,7 +84,8 @@ func (g *group) abort() (err error) {
 	return err
 }
 
-// takeComms removes the communicators from the group and returns them in the order of release.
+// takeComms removes the communicators from the group, and returns them in the order in which they
+// must be released.
 func (g *group) takeComms() (list []nccl.Comm) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,7 +98,7 @@ func (g *group) takeComms() (list []nccl.Comm) {
 	return list
 }
 
-// closeTimeout bounds the wait of Close for the other ranks.
+// closeTimeout is the maximum time for which Close waits for the other ranks.
 const closeTimeout = 10 * time.Second
 
 // Close ends the communicators. It waits for the other ranks, or aborts if the group is broken.
@@ -126,7 +127,8 @@ func (g *group) Close() error {
 	return err
 }
 
-// leave ends the communicators. It aborts them if the group is broken or other ranks do not come.
+// leave ends the communicators. It aborts them if the group is broken, or if other ranks do not
+// close in time.
 func (g *group) leave() error {
 	if g.reason() != nil {
 		return g.abort()
@@ -164,7 +166,7 @@ func (g *group) closeSplit() error {
 	return g.gpu.Within(func() error { return errors.Join(g.lib.Finalize(c), g.lib.Destroy(c)) })
 }
 
-// stage returns staging memory i of an exchange, of at least the given bytes.
+// stage returns staging buffer i of an exchange, which has at least the given number of bytes.
 func (g *group) stage(i, bytes int) (*cuda.Buffer, error) {
 	for len(g.staged) <= i {
 		g.staged = append(g.staged, nil)

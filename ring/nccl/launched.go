@@ -12,16 +12,18 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// meetingVar is the address at which NCCL's ranks meet without an ID. NCCL reads it too.
+// meetingVar is the environment variable with the address at which NCCL's ranks meet without an ID.
+// NCCL itself reads the variable too.
 const meetingVar = "NCCL_COMM_ID"
 
-// OpenLaunched is Open for processes that have only NCCL, such as torchrun's and Slurm's. launch is
-// the result of ring.Launched. All processes must start with the same NCCL_COMM_ID, the host:port
-// of rank 0's machine where NCCL's ranks meet.
+// OpenLaunched does the same as Open for processes that can meet only through NCCL, such as
+// torchrun's and Slurm's. launch is the result of ring.Launched. All processes must start with the
+// same NCCL_COMM_ID, the host:port of rank 0's machine where NCCL's ranks meet.
 //
 // Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
-// when NCCL notices, as it does over a network, or at the context's deadline. Its error cannot name
-// the rank; the launcher can, and ends the others. If one rank cannot start, the others wait.
+// when NCCL detects the fault, as it does over a network, or at the context's deadline. The error
+// cannot name the dead rank. The launcher can, and ends the other ranks. If one rank cannot start,
+// the other ranks wait until the context's deadline.
 func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	switch {
 	case launch.Size < 1 || launch.Rank < 0 || launch.Rank >= launch.Size:
@@ -58,7 +60,7 @@ type wire struct {
 func (w *wire) Rank() int { return w.rank }
 func (w *wire) Size() int { return w.size }
 
-// Gather sends mine to all ranks as words, during the rank's compute.
+// Gather sends mine to all ranks in words of 4 bytes, while the rank's kernels may run.
 func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*w.size {
 		return fmt.Errorf("ring/nccl: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*w.size, w.size)
@@ -106,11 +108,11 @@ func (w *wire) grow(bytes int) (err error) {
 	return err
 }
 
-// The group implements Start and Wait.
+// Start and Wait are never called, because group has these methods itself.
 func (w *wire) Start(context.Context, []ring.Message, []ring.Message) error { return errClosed }
 func (w *wire) Wait(context.Context) error                                  { return errClosed }
 
-// Fail cannot notify other ranks.
+// Fail does nothing, because it cannot notify other ranks.
 func (w *wire) Fail(error) {}
 
 func (w *wire) Close() (err error) {

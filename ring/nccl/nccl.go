@@ -13,11 +13,13 @@
 //	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
 //	r, err := ring.New(rank, rank, ring.Options{})
 //
-// A communicator starts in nonblocking mode. Every wait ends with its context, when control
-// announces another rank's fault, or at an error of NCCL. The communicator is then aborted with the
-// GPU's pending waits; the GPU remains usable in a new group. In nonblocking mode NCCL creates a
-// thread per group of messages. So from NCCL 2.28 on, messages move in a blocking communicator,
-// split off once the ranks have met. It enqueues a group at once, without waiting for other ranks.
+// A communicator starts in nonblocking mode. Every wait ends when its context is done, when control
+// announces another rank's fault, or when NCCL returns an error. The communicator is then aborted,
+// which ends the GPU's waits for other ranks. The GPU remains usable in a new group.
+//
+// In nonblocking mode NCCL creates a thread per group of messages. From NCCL 2.28 on, messages
+// therefore move in a blocking communicator, which is split off once all ranks have exchanged
+// messages. There, a group is enqueued at once, without waiting for other ranks.
 package nccl
 
 import (
@@ -37,27 +39,28 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// ErrNoNCCL is wrapped by Open's error if there is no library. It is flashkit.ErrUnavailable.
+// ErrNoNCCL is wrapped by Open's error if there is no library. It wraps flashkit.ErrUnavailable.
 var ErrNoNCCL = fmt.Errorf("ring/nccl: no NCCL: set FLASHKIT_NCCL to a libnccl.so.2 of version 2.18 or later, as the packages nvidia-nccl-cu13 and nvidia-nccl-cu12 of PyPI have it: %w", flashkit.ErrUnavailable)
 
-// Options configure NCCL, alike on all ranks except Library. The zero value suits most programs.
+// Options configure NCCL. All ranks need the same Options, except for Library. The zero value suits
+// most programs.
 type Options struct {
 	// Library is the file to load instead of $FLASHKIT_NCCL.
 	Library string
 
-	// Channels is the most channels that NCCL may use, from 1 to 32, or 0 for 16. Two
-	// channels occupy one multiprocessor. Kernels that fill the GPU leave these multiprocessors free
-	// while messages are under way or about to begin.
+	// Channels is the maximum number of channels that NCCL may use, from 1 to 32, or 0 for 16. Two
+	// channels occupy one multiprocessor. Kernels that fill the GPU leave these multiprocessors
+	// free while messages are under way or about to begin.
 	Channels int
 }
 
 func (o *Options) channels() int { return cmp.Or(o.Channels, 16) }
 
-// spare returns the multiprocessors that kernels leave free: NCCL's kernel has one block per two
-// channels.
+// spare returns the number of multiprocessors that kernels leave free: NCCL's kernel has one block
+// per two channels.
 func (o *Options) spare() int { return (o.channels() + 1) / 2 }
 
-// A group is the membership of one rank.
+// A group is one rank's membership in a set of ranks.
 type group struct {
 	control ring.Group
 	rank    *peer.Rank
@@ -67,7 +70,7 @@ type group struct {
 	mu      sync.Mutex
 	comm    nccl.Comm // 0 once released
 	parent  nccl.Comm // the communicator from which comm was split, 0 without a split
-	err     error     // why the group is broken, set before broken is closed
+	err     error     // why the group is broken; set before broken is closed
 	broken  chan struct{}
 	closing chan struct{}
 	closed  bool
@@ -78,9 +81,9 @@ type group struct {
 
 var _ ring.Breaker = (*group)(nil)
 
-// Open makes a communicator of control's ranks, one GPU each, and returns this rank. All ranks call
-// it together. If one fails, all return an error that names the rank and cause. It returns early
-// when ctx is done. NCCL refuses a GPU shared by two ranks.
+// Open creates a communicator of control's ranks, each with one GPU, and returns this rank. All
+// ranks call it together. If one rank fails, all return an error that names this rank and the
+// cause. Open returns early when ctx is done. NCCL refuses a GPU shared by two ranks.
 //
 // The GPU and control remain the caller's, and must stay open until the rank is closed. Close the
 // GPU before an MPI group, whose end may shut down the CUDA driver.
@@ -118,7 +121,7 @@ func newGroup(gpu *cuda.Backend) *group {
 	return &group{gpu: gpu, broken: make(chan struct{}), closing: make(chan struct{})}
 }
 
-// join makes the communicator, whose messages move in the rank's streams.
+// join creates the communicator, which moves messages in the rank's copy stream.
 func (g *group) join(ctx context.Context, r *peer.Rank, id nccl.ID, o Options) (ring.Group, error) {
 	g.rank = r
 	if b, ok := g.control.(ring.Breaker); ok {
@@ -155,7 +158,7 @@ func load(ctx context.Context, o Options) (nccl.Library, error) {
 
 // Layout of a greeting, which ranks exchange before there is a communicator.
 const (
-	greetID      = 0 // of rank 0
+	greetID      = 0 // the ID, of rank 0
 	greetVersion = greetID + len(nccl.ID{})
 	greetWrong   = greetVersion + 8 // length of the error text, 0 without an error
 	greetText    = greetWrong + 2
@@ -206,13 +209,13 @@ func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 	return err
 }
 
-// splitVersion is the first NCCL version whose communicators are split, the earliest tested on
-// GPUs.
+// splitVersion is the first NCCL version whose communicators are split. Splits of earlier versions
+// are not tested on GPUs.
 const splitVersion = 22800
 
-// split moves messages to a blocking communicator, which makes no thread per group of messages. In
-// it, enqueuing the first messages between two ranks would wait for both, regardless of the
-// context. So all ranks meet beforehand.
+// split moves messages to a blocking communicator, which makes no thread per group of messages.
+// There, enqueuing the first messages between two ranks would wait for both ranks, even after the
+// context is done. All ranks therefore exchange messages before the split.
 func (g *group) split(ctx context.Context, channels int) error {
 	hello, err := g.gpu.Alloc(g.Size())
 	if err != nil {
@@ -245,7 +248,8 @@ func (g *group) listen(b ring.Breaker) {
 	}
 }
 
-// Sleep between two polls of NCCL; the first polls follow each other at once.
+// Sleep between two polls of NCCL. For the time eager there is none, then it is nap, and after a
+// second longNap.
 const (
 	eager   = 200 * time.Microsecond
 	nap     = 50 * time.Microsecond

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// Args are arguments on a rank's GPU and their memory.
+// Args are arguments on a rank's GPU, with the memory that they use.
 type Args struct {
 	*flashkit.Args
 	rank    *Rank
@@ -48,8 +48,8 @@ func (r *Rank) Upload(shard *flashkit.Args) (*Args, error) {
 	return x, nil
 }
 
-// Random is Upload with random contents, for measurements. One block of numbers in [-1, 1) is
-// repeated throughout. Only the tensors' shapes and types are read.
+// Random allocates arguments on the rank's GPU with random contents, for measurements. One block of
+// numbers in [-1, 1) is repeated throughout. Only the tensors' shapes and types are read.
 func (r *Rank) Random(shapes *flashkit.Args, seed uint64) (*Args, error) {
 	if shapes == nil {
 		return nil, &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}
@@ -84,10 +84,12 @@ func (r *Rank) Random(shapes *flashkit.Args, seed uint64) (*Args, error) {
 	return x, errors.Join(r.compute.Sync(), from.Free())
 }
 
-// randomBlock is the length of the block. Each tensor starts at another offset in it.
+// randomBlock is the number of elements in the block. Each tensor starts at a different offset in
+// the block.
 const randomBlock = 1 << 20
 
-// repeat fills a buffer for t with copies of the block.
+// repeat fills a buffer, which has the shape of t, with copies of the block. i is the index of the
+// argument.
 func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i int) error {
 	dim := max(1, t.Shape()[3])
 	if dim > randomBlock/2 {
@@ -106,7 +108,7 @@ func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i 
 }
 
 // Download copies the outputs of a pass of p back to the tensors of shard, which was uploaded. It
-// waits for the GPU. A tensor of another shape is a *flashkit.ProblemError.
+// waits for the GPU. If a tensor has another shape, the error is a *flashkit.ProblemError.
 func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.Args) error {
 	for _, a := range flashkit.Arguments() {
 		from, to := *a.Of(x.Args), *a.Of(shard)

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// Arrived orders the rank's later work after the first n received messages, or after all if the
-// transport does not distinguish them.
+// Arrived makes the rank's later work wait for the first n received messages, or for all messages
+// if the transport does not distinguish them.
 func (r *Rank) Arrived(ctx context.Context, n int) error {
 	if g, ok := r.Group.(interface {
 		Arrived(ctx context.Context, n int) error
@@ -21,7 +21,7 @@ func (r *Rank) Arrived(ctx context.Context, n int) error {
 	return r.Group.Wait(ctx)
 }
 
-// Rounds returns 2 for copy engines, 3 for another transport.
+// Rounds returns 2 if copy engines move messages, and 3 if another transport does.
 func (r *Rank) Rounds() int {
 	if r.external {
 		return 3
@@ -29,10 +29,10 @@ func (r *Rank) Rounds() int {
 	return 2
 }
 
-// Moves records that messages remain under way after some are Done.
+// Moves records that some messages remain under way after others were passed to Done.
 func (r *Rank) Moves() { r.moving = true }
 
-// Ready marks the rank's enqueued work, as messages begin.
+// Ready returns a mark after the rank's enqueued work, when messages begin.
 func (r *Rank) Ready() (ring.Mark, error) {
 	r.moving = true
 	if r.early {
@@ -42,7 +42,7 @@ func (r *Rank) Ready() (ring.Mark, error) {
 	return r.record(r.compute)
 }
 
-// Move enqueues copies in the rank's copy stream.
+// Move enqueues copies of src to dst in the rank's copy stream, after both marks.
 func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Mark, error) {
 	mark, err := r.Travel(func(s *cuda.Stream) error {
 		for i := range dst {
@@ -52,7 +52,7 @@ func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Ma
 		}
 		return nil
 	}, ours, theirs)
-	if err != nil { // the other rank reuses its memory
+	if err != nil { // after an error the other rank reuses its memory
 		return nil, errors.Join(err, r.copies.Sync())
 	}
 	return mark, nil

@@ -1,6 +1,6 @@
 // Package peer is a transport of package ring for the GPUs of one process. Tensors are on the GPUs.
-// Copy engines move keys and gradients in a separate stream, without taking multiprocessors; events
-// order the work.
+// Copy engines move keys and gradients in a separate stream, without occupying multiprocessors.
+// Events order the work of both streams.
 //
 // Each rank is for one goroutine:
 //
@@ -31,22 +31,22 @@ type Rank struct {
 	gpu            *cuda.Backend
 	compute        *cuda.Stream
 	copies         *cuda.Stream
-	overlapStreams [4]*cuda.Stream // for passes that overlap the end of another, in rotation
+	overlapStreams [4]*cuda.Stream // used in rotation, for passes that overlap the end of another pass
 
-	mu       sync.Mutex // guards events, which copies take concurrently
+	mu       sync.Mutex // guards the lists of events, which Move uses concurrently
 	free     []*cuda.Event
-	used     []*cuda.Event // since the last Begin
-	older    []*cuda.Event // since the Begin before that
+	used     []*cuda.Event // recorded since the last Begin
+	older    []*cuda.Event // recorded between the Begin before the last and the last Begin
 	begin    *cuda.Event
-	early    bool             // the next mark is begin: the call's first messages have not begun
+	early    bool             // Ready returns begin next: the call's first messages have not begun
 	waits    [][2]*cuda.Event // waits for other ranks: start and end
-	overlaps bool             // the next pass may overlap
-	passes   int              // overlapping passes of a call
-	prior    *cuda.Event      // before the last pass
-	since    []*cuda.Event    // marks to wait for since then
-	external bool             // another transport moves messages,
-	spare    int              // on this number of multiprocessors,
-	moving   bool             // and messages are under way
+	overlaps bool             // the next pass may overlap the previous one
+	passes   int              // overlapping passes of the current call
+	prior    *cuda.Event      // recorded before the last pass
+	since    []*cuda.Event    // marks of messages since the last pass, for which the next pass waits
+	external bool             // a transport other than copy engines moves messages
+	spare    int              // if external, multiprocessors that moving messages occupies
+	moving   bool             // messages are under way
 	closed   bool
 }
 
@@ -55,9 +55,9 @@ var (
 	_ ring.Mover  = (*Rank)(nil)
 )
 
-// Open returns the ranks of a group: rank i computes on gpus[i]. Several ranks may share a GPU and
-// then take turns. The GPUs remain the caller's. If two of them cannot access each other's memory,
-// copies go through the host.
+// Open returns the ranks of a group: rank i computes on gpus[i]. If several ranks share a GPU,
+// their kernels take turns. The GPUs remain the caller's. If two of them cannot access each other's
+// memory, copies go through the host.
 func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	defer func() {
 		if err != nil {
@@ -93,8 +93,9 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	return ranks, err
 }
 
-// newRank returns a rank without a group. Stream priorities favor messages, for which other ranks
-// wait. Next come the kernels that add a pass's results, before an overlapping next pass.
+// newRank returns a rank without a group. Messages have the highest stream priority, because other
+// ranks wait for them. Next come the kernels that add a pass's results, which precede an
+// overlapping next pass.
 func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	r = &Rank{gpu: gpu}
 	const first = -5
@@ -106,10 +107,10 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	return r, nil
 }
 
-// Over returns a rank of one GPU whose messages another transport moves, such as package nccl. join receives
-// the rank and returns its group, which closes with it. multiprocessors is the number taken by
-// kernels that move messages, 0 for none. Kernels that fill the GPU leave these free while messages
-// are under way or about to begin.
+// Over returns a rank of one GPU whose messages another transport moves, such as package nccl. join
+// gets the rank and returns its group. Rank.Close closes the group. multiprocessors is the number
+// of multiprocessors that moving messages occupies, 0 for none. Kernels that fill the GPU leave
+// them free while messages are under way or about to begin.
 func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
 	case gpu == nil:
@@ -166,7 +167,7 @@ func (r *Rank) GPU() *cuda.Backend { return r.gpu }
 // call.
 func (r *Rank) Stream() *cuda.Stream { return r.compute }
 
-// Copies returns the stream of messages.
+// Copies returns the stream in which messages move.
 func (r *Rank) Copies() *cuda.Stream { return r.copies }
 
 // Forward enqueues a forward pass on the GPU.
@@ -206,7 +207,7 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	}
 	s := r.nextStream()
 	if r.passes > 0 && s == r.overlapStreams[0] {
-		prior = r.prior // else it could precede the pass that it follows
+		prior = r.prior // a pass in the first stream again waits for all passes enqueued before
 	}
 	r.passes++
 	for _, e := range append(r.since, prior) {
@@ -224,13 +225,14 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	return r.compute.Wait(done)
 }
 
-// Pick returns the GPU's kernel for p, which computes p or parts of it.
+// Pick returns the GPU's kernel for p, in the form of PartOf.
 func (r *Rank) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	k, err := r.gpu.Pick(p, pass)
 	return r.enqueued(k, &p), err
 }
 
-// PartOf returns kernel k of Kernels in the form that computes p and parts of p with the same bits.
+// PartOf returns a form of k, one of Kernels, for calls with p or with parts of p. Every row and
+// key has the same bits in a call with a part as in a call with all of p.
 func (r *Rank) PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel {
 	return r.enqueued(k, &p)
 }
@@ -305,8 +307,8 @@ func rowOf(t flashkit.Tensor, n int) (*cuda.Buffer, int, error) {
 	return m, int(t.Address() - uintptr(m.Address())), nil
 }
 
-// Begin marks the start of a call. It keeps the previous call's events, as another rank may still
-// have to wait for its copies.
+// Begin marks the start of a call. It keeps the events of the previous call, because another rank
+// may still have to wait for copies of that call.
 func (r *Rank) Begin(early bool) (err error) {
 	r.mu.Lock()
 	r.free = append(r.free, r.older...)

@@ -103,9 +103,10 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// The calls of this file pass host memory as a number. Given a pointer, cgo would panic over Go
-// pointers anywhere in its object; the driver accesses only the copied range. The garbage collector
-// does not move heap memory, and KeepAlive keeps it.
+// The calls of this file pass addresses of host memory as numbers. With a pointer, cgo would panic
+// if the memory object contained Go pointers anywhere, although the driver accesses only the copied
+// range. Numbers are safe: the garbage collector does not move heap memory, and KeepAlive keeps it
+// allocated.
 
 // fail returns the error of a driver's code.
 func fail(call string, code int) error {

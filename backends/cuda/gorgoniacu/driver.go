@@ -13,9 +13,9 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Open opens a backend in a context of the program, which may be any of its device. The program
-// keeps the context, which must outlive the backend. Errors are as for cuda.OpenWith, or report an
-// invalid context.
+// Open opens a backend in a context of the program, which may be any context of its device. The
+// program keeps the context, which must outlive the backend. Errors are as for cuda.OpenWith, or
+// report an invalid context.
 func Open(ctx cu.CUContext) (*cuda.Backend, error) {
 	device, err := deviceOf(ctx)
 	if err != nil {
@@ -46,11 +46,11 @@ func Stream(s cu.Stream) cuda.StreamHandle { return number[cuda.StreamHandle](s)
 func Pointer(p cu.DevicePtr) cuda.Pointer { return cuda.Pointer(p) }
 
 // Driver returns the calls of a backend, for cuda.OpenWith. The backend then works in the device's
-// primary context, which cu.Device.RetainPrimaryCtx also returns. Calls that cu lacks, or cannot
-// make here, go to the driver directly.
+// primary context, which cu.Device.RetainPrimaryCtx also returns. Calls that cu lacks or makes
+// unsuitably go to the driver directly.
 func Driver() *cuda.Driver {
 	d := &cuda.Driver{
-		Init:             func() error { return nil }, // cu's own init has done it, or ended the program
+		Init:             func() error { return nil }, // cu's init function has called cuInit, or ended the program
 		DriverGetVersion: version,
 		DeviceGetCount: func() (int, error) {
 			n, err := cu.NumDevices()
@@ -184,8 +184,8 @@ func handle[C cuHandle, H ~uintptr](h H) C { return *(*C)(unsafe.Pointer(&h)) }
 // number returns package cuda's handle for a handle of cu.
 func number[H ~uintptr, C cuHandle](c C) H { return *(*H)(unsafe.Pointer(&c)) }
 
-// check converts an error of cu to one of package cuda. The value of its unexported type is the
-// driver's code.
+// check converts an error of cu to an error of package cuda. cu's errors have an unexported integer
+// type, whose value is the driver's code.
 func check(call string, err error) error {
 	if err == nil {
 		return nil

@@ -1,4 +1,4 @@
-// The program start does nothing with cu but to import it.
+// The program start imports cu and prints the driver's version.
 package main
 
 import "gorgonia.org/cu"
