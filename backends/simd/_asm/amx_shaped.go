@@ -244,9 +244,11 @@ type scoreShaper struct{ shaper }
 
 func (g *generator) shapedScores() {
 	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and scoreMod do in sequence, for keys rows of K, rounded up to an even",
-		"number. bias is in pairs, [keys/2][LANES]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.",
-		"Without softcap, bias and lanes, scores are not scaled. It raises rowMax[i] to the largest score, ignoring NaN.")
+		"computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the",
+		"arguments scale to at. Without softcap, bias and lanes it does not scale the scores. bias is nil or",
+		"[keys/2][LANES] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]",
+		"becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],",
+		"ignoring NaN. An odd keys is rounded up to an even number.")
 	a := &scoreShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
 	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores

@@ -43,7 +43,7 @@ func (t storage) order() string {
 	if t.name != "BF16" {
 		return ""
 	}
-	return fmt.Sprintf(" in the order of split%d,", t.step())
+	return fmt.Sprintf(" In q and o, split has moved the even elements of each %d to the front.", t.step())
 }
 
 // A rowEnd is the mask of a row's elements after the last whole vector.
