@@ -5,9 +5,9 @@
 package simd
 
 // aheadScoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. Rows of k are step bf16
-// apart and have words pairs. q is [words][16] pairs, s is [keys][16]. For each cache line of k the routine
-// prefetches one line, from ahead bytes after k on. words is a positive multiple of 16, and keys a positive
-// multiple of 32.
+// apart and have words bf16 pairs. q is [words][16] pairs, s is [keys][16]. For each cache line of k the
+// routine prefetches one line, from ahead bytes after k on. words is a positive multiple of 16, and keys a
+// positive multiple of 32.
 //
 //go:noescape
 func aheadScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, ahead int)

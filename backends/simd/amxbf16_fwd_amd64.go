@@ -21,7 +21,7 @@ func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, ke
 // arguments scale to at. Without softcap, bias and lanes it does not scale the scores. bias is nil or
 // [keys/2][32] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]
 // becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],
-// ignoring NaN. An odd keys is rounded up to an even number.
+// ignoring NaN. If keys is odd, it is rounded up to an even number.
 //
 //go:noescape
 func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
@@ -62,20 +62,20 @@ func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 //go:noescape
 func tilePeakAMXBF16(n int, a *uint16)
 
-// planeScoresAMXBF16 is scoresAMXBF16 for float32 operands in three bf16 planes. The planes of k are kPlane
-// bytes apart, the planes of q qPlane bytes.
+// planeScoresAMXBF16 is scoresAMXBF16 for float32 operands, each split into three bf16 planes. Planes of k are
+// kPlane bytes apart, and planes of q are qPlane bytes apart.
 //
 //go:noescape
 func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, rowMax *float32)
 
-// planeValuesAMXBF16 is addValuesAMXBF16 for float32 operands in three bf16 planes. The planes of v are vPlane
-// bytes apart, the planes of p pPlane bytes.
+// planeValuesAMXBF16 is addValuesAMXBF16 for float32 operands, each split into three bf16 planes. Planes of v
+// are vPlane bytes apart, and planes of p are pPlane bytes apart.
 //
 //go:noescape
 func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
 
-// planeWeightsAMXBF16 is expScoresAMXBF16 with weights that are not rounded: p gets three bf16 planes, plane
-// bytes apart.
+// planeWeightsAMXBF16 is expScoresAMXBF16 without rounding: it splits the weights into three bf16 planes of p,
+// plane bytes apart.
 //
 //go:noescape
 func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)

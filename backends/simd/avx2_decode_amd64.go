@@ -5,40 +5,40 @@
 package simd
 
 // attendF32AVX2 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s and p in
-// groups of 2, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. Elements of q from dim on are 0.
-// With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V the line vAhead
-// bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. With AVX-512 it then also prefetches the
-// rows 8 and 16 before that row. kAt has ahead+3 more entries after the last key and 16 before the first. The same
-// holds for V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
+// and p in groups of 2, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
+// oStep elements apart, multiples of 32.
+// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
+// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // attendF16AVX2 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s and p in
-// groups of 2, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. Elements of q from dim on are 0.
-// With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V the line vAhead
-// bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. With AVX-512 it then also prefetches the
-// rows 8 and 16 before that row. kAt has ahead+3 more entries after the last key and 16 before the first. The same
-// holds for V. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
+// and p in groups of 2, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
+// oStep elements apart, multiples of 32.
+// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
+// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// and V. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
 // attendBF16AVX2 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s and p in
-// groups of 2, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. Elements of q from dim on are 0. In q and o, split has moved the even elements of each 16 to the front.
-// With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V the line vAhead
-// bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. With AVX-512 it then also prefetches the
-// rows 8 and 16 before that row. kAt has ahead+3 more entries after the last key and 16 before the first. The same
-// holds for V. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
+// and p in groups of 2, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
+// oStep elements apart, multiples of 32. The function split has moved the even elements of each 16 elements of q and o to the front.
+// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
+// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// and V. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)

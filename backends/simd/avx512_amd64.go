@@ -5,7 +5,7 @@
 package simd
 
 // scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the
-// largest s[j][i], ignoring NaN. k has keys rows of dim elements, step elements apart. q is [dim][32], s is
+// largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][32], s is
 // [keys][32]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
 // prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
 //
@@ -113,17 +113,17 @@ func scoreModAVX512(s *float32, step int, rows int, rowMax *float32, softcapGrad
 func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
 
 // dropWeightsAVX512 sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout
-// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with the key
-// seed and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is [keys][32].
-// keys > 0, key >= 0.
+// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the
+// Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is
+// [keys][32]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
 // dropoutMaskAVX512 sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for
 // r < rows and i < 32. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least
-// below>>16. The bits come from Philox4x32-7 with the key seed and the counter {(key+i)/8, row+r, head, batch}.
-// The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
+// below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,
+// head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
 //
 //go:noescape
 func dropoutMaskAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)

@@ -5,8 +5,8 @@
 package simd
 
 // addValuesAVX512 sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of masks[j]
-// set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v has keys rows of vdim elements, step
-// elements apart. o is [vdim][32], p is [keys][32]. keys > 0.
+// set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with rows step elements
+// apart. o is [vdim][32], p is [keys][32]. keys > 0.
 // If alpha is nil, its factors count as 0, and o may be uninitialized. If masks is nil, all bits count as set.
 //
 //go:noescape

@@ -5,7 +5,7 @@
 package simd
 
 // scoresNEON sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the
-// largest s[j][i], ignoring NaN. k has keys rows of dim elements, step elements apart. q is [dim][16], s is
+// largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is
 // [keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
 // prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
 //
@@ -33,9 +33,9 @@ func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale flo
 func finalizeLSENEON(lse, by, m, l *float32, scale float32)
 
 // addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of
-// masks[j] set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v has keys rows of vdim
-// elements, step elements apart. o is [vdim][16], p is [keys][16]. keys > 0. If alpha is nil, its factors count
-// as 0, and o may be uninitialized. If masks is nil, all bits count as set.
+// masks[j] set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with
+// rows step elements apart. o is [vdim][16], p is [keys][16]. keys > 0. If alpha is nil, its factors count as
+// 0, and o may be uninitialized. If masks is nil, all bits count as set.
 //
 //go:noescape
 func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)

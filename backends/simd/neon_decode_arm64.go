@@ -5,34 +5,34 @@
 package simd
 
 // attendF32NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep elements apart,
-// multiples of 32. With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V
-// the line vAhead bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. kAt then has
-// ahead+3 more entries. The same holds for V.
-// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used.
 //
 //go:noescape
 func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // attendF16NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep elements apart,
-// multiples of 32. With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V
-// the line vAhead bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. kAt then has
-// ahead+3 more entries. The same holds for V.
-// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used.
 //
 //go:noescape
 func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
 // attendBF16NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep elements apart,
-// multiples of 32. With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V
-// the line vAhead bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. kAt then has
-// ahead+3 more entries. The same holds for V.
-// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used.
 //
 //go:noescape
 func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

@@ -21,17 +21,17 @@ func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scal
 func maskBitsNEON(masks *uint32, mask *bool, step, rows int)
 
 // dropWeightsNEON sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout
-// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with the key
-// seed and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is [keys][16].
-// keys > 0, key >= 0.
+// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the
+// Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is
+// [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 
 // dropoutMaskNEON sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for
 // r < rows and i < 16. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least
-// below>>16. The bits come from Philox4x32-7 with the key seed and the counter {(key+i)/8, row+r, head, batch}.
-// The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
+// below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,
+// head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
 //
 //go:noescape
 func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)

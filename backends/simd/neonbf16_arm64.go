@@ -5,14 +5,14 @@
 package simd
 
 // attendBF16NEONBF16 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V
-// vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep elements apart,
-// multiples of 32. With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V
-// the line vAhead bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. kAt then has
-// ahead+3 more entries. The same holds for V.
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
 // scratch is not used. The elements of q have 16 bits, like the elements of K, and fill the
 // first half of each row of q. The routine rounds the weights to 16 bits and adds 2^15 times the sum to o.
-// In each 8 elements of o the even ones come first. Fewer than 8 at the end of a row stay in order. kKeys, vKeys <= 128. qRows, oRows > 0.
+// In each 8 elements of o the even ones come first. Fewer than 8 at the end of a row stay in order.
 //
 //go:noescape
 func attendBF16NEONBF16(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

@@ -6,15 +6,15 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The decode routines use tiles. Their passes over K and V prefetch a later block line by line. The
-// processor has little other work while a tile waits for memory.
+// The decode routines use tiles. Their passes over K and V prefetch a later block line by line,
+// because the processor has little other work to hide the latency of memory.
 
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
 		"sets s[j][i] to the dot product of row j of k and column i of q. Rows of k are step bf16",
-		"apart and have words pairs. q is [words][16] pairs, s is [keys][16]. For each cache line of k the routine",
-		"prefetches one line, from ahead bytes after k on. words is a positive multiple of 16, and keys a positive",
-		"multiple of 32.")
+		"apart and have words bf16 pairs. q is [words][16] pairs, s is [keys][16]. For each cache line of k the",
+		"routine prefetches one line, from ahead bytes after k on. words is a positive multiple of 16, and keys a",
+		"positive multiple of 32.")
 	ahead, keys, k := param("ahead"), param("keys"), param("k")
 	ADDQ(k, ahead)
 	g.takeTiles()

@@ -25,7 +25,7 @@ func (g *generator) shapedDots() {
 		"scoreModAVX512 by the arguments scale to at. It computes no maxima. Rows of the bias are biasStep elements",
 		"apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If",
 		"softcap != 0, softcapGrad, [keys][LANES], gets the derivatives of softcap. The absolute error of capped scores",
-		"is a few roundings of softcap. An odd keys is rounded up to an even number.")
+		"is a few roundings of softcap. If keys is odd, it is rounded up to an even number.")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots

@@ -37,7 +37,7 @@ func (g *generator) gradients() {
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
 		if !g.avx512 {
-			VMINPS(x, high, x) // limits the power if LSE is wrong. This operand order keeps NaN
+			VMINPS(x, high, x) // power needs this bound if LSE is wrong. This operand order keeps NaN
 		}
 		g.power(x, base2, n, p) // multiplies after the difference, so that large scores lose no digits
 		VMOVUPS(at(dp), d)

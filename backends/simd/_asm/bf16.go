@@ -38,9 +38,9 @@ func bytes16(elements Register) GPVirtual {
 func (g *generator) pairScores() {
 	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, rowMax *float32)",
 		"sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the",
-		"largest s[j][i], ignoring NaN. k has keys rows of dim bf16, step elements apart. q is [(dim+1)/2][LANES] bf16",
-		"pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's last row",
-		"are 0. s is [keys][LANES]. dim > 0.")
+		"largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][LANES]",
+		"bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's",
+		"last row are 0. s is [keys][LANES]. dim > 0.")
 	s, k, step0 := param("s"), param("k"), bytes16(param("step"))
 	q, keys, rowMax := param("q"), param("keys"), param("rowMax")
 	step3 := GP64()

@@ -47,14 +47,14 @@ func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
 		"sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds",
-		"Σ over j < vKeys of p[r][j]·V[j] to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and row j of V",
-		fmt.Sprintf("vAt[j] bytes after v. Rows of s and p are %d elements apart. The routine reads and writes rows of q, s and p in", scoreStep),
-		fmt.Sprintf("groups of %d, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and oStep", t.decodeRows()),
-		fmt.Sprintf("elements apart, multiples of 32. Elements of q from dim on are 0.%s", t.order()),
-		"With each line of K the routine prefetches the line kAhead bytes after it, and with each line of V the line vAhead",
-		"bytes after it. If kAhead is 0, it prefetches row j+ahead of K with row j. With AVX-512 it then also prefetches the",
-		fmt.Sprintf("rows 8 and 16 before that row. kAt has ahead+%d more entries after the last key and %d before the first. The same", decodeKeys-1, slices.Max(nearer)),
-		fmt.Sprintf("holds for V. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
+		"Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and",
+		fmt.Sprintf("row j of V vAt[j] bytes after v. Rows of s and p are %d elements apart. The routine reads and writes rows of q, s", scoreStep),
+		fmt.Sprintf("and p in groups of %d, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and", t.decodeRows()),
+		fmt.Sprintf("oStep elements apart, multiples of 32.%s", t.order()),
+		"Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If",
+		"kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row",
+		fmt.Sprintf("j+ahead. kAt then needs ahead+%d entries after its last key and %d before its first. The same holds for vAhead, vAt", decodeKeys-1, slices.Max(nearer)),
+		fmt.Sprintf("and V. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
 	var apart []func()
 	beginKeys("k")
 	beginKeys("v")
@@ -103,8 +103,8 @@ func (t storage) limit(dim string) string {
 	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
 }
 
-// scores emits the scores of the next keys with all rows of Q and advances to the keys after them.
-// keys is their number.
+// scores emits the scores of all rows of Q with the next keys, and then advances past these keys.
+// keys is the number of these keys.
 func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
 	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
@@ -191,9 +191,10 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 	VBROADCASTSS(x, z)
 }
 
-// values adds the next keys, times their weights, to all rows of O and advances to the keys after
-// them. keys is their number. The weights of a tile are broadcast once. Each tile loads and stores
-// its rows of O. Rows of the tile beyond the last row of O use scratch.
+// values adds the rows of V of the next keys, times the keys' weights, to all rows of O. It then
+// advances past these keys. keys is the number of these keys. The weights of a tile are broadcast
+// once. Each tile loads and stores its rows of O. Rows of the tile beyond the last row of O use
+// scratch.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")

@@ -11,9 +11,9 @@ import (
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
 		"sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout",
-		"drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with the key",
-		"seed and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is [keys][LANES].",
-		"keys > 0, key >= 0.")
+		"drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the",
+		"Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is",
+		"[keys][LANES]. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -213,8 +213,8 @@ func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
 		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",
 		"r < rows and i < LANES. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least",
-		"below>>16. The bits come from Philox4x32-7 with the key seed and the counter {(key+i)/8, row+r, head, batch}.",
-		"The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
+		"below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,",
+		"head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]

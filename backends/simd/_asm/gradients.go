@@ -73,7 +73,7 @@ func (g *pairGradients) weights(v int) {
 	VBROADCASTSS(g.word(g.lse), g.y)
 	VFMSUB213PS(g.y, g.unit, g.x)
 	if !g.avx512 {
-		VMINPS(g.x, g.high, g.x) // limits the power if LSE is wrong. This operand order keeps NaN
+		VMINPS(g.x, g.high, g.x) // power needs this bound if LSE is wrong. This operand order keeps NaN
 	}
 	g.power(g.x, g.base2, g.n, g.p) // multiplies after the difference, so that large scores lose no digits
 }

@@ -9,8 +9,8 @@ import (
 // planeWeights emits the routine that computes P = 2^(scale·(S - max)) in planes of pairs.
 func (g *generator) planeWeights() {
 	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
-		"is expScoresAMXBF16 with weights that are not rounded: p gets three bf16 planes, plane",
-		"bytes apart.")
+		"is expScoresAMXBF16 without rounding: it splits the weights into three bf16 planes of p,",
+		"plane bytes apart.")
 	plane, store := param("plane"), g.cutPairs(g.registers[9:11], g.registers[12])
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }

@@ -29,7 +29,7 @@ type exponential struct {
 	low, rounding Op
 }
 
-// exp2Numbers returns the constants in the order of exponential. Both polynomials are minimax fits
+// exp2Numbers returns the constants in the order of an exponential's fields. Both polynomials are minimax fits
 // of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on [0, 1), the fit
 // for AVX2 on [-1/2, 1/2].
 func (g *generator) exp2Numbers() []float32 {

@@ -32,8 +32,8 @@ func (g *generator) newValueSum(keys string) *valueSum {
 func (g *generator) values() {
 	g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of masks[j]",
-		"set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v has keys rows of vdim elements, step",
-		"elements apart. o is [vdim][LANES], p is [keys][LANES]. keys > 0.",
+		"set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with rows step elements",
+		"apart. o is [vdim][LANES], p is [keys][LANES]. keys > 0.",
 		nilAlpha+" If masks is nil, all bits count as set.")
 	x := g.newValueSum("keys")
 	x.masks = param("masks")
@@ -85,7 +85,7 @@ func (g *valueSum) columns(name string, masked bool, each int) {
 }
 
 // tile adds the products of all keys to the sums of len(even) columns of V. odd holds the sums of
-// odd keys, or is even.
+// odd keys, or is the slice even if all keys share sums.
 func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 	a, b, n, m := GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.v, a)

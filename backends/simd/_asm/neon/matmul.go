@@ -39,14 +39,14 @@ type panel struct {
 // the upper half of a float32, so one shift or mask widens it. The multiply-add does not round a
 // product before adding it.
 func (g *generator) multiplyPanel(vectors int, pairs bool) {
-	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][c]"
+	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][x]"
 	if pairs {
-		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][c])"
+		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x])"
 	}
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
-		"sets sums[r][c] = Σ over i < k of "+does+" for r < rows.",
-		fmt.Sprintf("It adds the old sums[r][c] if add != 0. Rows of sums and b are contiguous and have %d columns. If c is not", 8*vectors),
-		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[c], unless",
+		"sets sums[r][x] = Σ over i < k of "+does+" for r < rows.",
+		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. If c is not", 8*vectors),
+		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
 		"bias is nil. The routine prefetches memory from ahead on into L2, up to the size of b, during the first fetch tiles",
 		"of up to 6 rows. fetch is 1, 2, 4, 8, 16, 32 or 64. k, rows > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}

@@ -163,7 +163,7 @@ func (g *generator) copyRows(add bool) {
 }
 
 // fetch writes the routine that prefetches rows. Kernels read more rows at a time than the hardware
-// prefetcher follows.
+// prefetcher follows, so they prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
 		"prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the size",

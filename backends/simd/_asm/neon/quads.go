@@ -35,7 +35,7 @@ func (g *generator) bf16ForwardRoutines() {
 func (g *generator) quadScores() {
 	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32",
 		"sets s[j][i] to the dot product of row j of k and query i of q, and raises rowMax[i] to the",
-		"largest s[j][i], ignoring NaN. k has keys bfloat16 rows, step elements apart. q is the output of",
+		"largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of",
 		"packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")
 	dim, keys, rowMax := g.param("dim"), g.param("keys"), g.param("rowMax")
@@ -119,7 +119,7 @@ func (g *generator) storeQuadScores(s, rowMax reg, size int) {
 func (g *generator) quadValues() {
 	g.routine("addValues", "o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32",
 		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of v[j][c]·p[j][i]. v is the output of",
-		"packKeysNEONBF16: four keys fill a row, and rows are step elements apart. p is the output of",
+		"packKeysNEONBF16: each row holds four keys, and rows are step elements apart. p is the output of",
 		"packWeightsNEONBF16. o is [vdim][16]. vdim is even. quads > 0, vdim > 0. If alpha is nil, its factors count",
 		"as 0, and o may be uninitialized.")
 	x := &valueSum{generator: g}
