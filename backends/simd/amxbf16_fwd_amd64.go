@@ -4,7 +4,7 @@
 
 package simd
 
-// scoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the
+// scoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart and have words pairs, a multiple
 // of 16. q is [words][32] pairs, s is [keys][32]. k and s must have room for a multiple of 32 rows. keys > 0.
 //
@@ -36,9 +36,9 @@ func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdi
 
 // expScoresAMXBF16 turns scores into bf16 weights. The weight of s[j][i] is
 // w[j][i] = 2^(scale·(s[j][i] - rowMax[i])). Word p[j][i] gets the pair of w[2j][i] and w[2j+1][i], rounded to
-// bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m, multiplies l[i] by alpha[i],
-// adds the unrounded weights of column i to l[i], and sets m[i] = rowMax[i]. In these exponents a rowMax of
-// -Inf counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
+// bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i]
+// and adds the unrounded weights of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a
+// rowMax of -Inf counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func expScoresAMXBF16(p *uint32, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)

@@ -4,7 +4,7 @@
 
 package simd
 
-// scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the
+// scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][32], s is
 // [keys][32]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
 // prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
@@ -19,9 +19,9 @@ func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys in
 func maskScoresAVX512(s *float32, masks *uint32, keys int, rowMax *float32)
 
 // expScoresAVX512 replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets
-// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m, multiplies l[i] by alpha[i], adds the weights of
-// column i to l[i], and sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest finite
-// number. s is [keys][32]. keys > 0.
+// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights
+// of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest
+// finite number. s is [keys][32]. keys > 0.
 //
 //go:noescape
 func expScoresAVX512(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
@@ -129,7 +129,7 @@ func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32,
 func dropoutMaskAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 
 // gradientsOfAVX512 computes gradients with dropout, softcap and bias. For query row i and key j,
-// w = e^(unit·s[i][j] - lse[i]) is the weight, and z is keep if bit j of kept[i] is set, else 0. With
+// w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With
 // g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].
 // Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If
 // softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][32].

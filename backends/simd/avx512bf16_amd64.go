@@ -4,7 +4,7 @@
 
 package simd
 
-// scoresAVX512BF16 sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the
+// scoresAVX512BF16 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][32]
 // bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's
 // last row are 0. s is [keys][32]. dim > 0.

@@ -4,7 +4,7 @@
 
 package simd
 
-// scoresNEON sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the
+// scoresNEON sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is
 // [keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
 // prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
@@ -19,9 +19,9 @@ func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahea
 func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 
 // expScoresNEON replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets
-// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m, multiplies l[i] by alpha[i], adds the weights of
-// column i to l[i], and sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest finite
-// number. s is [keys][16]. keys > 0.
+// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights
+// of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest
+// finite number. s is [keys][16]. keys > 0.
 //
 //go:noescape
 func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)

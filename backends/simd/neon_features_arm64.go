@@ -37,7 +37,7 @@ func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32
 func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
 
 // gradientsOfNEON computes gradients with dropout, softcap and bias. For query row i and key j,
-// w = e^(unit·s[i][j] - lse[i]) is the weight, and z is keep if bit j of kept[i] is set, else 0. With
+// w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With
 // g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].
 // Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If
 // softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][16].

@@ -4,7 +4,7 @@
 
 package simd
 
-// scoresNEONBF16 sets s[j][i] to the dot product of row j of k and query i of q, and raises rowMax[i] to the
+// scoresNEONBF16 sets s[j][i] to the dot product of row j of k and query i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of
 // packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.
 //

@@ -13,7 +13,7 @@ func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, moments 
 
 // gradientsAVX2 computes the gradients of a layer norm. moments holds the mean and scale of each row, as
 // rowsAVX2 stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets
-// scale·(dn - avg(dn) - n·avg(dn·n)), where avg is the average over the row. The routine adds dy·n to dWeight
+// scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight
 // and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,
 // rows > 0.
 //

@@ -11,7 +11,7 @@ import (
 
 func (g *generator) scoresOfTiles() {
 	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32)",
-		"sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the",
+		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
 		"largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart and have words pairs, a multiple",
 		"of 16. q is [words][LANES] pairs, s is [keys][LANES]. k and s must have room for a multiple of 32 rows. keys > 0.")
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
@@ -165,9 +165,9 @@ func (g *generator) weightPairs() {
 	g.arithmetic("expScores", "func(p *uint32, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
 		"turns scores into bf16 weights. The weight of s[j][i] is",
 		"w[j][i] = 2^(scale·(s[j][i] - rowMax[i])). Word p[j][i] gets the pair of w[2j][i] and w[2j+1][i], rounded to",
-		"bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m, multiplies l[i] by alpha[i],",
-		"adds the unrounded weights of column i to l[i], and sets m[i] = rowMax[i]. In these exponents a rowMax of",
-		"-Inf counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES]. pairs > 0.")
+		"bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i]",
+		"and adds the unrounded weights of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a",
+		"rowMax of -Inf counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES]. pairs > 0.")
 	permutation := g.registers[9]
 	g.loadPairOrder(permutation)
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {

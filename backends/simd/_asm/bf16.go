@@ -37,7 +37,7 @@ func bytes16(elements Register) GPVirtual {
 // S.
 func (g *generator) pairScores() {
 	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, rowMax *float32)",
-		"sets s[j][i] to the dot product of row j of k and column i of q, and raises rowMax[i] to the",
+		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
 		"largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][LANES]",
 		"bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's",
 		"last row are 0. s is [keys][LANES]. dim > 0.")

@@ -11,7 +11,7 @@ import (
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
 		"computes the gradients of a layer norm. moments holds the mean and scale of each row, as", "rows"+g.suffix+" stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets",
-		"scale·(dn - avg(dn) - n·avg(dn·n)), where avg is the average over the row. The routine adds dy·n to dWeight", "and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,",
+		"scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight", "and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,",
 		"rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")

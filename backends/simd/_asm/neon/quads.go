@@ -34,7 +34,7 @@ func (g *generator) bf16ForwardRoutines() {
 // S.
 func (g *generator) quadScores() {
 	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32",
-		"sets s[j][i] to the dot product of row j of k and query i of q, and raises rowMax[i] to the",
+		"sets s[j][i] to the dot product of row j of k and query i of q. It raises rowMax[i] to the",
 		"largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of",
 		"packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")

@@ -104,9 +104,9 @@ const (
 func (g *generator) expScores() {
 	g.routine("expScores", "s *float32, keys int, m, rowMax, l, alpha *float32, scale float32",
 		"replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets",
-		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m, multiplies l[i] by alpha[i], adds the weights of",
-		"column i to l[i], and sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest finite",
-		"number. s is [keys][16]. keys > 0.")
+		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights",
+		"of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest",
+		"finite number. s is [keys][16]. keys > 0.")
 	s, keys, m, rowMax, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("rowMax"), g.param("l"), g.param("alpha")
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
