@@ -4,44 +4,50 @@
 
 package simd
 
-// addProductAMXBF16 adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep
-// bf16 and bStep pairs apart. rows is a positive multiple of 32, columns and pairs of 16.
+// addProductAMXBF16 adds Σ over i < pairs of dot(a[r][i], b[i][x]) to c[r][x] for r < rows and x < columns,
+// where a and b hold bf16 pairs. Rows of c are cStep elements apart, rows of a aStep bf16, and rows of b bStep
+// pairs. rows is a positive multiple of 32. columns and pairs are positive multiples of 16.
 //
 //go:noescape
 func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, columns int, pairs int)
 
-// gradientsAMXBF16 computes w[i][j] = e^(scale·s[i][j] - lse[i]) and x[i][j] = w[i][j]·(dp[i][j] - delta[i]),
-// both 0 where bit j of masks[i] is clear, for any input. It sets p to the row pairs of w, ds to the row pairs of
-// x, [pairs][32], and rows to x, step elements apart, all rounded to bf16. s and dp are [2*pairs][32]. pairs
-// > 0.
+// gradientsAMXBF16 computes the weights w[i][j] = e^(scale·s[i][j] - lse[i]) of query row i and key j, and the
+// gradients x[i][j] = w[i][j]·(dp[i][j] - delta[i]). Where bit j of masks[i] is clear, both are 0, even if s or
+// dp is NaN there. The routine rounds w and x to bf16. Word p[i][j] gets the pair of w[2i][j] and w[2i+1][j],
+// and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. rows gets the rows of x, step elements apart. s and dp are
+// [2*pairs][32], p and ds are [pairs][32]. pairs > 0.
 //
 //go:noescape
 func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
-// shapedGradientsAMXBF16 is gradients with w[i][j]·z in p, and x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]; z
-// is keep if bit j of kept[i] is set, else 0. Nil kept means z = 1, nil softcapGrad means 1; at least one is not nil.
-// softcapGrad is [2*pairs][32].
+// shapedGradientsAMXBF16 is gradientsAMXBF16 with dropout, softcap or both. z is keep if bit j of kept[i] is
+// set, else 0. p gets w[i][j]·z in place of w[i][j], and x[i][j] is
+// w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If kept is nil, z is 1. If softcapGrad is nil, it counts
+// as 1. At most one of them is nil. softcapGrad is [2*pairs][32].
 //
 //go:noescape
 func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)
 
-// shapedDotsAMXBF16 sets s[j][i] as scores and scoreMod do in sequence, for keys rows of k, rounded up to an even
-// number. Rows of bias are biasStep elements apart; halves, in bf16, replaces a nil bias. Caps have an absolute
-// error of a few roundings of softcap. With softcap, softcapGrad is required, [keys][32].
+// shapedDotsAMXBF16 computes scores of a backward pass: dot products as in scoresAMXBF16, modified as in
+// scoreModAVX512 by the arguments scale to at. It computes no maxima. Rows of the bias are biasStep elements
+// apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If
+// softcap != 0, softcapGrad, [keys][32], gets the derivatives of softcap. The absolute error of capped scores
+// is a few roundings of softcap. If keys is odd, it is rounded up to an even number.
 //
 //go:noescape
 func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, softcapGrad *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 
-// planeSumsAMXBF16 adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep
-// bf16 and bStep pairs apart, planes aPlane and bPlane bytes. a has a multiple of 32 rows, b 32 columns; columns
-// is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
+// planeSumsAMXBF16 is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a
+// are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, b
+// for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
 //
 //go:noescape
 func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 
-// planeGradientsAMXBF16 is gradients for planes: of p and ds, plane bytes apart, and of rows, rowsPlane bytes apart.
-// It multiplies x by scale and reports whether all |x| are below 2^58. Meanwhile it sets next as planeScores sets
-// s, from planes of k and q. pairs >= 0, keys >= 0.
+// planeGradientsAMXBF16 is gradientsAMXBF16 without rounding: p, ds and rows get three bf16 planes each. Planes
+// of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by
+// scale and reports whether all |x| are below 2^58. At the same time it sets next to the scores of k and q, as
+// planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool

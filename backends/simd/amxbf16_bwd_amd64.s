@@ -1821,7 +1821,7 @@ firstlargeend:
 	LEAQ   (R8)(R10*8), R8
 	JMP    store
 
-	// A block is added to C during the tile products of the next one.
+	// A block is added to C during the tile products of the next block.
 rows:
 	MOVQ R8, CX
 	LEAQ (R8)(R10*8), R9

@@ -4,81 +4,91 @@
 
 package simd
 
-// scoresAMXBF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
-// the largest s[j][i]. Rows of K have words pairs, a multiple of 16; q is [words][32]. k and s have multiples
-// of 32 rows. keys > 0.
+// scoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
+// largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart and have words pairs, a multiple
+// of 16. q is [words][32] pairs, s is [keys][32]. k and s must have room for a multiple of 32 rows. keys > 0.
 //
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32)
 
-// seenScoresAMXBF16 is scores with rows of s set to -Inf where their bit in seen, [keys/32], is clear, up to a
-// multiple of 32 rows.
+// seenScoresAMXBF16 is scoresAMXBF16 for a mask that hides whole keys. Before it raises rowMax, it sets row j
+// of s to -Inf if bit j%32 of seen[j/32] is clear. seen has one word for each 32 rows of s.
 //
 //go:noescape
 func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, seen *uint32)
 
-// shapedScoresAMXBF16 sets s[j][i] as scores and scoreMod do in sequence, for keys rows of K, rounded up to an even
-// number. bias is in pairs, [keys/2][32]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.
-// Without softcap, bias and lanes, scores are not scaled. It raises rowMax[i] to the largest score, ignoring NaN.
+// shapedScoresAMXBF16 computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the
+// arguments scale to at. Without softcap, bias and lanes it does not scale the scores. bias is nil or
+// [keys/2][32] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]
+// becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],
+// ignoring NaN. If keys is odd, it is rounded up to an even number.
 //
 //go:noescape
 func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 
-// addValuesAMXBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[c][j]·p[j][i]. Rows of v are step
-// pairs apart, o is [vdim][32], p is [pairs][32]. pairs is a positive multiple of 16, vdim of 32. sum is
-// scratch, [32][32].
-// A nil alpha counts as 0: o may be uninitialized.
+// addValuesAMXBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[c][j], p[j][i]), where v and p
+// hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][32], p is [pairs][32]. pairs is a positive
+// multiple of 16, and vdim a positive multiple of 32. sum is scratch, [32][32].
+// If alpha is nil, its factors count as 0, and o may be uninitialized.
 //
 //go:noescape
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 
-// expScoresAMXBF16 sets w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =
-// rowMax[i], l[i] = alpha[i]·l[i] + Σ over j of w[j][i], and p to the row pairs of w, rounded to bf16. A rowMax of -Inf
-// counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
+// expScoresAMXBF16 turns scores into bf16 weights. The weight of s[j][i] is
+// w[j][i] = 2^(scale·(s[j][i] - rowMax[i])). Word p[j][i] gets the pair of w[2j][i] and w[2j+1][i], rounded to
+// bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i]
+// and adds the unrounded weights of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a
+// rowMax of -Inf counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func expScoresAMXBF16(p *uint32, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// dropPairsAMXBF16 is dropWeights for weights in pairs of keys, [keys/2][32], with room for a multiple of 8
-// keys. key is a multiple of 8. keys > 0, key >= 0.
+// dropPairsAMXBF16 applies dropout to weights in bf16 pairs. Word p[j][i] holds the weights of query row
+// rows[i] and the keys key+2j and key+2j+1. The routine sets a weight to 0 where dropWeightsAVX512 would set it
+// to 0. p is [keys/2][32], with room for a multiple of 8 keys. key is a multiple of 8. keys > 0, key >= 0.
 //
 //go:noescape
 func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// finiteAMXBF16 reports whether rows rows of n bf16, step elements apart, are all finite. n > 0, rows > 0.
+// finiteAMXBF16 reports whether all elements of the bf16 matrix src are finite. src is [rows][n], with rows
+// step elements apart. n > 0, rows > 0.
 //
 //go:noescape
 func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 
-// tilePeakAMXBF16 repeats n times four tile products: 65536 FLOP each time. a is [32][32].
+// tilePeakAMXBF16 repeats four tile products n times: 65536 FLOP in each repetition. It measures the peak rate.
+// a is [32][32] bf16.
 //
 //go:noescape
 func tilePeakAMXBF16(n int, a *uint16)
 
-// planeScoresAMXBF16 is scores for planes of K and Q, kPlane and qPlane bytes apart.
+// planeScoresAMXBF16 is scoresAMXBF16 for float32 operands, each split into three bf16 planes. Planes of k are
+// kPlane bytes apart, and planes of q are qPlane bytes apart.
 //
 //go:noescape
 func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, rowMax *float32)
 
-// planeValuesAMXBF16 is addValues for planes of V and P, vPlane and pPlane bytes apart.
+// planeValuesAMXBF16 is addValuesAMXBF16 for float32 operands, each split into three bf16 planes. Planes of v
+// are vPlane bytes apart, and planes of p are pPlane bytes apart.
 //
 //go:noescape
 func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
 
-// planeWeightsAMXBF16 is expScores for planes of p, plane bytes apart.
+// planeWeightsAMXBF16 is expScoresAMXBF16 without rounding: it splits the weights into three bf16 planes of p,
+// plane bytes apart.
 //
 //go:noescape
 func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// planePairsAMXBF16 sets p to the planes, plane bytes apart, of the row pairs of s. s is [2*pairs][32], a plane
-// of p is [pairs][32]. pairs > 0.
+// planePairsAMXBF16 splits s into three bf16 planes, plane bytes apart. In each plane of p, word [j][i] is the
+// pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][32], a plane of p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func planePairsAMXBF16(p *uint32, plane int, s *float32, pairs int)
 
-// splitRowsAMXBF16 sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n
-// elements of rows of src, srcStep apart. NaN and magnitudes from 2^58 on become 0; it reports whether there were
-// none. n > 0, rows > 0.
+// splitRowsAMXBF16 splits the float32 matrix src, [rows][n], into three bf16 planes, plane bytes apart. Rows of
+// src are srcStep elements apart, rows of each plane of dst dstStep elements. An element that is NaN or has a
+// magnitude of 2^58 or more becomes 0. The routine reports whether src has no such element. n > 0, rows > 0.
 //
 //go:noescape
 func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool

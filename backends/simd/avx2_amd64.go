@@ -4,128 +4,139 @@
 
 package simd
 
-// scoresAVX2 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
-// the largest s[j][i]. Even and odd columns have separate sums. q is [dim][16], s is [keys][16]. dim > 0.
-// Prefetches from ahead on into L2: 2·dim bytes for each key, or a little more.
+// scoresAVX2 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
+// largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is
+// [keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
+// prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
 //
 //go:noescape
 func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
 
-// maskScoresAVX2 sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest
-// remaining score. s is [keys][16]. keys > 0.
+// maskScoresAVX2 sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the
+// largest s[j][i], ignoring NaN. s is [keys][16], masks is [keys]. keys > 0.
 //
 //go:noescape
 func maskScoresAVX2(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// expScoresAVX2 sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =
-// rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.
-// s is [keys][16]. keys > 0.
+// expScoresAVX2 replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets
+// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights
+// of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest
+// finite number. s is [keys][16]. keys > 0.
 //
 //go:noescape
 func expScoresAVX2(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// finalizeLSEAVX2 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
-// Otherwise l[i] must be normal or NaN.
+// finalizeLSEAVX2 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0
+// and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].
 //
 //go:noescape
 func finalizeLSEAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
-// transposeAVX2 sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number. Rows are
-// dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeAVX2 transposes square blocks of 8 rows: in each block it sets dst[c][r] = by[c]·src[r][c].
+// blocks is the number of blocks, by has 8 factors. In dst, rows are dstStep and blocks dstNext elements
+// apart. In src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
 //
 //go:noescape
 func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// widenF16AVX2 sets dst[i] to the value of the binary16 bits src[i]. n >= 8.
+// widenF16AVX2 sets dst[i] to the float32 value of the binary16 number src[i], for i < n. n >= 8.
 //
 //go:noescape
 func widenF16AVX2(dst *float32, src *uint16, n int)
 
-// widenBF16AVX2 sets dst[i] to the value of the bfloat16 bits src[i]. n >= 8.
+// widenBF16AVX2 sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 8.
 //
 //go:noescape
 func widenBF16AVX2(dst *float32, src *uint16, n int)
 
-// narrowF16AVX2 sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.
+// narrowF16AVX2 rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.
 //
 //go:noescape
 func narrowF16AVX2(dst *uint16, src *float32, n int)
 
-// narrowBF16AVX2 sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.
+// narrowBF16AVX2 rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.
 //
 //go:noescape
 func narrowBF16AVX2(dst *uint16, src *float32, n int)
 
-// hasF16C reports whether the processor has F16C, which uses the registers of AVX.
+// hasF16C reports whether the processor has F16C. Instructions of F16C also need AVX.
 func hasF16C() bool
 
-// dotsAVX2 sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.
+// dotsAVX2 sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.
 //
 //go:noescape
 func dotsAVX2(sum *float32, a *float32, b *float32, dim int)
 
-// gradientsAVX2 sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = scale·s[i][j]·(dp[i][j] - delta[i]),
-// and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][16],
-// rows of ds are dsStep elements apart. rows > 0.
+// gradientsAVX2 replaces the score s[i][j] of query row i and key j by the weight
+// w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = scale·w·(dp[i][j] - delta[i]). Where bit j of masks[i] is
+// clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][16]. Rows of ds are dsStep
+// elements apart. rows > 0.
 //
 //go:noescape
 func gradientsAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
-// addProductAVX2 adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 16,
-// i < n. A is [rows][n]. Steps are row strides in elements. n > 0.
+// addProductAVX2 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //
 //go:noescape
 func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// addProductTAVX2 adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 16,
-// i < n. A is [n][rows]. Steps are row strides in elements. n > 0.
+// addProductTAVX2 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 16. a is [n][rows].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //
 //go:noescape
 func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// scoreModAVX2 computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x
-// = softcap·t; with softcapGrad, softcapGrad[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
-// It sets s[r][i] = x and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and softcapGrad are step elements
-// apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less
-// than 2^24. rows > 0.
+// scoreModAVX2 applies score modification to x = scale·s[r][i] for r < rows and i < 16. If softcap != 0, it
+// sets x = softcap·t with t = tanh(x/softcap), and stores 1 - t² in softcapGrad[r][i] unless softcapGrad is
+// nil. If bias is not nil, it adds bias[r][i] to x. If lanes is not nil, it subtracts slope·|at+r-lanes[i]|
+// from x. Finally it stores x in s[r][i] and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and
+// softcapGrad are step elements apart, rows of bias biasStep elements. softcap >= 0, and scale/softcap must not
+// be denormal. at+r and lanes[i] differ by less than 2^24. rows > 0.
 //
 //go:noescape
 func scoreModAVX2(s *float32, step int, rows int, rowMax *float32, softcapGrad *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 
-// maskBitsAVX2 sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of
-// mask are step elements apart; it reads 16 of each. rows > 0.
+// maskBitsAVX2 packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other
+// bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.
 //
 //go:noescape
 func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
 
-// dropWeightsAVX2 sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox
-// is less than below>>16. The lower half of below is 0. s is [keys][16]. keys > 0, key >= 0.
+// dropWeightsAVX2 sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout
+// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the
+// Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is
+// [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX2(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// dropoutMaskAVX2 sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half
-// word of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple
-// of 8. rows > 0.
+// dropoutMaskAVX2 sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for
+// r < rows and i < 16. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least
+// below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,
+// head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
 //
 //go:noescape
 func dropoutMaskAVX2(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 
-// gradientsOfAVX2 computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j
-// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0
-// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,
-// softcapGrad and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.
+// gradientsOfAVX2 computes gradients with dropout, softcap and bias. For query row i and key j,
+// w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With
+// g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].
+// Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If
+// softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][16].
+// Rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 
-// fetchAVX2 prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory
-// need not exist. bytes > 0, rows > 0.
+// fetchAVX2 prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the
+// size of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchAVX2(from *byte, step int, bytes int, rows int)
 
-// fmaPeakAVX2 repeats n times 12 independent multiply-adds of 8 float32: 192 FLOP each time.
+// fmaPeakAVX2 repeats 12 independent multiply-adds, each of 8 float32, n times: 192 FLOP in each repetition.
+// It measures the peak rate.
 //
 //go:noescape
 func fmaPeakAVX2(n int)

@@ -645,7 +645,7 @@ TEXT ·expScoresAVX2(SB), NOSPLIT, $8-52
 	VMULPS       32(SI), Y0, Y0
 	VMOVUPS      Y0, 32(SI)
 
-	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ CX, DX
 	SHRQ $0x01, DX
 	SUBQ DX, CX

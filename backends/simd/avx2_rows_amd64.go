@@ -4,19 +4,19 @@
 
 package simd
 
-// clearLines writes zeros to whole cache lines, with non-temporal stores. lines > 0.
+// clearLines sets lines cache lines from p on to 0, with non-temporal stores. p is the start of a cache line. lines > 0.
 //
 //go:noescape
 func clearLines(p *byte, lines int)
 
-// copyRowsAVX2 sets dst[r][i] = src[r][i] for r < rows, i < 16. Rows of dst are step elements apart, rows
-// of src contiguous. rows > 0.
+// copyRowsAVX2 sets dst[r][i] = src[r][i] for r < rows and i < 16. Rows of dst are step elements apart. Rows
+// of src are contiguous. rows > 0.
 //
 //go:noescape
 func copyRowsAVX2(dst *float32, step int, src *float32, rows int)
 
-// addRowsAVX2 adds src[r][i] to dst[r][i] for r < rows, i < 16. Rows of dst are step elements apart, rows
-// of src contiguous. rows > 0.
+// addRowsAVX2 adds src[r][i] to dst[r][i] for r < rows and i < 16. Rows of dst are step elements apart. Rows
+// of src are contiguous. rows > 0.
 //
 //go:noescape
 func addRowsAVX2(dst *float32, step int, src *float32, rows int)

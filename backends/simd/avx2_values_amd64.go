@@ -4,15 +4,15 @@
 
 package simd
 
-// addValuesAVX2 sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in
-// masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is
-// [vdim][16], p is [keys][16]. keys > 0.
-// A nil alpha counts as 0: o may be uninitialized. Nil masks have all bits set.
+// addValuesAVX2 sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of masks[j]
+// set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with rows step elements
+// apart. o is [vdim][16], p is [keys][16]. keys > 0.
+// If alpha is nil, its factors count as 0, and o may be uninitialized. If masks is nil, all bits count as set.
 //
 //go:noescape
 func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)
 
-// addSumAVX2 sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
+// addSumAVX2 sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. sum and x are [rows][16]. rows > 0.
 //
 //go:noescape
 func addSumAVX2(sum *float32, x *float32, rows int, alpha *float32)

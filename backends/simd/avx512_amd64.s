@@ -642,7 +642,7 @@ TEXT ·expScoresAVX512(SB), NOSPLIT, $8-52
 	VMULPS       64(SI), Z0, Z0
 	VMOVUPS      Z0, 64(SI)
 
-	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ CX, DX
 	SHRQ $0x01, DX
 	SUBQ DX, CX

@@ -4,11 +4,14 @@
 
 package simd
 
-// attendTileAVX512 sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,
-// [4][32], gets the maximum dot product m, l = Σ 2^(scale·(dot product - m)), 1/l and LSE = unit·m + ln(l), as
-// the routine finalizeLSE defines them. oStep, qStep, kStep and vStep are row strides in elements. q has 32 rows and
-// room for a multiple of 16 dims. vdim is a multiple of 32. queries, [dims][32], and s, [keys][32], are
-// scratch. rows > 0, keys > 0. Prefetches from ahead on into L2, as scores does.
+// attendTileAVX512 computes the attention of one tile. The number of query rows in q and o is rows, and the
+// number of rows in k and v is keys. totals is [4][32]. For query row i, totals[0][i] gets the largest dot
+// product m, and totals[1][i] gets l = Σ over the keys of 2^(scale·(dot product - m)). totals[2][i] gets 1/l,
+// and totals[3][i] gets LSE = unit·m + ln(l), both as in finalizeLSEAVX512. Rows of o, q, k and v are oStep, qStep,
+// kStep and vStep elements apart. The routine reads 32 rows of q, each up to a multiple of 16 elements. vdim is
+// a multiple of 32. queries and s are scratch: queries is [dims][32], where dims is dim rounded up to a
+// multiple of 16, and s is [keys][32]. The routine prefetches from ahead on, as scoresAVX512 does. rows > 0,
+// keys > 0.
 //
 //go:noescape
 func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)

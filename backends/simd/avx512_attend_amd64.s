@@ -725,7 +725,7 @@ keys1done:
 	MOVQ         s+80(FP), DX
 	MOVQ         keys+112(FP), BX
 
-	// Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.
+	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ BX, SI
 	SHRQ $0x01, SI
 	SUBQ SI, BX

@@ -4,45 +4,55 @@
 
 package simd
 
-// attendF32AVX512 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
-// scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF32AVX512 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
+// and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
+// oStep elements apart, multiples of 32.
+// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
+// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendF32AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// attendF16AVX512 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
-// scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF16AVX512 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
+// and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
+// oStep elements apart, multiples of 32.
+// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
+// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// attendBF16AVX512 sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, in the order of split32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched, and again when nearer: the tables then have ahead+3 more entries, and 16 before.
-// scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendBF16AVX512 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
+// and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
+// oStep elements apart, multiples of 32. The function split has moved the even elements of each 32 elements of q and o to the front.
+// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
+// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
 func attendBF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// decodeWeightsAVX512 raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets
-// s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite
-// number. Rows of s are 144 elements apart, with -Inf from keys to a multiple of 16; rows of o are oStep
-// elements apart, a multiple of 16. 0 < keys <= 128, 0 < rows.
+// decodeWeightsAVX512 applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and
+// multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the
+// weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts
+// as the lowest finite number. Rows of s are 144 elements apart, and s[r][j] is -Inf for j from keys up to a
+// multiple of 16. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.
 //
 //go:noescape
 func decodeWeightsAVX512(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)
 
-// readPeakAVX512 reads n bytes, a multiple of 512.
+// readPeakAVX512 reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of 512.
 //
 //go:noescape
 func readPeakAVX512(x *byte, n int)

@@ -4,14 +4,14 @@
 
 package simd
 
-// copyRowsAVX512 sets dst[r][i] = src[r][i] for r < rows, i < 32. Rows of dst are step elements apart, rows
-// of src contiguous. rows > 0.
+// copyRowsAVX512 sets dst[r][i] = src[r][i] for r < rows and i < 32. Rows of dst are step elements apart. Rows
+// of src are contiguous. rows > 0.
 //
 //go:noescape
 func copyRowsAVX512(dst *float32, step int, src *float32, rows int)
 
-// addRowsAVX512 adds src[r][i] to dst[r][i] for r < rows, i < 32. Rows of dst are step elements apart, rows
-// of src contiguous. rows > 0.
+// addRowsAVX512 adds src[r][i] to dst[r][i] for r < rows and i < 32. Rows of dst are step elements apart. Rows
+// of src are contiguous. rows > 0.
 //
 //go:noescape
 func addRowsAVX512(dst *float32, step int, src *float32, rows int)

@@ -4,80 +4,85 @@
 
 package simd
 
-// scoresAVX512BF16 sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
-// the largest s[j][i]. q is [(dim+1)/2][32] pairs; with an odd dim its last half pair is 0. s is [keys][32].
-// dim > 0.
+// scoresAVX512BF16 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
+// largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][32]
+// bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's
+// last row are 0. s is [keys][32]. dim > 0.
 //
 //go:noescape
 func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, rowMax *float32)
 
-// addValuesAVX512BF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[j][c]·p[j][i]. Rows of v are
-// step pairs apart, o is [vdim][32], p is [pairs][32]. pairs > 0.
-// A nil alpha counts as 0: o may be uninitialized.
+// addValuesAVX512BF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[j][c], p[j][i]), where v and
+// p hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][32], p is [pairs][32]. pairs > 0.
+// If alpha is nil, its factors count as 0, and o may be uninitialized.
 //
 //go:noescape
 func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32)
 
-// dotsAVX512BF16 sets sum[i] = Σ over c of the pair products a[c][i]·b[c][i]. a and b are
-// [pairs][32]. pairs > 0.
+// dotsAVX512BF16 sets sum[i] = Σ over c < pairs of dot(a[c][i], b[c][i]), where a and b hold bf16 pairs. a and
+// b are [pairs][32]. pairs > 0.
 //
 //go:noescape
 func dotsAVX512BF16(sum *float32, a *uint32, b *uint32, pairs int)
 
-// gradientsAVX512BF16 sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = s[i][j]·(dp[i][j] - delta[i]),
-// and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][32],
-// rows of ds are dsStep elements apart. rows > 0.
+// gradientsAVX512BF16 replaces the score s[i][j] of query row i and key j by the weight
+// w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = w·(dp[i][j] - delta[i]). Where bit j of masks[i] is
+// clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][32]. Rows of ds are dsStep
+// elements apart. rows > 0.
 //
 //go:noescape
 func gradientsAVX512BF16(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
-// addProductAVX512BF16 adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 32,
-// i < n. A is [rows][n]. Steps are row strides in elements. A and B hold pairs. aStep counts bf16. n > 0.
+// addProductAVX512BF16 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 32. a is [rows][n].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. a and b hold bf16 pairs, and · is their dot product. aStep counts bf16. n > 0.
 //
 //go:noescape
 func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int)
 
-// addProductMaskedAVX512BF16 is addProductAVX512BF16 for the columns whose bit in columns is set. It neither reads nor writes the others.
+// addProductMaskedAVX512BF16 is addProductAVX512BF16 for the columns x < 32 whose bits in columns are set.
+// It neither reads nor writes the other columns of b and c.
 //
 //go:noescape
 func addProductMaskedAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
-// addProductTAVX512BF16 adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 32,
-// i < n. A is [n][rows]. Steps are row strides in elements. A and B hold pairs. n > 0.
+// addProductTAVX512BF16 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 32. a is [n][rows].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. a and b hold bf16 pairs, and · is their dot product. n > 0.
 //
 //go:noescape
 func addProductTAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int)
 
-// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for the columns whose bit in columns is set. It neither reads nor writes the others.
+// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for the columns x < 32 whose bits in columns are set.
+// It neither reads nor writes the other columns of b and c.
 //
 //go:noescape
 func addProductTMaskedAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
-// transposePairsAVX512BF16 sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for 16 rows of 32 elements. Rows are
-// dstStep pairs and srcStep elements apart.
+// transposePairsAVX512BF16 transposes 16 rows of 16 bf16 pairs: dst[c][r] gets the pair of src[r][2c] and
+// src[r][2c+1]. Rows of dst are dstStep pairs apart. Rows of src are srcStep elements apart.
 //
 //go:noescape
 func transposePairsAVX512BF16(dst *uint32, dstStep int, src *uint16, srcStep int)
 
-// pairRowsAVX512BF16 sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for j < pairs, c < n. Rows of src are step
-// elements apart, dst is [pairs][n]. pairs > 0, n > 0.
+// pairRowsAVX512BF16 sets dst[j][c] to the pair of src[2j][c] and src[2j+1][c] for j < pairs and c < n. Rows of
+// src are step elements apart. dst is [pairs][n]. pairs > 0, n > 0.
 //
 //go:noescape
 func pairRowsAVX512BF16(dst *uint32, src *uint16, step int, n int, pairs int)
 
-// narrowPairsAVX512BF16 sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is [pairs][32],
-// rows of src are step elements apart. pairs > 0.
+// narrowPairsAVX512BF16 rounds src[2j][i] and src[2j+1][i] to bf16 and stores them as the pair dst[j][i], for
+// j < pairs and i < 32. Rows of src are step elements apart. dst is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func narrowPairsAVX512BF16(dst *uint32, src *float32, step int, pairs int)
 
-// narrowRowsAVX512BF16 sets dst[j][i] to src[j][i], rounded to bf16, for j < rows, i < 32. Rows of both are step
-// elements apart. rows > 0.
+// narrowRowsAVX512BF16 rounds src[j][i] to bf16 and stores it in dst[j][i], for j < rows and i < 32. Rows of
+// src and rows of dst are step elements apart. rows > 0.
 //
 //go:noescape
 func narrowRowsAVX512BF16(dst *uint16, src *float32, step int, rows int)
 
-// dotPeakAVX512BF16 repeats n times 16 independent multiply-adds of 16 bf16 pairs: 1024 FLOP each time.
+// dotPeakAVX512BF16 repeats 16 independent multiply-adds, each of 16 bf16 pairs, n times: 1024 FLOP in each
+// repetition. It measures the peak rate.
 //
 //go:noescape
 func dotPeakAVX512BF16(n int)

@@ -4,108 +4,115 @@
 
 package simd
 
-// scoresNEON sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to
-// the largest s[j][i]. q is [dim][16], s is [keys][16]. dim > 0. Prefetches from ahead on into L2: 2·dim bytes for
-// each key, or a little more.
+// scoresNEON sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
+// largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is
+// [keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
+// prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
 //
 //go:noescape
 func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
 
-// maskScoresNEON sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest
-// remaining score. s is [keys][16]. keys > 0.
+// maskScoresNEON sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the largest
+// s[j][i], ignoring NaN. s is [keys][16], masks is [keys]. keys > 0.
 //
 //go:noescape
 func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// expScoresNEON sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =
-// rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.
-// s is [keys][16]. keys > 0.
+// expScoresNEON replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets
+// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights
+// of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest
+// finite number. s is [keys][16]. keys > 0.
 //
 //go:noescape
 func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 
-// finalizeLSENEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.
-// Otherwise l[i] must be normal or NaN.
+// finalizeLSENEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0
+// and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].
 //
 //go:noescape
 func finalizeLSENEON(lse, by, m, l *float32, scale float32)
 
-// addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in
-// masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is
-// [vdim][16], p is [keys][16]. keys > 0. A nil alpha counts as 0: o may be uninitialized. Nil masks have all bits
-// set.
+// addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of
+// masks[j] set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with
+// rows step elements apart. o is [vdim][16], p is [keys][16]. keys > 0. If alpha is nil, its factors count as
+// 0, and o may be uninitialized. If masks is nil, all bits count as set.
 //
 //go:noescape
 func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
 
-// addSumNEON sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.
+// addSumNEON sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. sum and x are [rows][16]. rows > 0.
 //
 //go:noescape
 func addSumNEON(sum, x *float32, rows int, alpha *float32)
 
-// transposeNEON sets dst[c][r] = by[c]·src[r][c] in each block of 4 rows and columns. blocks is their number.
-// Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeNEON transposes square blocks of 4 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks
+// is the number of blocks, by has 4 factors. In dst, rows are dstStep and blocks dstNext elements apart. In
+// src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
 //
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
-// widenF16NEON sets dst[i] to the value of the binary16 bits src[i]. n >= 8.
+// widenF16NEON sets dst[i] to the float32 value of the binary16 number src[i], for i < n. n >= 8.
 //
 //go:noescape
 func widenF16NEON(dst *float32, src *uint16, n int)
 
-// widenBF16NEON sets dst[i] to the value of the bfloat16 bits src[i]. n >= 8.
+// widenBF16NEON sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 8.
 //
 //go:noescape
 func widenBF16NEON(dst *float32, src *uint16, n int)
 
-// narrowF16NEON sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.
+// narrowF16NEON rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n.
+// n >= 8.
 //
 //go:noescape
 func narrowF16NEON(dst *uint16, src *float32, n int)
 
-// narrowBF16NEON sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.
+// narrowBF16NEON rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for
+// i < n. n >= 8.
 //
 //go:noescape
 func narrowBF16NEON(dst *uint16, src *float32, n int)
 
-// dotsNEON sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.
+// dotsNEON sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.
 //
 //go:noescape
 func dotsNEON(sum, a, b *float32, dim int)
 
-// gradientsNEON sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = scale·s[i][j]·(dp[i][j] - delta[i]),
-// and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][16], rows of ds are dsStep
+// gradientsNEON replaces the score s[i][j] of query row i and key j by the weight
+// w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = scale·w·(dp[i][j] - delta[i]). Where bit j of masks[i] is
+// clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][16]. Rows of ds are dsStep
 // elements apart. rows > 0.
 //
 //go:noescape
 func gradientsNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
 
-// addProductNEON adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [rows][n].
-// Steps are row strides in elements. n > 0.
+// addProductNEON adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n]. Rows
+// of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //
 //go:noescape
 func addProductNEON(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 
-// addProductTNEON adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [n][rows].
-// Steps are row strides in elements. n > 0.
+// addProductTNEON adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 16. a is [n][rows]. Rows
+// of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //
 //go:noescape
 func addProductTNEON(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 
-// copyRowsNEON sets dst[r][i] = src[r][i] for r < rows, i < 16. Rows of dst are step elements apart,
-// rows of src contiguous. rows > 0.
+// copyRowsNEON sets dst[r][i] = src[r][i] for r < rows and i < 16. Rows of dst are step elements apart.
+// Rows of src are contiguous. rows > 0.
 //
 //go:noescape
 func copyRowsNEON(dst *float32, step int, src *float32, rows int)
 
-// addRowsNEON adds src[r][i] to dst[r][i] for r < rows, i < 16. Rows of dst are step elements apart,
-// rows of src contiguous. rows > 0.
+// addRowsNEON adds src[r][i] to dst[r][i] for r < rows and i < 16. Rows of dst are step elements apart.
+// Rows of src are contiguous. rows > 0.
 //
 //go:noescape
 func addRowsNEON(dst *float32, step int, src *float32, rows int)
 
-// fmaPeakNEON repeats n times 24 independent multiply-adds of 4 float32: 192 FLOP each time.
+// fmaPeakNEON repeats 24 independent multiply-adds, each of 4 float32, n times: 192 FLOP in each repetition. It
+// measures the peak rate.
 //
 //go:noescape
 func fmaPeakNEON(n int)

@@ -4,45 +4,49 @@
 
 package simd
 
-// attendF32NEON sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF32NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used.
 //
 //go:noescape
 func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// attendF16NEON sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF16NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used.
 //
 //go:noescape
 func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// attendBF16NEON sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// scratch is not used. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendBF16NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used.
 //
 //go:noescape
 func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// decodeWeightsNEON raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets
-// s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite
-// number. Rows of s are 144 elements apart, with -Inf from keys to a multiple of 16; rows of o are oStep
-// elements apart, a multiple of 16. 0 < keys <= 128, 0 < rows.
+// decodeWeightsNEON applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and
+// multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the
+// weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts
+// as the lowest finite number. Rows of s are 144 elements apart, and s[r][j] is -Inf for j from keys up to a
+// multiple of 16. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.
 //
 //go:noescape
 func decodeWeightsNEON(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 
-// readPeakNEON reads n bytes, a multiple of 256.
+// readPeakNEON reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of 256.
 //
 //go:noescape
 func readPeakNEON(x *byte, n int)

@@ -4,44 +4,50 @@
 
 package simd
 
-// scoreModNEON computes x = scale·s[r][i] for r < rows, i < 16. If softcap != 0: t = tanh(x/softcap) and x =
-// softcap·t; with softcapGrad, softcapGrad[r][i] = 1-t². With bias, x += bias[r][i]. With lanes, x -= slope·|at+r-lanes[i]|.
-// It sets s[r][i] = x and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and softcapGrad are step elements
-// apart, rows of bias biasStep. softcap >= 0; scale/softcap is no denormal number; at, r and lanes differ by less
-// than 2^24. rows > 0.
+// scoreModNEON applies score modification to x = scale·s[r][i] for r < rows and i < 16. If softcap != 0, it
+// sets x = softcap·t with t = tanh(x/softcap), and stores 1 - t² in softcapGrad[r][i] unless softcapGrad is
+// nil. If bias is not nil, it adds bias[r][i] to x. If lanes is not nil, it subtracts slope·|at+r-lanes[i]|
+// from x. Finally it stores x in s[r][i] and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and
+// softcapGrad are step elements apart, rows of bias biasStep elements. softcap >= 0, and scale/softcap must not
+// be denormal. at+r and lanes[i] differ by less than 2^24. rows > 0.
 //
 //go:noescape
 func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 
-// maskBitsNEON sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of mask
-// are step elements apart; it reads 16 of each. rows > 0.
+// maskBitsNEON packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other
+// bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.
 //
 //go:noescape
 func maskBitsNEON(masks *uint32, mask *bool, step, rows int)
 
-// dropWeightsNEON sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox
-// is less than below>>16. The lower half of below is 0. s is [keys][16]. keys > 0, key >= 0.
+// dropWeightsNEON sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout
+// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the
+// Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is
+// [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 
-// dropoutMaskNEON sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < 16: where its half word
-// of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple of 8.
-// rows > 0.
+// dropoutMaskNEON sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for
+// r < rows and i < 16. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least
+// below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,
+// head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
 //
 //go:noescape
 func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
 
-// gradientsOfNEON computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j
-// of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0
-// where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,
-// softcapGrad and db are [rows][16], rows of ds are dsStep elements apart. rows > 0.
+// gradientsOfNEON computes gradients with dropout, softcap and bias. For query row i and key j,
+// w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With
+// g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].
+// Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If
+// softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][16].
+// Rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 
-// fetchNEON prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory
-// need not exist. bytes > 0, rows > 0.
+// fetchNEON prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the size
+// of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchNEON(from *byte, step, bytes, rows int)

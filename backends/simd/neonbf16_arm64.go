@@ -4,14 +4,15 @@
 
 package simd
 
-// attendBF16NEONBF16 sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds
-// Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are
-// 144 elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.
-// Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,
-// row j+ahead is prefetched: the tables then have ahead+3 more entries.
-// scratch is not used. q holds 16-bit elements, as K does, in the first half
-// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits.
-// In each 8 elements of o, but not in fewer, the even ones come first. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendBF16NEONBF16 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
+// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
+// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
+// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
+// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// scratch is not used. The elements of q have 16 bits, like the elements of K, and fill the
+// first half of each row of q. The routine rounds the weights to 16 bits and adds 2^15 times the sum to o.
+// In each 8 elements of o the even ones come first. Fewer than 8 at the end of a row stay in order.
 //
 //go:noescape
 func attendBF16NEONBF16(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

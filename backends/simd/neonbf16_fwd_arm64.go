@@ -4,30 +4,35 @@
 
 package simd
 
-// scoresNEONBF16 sets s[j][i] = dot(k[j], q[i]) for keys bfloat16 rows of K, step elements apart, and raises
-// rowMax[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.
+// scoresNEONBF16 sets s[j][i] to the dot product of row j of k and query i of q. It raises rowMax[i] to the
+// largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of
+// packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.
 //
 //go:noescape
 func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32)
 
-// addValuesNEONBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over 4·quads keys j of v[j][c]·p[j][i]. packKeys packs v,
-// with quads of keys step elements apart, and packWeights packs p. o is [vdim][16]. vdim is even. quads > 0, vdim
-// > 0. A nil alpha counts as 0: o may be uninitialized.
+// addValuesNEONBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of v[j][c]·p[j][i]. v is the output of
+// packKeysNEONBF16: each row holds four keys, and rows are step elements apart. p is the output of
+// packWeightsNEONBF16. o is [vdim][16]. vdim is even. quads > 0, vdim > 0. If alpha is nil, its factors count
+// as 0, and o may be uninitialized.
 //
 //go:noescape
 func addValuesNEONBF16(o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32)
 
-// packQueriesNEONBF16 packs 16 rows of src, step elements apart, for scores: [dim/8][2][8][8]. dim is a multiple of 8. dim > 0.
+// packQueriesNEONBF16 packs 16 rows of src, step elements apart, as q of scoresNEONBF16. dst is
+// [dim/8][2][8][2][4]: index [b][h][p][i][e] gets src[2p+i][8b+4h+e]. dim is a multiple of 8. dim > 0.
 //
 //go:noescape
 func packQueriesNEONBF16(dst, src *uint16, step, dim int)
 
-// packKeysNEONBF16 packs 4*quads rows of src, step elements apart, for addValues: [quads][vdim/2][8]. vdim is a multiple of 8. vdim, quads > 0.
+// packKeysNEONBF16 packs 4·quads rows of src, step elements apart, as v of addValuesNEONBF16. dst is
+// [quads][vdim/2][2][4]: index [b][p][i][e] gets src[4b+e][2p+i]. vdim is a multiple of 8. vdim, quads > 0.
 //
 //go:noescape
 func packKeysNEONBF16(dst, src *uint16, step, vdim, quads int)
 
-// packWeightsNEONBF16 packs 4*quads rows of s, [keys][16], rounded to bfloat16, for addValues: [quads][8][8]. quads > 0.
+// packWeightsNEONBF16 rounds s, [4·quads][16], to bfloat16 and packs it as p of addValuesNEONBF16. dst is
+// [quads][8][2][4]: index [b][p][i][e] gets s[4b+e][2p+i]. quads > 0.
 //
 //go:noescape
 func packWeightsNEONBF16(dst *uint16, s *float32, quads int)

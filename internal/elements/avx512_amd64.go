@@ -4,25 +4,31 @@
 
 package elements
 
-// rowsAVX512 sets each row of dst to (x - mean) / sqrt(variance + eps)·weight + bias. If moments != nil, it
-// gets the mean and 1 / sqrt(variance + eps) of each row. dst may be x. cols, rows > 0.
+// rowsAVX512 normalizes each row of x: dst gets (x - mean) / sqrt(variance + eps)·weight + bias. If moments is
+// not nil, moments[2r] gets the mean of row r, and moments[2r+1] gets 1 / sqrt(variance + eps). x and dst are
+// [rows][cols], and dst may be x. weight and bias are [cols]. cols, rows > 0.
 //
 //go:noescape
 func rowsAVX512(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 
-// gradientsAVX512 sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =
-// dy·weight, and adds dy·n to dWeight and dy to dBias. moments comes from rows. dx may be dy. cols, rows > 0.
+// gradientsAVX512 computes the gradients of a layer norm. moments holds the mean and scale of each row, as
+// rowsAVX512 stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets
+// scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight
+// and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,
+// rows > 0.
 //
 //go:noescape
 func gradientsAVX512(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
 
-// addAVX512 adds rows rows of x, step elements apart, to sum. cols, rows > 0.
+// addAVX512 adds each row of x to the row sum. x is [rows][cols], with rows step elements apart. cols,
+// rows > 0.
 //
 //go:noescape
 func addAVX512(sum *float32, x *float32, step int, cols int, rows int)
 
-// adamWAVX512 sets mean = by[0] mean + by[1] grad, square = by[2] square + by[3] grad² and
-// x = by[4] x - by[5] mean / (sqrt(square) by[6] + by[7]). n > 0.
+// adamWAVX512 updates the n parameters x by AdamW. It sets mean = by[0]·mean + by[1]·grad and
+// square = by[2]·square + by[3]·grad². It then sets x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7]). x,
+// mean, square and grad are [n], by is [8]. n > 0.
 //
 //go:noescape
 func adamWAVX512(x *float32, mean *float32, square *float32, grad *float32, by *float32, n int)

@@ -4,95 +4,106 @@
 
 package matmul
 
-// multiply1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// multiply1AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// widen1AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// multiply2AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// widen2AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// multiply3AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen3AVX512 sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// widen3AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeAVX512 sets dst[c][r] = by[c]·src[r][c] in each block of 16 rows and columns. blocks is their number. Rows are
-// dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeAVX512 transposes square blocks of 16 rows: in each block it sets dst[c][r] = by[c]·src[r][c].
+// blocks is the number of blocks, by has 16 factors. In dst, rows are dstStep and blocks dstNext elements
+// apart. In src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
 //
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// finishNoneAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishNoneAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// finishReLUAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishReLUAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeReLUAVX512 sets dx[i] = dy[i]·act'(x[i]).
+// slopeReLUAVX512 sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
 //
 //go:noescape
 func slopeReLUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishGELUAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeGELUAVX512 sets dx[i] = dy[i]·act'(x[i]).
+// slopeGELUAVX512 sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX512 sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishGELUTanhAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeGELUTanhAVX512 sets dx[i] = dy[i]·act'(x[i]).
+// slopeGELUTanhAVX512 sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUTanhAVX512(dx *float32, x *float32, dy *float32, n int)

@@ -4,32 +4,36 @@
 
 package matmul
 
-// multiply1AVX512BF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 1 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// multiply1AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AVX512BF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 2 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// multiply2AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply3AVX512BF16 sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.
-// Rows of sums and b have 3 vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first
-// fetch tiles of 8 rows; fetch is 1, 2, 4, 8 or 16. k > 0.
+// multiply3AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
+// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the
+// size of b, during the first fetch tiles of 8 rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
 func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// roundRowsAVX512BF16 rounds n elements of each row of src to bf16 in dst, and writes 0 up to a multiple of 32
-// elements. Rows are dstStep pairs and srcStep elements apart. n, rows > 0.
+// roundRowsAVX512BF16 rounds the first n elements of each row of src to bf16 and stores them in the same row of
+// dst. It fills the row of dst with 0 up to a multiple of 32 elements. Rows of dst are dstStep pairs apart.
+// Rows of src are srcStep elements apart. n, rows > 0.
 //
 //go:noescape
 func roundRowsAVX512BF16(dst *uint32, dstStep int, src *float32, srcStep int, n int, rows int)

@@ -4,79 +4,88 @@
 
 package matmul
 
-// multiply1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
-// Rows of sums and b have 8 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
-// 2, 4, 8, 16, 32 or 64. k > 0.
+// multiply1NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil. The routine prefetches memory from ahead on into L2, up to the size of b, during the first fetch tiles
+// of up to 6 rows. fetch is 1, 2, 4, 8, 16, 32 or 64. k, rows > 0.
 //
 //go:noescape
 func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
-// Rows of sums and b have 8 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
-// 2, 4, 8, 16, 32 or 64. k > 0.
+// widen1NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
+// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil. The routine prefetches memory from ahead on into L2, up to the size of b, during the first fetch tiles
+// of up to 6 rows. fetch is 1, 2, 4, 8, 16, 32 or 64. k, rows > 0.
 //
 //go:noescape
 func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add != 0.
-// Rows of sums and b have 16 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
-// 2, 4, 8, 16, 32 or 64. k > 0.
+// multiply2NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil. The routine prefetches memory from ahead on into L2, up to the size of b, during the first fetch tiles
+// of up to 6 rows. fetch is 1, 2, 4, 8, 16, 32 or 64. k, rows > 0.
 //
 //go:noescape
 func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2NEON sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add != 0.
-// Rows of sums and b have 16 columns. If c != nil, writes to c (stride cStep) instead, plus bias unless
-// nil. Prefetches memory the size of b from ahead into L2 over the first fetch tiles; fetch is 1,
-// 2, 4, 8, 16, 32 or 64. k > 0.
+// widen2NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
+// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
+// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
+// bias is nil. The routine prefetches memory from ahead on into L2, up to the size of b, during the first fetch tiles
+// of up to 6 rows. fetch is 1, 2, 4, 8, 16, 32 or 64. k, rows > 0.
 //
 //go:noescape
 func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeNEON sets dst[c][r] = by[c]·src[r][c] in each block of 8 rows and columns. blocks is their number.
-// Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.
+// transposeNEON transposes square blocks of 8 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks
+// is the number of blocks, by has 8 factors. In dst, rows are dstStep and blocks dstNext elements apart. In
+// src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
 //
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
-// finishNoneNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishNoneNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// finishReLUNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishReLUNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeReLUNEON sets dx[i] = dy[i]·act'(x[i]).
+// slopeReLUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
 //
 //go:noescape
 func slopeReLUNEON(dx, x, dy *float32, n int)
 
-// finishGELUNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishGELUNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeGELUNEON sets dx[i] = dy[i]·act'(x[i]).
+// slopeGELUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
-// finishGELUTanhNEON sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are
-// row strides. bias, before and residual may be nil. rows > 0.
+// finishGELUTanhNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c
+// if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
+// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeGELUTanhNEON sets dx[i] = dy[i]·act'(x[i]).
+// slopeGELUTanhNEON sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUTanhNEON(dx, x, dy *float32, n int)

@@ -101,8 +101,9 @@ func down(from, step, to Register) {
 	LEAQ(Mem{Base: to, Index: step, Scale: 8}, to)
 }
 
-// tileProducts adds the products of A and B to the tiles of C, of which wide are side by side.
-// pairs names the parameter that holds the number of pairs. It advances the tiles of A and B.
+// tileProducts adds the products of A and B to the tiles of C. wide is the number of tiles of C side
+// by side. pairs names the parameter that holds the number of pairs. The code advances the tiles of
+// A and B.
 func tileProducts(label, pairs string, wide int) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)

@@ -6,14 +6,15 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The decode routines use tiles. Their passes over K and V prefetch a later block line by line. The
-// processor has little other work while a tile waits for memory.
+// The decode routines use tiles. Their passes over K and V prefetch a later block line by line,
+// because the processor has little other work to hide the latency of memory.
 
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and 16 rows of Q. Rows",
-		"of K have words pairs, q is [words][16], s is [keys][16]. Prefetches one line for each line of K, from ahead",
-		"bytes after k on. words is a positive multiple of 16, keys of 32.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. Rows of k are step bf16",
+		"apart and have words bf16 pairs. q is [words][16] pairs, s is [keys][16]. For each cache line of k the",
+		"routine prefetches one line, from ahead bytes after k on. words is a positive multiple of 16, and keys a",
+		"positive multiple of 32.")
 	ahead, keys, k := param("ahead"), param("keys"), param("k")
 	ADDQ(k, ahead)
 	g.takeTiles()
@@ -60,10 +61,11 @@ func (g *generator) aheadScores() {
 // products of the current keys.
 func (g *generator) blockValues() {
 	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
-		"sets sum[r][c] = Σ over j of p[r][j]·v[j][c] for rows rows of P, 16 or 32. In each 32 columns,",
-		"groups of 4 are in the order 0, 2, 4, 6, 1, 3, 5, 7. Rows are step, pStep and vStep elements apart. Prefetches",
-		"one line for each line of V, from ahead bytes after v on. keys and vdim are positive multiples of 32. pairs is",
-		"scratch, [2][16][LANES].")
+		"sets sum[r][c] = Σ over j < keys of p[r][j]·v[j][c] for r < rows and c < vdim. rows is 16",
+		"or 32. The columns of sum are permuted: each 32 columns hold the groups 0, 2, 4, 6, 1, 3, 5, 7 of four",
+		"columns, in this order. Rows of sum, p and v are step, pStep and vStep elements apart. For each cache line of",
+		"v the routine prefetches one line, from ahead bytes after v on. keys and vdim are positive multiples of 32.",
+		"pairs is scratch, [2][16][LANES].")
 	v, vStep, ahead := param("v"), bytes16(param("vStep")), param("ahead")
 	ADDQ(v, ahead)
 	g.takeTiles()
@@ -165,9 +167,10 @@ func storeRows() {
 
 func (g *generator) addPlanes() {
 	g.arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
-		"adds high + low to rows of n elements of o and returns true. If a sum is not finite, it",
-		"returns false and leaves o alone. Rows are oStep and step elements apart. Rows of high and low have the order of",
-		"blockValues and a multiple of 32 elements. rows > 0, n > 0.")
+		"adds the rows of high and low to the rows of o and returns true. If a sum of high and low is",
+		"not finite, it returns false and leaves o unchanged. Rows of o are oStep elements apart and have n elements.",
+		"Rows of high and low are step elements apart, and have the column order of blockValuesAMXBF16 and a multiple",
+		"of 32 columns. rows > 0, n > 0.")
 	o, oStep, high, step, low := param("o"), bytes(param("oStep")), param("high"), bytes(param("step")), param("low")
 	x, y, z, zero, wild, order := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5:7]
 	g.loadQuarterOrder(order)

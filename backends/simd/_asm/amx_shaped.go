@@ -22,7 +22,7 @@ type shaper struct {
 
 	asks []asked          // features that select a loop over rows, in addition to softcap
 	caps func()           // emits the loads of the constants of softcap
-	row  func(i, has int) // emits the modification of row i of two
+	row  func(i, has int) // emits the modification of row i, 0 or 1, of the current two rows
 	next func(has int)    // emits the advance to the next two rows
 }
 
@@ -45,7 +45,7 @@ const (
 const (
 	frameA       = 8 * iota // the panel's first row of A
 	frameKeys               // number of rows of this panel and of later panels
-	frameRows               // pairs of rows of the panel before that are not yet modified
+	frameRows               // pairs of rows of the previous panel, not yet modified
 	frameMost               // pairs of rows to modify in each step of products
 	frameFeature            // bits of the call's features
 	frameBias               // bytes between rows of a bias
@@ -244,9 +244,11 @@ type scoreShaper struct{ shaper }
 
 func (g *generator) shapedScores() {
 	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and scoreMod do in sequence, for keys rows of K, rounded up to an even",
-		"number. bias is in pairs, [keys/2][LANES]. With masks, it sets s[j][i] = -Inf where bit i of masks[j] is clear.",
-		"Without softcap, bias and lanes, scores are not scaled. It raises rowMax[i] to the largest score, ignoring NaN.")
+		"computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the",
+		"arguments scale to at. Without softcap, bias and lanes it does not scale the scores. bias is nil or",
+		"[keys/2][LANES] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]",
+		"becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],",
+		"ignoring NaN. If keys is odd, it is rounded up to an even number.")
 	a := &scoreShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
 	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores

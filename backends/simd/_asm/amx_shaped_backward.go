@@ -21,9 +21,11 @@ type dotShaper struct{ shaper }
 
 func (g *generator) shapedDots() {
 	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, softcapGrad *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
-		"sets s[j][i] as scores and scoreMod do in sequence, for keys rows of k, rounded up to an even",
-		"number. Rows of bias are biasStep elements apart; halves, in bf16, replaces a nil bias. Caps have an absolute",
-		"error of a few roundings of softcap. With softcap, softcapGrad is required, [keys][LANES].")
+		"computes scores of a backward pass: dot products as in scoresAMXBF16, modified as in",
+		"scoreModAVX512 by the arguments scale to at. It computes no maxima. Rows of the bias are biasStep elements",
+		"apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If",
+		"softcap != 0, softcapGrad, [keys][LANES], gets the derivatives of softcap. The absolute error of capped scores",
+		"is a few roundings of softcap. If keys is odd, it is rounded up to an even number.")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots

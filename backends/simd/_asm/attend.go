@@ -15,11 +15,14 @@ import (
 // steps. It computes O = P V with columns in the lanes, so O needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
-		"sets o to attention of rows rows of Q over keys rows of K and V. For each row, totals,",
-		"[4][LANES], gets the maximum dot product m, l = Σ 2^(scale·(dot product - m)), 1/l and LSE = unit·m + ln(l), as",
-		"the routine finalizeLSE defines them. oStep, qStep, kStep and vStep are row strides in elements. q has LANES rows and",
-		"room for a multiple of 16 dims. vdim is a multiple of LANES. queries, [dims][LANES], and s, [keys][LANES], are",
-		"scratch. rows > 0, keys > 0. Prefetches from ahead on into L2, as scores does.")
+		"computes the attention of one tile. The number of query rows in q and o is rows, and the",
+		"number of rows in k and v is keys. totals is [4][LANES]. For query row i, totals[0][i] gets the largest dot",
+		"product m, and totals[1][i] gets l = Σ over the keys of 2^(scale·(dot product - m)). totals[2][i] gets 1/l,",
+		"and totals[3][i] gets LSE = unit·m + ln(l), both as in finalizeLSE"+g.suffix+". Rows of o, q, k and v are oStep, qStep,",
+		"kStep and vStep elements apart. The routine reads LANES rows of q, each up to a multiple of 16 elements. vdim is",
+		"a multiple of LANES. queries and s are scratch: queries is [dims][LANES], where dims is dim rounded up to a",
+		"multiple of 16, and s is [keys][LANES]. The routine prefetches from ahead on, as scores"+g.suffix+" does. rows > 0,",
+		"keys > 0.")
 	g.transposeQuery()
 	g.attendScores()
 	g.attendWeights()
@@ -142,7 +145,7 @@ func (g *generator) rowValues(name string, each int) {
 }
 
 // tile adds the products of all keys to the sums of len(even) rows of O. odd holds the sums of odd
-// keys, or is even.
+// keys, or is the slice even if all keys share sums.
 func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	weights, b, n := GP64(), GP64(), param("keys")
 	MOVQ(g.s, weights)

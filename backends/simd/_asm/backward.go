@@ -17,9 +17,10 @@ func (g *generator) gradients() {
 		scaled = ""
 	}
 	g.arithmetic("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
-		"sets s[i][j] = e^(scale·s[i][j] - lse[i]) and ds[i][j] = "+scaled+"s[i][j]·(dp[i][j] - delta[i]),",
-		"and both to 0 where bit j of masks[i] is clear, for any s and dp. s and dp are [rows][LANES],",
-		"rows of ds are dsStep elements apart. rows > 0.")
+		"replaces the score s[i][j] of query row i and key j by the weight",
+		"w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = "+scaled+"w·(dp[i][j] - delta[i]). Where bit j of masks[i] is",
+		"clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][LANES]. Rows of ds are dsStep",
+		"elements apart. rows > 0.")
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
 	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
 	g.powerConstants()
@@ -36,7 +37,7 @@ func (g *generator) gradients() {
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
 		if !g.avx512 {
-			VMINPS(x, high, x) // limits the power if LSE is wrong. This operand order keeps NaN
+			VMINPS(x, high, x) // power needs this bound if LSE is wrong. This operand order keeps NaN
 		}
 		g.power(x, base2, n, p) // multiplies after the difference, so that large scores lose no digits
 		VMOVUPS(at(dp), d)
@@ -76,11 +77,11 @@ func (g *generator) dots() {
 	if g.bf16 {
 		rows = "pairs"
 		g.arithmetic("dots", "func(sum *float32, a, b *uint32, pairs int)",
-			"sets sum[i] = Σ over c of the pair products a[c][i]·b[c][i]. a and b are",
-			"[pairs][LANES]. pairs > 0.")
+			"sets sum[i] = Σ over c < pairs of dot(a[c][i], b[c][i]), where a and b hold bf16 pairs. a and",
+			"b are [pairs][LANES]. pairs > 0.")
 	} else {
 		g.arithmetic("dots", "func(sum, a, b *float32, dim int)",
-			"sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][LANES]. dim > 0.")
+			"sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][LANES]. dim > 0.")
 	}
 	x := dotSums{generator: g, a: param("a"), b: param("b"), x: g.registers[4], y: g.registers[5]}
 	sum, n, even, odd := param("sum"), param(rows), g.registers[:2], g.registers[2:4]
@@ -138,18 +139,19 @@ func (g *generator) declareProduct(transposed, masked bool) {
 	}
 	signature, does := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", ""
 	if g.bf16 {
-		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "A and B hold pairs. "
+		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "a and b hold bf16 pairs, and · is their dot product. "
 		if !transposed {
 			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"aStep counts bf16. "
 		}
 	}
 	if masked {
 		g.arithmetic(name+"Masked", "func("+signature+", columns uint32)",
-			"is "+name+g.suffix+" for the columns whose bit in columns is set. It neither reads nor writes the others.")
+			"is "+name+g.suffix+" for the columns x < LANES whose bits in columns are set.",
+			"It neither reads nor writes the other columns of b and c.")
 	} else {
 		g.arithmetic(name, "func("+signature+")",
-			"adds Σ over i of "+element+"·b[i][x] to c[r][x], for r < rows, x < LANES,",
-			"i < n. A is "+shape+". Steps are row strides in elements. "+does+"n > 0.")
+			"adds Σ over i < n of "+element+"·b[i][x] to c[r][x] for r < rows and x < LANES. a is "+shape+".",
+			"Rows of c, a and b are cStep, aStep and bStep elements apart. "+does+"n > 0.")
 	}
 }
 

@@ -37,9 +37,10 @@ func bytes16(elements Register) GPVirtual {
 // S.
 func (g *generator) pairScores() {
 	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, rowMax *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
-		"the largest s[j][i]. q is [(dim+1)/2][LANES] pairs; with an odd dim its last half pair is 0. s is [keys][LANES].",
-		"dim > 0.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
+		"largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][LANES]",
+		"bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's",
+		"last row are 0. s is [keys][LANES]. dim > 0.")
 	s, k, step0 := param("s"), param("k"), bytes16(param("step"))
 	q, keys, rowMax := param("q"), param("keys"), param("rowMax")
 	step3 := GP64()
@@ -95,8 +96,8 @@ func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b
 
 func (g *generator) pairValues() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j of the pair products v[j][c]·p[j][i]. Rows of v are",
-		"step pairs apart, o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.",
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[j][c], p[j][i]), where v and",
+		"p hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.",
 		nilAlpha)
 	g.newValueSum("pairs").columns("dims", false, 1)
 	g.done()
@@ -104,8 +105,8 @@ func (g *generator) pairValues() {
 
 func (g *generator) transposePairs() {
 	g.routine("transposePairs", "func(dst *uint32, dstStep int, src *uint16, srcStep int)",
-		"sets dst[c][r] to the pair src[r][2c], src[r][2c+1] for 16 rows of 32 elements. Rows are",
-		"dstStep pairs and srcStep elements apart.")
+		"transposes 16 rows of 16 bf16 pairs: dst[c][r] gets the pair of src[r][2c] and",
+		"src[r][2c+1]. Rows of dst are dstStep pairs apart. Rows of src are srcStep elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
 	src, srcStep := param("src"), bytes16(param("srcStep"))
 	g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
@@ -116,8 +117,8 @@ func (g *generator) transposePairs() {
 // sums over rows.
 func (g *generator) pairRows() {
 	g.routine("pairRows", "func(dst *uint32, src *uint16, step, n, pairs int)",
-		"sets dst[j][c] to the pair src[2j][c], src[2j+1][c] for j < pairs, c < n. Rows of src are step",
-		"elements apart, dst is [pairs][n]. pairs > 0, n > 0.")
+		"sets dst[j][c] to the pair of src[2j][c] and src[2j+1][c] for j < pairs and c < n. Rows of",
+		"src are step elements apart. dst is [pairs][n]. pairs > 0, n > 0.")
 	dst, src, step, n, pairs := param("dst"), param("src"), bytes16(param("step")), param("n"), param("pairs")
 	x, y := g.registers[0], g.registers[1]
 	tail, ones := GP32(), GP32()
@@ -169,8 +170,8 @@ func (g *generator) loadPairOrder(z VecPhysical) {
 
 func (g *generator) narrowPairs() {
 	g.routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
-		"sets dst[j][i] to the pair src[2j][i], src[2j+1][i], rounded to bf16. dst is [pairs][LANES],",
-		"rows of src are step elements apart. pairs > 0.")
+		"rounds src[2j][i] and src[2j+1][i] to bf16 and stores them as the pair dst[j][i], for",
+		"j < pairs and i < LANES. Rows of src are step elements apart. dst is [pairs][LANES]. pairs > 0.")
 	dst, src, step, pairs := param("dst"), param("src"), bytes(param("step")), param("pairs")
 	permutation := g.registers[4]
 	g.loadPairOrder(permutation)
@@ -192,8 +193,8 @@ func (g *generator) narrowPairs() {
 
 func (g *generator) narrowRows() {
 	g.routine("narrowRows", "func(dst *uint16, src *float32, step, rows int)",
-		"sets dst[j][i] to src[j][i], rounded to bf16, for j < rows, i < LANES. Rows of both are step",
-		"elements apart. rows > 0.")
+		"rounds src[j][i] to bf16 and stores it in dst[j][i], for j < rows and i < LANES. Rows of",
+		"src and rows of dst are step elements apart. rows > 0.")
 	dst, src, step4, rows := param("dst"), param("src"), bytes(param("step")), param("rows")
 	step2 := GP64()
 	MOVQ(step4, step2)

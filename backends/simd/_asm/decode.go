@@ -46,12 +46,15 @@ func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
-		"sets s[r][j] = dot(q[r], k[j]) for r < qRows, rounded up, and j < kKeys, and adds",
-		"Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are",
-		fmt.Sprintf("%d elements apart; rows of q and o qStep and oStep, multiples of 32,%s q with 0 beyond dim.", scoreStep, t.order()),
-		"Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
-		fmt.Sprintf("row j+ahead is prefetched, and again when nearer: the tables then have ahead+%d more entries, and %d before.", decodeKeys-1, slices.Max(nearer)),
-		fmt.Sprintf("scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
+		"sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds",
+		"Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and",
+		fmt.Sprintf("row j of V vAt[j] bytes after v. Rows of s and p are %d elements apart. The routine reads and writes rows of q, s", scoreStep),
+		fmt.Sprintf("and p in groups of %d, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and", t.decodeRows()),
+		fmt.Sprintf("oStep elements apart, multiples of 32.%s", t.order()),
+		"Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If",
+		"kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row",
+		fmt.Sprintf("j+ahead. kAt then needs ahead+%d entries after its last key and %d before its first. The same holds for vAhead, vAt", decodeKeys-1, slices.Max(nearer)),
+		fmt.Sprintf("and V. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
 	var apart []func()
 	beginKeys("k")
 	beginKeys("v")
@@ -100,8 +103,8 @@ func (t storage) limit(dim string) string {
 	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
 }
 
-// scores emits the scores of the next keys with all rows of Q and advances to the keys after them.
-// keys is their number.
+// scores emits the scores of all rows of Q with the next keys, and then advances past these keys.
+// keys is the number of these keys.
 func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
 	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
@@ -188,9 +191,10 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 	VBROADCASTSS(x, z)
 }
 
-// values adds the next keys, times their weights, to all rows of O and advances to the keys after
-// them. keys is their number. The weights of a tile are broadcast once. Each tile loads and stores
-// its rows of O. Rows of the tile beyond the last row of O use scratch.
+// values adds the rows of V of the next keys, times the keys' weights, to all rows of O. It then
+// advances past these keys. keys is the number of these keys. The weights of a tile are broadcast
+// once. Each tile loads and stores its rows of O. Rows of the tile beyond the last row of O use
+// scratch.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
@@ -242,10 +246,11 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 // maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
-		"raises m[r] to the largest s[r][j], multiplies l[r] and o[r] by 2^(scale·(old m[r] - m[r])), sets",
-		"s[r][j] = 2^(scale·(s[r][j] - m[r])) and adds these to l[r]. An m[r] of -Inf counts as the lowest finite",
-		fmt.Sprintf("number. Rows of s are %d elements apart, with -Inf from keys to a multiple of %d; rows of o are oStep", scoreStep, g.vectorLen()),
-		fmt.Sprintf("elements apart, a multiple of 16. 0 < keys <= %d, 0 < rows.", decodeBlock))
+		"applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and",
+		"multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the",
+		"weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts",
+		fmt.Sprintf("as the lowest finite number. Rows of s are %d elements apart, and s[r][j] is -Inf for j from keys up to a", scoreStep),
+		fmt.Sprintf("multiple of %d. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= %d, rows > 0.", g.vectorLen(), decodeBlock))
 	s, rows, keys, m, l := param("s"), param("rows"), param("keys"), param("m"), param("l")
 	o, oStep := param("o"), bytes(param("oStep"))
 	ADDQ(Imm(uint64(g.vectorLen()-1)), keys)
@@ -322,7 +327,8 @@ func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 // uses every byte.
 func (g *generator) readLimit() {
 	const vectors = 8
-	g.routine("readPeak", "func(x *byte, n int)", fmt.Sprintf("reads n bytes, a multiple of %d.", vectors*g.vectorBytes))
+	g.routine("readPeak", "func(x *byte, n int)",
+		fmt.Sprintf("reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of %d.", vectors*g.vectorBytes))
 	x, n := param("x"), param("n")
 	Label("loop")
 	for i := range vectors {

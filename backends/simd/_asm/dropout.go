@@ -10,8 +10,10 @@ import (
 
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"sets s[j][i] = 0 where dropout drops row rows[i] and key key+j: where its half word of Philox",
-		"is less than below>>16. The lower half of below is 0. s is [keys][LANES]. keys > 0, key >= 0.")
+		"sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout",
+		"drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the",
+		"Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is",
+		"[keys][LANES]. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -57,8 +59,9 @@ func (g *generator) dropWeights() {
 
 func (g *generator) dropPairs() {
 	g.routine("dropPairs", "func(p *uint32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"is dropWeights for weights in pairs of keys, [keys/2][LANES], with room for a multiple of 8",
-		"keys. key is a multiple of 8. keys > 0, key >= 0.")
+		"applies dropout to weights in bf16 pairs. Word p[j][i] holds the weights of query row",
+		"rows[i] and the keys key+2j and key+2j+1. The routine sets a weight to 0 where dropWeightsAVX512 would set it",
+		"to 0. p is [keys/2][LANES], with room for a multiple of 8 keys. key is a multiple of 8. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -208,9 +211,10 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 // a vector alternate between the counters of two rows.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
-		"sets bit i of kept[r] where dropout keeps row row+r and key key+i, i < LANES: where its half",
-		"word of Philox is at least below>>16. It clears all other bits. The lower half of below is 0. key is a multiple",
-		"of 8. rows > 0.")
+		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",
+		"r < rows and i < LANES. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least",
+		"below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,",
+		"head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]

@@ -10,8 +10,9 @@ import (
 // for the sums, then for the result.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
-		"sets rows of dx to scale·(dn - mean(dn) - n·mean(dn·n)) with n = (x - mean)·scale and dn =",
-		"dy·weight, and adds dy·n to dWeight and dy to dBias. moments comes from rows. dx may be dy. cols, rows > 0.")
+		"computes the gradients of a layer norm. moments holds the mean and scale of each row, as", "rows"+g.suffix+" stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets",
+		"scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight", "and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,",
+		"rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
 	r := g.registers
@@ -77,7 +78,8 @@ func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 
 func (g *generator) addTo() {
 	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
-		"adds rows rows of x, step elements apart, to sum. cols, rows > 0.")
+		"adds each row of x to the row sum. x is [rows][cols], with rows step elements apart. cols,",
+		"rows > 0.")
 	sum, x, step, cols, rows := param("sum"), param("x"), bytes(param("step")), param("cols"), param("rows")
 	mask := g.registers[8]
 	left := GP64()
@@ -99,8 +101,9 @@ func (g *generator) addTo() {
 
 func (g *generator) adamW() {
 	g.arithmetic("adamW", "func(x, mean, square, grad, by *float32, n int)",
-		"sets mean = by[0] mean + by[1] grad, square = by[2] square + by[3] grad² and",
-		"x = by[4] x - by[5] mean / (sqrt(square) by[6] + by[7]). n > 0.")
+		"updates the n parameters x by AdamW. It sets mean = by[0]·mean + by[1]·grad and",
+		"square = by[2]·square + by[3]·grad². It then sets x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7]). x,",
+		"mean, square and grad are [n], by is [8]. n > 0.")
 	x, mean, square, grad, by, n := param("x"), param("mean"), param("square"), param("grad"), param("by"), param("n")
 	r := g.registers
 	c, mask, gz, m, v, z := r[:8], r[8], r[9], r[10], r[11], r[12]

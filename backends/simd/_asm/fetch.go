@@ -9,11 +9,11 @@ import (
 const line = 64 // bytes of a cache line
 
 // fetch emits the routine that prefetches rows. Kernels read more rows at a time than the hardware
-// prefetcher follows.
+// prefetcher follows, so they prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "func(from *byte, step, bytes, rows int)",
-		"prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory",
-		"need not exist. bytes > 0, rows > 0.")
+		"prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the",
+		"size of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := param("from"), param("step"), param("bytes"), param("rows")
 	Label("row")
 	at, end := GP64(), GP64()

@@ -11,10 +11,12 @@ import (
 
 func (g *generator) gradientsOf() {
 	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)",
-		"computes w = e^(unit·s[i][j] - lse[i]) and g = w·(z·dp[i][j] - delta[i]); z is keep if bit j",
-		"of kept[i] is set, else 0. It sets s[i][j] = w·z, ds[i][j] = scale·g·softcapGrad[i][j] and db[i][j] = g, and all to 0",
-		"where bit j of masks[i] is clear, for any input. Nil kept means z = 1, nil softcapGrad means 1; db may be nil. s, dp,",
-		"softcapGrad and db are [rows][LANES], rows of ds are dsStep elements apart. rows > 0.")
+		"computes gradients with dropout, softcap and bias. For query row i and key j,",
+		"w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With",
+		"g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].",
+		"Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If",
+		"softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][LANES].",
+		"Rows of ds are dsStep elements apart. rows > 0.")
 	x := g.newPairGradients()
 	Label("row")
 	for v := range vectors {
@@ -71,7 +73,7 @@ func (g *pairGradients) weights(v int) {
 	VBROADCASTSS(g.word(g.lse), g.y)
 	VFMSUB213PS(g.y, g.unit, g.x)
 	if !g.avx512 {
-		VMINPS(g.x, g.high, g.x) // limits the power if LSE is wrong. This operand order keeps NaN
+		VMINPS(g.x, g.high, g.x) // power needs this bound if LSE is wrong. This operand order keeps NaN
 	}
 	g.power(g.x, g.base2, g.n, g.p) // multiplies after the difference, so that large scores lose no digits
 }

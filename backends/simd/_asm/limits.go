@@ -12,11 +12,13 @@ import (
 func (g *generator) limits() {
 	rows := g.groups[0]
 	if g.bf16 {
-		g.routine("dotPeak", "func(n int)", fmt.Sprintf("repeats n times %d independent multiply-adds of %d bf16 pairs: %d FLOP each time.",
-			rows*vectors, g.vectorBytes/4, rows*g.lanes*4))
+		g.routine("dotPeak", "func(n int)",
+			fmt.Sprintf("repeats %d independent multiply-adds, each of %d bf16 pairs, n times: %d FLOP in each", rows*vectors, g.vectorBytes/4, rows*g.lanes*4),
+			"repetition. It measures the peak rate.")
 	} else {
-		g.routine("fmaPeak", "func(n int)", fmt.Sprintf("repeats n times %d independent multiply-adds of %d float32: %d FLOP each time.",
-			rows*vectors, g.vectorBytes/4, rows*g.lanes*2))
+		g.routine("fmaPeak", "func(n int)",
+			fmt.Sprintf("repeats %d independent multiply-adds, each of %d float32, n times: %d FLOP in each repetition.", rows*vectors, g.vectorBytes/4, rows*g.lanes*2),
+			"It measures the peak rate.")
 	}
 	n, x := param("n"), g.lanesB[0]
 	acc := g.accumulators(rows)

@@ -53,11 +53,11 @@ type panel struct {
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
-			"sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add&1.")
+			"sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.")
 		return
 	}
 	g.panel(&panel{vectors: vectors}, "multiply", "a, b *float32",
-		"sets sums[r][c] = Σ over i of a[r*aRow+i]·b[i][c], plus old sums[r][c] if add&1.")
+		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.")
 }
 
 // widenPanel emits C += A B for a float32 A and a panel of bf16 pairs. A bf16 is the upper half of
@@ -65,7 +65,7 @@ func (g *generator) multiplyPanel(vectors int) {
 // adding it.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
-		"sets sums[r][c] = Σ over i of a[r*aRow+i]·(half i%2 of the pair b[i/2][c]), plus old sums[r][c] if add&1.")
+		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.")
 }
 
 // panel emits one multiplication routine.
@@ -73,9 +73,10 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("Rows of sums and b have %d vectors. If c != nil, writes to c (stride cStep) instead, plus bias unless", vectors),
-		"nil, plus old c if add&2. Prefetches memory the size of b from ahead into L2 over the first",
-		fmt.Sprintf("fetch tiles of %d rows; fetch is 1, 2, 4, 8 or 16. k > 0.", g.tileRows()))
+		fmt.Sprintf("It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have %d columns. If c is not", vectors*g.vectorBytes/4),
+		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
+		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the",
+		fmt.Sprintf("size of b, during the first fetch tiles of %d rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()

@@ -19,9 +19,10 @@ func (g *generator) tileMatmul() {
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
-		"sets sums[r][c] = Σ over i of the products of the pairs a[r*aRow+i] and b[i][c], plus old sums[r][c] if add != 0.",
-		fmt.Sprintf("Rows of sums and b have %d vectors. a and sums have multiples of 16 rows. Prefetches memory the size of b", vectors),
-		"from ahead into L2. k is a multiple of 16. k, rows > 0. c, cStep, bias and fetch are ignored.")
+		"sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.",
+		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. The number of", tileRows*vectors),
+		"rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches memory of the size of b from",
+		"ahead on into L2. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)

@@ -7,24 +7,24 @@ import (
 )
 
 func (g *generator) convertAVX2() {
-	g.conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i]. n >= 8.", 2, 4,
+	g.conversionAVX2("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the float32 value of the binary16 number src[i], for i < n. n >= 8.", 2, 4,
 		func(src, dst Mem) {
 			VCVTPH2PS(src, Y0)
 			VMOVUPS(Y0, dst)
 		})
-	g.conversionAVX2("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i]. n >= 8.", 2, 4,
+	g.conversionAVX2("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 8.", 2, 4,
 		func(src, dst Mem) {
 			VPMOVZXWD(src, Y0)
 			VPSLLD(Imm(16), Y0, Y0)
 			VMOVUPS(Y0, dst)
 		})
-	g.conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.", 4, 2,
+	g.conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.", 4, 2,
 		func(src, dst Mem) {
 			VMOVUPS(src, Y0)
 			VCVTPS2PH(Imm(0), Y0, dst) // to nearest, ties to even
 		})
 	one, half, quiet := Y13, Y14, Y15
-	g.conversionAVX2("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.", 4, 2,
+	g.conversionAVX2("narrowBF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.", 4, 2,
 		func(src, dst Mem) {
 			VMOVUPS(src, Y0)
 			VPSRLD(Imm(16), Y0, Y1)
@@ -74,7 +74,7 @@ func (g *generator) conversionAVX2(name, signature, does string, from, to uint8,
 // it.
 func cpuidF16C() {
 	TEXT("hasF16C", NOSPLIT, "func() bool")
-	Doc("hasF16C reports whether the processor has F16C, which uses the registers of AVX.")
+	Doc("hasF16C reports whether the processor has F16C. Instructions of F16C also need AVX.")
 	MOVL(U32(1), EAX)
 	XORL(ECX, ECX)
 	CPUID()

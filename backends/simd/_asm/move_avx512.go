@@ -7,27 +7,27 @@ import (
 )
 
 func (g *generator) convertAVX512() {
-	g.conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the binary16 bits src[i].", 2, 4,
+	g.conversionAVX512("widenF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the float32 value of the binary16 number src[i], for i < n. n >= 0.", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
 			VCVTPH2PS(Y0, Z1)
 			store(Z1)
 		})
-	g.conversionAVX512("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the value of the bfloat16 bits src[i].", 2, 4,
+	g.conversionAVX512("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 0.", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
 			VPMOVZXWD(Y0, Z1)
 			VPSLLD(Imm(16), Z1, Z1)
 			store(Z1)
 		})
-	g.conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the binary16 bits nearest to src[i].", 4, 2,
+	g.conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 0.", 4, 2,
 		func(load, store func(Op)) {
 			load(Z0)
 			VCVTPS2PH(Imm(0), Z0, Y1) // to nearest, ties to even
 			store(Y1)
 		})
 	one, half, quiet := Z29, Z30, Z31
-	g.conversionAVX512("narrowBF16", "func(dst *uint16, src *float32, n int)", "sets dst[i] to the bfloat16 bits nearest to src[i].", 4, 2,
+	g.conversionAVX512("narrowBF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 0.", 4, 2,
 		func(load, store func(Op)) {
 			load(Z0)
 			VCMPPS(Imm(3), Z0, Z0, K2) // unordered: NaN

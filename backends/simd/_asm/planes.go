@@ -25,13 +25,15 @@ const (
 
 func (g *generator) planeScores() {
 	g.routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, rowMax *float32)",
-		"is scores for planes of K and Q, kPlane and qPlane bytes apart.")
+		"is scoresAMXBF16 for float32 operands, each split into three bf16 planes. Planes of k are",
+		"kPlane bytes apart, and planes of q are qPlane bytes apart.")
 	g.tileScores(func(a GPVirtual) { g.planeProducts("", "words", "kPlane", "q", "qPlane", a, nothing) }, nothing)
 }
 
 func (g *generator) planeValues() {
 	g.arithmetic("planeValues", "func(o *float32, v *uint32, step, vPlane int, p *uint32, pPlane, pairs, vdim int, alpha, sum *float32)",
-		"is addValues for planes of V and P, vPlane and pPlane bytes apart.")
+		"is addValuesAMXBF16 for float32 operands, each split into three bf16 planes. Planes of v",
+		"are vPlane bytes apart, and planes of p are pPlane bytes apart.")
 	g.tileValues(func(a GPVirtual) { g.planeProducts("", "pairs", "vPlane", "p", "pPlane", a, nothing) })
 }
 

@@ -9,13 +9,13 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeSums emits the routine that computes C += A B for up to 32 columns. It sums the products
-// apart from C, the smallest first.
+// planeSums emits the routine that computes C += A B for up to 32 columns. It sums the products of
+// planes from zero, the smallest products first, and then adds the sums to C.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
-		"adds Σ over i of the pair products a[r][i]·b[i][x] to c[r][x]. Rows are cStep elements, aStep",
-		"bf16 and bStep pairs apart, planes aPlane and bPlane bytes. a has a multiple of 32 rows, b 32 columns; columns",
-		"is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
+		"is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a",
+		"are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, b",
+		"for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
 	c, step, rows := param("c"), param("cStep"), param("rows")
 	SHLQ(Imm(2), step)
 	g.takeTiles()
@@ -56,7 +56,7 @@ func (g *generator) planeSums() {
 	}
 	set("first")
 	JMP(LabelRef("store"))
-	Comment("A block is added to C during the tile products of the next one.")
+	Comment("A block is added to C during the tile products of the next block.")
 	Label("rows")
 	set("next")
 	n := GP64()
@@ -77,9 +77,10 @@ func (g *generator) planeSums() {
 // processor free.
 func (g *generator) planeGradients() {
 	g.arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
-		"is gradients for planes: of p and ds, plane bytes apart, and of rows, rowsPlane bytes apart.",
-		"It multiplies x by scale and reports whether all |x| are below 2^58. Meanwhile it sets next as planeScores sets",
-		"s, from planes of k and q. pairs >= 0, keys >= 0.")
+		"is gradientsAMXBF16 without rounding: p, ds and rows get three bf16 planes each. Planes",
+		"of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by",
+		"scale and reports whether all |x| are below 2^58. At the same time it sets next to the scores of k and q, as",
+		"planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.")
 	x := g.newGradientPair()
 	CMPQ(address("keys"), Imm(0))
 	JEQ(LabelRef("rest"))

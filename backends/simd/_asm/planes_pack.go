@@ -9,15 +9,16 @@ import (
 // planeWeights emits the routine that computes P = 2^(scale·(S - max)) in planes of pairs.
 func (g *generator) planeWeights() {
 	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
-		"is expScores for planes of p, plane bytes apart.")
+		"is expScoresAMXBF16 without rounding: it splits the weights into three bf16 planes of p,",
+		"plane bytes apart.")
 	plane, store := param("plane"), g.cutPairs(g.registers[9:11], g.registers[12])
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }
 
 func (g *generator) planePairs() {
 	g.arithmetic("planePairs", "func(p *uint32, plane int, s *float32, pairs int)",
-		"sets p to the planes, plane bytes apart, of the row pairs of s. s is [2*pairs][LANES], a plane",
-		"of p is [pairs][LANES]. pairs > 0.")
+		"splits s into three bf16 planes, plane bytes apart. In each plane of p, word [j][i] is the",
+		"pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][LANES], a plane of p is [pairs][LANES]. pairs > 0.")
 	dst, plane, s, pairs := param("p"), param("plane"), param("s"), param("pairs")
 	row, store := g.registers[0:2], g.cutPairs(g.registers[2:4], g.registers[4])
 	Label("pair")
@@ -95,9 +96,9 @@ type splitter struct {
 
 func (g *generator) splitRows() {
 	g.routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
-		"sets rows of dst, dstStep elements apart, to the three planes, plane bytes apart, of n",
-		"elements of rows of src, srcStep apart. NaN and magnitudes from 2^58 on become 0; it reports whether there were",
-		"none. n > 0, rows > 0.")
+		"splits the float32 matrix src, [rows][n], into three bf16 planes, plane bytes apart. Rows of",
+		"src are srcStep elements apart, rows of each plane of dst dstStep elements. An element that is NaN or has a",
+		"magnitude of 2^58 or more becomes 0. The routine reports whether src has no such element. n > 0, rows > 0.")
 	dst, dstStep, plane := param("dst"), bytes16(param("dstStep")), param("plane")
 	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
 	r, some := g.registers, K2

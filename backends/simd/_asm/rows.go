@@ -18,12 +18,12 @@ func (g *generator) copyRows(add bool) {
 	const signature = "func(dst *float32, step int, src *float32, rows int)"
 	if add {
 		g.arithmetic("addRows", signature,
-			"adds src[r][i] to dst[r][i] for r < rows, i < LANES. Rows of dst are step elements apart, rows",
-			"of src contiguous. rows > 0.")
+			"adds src[r][i] to dst[r][i] for r < rows and i < LANES. Rows of dst are step elements apart. Rows",
+			"of src are contiguous. rows > 0.")
 	} else {
 		g.routine("copyRows", signature,
-			"sets dst[r][i] = src[r][i] for r < rows, i < LANES. Rows of dst are step elements apart, rows",
-			"of src contiguous. rows > 0.")
+			"sets dst[r][i] = src[r][i] for r < rows and i < LANES. Rows of dst are step elements apart. Rows",
+			"of src are contiguous. rows > 0.")
 	}
 	dst, step, src, rows := param("dst"), bytes(param("step")), param("src"), param("rows")
 	Label("row")
@@ -47,7 +47,7 @@ func (g *generator) copyRows(add bool) {
 func clearLines() {
 	TEXT("clearLines", NOSPLIT, "func(p *byte, lines int)")
 	Pragma("noescape")
-	Doc("clearLines writes zeros to whole cache lines, with non-temporal stores. lines > 0.")
+	Doc("clearLines sets lines cache lines from p on to 0, with non-temporal stores. p is the start of a cache line. lines > 0.")
 	p, lines := param("p"), param("lines")
 	XORPS(X0, X0)
 	Label("line")

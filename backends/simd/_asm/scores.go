@@ -15,9 +15,10 @@ import (
 // dP, and has the same absolute error.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
-		"the largest s[j][i]. Even and odd columns have separate sums. q is [dim][LANES], s is [keys][LANES]. dim > 0.",
-		"Prefetches from ahead on into L2: 2·dim bytes for each key, or a little more.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
+		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][LANES], s is",
+		"[keys][LANES]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
+		"prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.")
 	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead")}
 	x.groups("keys")
 	g.done()

@@ -29,7 +29,7 @@ type exponential struct {
 	low, rounding Op
 }
 
-// exp2Numbers returns the constants in the order of exponential. Both polynomials are minimax fits
+// exp2Numbers returns the constants in the order of an exponential's fields. Both polynomials are minimax fits
 // of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on [0, 1), the fit
 // for AVX2 on [-1/2, 1/2].
 func (g *generator) exp2Numbers() []float32 {
@@ -177,8 +177,8 @@ func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 
 func (g *generator) maskScores() {
 	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, rowMax *float32)",
-		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest",
-		"remaining score. s is [keys][LANES]. keys > 0.")
+		"sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the",
+		"largest s[j][i], ignoring NaN. s is [keys][LANES], masks is [keys]. keys > 0.")
 	s, masks, keys, rowMax := param("s"), param("masks"), param("keys"), param("rowMax")
 	x, visible, lowest, max := g.registers[0], g.registers[1], g.registers[2], g.registers[4:6]
 	g.constant(float32(math.Inf(-1)), lowest)
@@ -232,9 +232,10 @@ func (g *generator) beginWeights(m, rowMax, l, alpha GPVirtual, x, n, p, scale V
 // maximum and sum.
 func (g *generator) expScores() {
 	g.arithmetic("expScores", "func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)",
-		"sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
-		"rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.",
-		"s is [keys][LANES]. keys > 0.")
+		"replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets",
+		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights",
+		"of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest",
+		"finite number. s is [keys][LANES]. keys > 0.")
 	s, keys, m, rowMax, l, alpha := param("s"), param("keys"), param("m"), param("rowMax"), param("l"), param("alpha")
 	g.exp2Constants()
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
@@ -247,7 +248,7 @@ func (g *generator) expScores() {
 // sumWeights replaces keys rows of s by the weights 2^(scale·(s - shift)) and adds the weights to
 // l. It advances s. x, n, p and sum are scratch.
 func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
-	Comment("Each half of the keys is summed from zero: a smaller sum is rounded in smaller units.")
+	Comment("The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.")
 	left := GP64()
 	MOVQ(keys, left)
 	SHRQ(Imm(1), left)
@@ -287,8 +288,8 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 // constants. The first has 12 bits, so its product with e is exact.
 func (g *generator) finalizeLSE() {
 	g.arithmetic("finalizeLSE", "func(lse, by, m, l *float32, scale float32)",
-		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
-		"Otherwise l[i] must be normal or NaN.")
+		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",
+		"and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [LANES].")
 	g.endTotals(param("lse"), param("by"), param("m"), param("l"), "scale")
 	g.done()
 }

@@ -43,12 +43,12 @@ func (t storage) order() string {
 	if t.name != "BF16" {
 		return ""
 	}
-	return fmt.Sprintf(" in the order of split%d,", t.step())
+	return fmt.Sprintf(" The function split has moved the even elements of each %d elements of q and o to the front.", t.step())
 }
 
 // A rowEnd is the mask of a row's elements after the last whole vector.
 type rowEnd struct {
-	masks  [2]OpmaskPhysical // of the two halves of a vector; the first has bits for the whole vector
+	masks  [2]OpmaskPhysical // the first has the bits of a whole vector, the second the bits of its upper half
 	vector VecPhysical       // the mask of AVX2, which has no opmasks
 }
 

@@ -6,7 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-const nilAlpha = "A nil alpha counts as 0: o may be uninitialized."
+const nilAlpha = "If alpha is nil, its factors count as 0, and o may be uninitialized."
 
 // A valueSum holds the operands of Oᵀ = alpha Oᵀ + Vᵀ P.
 type valueSum struct {
@@ -31,10 +31,10 @@ func (g *generator) newValueSum(keys string) *valueSum {
 // AVX2 first checks whether V is finite.
 func (g *generator) values() {
 	g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in",
-		"masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is",
-		"[vdim][LANES], p is [keys][LANES]. keys > 0.",
-		nilAlpha+" Nil masks have all bits set.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of masks[j]",
+		"set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with rows step elements",
+		"apart. o is [vdim][LANES], p is [keys][LANES]. keys > 0.",
+		nilAlpha+" If masks is nil, all bits count as set.")
 	x := g.newValueSum("keys")
 	x.masks = param("masks")
 	TESTQ(x.masks, x.masks)
@@ -85,7 +85,7 @@ func (g *valueSum) columns(name string, masked bool, each int) {
 }
 
 // tile adds the products of all keys to the sums of len(even) columns of V. odd holds the sums of
-// odd keys, or is even.
+// odd keys, or is the slice even if all keys share sums.
 func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 	a, b, n, m := GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.v, a)
@@ -222,7 +222,7 @@ func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r 
 
 func (g *generator) addSum() {
 	g.arithmetic("addSum", "func(sum, x *float32, rows int, alpha *float32)",
-		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][LANES]. rows > 0.")
+		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. sum and x are [rows][LANES]. rows > 0.")
 	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
 	by, z := g.registers[0:2], g.registers[2:4]
 	for v := range vectors {

@@ -25,9 +25,9 @@ type storage struct {
 // vectors, and vectors of O. Keys use the vectors of K and V in turn: the processor renames these
 // vectors.
 const (
-	decodeSums    = 0  // plus (2r+half)*keys + key
-	decodeKeysV   = 16 // scores: to 23, four for each of two keys; values: to 31
-	decodeQueries = 24 // to 27 or 31: for each row two, or four with 16-bit keys
+	decodeSums    = 0  // the first sum; (2r+half)*keys + key is the number of a sum
+	decodeKeysV   = 16 // to 23 for scores, four for each of two keys; to 31 for values
+	decodeQueries = 24 // two for each row, or four with 16-bit keys
 	valueOs       = 0  // four for each row
 	valueWeights  = 8  // two for each row
 )
@@ -45,20 +45,21 @@ func (g *generator) attend() {
 func (t storage) attend() {
 	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {
-		scratch += " q holds 16-bit elements, as K does, in the first half\n// of its rows. It adds 2^15 times the sum to o[r], with weights in 16 bits."
+		scratch += " The elements of q have 16 bits, like the elements of K, and fill the\n// first half of each row of q. The routine rounds the weights to 16 bits and adds 2^15 times the sum to o."
 		if t.name == "BF16" {
-			scratch += "\n// In each 8 elements of o, but not in fewer, the even ones come first."
+			scratch += "\n// In each 8 elements of o the even ones come first. Fewer than 8 at the end of a row stay in order."
 		}
 		scores, values = (*attention).halfScores, (*attention).halfValues
 	}
 	t.routine("attend"+t.name, "s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int",
-		"sets s[r][j] = dot(q[r], k[j]) for r < qRows and j < kKeys, and adds",
-		"Σ over j of p[r][j]·v[j] to o[r] for r < oRows and j < vKeys. Rows of s and p are",
-		fmt.Sprintf("%d elements apart; rows of q and o qStep and oStep, multiples of 32, q with 0 beyond dim.", scoreStep),
-		"Row j of K is kAt[j] bytes after k, of V vAt[j] bytes after v. Prefetches run kAhead and vAhead bytes ahead. If these are 0,",
-		fmt.Sprintf("row j+ahead is prefetched: the tables then have ahead+%d more entries.", decodeKeys-1),
-		scratch+" kKeys, vKeys <= 128. qRows, oRows > 0.")
+		"sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds",
+		"Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and",
+		fmt.Sprintf("row j of V vAt[j] bytes after v. Rows of s and p are %d elements apart. Rows of q and o are qStep and oStep", scoreStep),
+		"elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If",
+		fmt.Sprintf("kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+%d entries after its last", decodeKeys-1),
+		"key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.",
+		scratch)
 	x := &attention{storage: t}
 	x.key = t.newSide("k", "dim", "q", "s", "qRows", "kKeys", "qStep")
 	x.value = t.newSide("v", "vdim", "o", "p", "oRows", "vKeys", "oStep")
@@ -72,7 +73,7 @@ func (t storage) attend() {
 	t.done()
 }
 
-// A side holds the arguments of the scores or of the values.
+// A side holds the arguments of one half of attend: of the scores, or of the values.
 type side struct {
 	name, dim, other, weights, rows, step string // names of arguments
 	at, keys                              reg    // of K or V: the table entries of the next rows; the number of rows left
@@ -92,8 +93,8 @@ type attention struct {
 	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of these rows, its scores, the prefetch distance
 }
 
-// half writes the work of one side on its next keys. It takes four keys, or eight if there is a
-// single query row. It takes one if fewer than four are left.
+// half writes the scores or the values of the next keys. It takes four keys, or eight if there is a
+// single query row, or one if fewer than four are left.
 func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
 	x.op("CBZ %v, %sEnd", s.keys, label)
 	x.op("CMP $%d, %v", decodeKeys, s.keys)
@@ -320,7 +321,8 @@ func (x *attention) storeScores(first, second, keys, offset int) {
 	}
 }
 
-// values adds the keys of a tile, times their weights, to rows of O. Each step loads and stores O.
+// values adds the rows of V of a tile's keys, times the keys' weights, to rows of O. Each step loads
+// and stores a part of these rows of O.
 func (x *attention) values(label string, keys, rows int) {
 	for r := range rows {
 		for i := 0; i < keys; i += 4 {

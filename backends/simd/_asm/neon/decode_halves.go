@@ -9,8 +9,8 @@ func (g *generator) attendHalves(tier, name string) {
 
 // Registers of a tile of 16-bit elements. Scores use the registers of float32, except that a line
 // of a query row takes four vectors. Values have the weights of a row's keys as elements of one
-// vector. This vector is among the lower sixteen, which products by element require. Keys use the
-// vectors of V in turn.
+// vector. This vector is one of V0 to V15, because products by element accept no other vector. Keys
+// use the vectors of V in turn.
 const (
 	halfWeights = 0  // one for each row
 	halfKeys    = 2  // to 13: four for each of three keys
@@ -77,8 +77,8 @@ func (x *attention) halfScores(label string, keys, rows int) {
 	}
 }
 
-// halfValues adds the keys of a tile, times their weights in 16 bits, to rows of O. Each step loads
-// and stores O.
+// halfValues adds the rows of V of a tile's keys, times the keys' weights in 16 bits, to rows of O.
+// Each step loads and stores a part of these rows of O.
 func (x *attention) halfValues(label string, keys, rows int) {
 	one, other, _ := x.products()
 	for r := range rows {

@@ -6,7 +6,9 @@ import "fmt"
 // stay in registers to hide the latency of a multiply-add.
 func (g *generator) limits() {
 	const sums = 24
-	g.routine("fmaPeak", "n int", fmt.Sprintf("repeats n times %d independent multiply-adds of 4 float32: %d FLOP each time.", sums, sums*8))
+	g.routine("fmaPeak", "n int",
+		fmt.Sprintf("repeats %d independent multiply-adds, each of 4 float32, n times: %d FLOP in each repetition. It", sums, sums*8),
+		"measures the peak rate.")
 	n := g.param("n")
 	for v := range sums + 1 {
 		g.clear(v)
@@ -22,7 +24,8 @@ func (g *generator) limits() {
 // readLimit writes the routine that measures the memory read bandwidth.
 func (g *generator) readLimit() {
 	const pairs = 8
-	g.routine("readPeak", "x *byte, n int", fmt.Sprintf("reads n bytes, a multiple of %d.", 32*pairs))
+	g.routine("readPeak", "x *byte, n int",
+		fmt.Sprintf("reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of %d.", 32*pairs))
 	x, n := g.param("x"), g.param("n")
 	g.label("loop")
 	for i := range pairs {

@@ -44,8 +44,9 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x = sums + bias, before = x and c = act(x) + residual, plus old c if add != 0. Steps are",
-		"row strides. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c",
+		"if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
+		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
@@ -85,7 +86,7 @@ func (g *generator) finishRows(a activation) {
 
 func (g *generator) slopes(a activation) {
 	g.routine("slope"+a.name, "dx, x, dy *float32, n int",
-		"sets dx[i] = dy[i]·act'(x[i]).")
+		"sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.")
 	dx, x, dy, n, at, left := g.param("dx"), g.param("x"), g.param("dy"), g.param("n"), g.temp(), g.temp()
 	a.constants()
 	g.eachElements(n, at, left, func(name, _ string) {

@@ -2,8 +2,9 @@ package main
 
 func (g *generator) transpose() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
-		"sets dst[c][r] = by[c]·src[r][c] in each block of 4 rows and columns. blocks is their number.",
-		"Rows are dstStep and srcStep elements apart, blocks dstNext and srcNext.")
+		"transposes square blocks of 4 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks",
+		"is the number of blocks, by has 4 factors. In dst, rows are dstStep and blocks dstNext elements apart. In",
+		"src, rows are srcStep and blocks srcNext elements apart. blocks > 0.")
 	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
 	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
 	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()
@@ -75,7 +76,7 @@ func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func())
 
 func (g *generator) widen(name, kind string) {
 	g.routine("widen"+name, "dst *float32, src *uint16, n int",
-		"sets dst[i] to the value of the "+kind+" bits src[i]. n >= 8.")
+		"sets dst[i] to the float32 value of the "+kind+" number src[i], for i < n. n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
 	g.inEights(n, dst, src, 4, 2, func() {
 		g.v("ldr q0, [x%d], #16", src)
@@ -96,7 +97,9 @@ func (g *generator) widenPair(name string, v int) {
 }
 
 func (g *generator) narrowF16() {
-	g.routine("narrowF16", "dst *uint16, src *float32, n int", "sets dst[i] to the binary16 bits nearest to src[i]. n >= 8.")
+	g.routine("narrowF16", "dst *uint16, src *float32, n int",
+		"rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n.",
+		"n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
 	g.inEights(n, dst, src, 2, 4, func() {
 		g.v("ldp q0, q1, [x%d], #32", src)
@@ -110,7 +113,9 @@ func (g *generator) narrowF16() {
 // bits: half a unit in the last place of the result, minus one where this place is even. A NaN
 // becomes quiet instead.
 func (g *generator) narrowBF16() {
-	g.routine("narrowBF16", "dst *uint16, src *float32, n int", "sets dst[i] to the bfloat16 bits nearest to src[i]. n >= 8.")
+	g.routine("narrowBF16", "dst *uint16, src *float32, n int",
+		"rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for",
+		"i < n. n >= 8.")
 	dst, src, n := g.param("dst"), g.param("src"), g.param("n")
 	const half, one, quiet = 8, 9, 10
 	g.word(0x7fff, half)
@@ -141,8 +146,8 @@ func (g *generator) copyRows(add bool) {
 	if add {
 		name, does = "addRows", "adds src[r][i] to dst[r][i]"
 	}
-	g.routine(name, "dst *float32, step int, src *float32, rows int", does+" for r < rows, i < 16. Rows of dst are step elements apart,",
-		"rows of src contiguous. rows > 0.")
+	g.routine(name, "dst *float32, step int, src *float32, rows int", does+" for r < rows and i < 16. Rows of dst are step elements apart.",
+		"Rows of src are contiguous. rows > 0.")
 	dst, step, src, rows := g.param("dst"), g.stepParam("step"), g.param("src"), g.param("rows")
 	g.label("row")
 	g.loadRow(src, 0, 0)
@@ -158,11 +163,11 @@ func (g *generator) copyRows(add bool) {
 }
 
 // fetch writes the routine that prefetches rows. Kernels read more rows at a time than the hardware
-// prefetcher follows.
+// prefetcher follows, so they prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
-		"prefetches the cache lines of rows rows of bytes bytes, step bytes apart, into L2. The memory",
-		"need not exist. bytes > 0, rows > 0.")
+		"prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the size",
+		"of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
 	at, end := g.temp(), g.temp()
 	g.label("row")
@@ -188,8 +193,8 @@ func (g *generator) prefetchLines(label string, at, end reg) {
 // holds all 16 bits.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "masks *uint32, mask *bool, step, rows int",
-		"sets bit i of masks[r] where mask[r][i] is true, i < 16, and clears all others. Rows of mask",
-		"are step elements apart; it reads 16 of each. rows > 0.")
+		"packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other",
+		"bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.")
 	masks, mask, step, rows := g.param("masks"), g.param("mask"), g.param("step"), g.param("rows")
 	const x, other, bits = 0, 1, 2
 	at := g.table("byteBits", 0x08040201, 0x80402010, 0x08040201, 0x80402010)

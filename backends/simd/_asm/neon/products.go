@@ -155,9 +155,10 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 // dP, and has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
-		"sets s[j][i] = dot(k[j], q[i]) for keys rows of K, step elements apart, and raises rowMax[i] to",
-		"the largest s[j][i]. q is [dim][16], s is [keys][16]. dim > 0. Prefetches from ahead on into L2: 2·dim bytes for",
-		"each key, or a little more.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
+		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is",
+		"[keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
+		"prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
 	dim, keys, rowMax, ahead := g.param("dim"), g.param("keys"), g.param("rowMax"), g.param("ahead")
 	rows, index, b, n := g.temps(scoreRows[0]), g.temp(), g.temp(), g.temp()
@@ -198,8 +199,8 @@ func (g *generator) storeScores(s, rowMax reg, rows int) {
 // then adds them to C: a sum of few products is smaller than C and has smaller rounding errors.
 func (g *generator) product() {
 	g.routine("addProduct", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
-		"adds Σ over i of a[r][i]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [rows][n].",
-		"Steps are row strides in elements. n > 0.")
+		"adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n]. Rows",
+		"of c, a and b are cStep, aStep and bStep elements apart. n > 0.")
 	c, cStep, a, aStep := g.param("c"), g.stepParam("cStep"), g.param("a"), g.stepParam("aStep")
 	b, bStep, rows, n := g.param("b"), g.stepParam("bStep"), g.param("rows"), g.param("n")
 	as, index, at, left := g.temps(6), g.temp(), g.temp(), g.temp()
@@ -238,8 +239,8 @@ func (g *generator) addRowsOf(c, step reg, rows int) {
 
 func (g *generator) productT() {
 	g.routine("addProductT", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
-		"adds Σ over i of a[i][r]·b[i][x] to c[r][x], for r < rows, x < 16, i < n. A is [n][rows].",
-		"Steps are row strides in elements. n > 0.")
+		"adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 16. a is [n][rows]. Rows",
+		"of c, a and b are cStep, aStep and bStep elements apart. n > 0.")
 	c, cStep, a, aStep := g.param("c"), g.stepParam("cStep"), g.param("a"), g.stepParam("aStep")
 	b, bStep, rows, n := g.param("b"), g.stepParam("bStep"), g.param("rows"), g.param("n")
 	from, at, left := g.temp(), g.temp(), g.temp()

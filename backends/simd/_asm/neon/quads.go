@@ -34,8 +34,9 @@ func (g *generator) bf16ForwardRoutines() {
 // S.
 func (g *generator) quadScores() {
 	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32",
-		"sets s[j][i] = dot(k[j], q[i]) for keys bfloat16 rows of K, step elements apart, and raises",
-		"rowMax[i] to the largest s[j][i]. q is packed by packQueries, s is [keys][16]. dim is a multiple of 8. dim > 0.")
+		"sets s[j][i] to the dot product of row j of k and query i of q. It raises rowMax[i] to the",
+		"largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of",
+		"packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")
 	dim, keys, rowMax := g.param("dim"), g.param("keys"), g.param("rowMax")
 	rows, index, at, n := g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
@@ -117,9 +118,10 @@ func (g *generator) storeQuadScores(s, rowMax reg, size int) {
 
 func (g *generator) quadValues() {
 	g.routine("addValues", "o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ over 4·quads keys j of v[j][c]·p[j][i]. packKeys packs v,",
-		"with quads of keys step elements apart, and packWeights packs p. o is [vdim][16]. vdim is even. quads > 0, vdim",
-		"> 0. A nil alpha counts as 0: o may be uninitialized.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of v[j][c]·p[j][i]. v is the output of",
+		"packKeysNEONBF16: each row holds four keys, and rows are step elements apart. p is the output of",
+		"packWeightsNEONBF16. o is [vdim][16]. vdim is even. quads > 0, vdim > 0. If alpha is nil, its factors count",
+		"as 0, and o may be uninitialized.")
 	x := &valueSum{generator: g}
 	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.param("step"), g.param("p")
 	x.keys, x.vdim, x.alpha = g.param("quads"), g.param("vdim"), g.param("alpha")
@@ -187,7 +189,8 @@ func (x *valueSum) storeQuads(size int, label string) {
 
 func (g *generator) packQueries() {
 	g.routine("packQueries", "dst, src *uint16, step, dim int",
-		"packs 16 rows of src, step elements apart, for scores: [dim/8][2][8][8]. dim is a multiple of 8. dim > 0.")
+		"packs 16 rows of src, step elements apart, as q of scoresNEONBF16. dst is",
+		"[dim/8][2][8][2][4]: index [b][h][p][i][e] gets src[2p+i][8b+4h+e]. dim is a multiple of 8. dim > 0.")
 	dst, src, step, dim := g.param("dst"), g.param("src"), g.param("step"), g.param("dim")
 	at := g.temp()
 	g.op("LSL $1, %v", step)
@@ -225,7 +228,8 @@ func (g *generator) zipQuads(v, z int) {
 
 func (g *generator) packKeys() {
 	g.routine("packKeys", "dst, src *uint16, step, vdim, quads int",
-		"packs 4*quads rows of src, step elements apart, for addValues: [quads][vdim/2][8]. vdim is a multiple of 8. vdim, quads > 0.")
+		"packs 4·quads rows of src, step elements apart, as v of addValuesNEONBF16. dst is",
+		"[quads][vdim/2][2][4]: index [b][p][i][e] gets src[4b+e][2p+i]. vdim is a multiple of 8. vdim, quads > 0.")
 	dst, src, step, vdim, quads := g.param("dst"), g.param("src"), g.param("step"), g.param("vdim"), g.param("quads")
 	rows, index := g.temps(4), g.temp()
 	g.op("LSL $1, %v", step)
@@ -251,7 +255,8 @@ func (g *generator) packKeys() {
 
 func (g *generator) packWeights() {
 	g.routine("packWeights", "dst *uint16, s *float32, quads int",
-		"packs 4*quads rows of s, [keys][16], rounded to bfloat16, for addValues: [quads][8][8]. quads > 0.")
+		"rounds s, [4·quads][16], to bfloat16 and packs it as p of addValuesNEONBF16. dst is",
+		"[quads][8][2][4]: index [b][p][i][e] gets s[4b+e][2p+i]. quads > 0.")
 	dst, s, quads := g.param("dst"), g.param("s"), g.param("quads")
 	g.label("quad")
 	for half := range 2 { // eight queries

@@ -70,8 +70,8 @@ func (g *generator) exp2(e exponential, x, scratch []int) {
 
 func (g *generator) maskScores() {
 	g.routine("maskScores", "s *float32, masks *uint32, keys int, rowMax *float32",
-		"sets s[j][i] = -Inf where bit i of masks[j] is clear, and raises rowMax[i] to the largest",
-		"remaining score. s is [keys][16]. keys > 0.")
+		"sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the largest",
+		"s[j][i], ignoring NaN. s is [keys][16], masks is [keys]. keys > 0.")
 	s, masks, keys, rowMax := g.param("s"), g.param("masks"), g.param("keys"), g.param("rowMax")
 	const x, most, bits, lowest, word, seen = 0, 4, 8, 12, 13, 14
 	g.laneBits(bits)
@@ -103,9 +103,10 @@ const (
 // maximum and sum.
 func (g *generator) expScores() {
 	g.routine("expScores", "s *float32, keys int, m, rowMax, l, alpha *float32, scale float32",
-		"sets s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), alpha[i] = 2^(scale·(m[i] - rowMax[i])), m[i] =",
-		"rowMax[i] and l[i] = alpha[i]·l[i] + Σ over j of the new s[j][i]. A rowMax of -Inf counts as the lowest finite number.",
-		"s is [keys][16]. keys > 0.")
+		"replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets",
+		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights",
+		"of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest",
+		"finite number. s is [keys][16]. keys > 0.")
 	s, keys, m, rowMax, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("rowMax"), g.param("l"), g.param("alpha")
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
@@ -176,8 +177,8 @@ func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
 // ../softmax.go, and the factors 1/l, by which O is multiplied.
 func (g *generator) finalizeLSE() {
 	g.routine("finalizeLSE", "lse, by, m, l *float32, scale float32",
-		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]), or 0 and -Inf where l[i] is 0.",
-		"Otherwise l[i] must be normal or NaN.")
+		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",
+		"and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].")
 	lse, by, m, l := g.param("lse"), g.param("by"), g.param("m"), g.param("l")
 	n := g.temp()
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,

@@ -14,10 +14,10 @@ type valueSum struct {
 // checks whether V is finite.
 func (g *generator) values() {
 	g.routine("addValues", "o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c] over the keys j whose bit i is set in",
-		"masks[j]. For other keys p[j][i] must be 0, and v[j][c] may be NaN. Rows of v are step elements apart, o is",
-		"[vdim][16], p is [keys][16]. keys > 0. A nil alpha counts as 0: o may be uninitialized. Nil masks have all bits",
-		"set.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of",
+		"masks[j] set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with",
+		"rows step elements apart. o is [vdim][16], p is [keys][16]. keys > 0. If alpha is nil, its factors count as",
+		"0, and o may be uninitialized. If masks is nil, all bits count as set.")
 	x := &valueSum{generator: g, masks: g.param("masks"), mask: g.temp()}
 	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.stepParam("step"), g.param("p")
 	x.keys, x.vdim, x.alpha = g.param("keys"), g.param("vdim"), g.param("alpha")
@@ -150,7 +150,7 @@ func (g *generator) laneBits(v int) {
 
 func (g *generator) addSum() {
 	g.routine("addSum", "sum, x *float32, rows int, alpha *float32",
-		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. Both are [rows][16]. rows > 0.")
+		"sets sum[c][i] = alpha[i]·sum[c][i] + x[c][i]. sum and x are [rows][16]. rows > 0.")
 	to, x, rows, alpha := g.param("sum"), g.param("x"), g.param("rows"), g.param("alpha")
 	const by, old, z = 0, 4, 8
 	g.loadRow(alpha, 0, by)
@@ -169,7 +169,7 @@ func (g *generator) addSum() {
 // adds them for dP. A row that sees one key thus has a difference dP - delta of 0.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
-		"sets sum[i] = Σ over c of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
+		"sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
 	to, a, b, n := g.param("sum"), g.param("a"), g.param("b"), g.param("dim")
 	const even, odd, x, y = 0, 4, 8, 12
 	g.clear(even, even+1, even+2, even+3, odd, odd+1, odd+2, odd+3)
