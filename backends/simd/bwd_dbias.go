@@ -88,8 +88,9 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	}
 }
 
-// endTile adds dBias of a block of keys and of tile t of head c to the shared sums. at is the tile's
-// index in the order in which all blocks visit tiles. c counts the query heads of the KV head.
+// endTile adds dBias of a block of keys and of tile t of head c to the shared sums, if the kind is
+// pairBias. at is the tile's index in the order in which all blocks visit tiles. c counts the query
+// heads of the KV head.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)
@@ -123,8 +124,8 @@ func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	j.passBias(item, at)
 }
 
-// clearUnseen zeros dBias where no routine has stored it: in the rows of a panel from which the band
-// hides all its keys.
+// clearUnseen zeros dBias of the tile where no routine has stored it: in rows that see no key of a
+// panel.
 func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	d := &j.args.DBias
 	for k := x.from; k < x.to; k += g.db.lanes {
