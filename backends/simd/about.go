@@ -2,11 +2,11 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// widest is the largest head dim of the kernels in assembly. Each worker's workspace holds hundreds
-// of rows. If a call had few but wider rows, the workspace would far exceed its tensors.
+// widest is the largest head dim of the kernels in assembly. It bounds the workspace: each worker's
+// workspace holds hundreds of rows, even if the tensors of the call have only a few.
 const widest = 1 << 13
 
-// decodeRows is the most query rows per KV head in decode kernels.
+// decodeRows is the most query rows per KV head, over all heads of its group, in decode kernels.
 const decodeRows = 64
 
 // Requirements of the kernels in assembly.
@@ -20,8 +20,8 @@ const (
 	onNEONBF16   = "arm64 with FEAT_BF16"
 )
 
-// evenOdd names the summation order of kernels that add even and odd elements of a head separately,
-// whatever their vector width.
+// evenOdd names the order in which most kernels sum a dot product over the head dim: even and odd
+// elements separately. The order does not depend on the vector width.
 const evenOdd = "even and odd"
 
 var (
@@ -31,8 +31,8 @@ var (
 	notBF16  = allTypes[:2]
 )
 
-// Features of all kernels of a pass. A new feature that one kernel supports first is added in this
-// kernel's entry of abouts.
+// Features that every kernel of a pass supports. A feature that only one kernel supports belongs in
+// the entry of this kernel in abouts.
 const (
 	bwdFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
 		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged

@@ -13,13 +13,13 @@ import (
 type ahead struct {
 	spans [8]span
 	n     int
-	kept  int // spans that clear keeps
+	kept  int // number of spans that clear keeps, the first added
 }
 
-// span is a range of bytes, of which the first taken have been prefetched.
+// span is a range of memory to prefetch. take has returned its leading bytes.
 type span struct {
 	from         unsafe.Pointer
-	bytes, taken int
+	bytes, taken int // size, and the size of the part that was prefetched
 }
 
 // clear drops the spans that are not kept.
@@ -51,8 +51,8 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 }
 
 // take returns the address of the next bytes to prefetch. It advances by 2*n*dim bytes, the amount
-// that the routine scores prefetches for n rows. If no bytes are left it returns rows. The address
-// always holds a whole float32.
+// that the routine scores prefetches for n rows. If no bytes are left, it returns its last argument.
+// At the address, at least one float32 can be read.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {
@@ -65,9 +65,9 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 }
 
 // fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last tiles
-// of a block, it also queues dK, dV, and K and V of the worker's likely next block.
+// of a block, it also queues dK and dV of this block, and K and V of the worker's likely next block.
 func (isa *laneRoutines) fetchNextTile(j *job, x *keyBlock, h, t int) {
-	const tilesBefore = 8 // enough tiles to prefetch dK, dV, K and V
+	const tilesBefore = 8 // dK, dV, K and V are prefetched during the last tilesBefore tiles of a block
 	p, f := &j.p, j.args
 	first, _ := j.visited(&x.seqTile)
 	lastHead := (x.g+1)*(p.Heads/p.KVHeads) - 1

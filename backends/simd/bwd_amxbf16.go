@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// bwd_amxbf16 is bwd_avx512bf16 with AMX, in the same blocks, panels and order. Its tiles of query
-// rows are larger.
+// bwd_amxbf16 computes like bwd_avx512bf16, but with AMX. Both have the same blocks of keys, panels
+// of 32 keys, and order of sums. Its tiles of query rows are larger. On the right are the operands:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO in place
@@ -16,14 +16,15 @@ import (
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// Keys are in the lanes, except in the product for dQ. Q and dO are transposed once per visit of a
-// tile, dKᵀ and dVᵀ once at the end of the block. P and dS are computed in float32, then rounded. The factor scale of dS
-// is applied at the end, to dK and dQ. delta is the diagonal of dO Oᵀ, summed by dP's instruction
-// in dP's order, so that dS is exactly 0 in a row that sees one key.
+// The lanes hold keys, except in the product for dQ: there they hold columns. Q and dO are transposed
+// once per visit of a tile, dKᵀ and dVᵀ once at the end of the block. P and dS are computed in
+// float32, then rounded to bf16. The factor scale of dS is applied at the end, to dK and dQ.
 //
-// Hidden pairs have weight 0 in P and dS.
+// delta is the diagonal of dO Oᵀ. The same instruction sums delta and dP, in the same order. So dS
+// is exactly 0 in a row that sees one key. Where the mask or the band hides a key from a row, P and
+// dS are 0.
 
-const tileRowsBwd = 256 // most query rows of a tile. dKᵀ and dVᵀ are summed over the rows in tile registers, so large tiles load and store them less often
+const tileRowsBwd = 256 // most query rows of a tile. AMX registers sum dKᵀ and dVᵀ over the rows of a tile, so large tiles load and store the sums less often
 
 func bwdAMXBF16Plan(pl *plan) {
 	p := &pl.p
@@ -46,8 +47,8 @@ func (pl *plan) wideFloats() int {
 	return gradRows * tileDSStep(pl)
 }
 
-// tileDSStep is the distance between rows of dS: whole cache lines, and no power of two, so that
-// the rows of an AMX tile do not compete for the same cache sets.
+// tileDSStep is the distance between rows of dS, in elements. It is no power of two, so that the
+// rows of an AMX tile do not compete for the same cache sets. Rows begin at whole cache lines.
 func tileDSStep(pl *plan) int { return pl.keys + tileStep }
 
 func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
@@ -75,15 +76,15 @@ func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 
 type gradBlock struct {
 	gradPanels
-	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
+	kColumns, vColumns []uint32 // pairs of columns of K and V, [panels][dim/2][lanes]
 	k                  packedRows
 	q, do              packedRows // of the current tile
 	qBuf, doBuf        []uint16
 	s, dp              []float32 // [rows][lanes]
-	p, ds              []uint32  // of a panel, [rows/2][lanes]
-	dsRows             []uint16  // [rows][tileDSStep]
-	wide               []float32 // [gradRows][tileDSStep], float32 dS of some rows of a panel, under features
-	masks              []uint32  // [rows], the visible keys of each row in a panel
+	p, ds              []uint32  // P and dS of a panel, as pairs of rows, [rows/2][lanes]
+	dsRows             []uint16  // dS of the tile, [rows][tileDSStep]
+	wide               []float32 // [gradRows][tileDSStep], float32 dS of some rows of a panel, if dBias is requested
+	masks              []uint32  // [rows], a bit for each key of a panel that the row sees
 	top                []float32 // [lanes], scratch for row maxima
 }
 
@@ -141,8 +142,9 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes P and dS for the panel of keys from k on, and adds to dK and dV. It takes the
-// rows that see a key of the panel, rounded to whole steps.
+// addPanel computes P and dS of tile y for the panel that begins at key k, and adds Pᵀ dO and dSᵀ Q
+// to dV and dK. It processes the rows that see a key of the panel, rounded out to whole steps of
+// tileStep rows.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
@@ -179,8 +181,8 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	}
 }
 
-// dots sets x.s to Q Kᵀ and x.dp to dO Vᵀ. It takes rows [r, r+n) of the tile and the panel that
-// begins at key at of the block.
+// dots sets x.s to Q Kᵀ and x.dp to dO Vᵀ, for rows [r, r+n) of the tile and for one panel. at is
+// the index in the block of the panel's first key.
 func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
@@ -194,7 +196,7 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	if g.halves != nil {
 		halves = &g.halves[r*g.biasStep+at]
 	}
-	if !g.adjusts || bias != nil && n%2 == 1 { // products take rows in pairs
+	if !g.adjusts || bias != nil && n%2 == 1 { // shapedDotsAMXBF16 would read a bias row too many
 		x.dots(y, r, at, n, words, vwords)
 		if g.adjusts {
 			avx512Lanes.scoreMod(&x.s[0], pairLanes, n, &x.top[0], softcapGrad, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
@@ -207,8 +209,9 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	g.fetchSome()
 }
 
-// gradients computes P and dS under features, for n rows from row lo on and the panel of keys from
-// k on. It rounds them to pairs in x.p and x.ds, and dS also to rows in x.dsRows.
+// gradients computes P and dS with score features or dropout, for n rows from row lo of the tile on,
+// and for the panel that begins at key k. It rounds P and dS to bf16: as pairs of rows in x.p and
+// x.ds, and dS also as plain rows in x.dsRows.
 func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	g, step, pairs := &x.score, tileDSStep(&j.plan), (n+1)/2
 	if g.db.kind != noBias {
@@ -227,12 +230,12 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, softcapGrad)
 }
 
-// gradRows is the number of rows whose float32 P and dS are rounded at a time, while they are in
-// L1.
+// gradRows is the number of rows that wideGradients processes at a time. Their float32 P and dS are
+// still in L1 when it rounds them.
 const gradRows = 64
 
-// wideGradients is gradients for n of the rows, from the i-th on. It first computes dS in float32,
-// because dBias adds float32.
+// wideGradients does the work of gradients for n rows, from row lo+i on, if dBias is requested. It
+// first stores dS in float32, because dBias sums float32.
 func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	step, r, s, pairs := tileDSStep(&j.plan), lo+i, x.s[i*pairLanes:], (n+1)/2
 	x.score.gradientsOf(j, &x.keyRange, k, r, n, i, s, x.dp[i*pairLanes:], x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])
@@ -245,7 +248,8 @@ func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	narrowRowsAVX512BF16(&x.dsRows[r*step+k-x.from], &x.wide[0], step, n)
 }
 
-// addQueries adds dS K over the keys [at, at+keys) of the block to dQ of the tile.
+// addQueries adds dS K to dQ of the tile. It sums over the keys [at, at+keys), counted from the
+// first key of the block.
 func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int) {
 	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
 	for from, to := at, 0; from < at+keys; from = to {

@@ -4,23 +4,24 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 is bwd_avx512 with the products of fwd_amxf32, which compute a float32 product by six
-// bf16 products. It visits tiles and panels in the order of bwd_amxbf16.
+// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32. These compute a float32
+// product by six bf16 products: an operand is split into planes, and plane i has the i-th bf16 of
+// each element. Tiles and panels are visited in the order of bwd_amxbf16.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
-//		P  = exp(scale * S - LSE); dS = scale P (dP - delta), in float32, then in planes,
+//		P  = exp(scale * S - LSE); dS = scale P (dP - delta), in float32, then split into planes,
 //		                                       while AMX computes S and dP of the next panel
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// Each matrix product is summed separately, then added to dQ, dK or dV. K and V are packed once per
-// block, but Q and dO once per tile in each block. Hence blocks are large. delta is the diagonal of
-// dO Oᵀ, summed in the order of dP.
+// Each matrix product is summed from 0, and its result is then added to dQ, dK or dV. K and V are
+// packed once per block, but Q and dO are packed again for each block. Hence blocks are large. delta
+// is the diagonal of dO Oᵀ, summed in the order of dP.
 
-// planeRowsBwd is the number of rows of a tile, and planeKeysBwd the usual number of keys of a
-// block, for head dims up to 128. dQ sums planeSumKeys keys at a time, whatever the size of a
-// block.
+// planeRowsBwd is the most query rows of a tile, and planeKeysBwd the usual number of keys of a
+// block, for head dims up to 128. For larger head dims, both are halved. A product for dQ sums over
+// planeSumKeys keys, whatever the size of a block.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
 func bwdAMXF32Plan(pl *plan) {
@@ -70,8 +71,9 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// planeDots sets s to the dot products of rows [from, from+n) of a with the rows in lanes, planes
-// of [step/2][lanes].
+// planeDots sets s, [n][pairLanes], to the dot products of rows [from, from+n) of a with the rows of
+// another tensor. The slice lanes has these rows, one per lane: planes of [step/2][pairLanes], plane
+// words apart.
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
@@ -79,26 +81,26 @@ func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int
 type planeGrads struct {
 	gradPanels
 	k, v            tensorRows
-	kLanes, vLanes  []uint32  // [planes][panels][dim/2][lanes]
-	kPairs          []uint32  // [planes][keys/2][dim]
+	kLanes, vLanes  []uint32  // pairs of columns, one key per lane, [planes][panels][dim/2][lanes]
+	kPairs          []uint32  // pairs of keys, [planes][keys/2][dim]
 	q, do           planeRows // of the current tile
 	h, row0         int       // head and first row of the current tile
-	qColumns        []uint32  // [planes][dim][rows/2]
+	qColumns        []uint32  // pairs of rows, transposed, [planes][dim][rows/2]
 	doColumns       []uint32
 	pairs           []uint32 // scratch, one plane of [rows/2][dim]
 	now, next       scorePanel
-	p, ds           []uint32  // of a panel, [planes][rows/2][lanes]
+	p, ds           []uint32  // P and dS of a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
 	top, row, sum   []float32 // [lanes], scratch for row maxima; one row of any tensor; scratch of planeSumsAMXBF16
-	outliers        bool      // dS of the tile has outliers
+	outliers        bool      // dS of the tile has outliers: NaN, infinity or huge numbers, which planes cannot hold
 	kPlane, vPlane  int       // words between planes of K and V
 	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
 
 type scorePanel struct {
-	k, lo, n int       // first key; first row and number of rows
+	k, lo, n int       // first key; first row in the tile; number of rows
 	s, dp    []float32 // [rows][lanes]
-	masks    []uint32  // [rows], the visible keys of each row
+	masks    []uint32  // [rows], a bit for each key that the row sees
 }
 
 func newScorePanel(j *job, ws *pool.Arena) scorePanel {
@@ -159,9 +161,10 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes S and dP of the tile for the panel of keys from k on. Interleaved with these
-// products, it computes P and dS of the previous panel. Then it adds the previous panel to dK and
-// dV. It takes the rows that see a key of the panel, rounded to whole steps.
+// addPanel computes S and dP of the tile for the panel that begins at key k. Interleaved with these
+// products, it computes P and dS of the previous panel. Then it adds Pᵀ dO and dSᵀ Q of the previous
+// panel to dV and dK. It processes the rows that see a key of the panel, rounded out to whole steps
+// of tileStep rows.
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
@@ -189,8 +192,8 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	x.now, x.next = x.next, x.now
 }
 
-// addFeatured adds panel x.next to dK and dV under score features. It computes P and dS in float32,
-// then splits them into planes.
+// addFeatured is the rest of addPanel in a call with score features or dropout. It adds panel x.next
+// to dK and dV. It computes P and dS in float32, then splits them into planes.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)
@@ -226,8 +229,9 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 }
 
 // gradients computes P and dS of panel x.now, for the pairs [from, to) of rows. Interleaved with
-// that, it sets next to the dot products of n rows of a with the rows in lanes, for panel x.next.
-// It reports whether planes can hold P and dS, which is false for outliers.
+// this work, it computes dot products for panel x.next, of n rows of a with the rows in the slice
+// lanes. It stores the dot products in the slice next. It reports whether planes can hold dS, which
+// is false if dS has an outlier.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -235,8 +239,8 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 		&next[0], &a.rows[x.next.lo*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n)
 }
 
-// addSums adds panel x.now to dK and dV, unless the panel is empty. If fits is false, it adds the
-// outliers of dS separately.
+// addSums adds Pᵀ dO and dSᵀ Q of panel x.now to dV and dK, unless the panel is empty. If fits is
+// false, dS has outliers: it adds their products separately.
 func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
@@ -270,7 +274,8 @@ func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	addOutlierSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addOutliers adds the products with an outlier to S and dP.
+// addOutliers adds to S and dP the products of two elements of which one is an outlier. The planes
+// have 0 in place of an outlier.
 func (s *scorePanel) addOutliers(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)
@@ -278,12 +283,12 @@ func (s *scorePanel) addOutliers(x *planeGrads) {
 	addOutlierDots(s.dp, &do, &vPart, x.row)
 }
 
-// gradients turns S and dP into P and dS.
+// gradients replaces S by P, and dP by dS.
 func (s *scorePanel) gradients(j *job, y *tileStats) {
 	gradientsAVX512(&s.s[0], &s.dp[0], &s.dp[0], pairLanes, &s.masks[0], s.n, &y.lse[s.lo], &y.delta[s.lo], float32(j.scale))
 }
 
-// eachOutlierGradient calls f for the outliers of dS, which is in s.dp.
+// eachOutlierGradient calls f for each outlier of dS, with its row r and its lane i. s.dp holds dS.
 func (s *scorePanel) eachOutlierGradient(f func(r, i int, ds float32)) {
 	for at, ds := range s.dp[:s.n*pairLanes] {
 		if isOutlier(ds) {
@@ -307,8 +312,9 @@ func (x *planeGrads) addQueries(j *job, y *tileStats, dq []float32, dqStep, lo, 
 	}
 }
 
-// addOutlierQueries adds the products with an outlier, over the keys [lo, hi), to dQ of the tile.
-// These are at most planeSumKeys keys, so the order of sums does not depend on the size of blocks.
+// addOutlierQueries adds to dQ of the tile the products of dS and K in which a factor is an outlier,
+// over the keys [lo, hi). The range has at most planeSumKeys keys, so the order of sums does not
+// depend on the size of blocks.
 func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqStep, lo, hi int) {
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.outliers; k += pairLanes {

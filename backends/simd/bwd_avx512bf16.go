@@ -7,8 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// bwd_avx512bf16 is bwd_avx512 with VDPBF16PS, in the same blocks, panels, tiles and order. In each
-// lane, the instruction multiplies two pairs of bf16 and adds both products to a float32.
+// bwd_avx512bf16 computes like bwd_avx512, in the same blocks, panels, tiles and order, but with
+// VDPBF16PS. In each lane, this instruction adds two products of bf16 to a float32. Both bf16 of an
+// operand are a pair of neighbors, in a row or in a column, as on the right:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  pairs of columns of Q and dO
@@ -17,15 +18,16 @@ import (
 //	dQ += dS K                                 pairs of keys
 //
 // P and dS are computed in float32, then rounded. The factor scale of dS is applied at the end, to
-// dK and dQ. The products for S and dP read Q and dO in place. The products for dV and dK read Q
-// and dO packed by rows. K and V are packed once per block: by columns, and K also by rows. delta
-// is summed by dP's instruction in dP's order, so that dS is exactly 0 in a row that sees one key.
+// dK and dQ. The products for S and dP read Q and dO in place. The products for dV and dK read
+// pairs of rows of Q and dO. K and V are packed once per block: as pairs of columns, and K also as
+// pairs of rows. The same instruction sums delta and dP, in the same order. So dS is exactly 0 in a
+// row that sees one key.
 //
 // The instruction cannot skip one element of a pair. So the products for dV, dK and dQ use it only
-// for panels that all rows of the tile see. At the edges of the band, these three products are
-// bwd_avx512's, in float32.
+// for panels that all rows of the tile see. At the edges of the band, the routines of bwd_avx512
+// compute these three products in float32.
 
-// bwdAVX512BF16Plan is planBackward with workspace for packed blocks of keys.
+// bwdAVX512BF16Plan calls planBackward, and adds workspace for packed Q, K, V and dO.
 func bwdAVX512BF16Plan(pl *plan) {
 	p := &pl.p
 	words, vwords := pairWords(p.Dim), pairWords(p.VDim)
@@ -60,11 +62,11 @@ func bwdAVX512BF16Prepare(j *job, ws *pool.Arena, item int) {
 
 type pairBlock struct {
 	keyBlock
-	kColumns, vColumns []uint32 // [panels][dim/2][lanes]
-	kPairs             []uint32 // [keys/2][dim]
-	qPairs, doPairs    []uint32 // of the current tile, [rows/2][dim]
-	pPairs, dsPairs    []uint32 // of a panel, [rows/2][lanes]
-	ds16               []uint16 // [rows][dsStep]
+	kColumns, vColumns []uint32 // pairs of columns, [panels][dim/2][lanes]
+	kPairs             []uint32 // pairs of keys, [keys/2][dim]
+	qPairs, doPairs    []uint32 // pairs of rows of the current tile, [rows/2][dim]
+	pPairs, dsPairs    []uint32 // pairs of rows of a panel, [rows/2][lanes]
+	ds16               []uint16 // dS as bf16, [rows][dsStep]
 }
 
 func bwdAVX512BF16Block(j *job, ws *pool.Arena, item int) {
@@ -146,8 +148,8 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	j.progress[item].Store(at + 1)
 }
 
-// wholePanels returns the range of the block's keys in panels that all rows of the tile see. Panels
-// begin at multiples of pairLanes, whatever the size of blocks.
+// wholePanels returns the keys [from, to) of the block in panels that are inside the band for all
+// rows of the tile. Panels begin at multiples of pairLanes, whatever the size of blocks.
 func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
 	_, to = x.Keys(y.from)
 	from, _ = x.Keys(y.to - 1)
@@ -200,8 +202,8 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
-// addPairs calls a product of pairs for all columns, pairLanes columns at a time. b is
-// [pairs][columns].
+// addPairs adds the product of a and b to c, by a call of whole for each pairLanes columns. It calls
+// masked for fewer columns at the end. a and b hold pairs of bf16, and b is [pairs][columns].
 func addPairs[T uint16 | uint32](
 	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),
 	masked func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int, columns uint32),

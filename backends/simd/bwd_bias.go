@@ -27,18 +27,18 @@ func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 	}
 }
 
-// biasTile is a tile of query rows and keys in one head of one batch entry of DBias. If a dimension
-// of DBias has length 1, all sequences, heads or rows share its one entry.
+// biasTile is a tile of query rows and keys in one head of one batch entry of DBias. If its first,
+// second or third dimension has length 1, all sequences, heads or query rows share one element.
 type biasTile struct {
-	rowSum    bool // summed over all query rows
-	from, to  int  // rows
+	rowSum    bool // all query rows share the tile's one row
+	from, to  int  // rows of DBias
 	k0, k1    int
 	run, past []float32 // [rows][keys], sums of the current run and of the earlier runs
-	runRows   int       // rows in the run
+	runRows   int       // terms of an element in the current run
 }
 
-// biasTile writes one tile of a repeated DBias: the sum over the sequences, then heads, then query
-// rows that share it.
+// biasTile writes one tile of a DBias whose elements are shared. It sums the gradients of the
+// sharing sequences, then of the sharing heads, then of the sharing query rows.
 func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
@@ -75,8 +75,8 @@ func (j *job) biasTile(ws *pool.Arena, item int) {
 	}
 }
 
-// addBias adds dBias of query head h of sequence b to the tile. It reports false if the call was
-// canceled.
+// addBias adds the gradients of query head h of sequence b to the tile. It returns false if the call
+// was canceled.
 func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bool {
 	k1, keys := min(t.k1, seq.M), t.k1-t.k0
 	first, _ := seq.Queries(t.k0)
@@ -110,8 +110,8 @@ func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bo
 	return true
 }
 
-// endOf ends the run once an element of the tile has portableRun terms. rows is the number of query
-// rows that were just added.
+// endOf ends the current run once its elements are sums of portableRun terms. rows is the number of
+// query rows that were just added.
 func (t *biasTile) endOf(rows int) {
 	if !t.rowSum {
 		rows = 1
@@ -122,7 +122,8 @@ func (t *biasTile) endOf(rows int) {
 	}
 }
 
-// sinkGradient writes DSink of head h: minus the sum over rows of delta times the sink's weight.
+// sinkGradient writes DSink of head h. It is -Σ delta·w over all query rows, where w is the softmax
+// weight of the sink.
 func (j *job) sinkGradient(ws *pool.Arena, h int) {
 	c, f := j.call, j.args
 	sink := j.sinkOf(h)

@@ -7,23 +7,23 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// If each pair has its own bias, the block that computes a pair writes its dBias. If biases repeat,
-// blocks of the same keys add to the same sum one after another: in the order of KV heads, then of
-// sequences. A block adds a tile only after the block before it in this order has added the same
-// tile, as in a chain of dQ. So nothing is added atomically, and the bits do not depend on the
-// workers.
+// If each pair of a query row and a key has its own bias, the block of keys that computes a pair
+// writes its dBias. If heads or sequences share a bias, blocks of the same keys add to the same sum
+// one after another: in the order of KV heads, then of sequences. A block adds a tile only after the
+// block before it in this order has added the same tile, as in a chain of dQ. So nothing is added
+// atomically, and the bits do not depend on the workers.
 //
-// If all query rows share a bias, each block sums its dBias in float64. It adds its sums to the
-// shared sums after each head, or after the last head if heads share the bias.
+// If all query rows share a bias, each block first sums its own dBias in float64. It adds these sums
+// to the shared sums after each head, or after the last head if heads share the bias.
 
 // biasGrad is dBias of a tile of query rows and a block of keys.
 type biasGrad struct {
 	kind  biasKind
 	lanes int
 	rows  int
-	db    []float32         // [rows][lanes]; for pairBias [panels][rows][lanes]
-	sum   []float32         // [lanes]
-	sums  []float64         // [keys], over all rows so far
+	db    []float32         // dBias of the pairs: [rows][lanes], or with pairBias [panels][rows][lanes]
+	sum   []float32         // [lanes], scratch
+	sums  []float64         // [keys], dBias summed over all rows so far
 	seen  [maxPanels][2]int // for each panel, the rows of the tile for which db was computed
 }
 
@@ -45,8 +45,9 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 // begin prepares g for a tile of query rows.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns the address for dBias of n rows, from row lo of the tile on, in the panel at key at
-// of the block. It returns nil if DBias is not requested.
+// panel returns the address to which a routine stores dBias of n rows, from row lo of the tile on,
+// and of one panel. at is the index in the block of the panel's first key. panel returns nil if DBias
+// is not requested.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {
 		return nil
@@ -62,9 +63,9 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// storePanel processes dBias of n rows, from row lo on, and of the panel from key k on. A routine has
-// stored dBias at the address that panel returned. storePanel writes an ownBias to the tensor, and
-// adds a rowBias to g.sums.
+// storePanel processes dBias of n rows, from row lo of the tile on, and of the panel that begins at
+// key k. A routine has stored it at the address that panel returned. storePanel writes it to the
+// tensor if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
 func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
@@ -87,8 +88,9 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	}
 }
 
-// endTile adds a block's dBias of tile t of head c to the shared sums. at is the tile's index in
-// the order in which all blocks visit tiles.
+// endTile adds dBias of a block of keys and of tile t of head c to the shared sums, if the kind is
+// pairBias. at is the tile's index in the order in which all blocks visit tiles. c counts the query
+// heads of the KV head.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)
@@ -122,7 +124,8 @@ func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	j.passBias(item, at)
 }
 
-// clearUnseen zeros dBias of the pairs of a tile that the band hides.
+// clearUnseen zeros dBias of the tile where no routine has stored it: in rows that see no key of a
+// panel.
 func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	d := &j.args.DBias
 	for k := x.from; k < x.to; k += g.db.lanes {
@@ -135,12 +138,12 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether endHead has nothing to add for single heads: the bias is no rowBias,
-// or all heads share it.
+// sharesHeads reports whether endHead has nothing to add after a head other than the last. It has
+// nothing if the kind is not rowBias, or if all heads share the bias.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 
-// endHead adds a block's sums of a rowBias over all rows of head c to the shared sums. If heads
-// share the bias, it adds the sums of all heads after the last head.
+// endHead adds a block's sums over all rows of head c to the shared sums, if the kind is rowBias. If
+// heads share the bias, it adds the sums over all heads after the last head.
 func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	if g.db.kind != rowBias {
 		return
@@ -168,15 +171,15 @@ func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 
 // biasTurn is the position of a block in the order of the blocks that add to the same dBias.
 type biasTurn struct {
-	item, at       int // wait until item has passed index at; no wait if item is negative
-	number, before int // positions of this block, and of the block before it; before is negative if there is none
+	item, at       int // the block waits until this item has passed the tile, or head, of index at; a negative item: it does not wait
+	number, before int // positions in the order, of this block and of the block before it; before is negative if there is none
 }
 
-// beginsRun reports whether the block begins a run of the sum, other than the first run.
+// beginsRun reports whether the block begins a run of the sum and is not the first block of all.
 func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
 
-// biasTurn returns the position of an item for tile t of head c, or for the whole head if t is
-// negative.
+// biasTurn returns the position at which an item adds tile t of head c, or its sums over all rows of
+// head c if t is negative.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
 	group, span := p.Heads/p.KVHeads, x.b // sequences add in item order
@@ -216,7 +219,7 @@ func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 }
 
 // place returns the index of tile t of head c in the order in which a block visits tiles. n is the
-// number of query rows of the sequence. If t is negative, place returns the index of the head.
+// number of query rows of the sequence. If t is negative, place returns c.
 func (j *job) place(n, c, t int) int {
 	switch tiles := ceilDiv(n, j.rows); {
 	case t < 0:
@@ -228,7 +231,7 @@ func (j *job) place(n, c, t int) int {
 	}
 }
 
-// In j.progress, the counters of dBias follow the counters of dQ.
+// j.progress has a counter of dQ for each item, then a counter of dBias for each item.
 
 func (j *job) waitForBias(t biasTurn) bool {
 	return t.item < 0 || j.waitFor(j.Items+t.item, int64(t.at))

@@ -5,15 +5,15 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 const (
-	biasRun   = 512 // blocks that are summed in one float32 run
+	biasRun   = 512 // blocks that add to the same dBias in one float32 run
 	maxPanels = 16  // most panels of a block
-	biasPart  = 64  // keys of a rowBias that are stored at a time
+	biasPart  = 64  // keys whose dBias is stored at a time, if its kind is rowBias
 )
 
-// tilesFirst reports whether a block visits a tile in all its query heads before the next tile. It
-// does if heads share the biases of a tile. The biases then stay in cache for all heads, and blocks
-// that add to the same dBias wait less for one another. The order of tiles affects the bits of dK
-// and dV, so it must not depend on whether dBias is requested.
+// tilesFirst reports whether a block visits one tile of query rows in all its query heads before the
+// next tile. It does if heads, but not rows, share biases. The biases of a tile then stay in cache
+// for all heads, and blocks that add to the same dBias wait less for one another. The order of tiles
+// affects the bits of dK and dV, so it must not depend on whether dBias is requested.
 func (pl *plan) tilesFirst() bool {
 	if !pl.p.Score.Bias || pl.call.Args == nil {
 		return false
@@ -22,8 +22,9 @@ func (pl *plan) tilesFirst() bool {
 	return s[1] == 1 && s[2] != 1
 }
 
-// biasSums returns the number of floats of shared workspace that sum dBias outside its tensor. They
-// are float64 sums of a rowBias, float32 sums for a 16-bit tensor, or sums of earlier runs.
+// biasSums returns the number of floats of shared workspace for sums of dBias outside its tensor.
+// They hold float64 sums if the kind is rowBias. Else they hold float32 sums, if the tensor has 16
+// bits, or the sums of earlier runs.
 func (pl *plan) biasSums() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias {
@@ -41,9 +42,9 @@ func (pl *plan) biasSums() int {
 	return 0
 }
 
-// biasRuns reports whether dBias is summed in runs because many blocks add to it. Calls with 16-bit
-// Q, K and V use no runs, even if DBias is float32: the rounding of O to 16 bits usually causes a
-// larger error of dBias than a long float32 sum.
+// biasRuns reports whether dBias is summed in runs, because more than biasRun blocks may add to an
+// element. Calls with 16-bit Q, K and V use no runs, even if DBias is float32. There, rounding O to 16
+// bits usually causes a larger error of dBias than a long float32 sum.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {
@@ -76,8 +77,8 @@ func (pl *plan) counterCount(blocks int) int {
 	return blocks
 }
 
-// biasItems returns the number of items that clear dBias before the blocks run, or write dBias
-// afterwards.
+// biasItems returns the number of items of the phases that clear dBias before the blocks run and
+// write dBias afterwards. Both phases have this number.
 func (pl *plan) biasItems() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias && !pl.ragged && pl.p.Band == (flashkit.Band{}) {

@@ -9,15 +9,15 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// biasSum is the sums of a repeated dBias, beginning at some row and key.
+// biasSum is the sums of dBias whose elements are shared, from some row and key on.
 type biasSum struct {
-	sum      []float32
-	step     int
+	sum      []float32 // sums of the current run
+	step     int       // distance between rows of sum
 	past     []float32 // sums of earlier runs; nil if there is one run
 	pastStep int
 }
 
-// biasSum returns the sums of keys from k on, and rows from row on, of a head of dBias.
+// biasSum returns the sums of head h of dBias, from row number row and key k on.
 func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	t := &j.args.DBias
 	s := t.Shape()
@@ -33,8 +33,8 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	return x
 }
 
-// endRun adds rows x keys sums of the current run to the earlier runs, and clears them in the
-// current run.
+// endRun adds the current run's sums of the given rows and keys to the earlier runs, and sets them
+// to 0 in the current run.
 func (x *biasSum) endRun(rows, keys int) {
 	for r := range rows {
 		sum := x.sum[r*x.step:][:keys]
@@ -45,7 +45,7 @@ func (x *biasSum) endRun(rows, keys int) {
 	}
 }
 
-// keySums returns the sums of a rowBias, [batches][heads][keys].
+// keySums returns the sums of dBias if its kind is rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.Shared.All[:j.biasSums()]) }
 
 // biasItem returns the batch entry, the head and the rows [from, to) of dBias that an item clears
@@ -57,7 +57,7 @@ func (j *job) biasItem(item int) (b, h, from, to int) {
 	return item / per / s[1], item / per % s[1], from, min(from+j.rows, s[2])
 }
 
-// beginDBias zeros dBias where blocks will add, and where no block will write.
+// beginDBias zeros dBias where blocks of keys will add to it, and where no block will write it.
 func (j *job) beginDBias(ctx context.Context) {
 	if n := j.biasItems(); n > 0 {
 		j.parallel(ctx, beginDBias, pool.Phase{Items: n})
@@ -92,8 +92,8 @@ func beginDBias(j *job, _ *pool.Arena, item int) {
 	}
 }
 
-// clearUnvisited zeros dBias of the rows [from, to) for the keys of all blocks that do not visit
-// these rows.
+// clearUnvisited zeros dBias of the rows [from, to), a tile, for the keys of all blocks that do not
+// visit this tile.
 func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	begin := 0
 	for k := 0; k < x.M; k += j.keys {
@@ -116,7 +116,7 @@ func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 	}
 }
 
-// endDBias writes dBias from sums outside its tensor.
+// endDBias writes the tensor of dBias from sums in workspace, if there are any.
 func (j *job) endDBias(ctx context.Context) {
 	if j.biasSums() > 0 {
 		j.parallel(ctx, endDBias, pool.Phase{Items: j.biasItems(), Floats: biasPart})

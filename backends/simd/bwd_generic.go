@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// bwd_generic recomputes, for each query row i and key j that it sees,
+// bwd_generic recomputes, for each query row i and each key j that this row sees,
 //
 //	P  = exp(S - LSE[i]),  S = scale * Q[i]·K[j], changed by the score features
 //	dS = P * (Z * dO[i]·V[j] - delta[i]),  delta[i] = dO[i]·O[i] - dLSE[i]
@@ -21,18 +21,18 @@ import (
 //
 //	a tile of keys: the item visits the query rows that see the keys, and writes dK and dV of the keys
 //	a tile of query rows: the item visits the keys that the rows see, and writes dQ of the rows
-//	a tile of a DBias that repeats: the item visits all pairs of which the tile is a sum
-//	a head of DSink
+//	a tile of a DBias with shared elements: the item visits all pairs of a row and a key that share one
+//	a head of DSink: the item visits all query rows of the head
 //
 // No two items add to the same sum, so no item adds atomically or waits. The price is that P
-// and dP are computed twice: seven products instead of five.
+// and dP are computed twice: seven matrix products instead of five.
 func runBwdGeneric(ctx context.Context, j *job) {
 	j.cutRows()
 	j.cutTiles(&j.byKey, false, tileK, items.Order{Heads: j.p.KVHeads, LongestFirst: true})
 	j.parallel(ctx, bwdGenericItem, j.work[0])
 }
 
-// bwdGenericItem runs an item. Items of a repeated DBias come first: they are the longest.
+// bwdGenericItem runs an item. Items of a DBias with shared elements come first: they are the longest.
 func bwdGenericItem(j *job, ws *pool.Arena, item int) {
 	x := &j.portable
 	var t seqTile
@@ -105,15 +105,15 @@ func (t *seqTile) rowsSeen() (first, last int) {
 	return first, last
 }
 
-// queryGradients writes dQ of one tile of query rows, and the same rows of DBias, unless DBias
-// repeats.
+// queryGradients writes dQ of one tile of query rows. It also writes these rows of DBias if each pair
+// of a row and a key has its own element.
 func (j *job) queryGradients(ws *pool.Arena, t seqTile) {
 	p, f, rows := &j.p, j.args, t.to-t.from
 	var x gradPairs
 	x.begin(j, ws)
 	dq, past := twoSums(ws, rows*p.Dim)
 	x.setRows(j, &t.Seq, t.b, t.h, t.from, t.to)
-	for i := t.from; j.portable.ownBias && i < t.end; i++ { // pairs that the row sees are written below
+	for i := t.from; j.portable.ownBias && i < t.end; i++ { // the elements of keys that the row sees are written below
 		clearElements(&f.DBias, f.DBias.Offset(t.b, t.h, i), f.DBias.Shape()[3])
 	}
 	first, last := t.keysSeen()
@@ -168,9 +168,9 @@ func planBwdGeneric(pl *plan) {
 
 var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
-// bwdGenericTimes predicts the time from seven products per pair: four in a tile of keys, three in
-// a tile of query rows. A repeated DBias needs two more products, and the scores once more. If
-// there are few keys, tiles of keys are the longest items.
+// bwdGenericTimes predicts the time from seven products per pair of a row and a key: four in a tile
+// of keys, three in a tile of query rows. A DBias with shared elements needs two more products, and
+// the scores once more. If there are few keys, tiles of keys are the longest items.
 func bwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, x := &bwdGenericPace, pl.call, &pl.portable
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

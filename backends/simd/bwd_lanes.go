@@ -25,19 +25,21 @@ import (
 //
 // K and V of a block are transposed once; all other operands are read in place.
 //
-// The blocks of a chain add to the same dQ in the order of the keys: a block adds to dQ of a tile
-// only after its predecessor has added to it. So nothing is added atomically, and the bits do not
-// depend on the workers. Workers take blocks in order, hence the lowest unfinished block never
-// waits. Under a causal mask, a block has fewer rows than its predecessor, but the same last tile.
-// So visiting tiles from the last one down keeps the block behind its predecessor. A chain advances
-// at the pace of its slowest worker, so a problem of few heads has several chains per head.
+// The blocks of one head form one or several chains. The blocks of a chain add to the same dQ in the
+// order of the keys: a block adds to dQ of a tile only after the block before it, its predecessor. So
+// nothing is added atomically, and the bits do not depend on the workers. Workers take blocks in
+// order, hence the first unfinished block never waits. Under a causal mask, fewer rows see a block
+// than its predecessor, but both see the same last tile. So visiting tiles from the last one down
+// keeps the block behind its predecessor. A chain advances at the pace of its slowest worker, so a
+// problem of few heads has several chains per head.
 //
-// At the edges of the band, products are cut into groups of edgeGroup rows, over the keys that some
-// row of the group sees. Hidden pairs of a group have weight 0. If an operand has NaN or infinity,
-// the groups are single rows, because 0 times NaN is NaN.
+// At the edges of the band (the causal mask or the sliding window), products are cut into groups of
+// edgeGroup rows, over the keys that some row of the group sees. Where a row of the group does not
+// see a key, P and dS are 0. If an operand has NaN or infinity, the groups are single rows, because
+// 0 times NaN is NaN.
 //
-// LSE and delta take two floats of workspace per row. A float32 tensor dQ holds the first chain's
-// sum. Each other sum is float32 workspace of the size of dQ.
+// LSE and delta take two floats of workspace per row. The tensor dQ holds the first chain's sum if
+// it is float32. Each other chain's sum is float32 workspace of the size of dQ.
 
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
 // of keys, and finishes the tiles.
@@ -64,7 +66,7 @@ func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena,
 	}
 }
 
-// bwdPrepare sets the tileStats of a tile of query rows, and sets dQ of the tile to 0.
+// bwdPrepare sets the tileStats of a tile of query rows, and sets the sums of dQ of the tile to 0.
 func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	var y seqTile
@@ -96,14 +98,14 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 type keyBlock struct {
 	keyRange
 	gradSum
-	k         []float32 // K of the block, as rows
+	k         []float32 // K of the block, not transposed
 	kStep     int
 	kT, vT    []float32 // [panels][padded dim][lanes]
 	nonFinite bool      // some element of K may be NaN or infinite
-	q, do     []float32 // copies of Q and dO of a tile, if needed
+	q, do     []float32 // copies of Q and dO of a tile, unless they are read in place
 	s, dp     []float32 // [rows][lanes]
 	ds        []float32 // [rows][dsStep]
-	masks     []uint32  // [rows]
+	masks     []uint32  // [rows], a bit for each key of a panel that the row sees
 	mask      rowMask
 	finiteQ   []float32 // Q and dO of a tile with 0 for NaN and infinity
 	finiteDO  []float32
@@ -114,7 +116,7 @@ type keyBlock struct {
 	ahead     ahead
 }
 
-// newBlock loads the keys of an item. by is the factor of dS under score features.
+// newBlock loads the keys of an item. by is the factor of dS in a call with score features or dropout.
 func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) keyBlock {
 	p, f, lanes := &j.p, j.args, isa.lanes
 	dim, vdim := pad(p.Dim), pad(p.VDim)
@@ -154,12 +156,12 @@ func (isa *laneRoutines) bwdBlock(j *job, ws *pool.Arena, item int) {
 	isa.storeBlock(j, &x)
 }
 
-// walk calls add for the tiles of query rows that see keys of the block. All blocks visit tiles in
-// the same order. at is the tile's index in this order.
+// walk calls the function add for each tile t of query rows of head h that sees keys of the block.
+// All blocks visit tiles in the same order, and at is the tile's index in this order.
 func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScore, item int, add func(h, t int, at int64)) {
 	first, end := j.visited(&x.seqTile)
 	group, tilesFirst := j.p.Heads/j.p.KVHeads, j.tilesFirst()
-	rows := min(j.rows, upToTiles(x.N)) // of a tile, independent of other sequences
+	rows := min(j.rows, upToTiles(x.N)) // rows of a tile, whatever the other sequences' lengths
 	visit := func(c, t int) {
 		h, at := x.g*group+c, j.place(x.N, c, t)
 		if t == end-1 && !(tilesFirst && c > 0) {
@@ -209,10 +211,10 @@ type rowTile struct {
 	tileStats
 	h, from, to int
 	queryRows
-	finite  queryRows // Q and dO for the products of dK and dV
+	finite  queryRows // Q and dO, for the products that add to dK and dV
 	cleared bool      // finite has 0 for NaN and infinity
 	whole   bool      // every row sees every key of the block
-	group   int       // rows or keys per product, unless whole
+	group   int       // rows of a product for dQ, or keys of a product for dK and dV, unless whole
 }
 
 type queryRows struct {
@@ -220,8 +222,8 @@ type queryRows struct {
 	qStep, doStep int
 }
 
-// addTile adds the gradients of tile t of query head h and the block of an item. at is the tile's
-// index in the order in which all blocks visit tiles.
+// addTile computes P and dS of an item's block of keys and of tile t of query head h. It adds their
+// products to dK, dV and dQ. at is the tile's index in the order in which all blocks visit tiles.
 func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
@@ -258,7 +260,8 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	j.progress[item].Store(at + 1)
 }
 
-// addPanel computes P and dS of a tile for the keys from k on, and adds to their dK and dV.
+// addPanel computes P and dS of tile y for a panel of keys, from key k on. It adds Pᵀ dO and dSᵀ Q to
+// dV and dK of these keys.
 func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) {
 	p, lanes := &j.p, isa.lanes
 	lo, hi := isa.seen(j, x, y, k, keys)

@@ -10,9 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Hidden pairs have weight 0 in P and dS, but 0 times NaN or infinity is NaN. So under a mask, NaN
-// and infinite elements of the operand that P or dS multiplies count as 0, and are added separately
-// for the rows that see them.
+// Where the mask hides a key from a row, P and dS are 0, but 0 times NaN or infinity is NaN. So in a
+// call with a mask, products of P and dS take 0 for the NaN and infinite elements of Q, K and dO.
+// These elements' products are added separately, only for pairs of a row and a key that is visible.
 
 type rowMask struct {
 	isa  *laneRoutines
@@ -30,8 +30,8 @@ func (isa *laneRoutines) newRowMask(j *job, ws *pool.Arena) rowMask {
 // ofKeys reports whether all rows share the mask.
 func ofKeys(t *flashkit.Tensor) bool { return rowStep(t) == 0 }
 
-// hide clears the bits of hidden keys in the masks of rows from row on, for the panel of keys from
-// k on. It reports whether any bit is left.
+// hide clears the bits of keys that the mask hides. Bit i of masks[r] is the bit of key k+i in row
+// row+r. hide reports whether any bit is left.
 func (m *rowMask) hide(masks []uint32, b, h, row, k int) bool {
 	if m.t == nil {
 		return true
@@ -53,8 +53,8 @@ func (m *rowMask) hide(masks []uint32, b, h, row, k int) bool {
 	return left != 0
 }
 
-// load sets m.bits to the mask of n rows for the panel of keys from k on. The panel is shorter if
-// the mask's rows end.
+// load sets m.bits[r] to the mask's bits of row row+r, for n rows. Bit i is the bit of key k+i, for
+// the keys of a panel. It is 0 if the mask has no such key.
 func (m *rowMask) load(b, h, row, k, n int) {
 	lanes, width := m.isa.lanes, m.t.Shape()[3]
 	at, mask := m.t.Repeated(b, h, row)+k, m.t.Bools()
@@ -69,7 +69,7 @@ func (m *rowMask) load(b, h, row, k, n int) {
 		}
 		return
 	}
-	beyond := max(0, k+lanes-width) // number of keys before k at which the load must begin
+	beyond := max(0, k+lanes-width) // whole vectors from key k on would read past the row, so begin this number of keys earlier
 	m.isa.maskBits(&m.bits[0], &mask[at-beyond], rowStep(m.t), n)
 	for r := 0; beyond > 0 && r < n; r++ {
 		m.bits[r] >>= beyond
@@ -83,9 +83,9 @@ func (j *job) sees(s *seqTile, h, row, key int) bool {
 	return from <= key && key < to && (!j.p.Score.Mask || t.Bools()[t.Repeated(s.b, h, row)+key])
 }
 
-// hides reports whether a mask hides the keys [from, to) from all rows of a head. Such keys must
-// add nothing to dQ, not even 0, which turns -0 into 0. So a skipped block leaves the same bits as
-// a larger block that contains it.
+// hides reports whether all rows share the mask and it hides the keys [from, to) from a head. Such
+// keys must add nothing to dQ, not even 0, which turns -0 into 0. So the bits are the same whether
+// a block of these keys is skipped, or a larger block contains them.
 func (j *job) hides(s *seqTile, h, from, to int) bool {
 	if !j.p.Score.Mask || !ofKeys(&j.args.Mask) || s.N == 0 {
 		return false
@@ -100,13 +100,14 @@ func (j *job) hides(s *seqTile, h, from, to int) bool {
 	return true
 }
 
-// skips reports whether a head can skip the block of keys from key from on: the mask hides these
-// keys from all its rows, the block begins no run, and no dBias is written.
+// skips reports whether head h can skip the block whose first key is from. It can if the mask hides
+// the block's keys from all rows of the head, the block begins no run, and no dBias is requested.
 func (j *job) skips(s *seqTile, h, from int) bool {
 	return j.hides(s, h, from, from+j.keys) && !j.beginsRun(from) && j.biasKind() == noBias
 }
 
-// predecessorOf is predecessor for head h alone. It passes over the blocks that head h skips.
+// predecessorOf returns the item of the last block before x, in the chain of x, that head h does not
+// skip. It returns a negative number if there is none.
 func (j *job) predecessorOf(x *keyRange, item, h int) int {
 	y := *x
 	for {
@@ -122,7 +123,7 @@ func (j *job) predecessorOf(x *keyRange, item, h int) int {
 
 func isFinite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
-// finiteRows returns n rows in dst, with 0 for NaN and infinity.
+// finiteRows loads n rows of head h of t, from row r on, into dst. It stores 0 for NaN and infinity.
 func (isa *laneRoutines) finiteRows(dst []float32, t *flashkit.Tensor, b, h, r, n int) (rows []float32, step int) {
 	step = pad(t.Shape()[3])
 	isa.loadRows(dst, step, t, b, h, r, n)
@@ -134,8 +135,8 @@ func (isa *laneRoutines) finiteRows(dst []float32, t *flashkit.Tensor, b, h, r, 
 	return dst, step
 }
 
-// eachNonFinite calls f for the NaN and infinite elements of n rows of t. row is scratch for one
-// row.
+// eachNonFinite calls f for each NaN or infinite element y of n rows of t. r is the element's row,
+// counted from row number from, and c its column. The slice row is scratch for one row.
 func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
 	row = row[:t.Shape()[3]]
 	for r := range n {
@@ -148,7 +149,8 @@ func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, 
 	}
 }
 
-// setOperands sets the operands of dK and dV, and the rows or keys per product at the edges of the band.
+// setOperands sets y.finite, the operands of the products for dK and dV, and y.group, the rows or
+// keys of a product at the edges of the band.
 func (isa *laneRoutines) setOperands(j *job, x *keyBlock, y *rowTile) {
 	y.finite, y.group = y.queryRows, edgeGroup
 	switch {
@@ -164,8 +166,8 @@ func (isa *laneRoutines) setOperands(j *job, x *keyBlock, y *rowTile) {
 	}
 }
 
-// addNonFiniteKeys adds to dV and dK of the panel from key k on the products with NaN and infinite
-// elements of dO and Q. These elements are in rows [lo, hi) of the tile.
+// addNonFiniteKeys adds to dV and dK the products of P and dS with NaN and infinite elements of dO
+// and Q. It processes rows [lo, hi) of the tile, and the panel that begins at key k.
 func (isa *laneRoutines) addNonFiniteKeys(j *job, x *keyBlock, y *rowTile, k, lo, hi int) {
 	if !y.cleared {
 		return
@@ -184,8 +186,8 @@ func (isa *laneRoutines) addNonFiniteKeys(j *job, x *keyBlock, y *rowTile, k, lo
 	})
 }
 
-// addNonFiniteRows adds to dQ of the tile the products with NaN and infinite elements of the
-// block's keys.
+// addNonFiniteRows adds to dQ of the tile the products of dS with NaN and infinite elements of K of
+// the block.
 func (isa *laneRoutines) addNonFiniteRows(j *job, x *keyBlock, y *rowTile, dq []float32, step int) {
 	if !x.cleared {
 		return

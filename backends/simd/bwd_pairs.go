@@ -8,14 +8,15 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// gradPairs computes the gradients of the scores of a tile of query rows and a tile of keys.
+// gradPairs computes P and dS of a tile of query rows and a tile of keys. P is multiplied by Z, the
+// dropout factor of each pair.
 type gradPairs struct {
 	rows gradTile
 	keys kvTile
 	s    scorer
-	prob [tileK]float32 // Z * P
-	ds   [tileK]float32 // gradients of the scores after the cap
-	seen [tileK]int     // scratch of the scorer
+	prob [tileK]float32 // Z * P of one row
+	ds   [tileK]float32 // gradients of one row's scores, after the softcap
+	seen [tileK]int     // scratch of the scorer: the keys that the row sees
 }
 
 func (x *gradPairs) begin(j *job, ws *pool.Arena) {
@@ -28,9 +29,9 @@ func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.s.setHead(t, b, h)
 }
 
-// pairs returns the keys of [lo, hi) that row i sees, counted from k0, with Z * P and dS of these
-// pairs. Row i is the r-th loaded row. A row whose LSE is -Inf has no weights, so pairs returns no
-// keys for it.
+// pairs returns the keys of [lo, hi) that query row i sees, as indices from key k0 on. prob is Z * P
+// and ds is dS of these keys. Query row i is row r of the loaded tile. A row whose LSE is -Inf has no
+// weights, so pairs returns no keys for it.
 func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32) {
 	t := &x.rows
 	lse, delta := float64(t.lse[r]), t.delta[r]
@@ -50,14 +51,14 @@ func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32)
 	return keys, prob, ds
 }
 
-// gradTile is a tile of query rows with the operands of its gradients.
+// gradTile is Q, dO, LSE and delta of a tile of query rows.
 type gradTile struct {
 	dim, vdim int
 	q, do     []float32
 	qStep     int
 	doStep    int
 	lse       []float32
-	delta     []float32 // dO·O - dLSE, summed in the order of dO·V: in a row whose only key has weight 1, both must be equal
+	delta     []float32 // dO·O - dLSE. The sums dO·O and dO·V have the same order: they must be equal in a row whose only key has weight 1
 
 	qBuf, doBuf, oBuf []float32
 }
@@ -84,12 +85,13 @@ func (t *gradTile) load(j *job, b, h, r, n int) {
 	}
 }
 
-// pairMatrix holds P and dS of a tile row by row, for sums over rows.
+// pairMatrix holds P and dS of a tile of query rows and a tile of keys. It is set by rows, and read
+// by columns for sums over rows.
 type pairMatrix struct {
 	prob, ds []float32     // [rows][tileK]
-	seen     [tileQ]uint64 // a bit for each key
+	seen     [tileQ]uint64 // for each row, a bit for each key that it sees
 
-	rows        [tileQ]int // result of column: rows, and their P and dS
+	rows        [tileQ]int // results of the method column: rows, and their P and dS
 	colP, colDS [tileQ]float32
 }
 
@@ -102,7 +104,8 @@ func (m *pairMatrix) setRow(i int, keys []int, prob, ds []float32) {
 	m.seen[i] = seen
 }
 
-// column returns the rows, among the first n, that see key c, and their P and dS.
+// column returns the rows, among the first n, that see key c of the tile. It returns their P and dS
+// with this key, too.
 func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	k := 0
 	for i, seen := range m.seen[:n] {
@@ -114,9 +117,9 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	return m.rows[:k], m.colP[:k], m.colDS[:k]
 }
 
-// dotsInHalves is scalar.Dots, but it sums the two halves of x and of each row separately and then
-// adds both. This gives dP more exact digits, which matters because delta, of similar size, is
-// subtracted from dP.
+// dotsInHalves is scalar.Dots, but it sums the products of the first half and of the second half of
+// x separately, and then adds both sums. This gives dP more exact digits. They matter because delta,
+// of similar size, is subtracted from dP.
 func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	if len(at) == 0 {
 		return // rows may be empty, too

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// gradPanels is the keys of an item of an AMX backward pass, with dK and dV, in panels of one key
-// per lane.
+// gradPanels is the block of keys of an item of an AMX backward pass, with dK and dV of these keys.
+// It is cut into panels of one key per lane.
 type gradPanels struct {
 	keyRange
 	gradSum // [panels][dim][lanes]
@@ -16,16 +16,18 @@ type gradPanels struct {
 	score   gradScore
 }
 
-// newGradPanels returns the panels of an item. by is the factor of dS under score features.
+// newGradPanels returns the panels of an item. by is the factor of dS in a call with score features
+// or dropout.
 func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
-// eachPanel calls panel for each panel in which the n rows of a tile see a key. Once the preceding
-// block of the chain has added to dQ of the tile, it calls queries for the range of these keys. at
-// is the tile's index in the order in which all blocks visit tiles.
+// eachPanel calls the function panel for each panel of keys that a tile of n query rows sees, from
+// row number row on. Once the preceding block of the chain has added to dQ of the tile, it calls the
+// function queries for the keys [lo, hi) of these panels. at is the tile's index in the order in
+// which all blocks visit tiles.
 func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k int), queries func(lo, hi int)) {
 	first, _ := x.Keys(row)
 	_, last := x.Keys(row + n - 1)
@@ -45,15 +47,16 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	j.progress[item].Store(at + 1)
 }
 
-// hidesPart reports whether a mask hides from head h the whole part that contains key k. Parts have
-// the given number of keys, a power of 2; no block is smaller.
+// hidesPart reports whether the mask hides from head h the whole part that contains key k. A part is
+// the given number of keys, a power of 2, and begins at a multiple of it. No block is smaller.
 func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
 	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }
 
-// panelRows returns the rows of a tile that see the panel from key k on. lo is the first row,
-// rounded down to a whole step. n is the number of rows, rounded up to whole steps or to the tile's
-// last row.
+// panelRows returns the range of a tile's rows that see the panel from key k on. The tile has the
+// given number of rows, from row number row on. lo is the range's first row in the tile, rounded
+// down to a multiple of tileStep. n is its number of rows: its end is rounded up to a multiple of
+// tileStep, or to the end of the tile.
 func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	first, _ := x.Queries(k)
 	_, last := x.Queries(min(k+pairLanes, x.to) - 1)
@@ -61,8 +64,9 @@ func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	return lo, min(upToTiles(last-row), rows) - lo
 }
 
-// setMasks sets the masks of n rows of head h for the panel from key k on. If n is odd it also
-// clears the mask after the last row. It reports whether some row sees some key.
+// setMasks sets masks to the visible keys of n rows of head h, in the panel from key k on. If n is
+// odd, it also clears the element of masks after the last row. It reports whether some row sees some
+// key.
 func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	if n <= 0 {
 		return false
@@ -77,8 +81,8 @@ func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	return x.mask.hide(masks[:n], x.b, h, row, k)
 }
 
-// store writes dK or dV to t. Each panel is [columns][lanes]. by has a factor per lane. rows is
-// scratch.
+// store writes panels, dK or dV of the block, to tensor t. Each panel is [columns][lanes]. by has a
+// factor for each lane. rows is scratch.
 func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float32) {
 	dim := t.Shape()[3]
 	padded := pad(dim)

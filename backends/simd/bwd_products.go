@@ -40,7 +40,7 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 	}
 }
 
-// addKeys adds to dV and dK of the panel from key k on. It takes group keys at a time.
+// addKeys adds Pᵀ dO and dSᵀ Q to dV and dK of the panel from key k on, group keys at a time.
 func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
@@ -87,7 +87,7 @@ func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []fl
 	}
 }
 
-// direct reports whether products can take the rows of t in place of padded float32 rows.
+// direct reports whether products can read the rows of t in place, without a padded float32 copy.
 func (isa *laneRoutines) direct(t *flashkit.Tensor) bool {
 	return isa.directRows(t.DType(), t.Shape()[3])
 }

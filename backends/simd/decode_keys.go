@@ -168,7 +168,7 @@ func (r *keyRows) find(keys *seenKeys, last, heads int) {
 	}
 }
 
-// locate sets at to the offsets of rows from the given key on.
+// locate sets the slice at to the offsets of the rows from the given key on.
 func (r *keyRows) locate(at []int, key int) {
 	page, row := key/r.page, key%r.page
 	for ; len(at) > 0; page, row = page+1, 0 {

@@ -35,7 +35,7 @@ func (q *Queue) Run(ctx context.Context, p *Pool, t Task, workers int, work Phas
 	p.Run(q, Size(workers, work)-1)
 }
 
-// Work runs items in the workspace of worker slot, until none is left or the call is canceled.
+// Work runs items in the workspace of worker number slot, until none is left or the call is canceled.
 func (q *Queue) Work(slot int) {
 	ws := &q.arenas[slot]
 	for !q.Canceled() {
