@@ -16,9 +16,10 @@ import (
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        V is transposed for each item, [vdim][keys/2] of pairs
 //
-// At the edges of the band, keys that a row does not see get weight 0.
+// A pair is two bf16 in one 32-bit word. At the edges of the band of visible keys, keys that a row
+// does not see get weight 0.
 
-const tileItemRows = 1024 // most query rows of an item: more than itemRows, since K and V are packed per item and products are faster
+const tileItemRows = 1024 // most query rows of an item: more than itemRows, so that more rows share the packing of K and V
 
 func fwdAMXBF16Plan(pl *plan) {
 	pl.planTiles()
@@ -43,7 +44,7 @@ type tileScratch struct {
 	pPairs []uint32   // P in pairs of keys, [half of the keys of a block][lanes]
 	buf    []uint32   // scratch for rows of Q
 
-	biasPairs []uint32 // bias in pairs of keys, [half of the keys of a block][lanes]
+	biasPairs []uint32 // 16-bit bias in pairs of keys, [half of the keys of a block][lanes]
 	biasRows  []uint32 // copies of bias rows, if needed
 }
 
@@ -78,7 +79,8 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 	x.compute(j, ws, tiles[:0])
 }
 
-// compute computes the tiles of an item. tiles is an empty slice with capacity for all of them.
+// compute computes the tiles of an item. tiles is an empty slice with capacity for all tiles of the
+// item.
 func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
@@ -105,7 +107,8 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see partsOf.
+// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
+// partsOf passes to its callback.
 func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	if edge || x.adjusts || x.v.nonFinite || hidden && !x.mask.ofKeys {
@@ -137,8 +140,9 @@ func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 	}
 }
 
-// shapedScores computes the scores of keys from key from on, with score features and masks. If the
-// bias is float32, it stores dot products and then adjusts them. Otherwise one routine does both.
+// shapedScores computes the scores of keys [from, from+keys), with score features and masks. If
+// there is a float32 bias, one routine stores the dot products and endScores adjusts them.
+// Otherwise one routine does both.
 func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
 	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
@@ -166,8 +170,8 @@ func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked b
 		float32(j.scale), score.Softcap, bias, lanes, slope, float32(from-t.from-t.seq.Diagonal))
 }
 
-// maskLast hides the padding key after an odd number of keys. Unless masked, it makes all other
-// keys visible.
+// maskLast clears the mask of the padding key that follows an odd number of keys. If masked is
+// false, it first sets the masks of all other keys to visible.
 func (x *tileScratch) maskLast(keys int, masked bool) {
 	if !masked {
 		for i := range keys {
@@ -179,7 +183,8 @@ func (x *tileScratch) maskLast(keys int, masked bool) {
 	}
 }
 
-// pairBias sets x.biasPairs to the transposed 16-bit bias of keys, in pairs of keys.
+// pairBias transposes the 16-bit bias of keys [from, from+keys) into x.biasPairs. A word there
+// holds the biases of two neighboring keys for one row.
 func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	b, n := &j.args.Bias, upToTiles(keys)
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -196,7 +201,7 @@ func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	avx512Lanes.fetchBias(j, t, tileBlock, from, keys)
 }
 
-// hideLast sets the scores of the padding key after an odd number of keys to -Inf.
+// hideLast sets the scores of the padding key, which follows an odd number of keys, to -Inf.
 func hideLast(s []float32, keys int) {
 	if keys%2 == 0 {
 		return

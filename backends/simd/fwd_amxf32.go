@@ -5,15 +5,15 @@ package simd
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
 // fwd_amxf32 is fwd_avx512 with AMX, and has fwd_amxbf16's tiles of query rows. A float32 is split
-// into the sum of three bf16, so a float32 product is the sum of nine bf16 products. The kernel adds
-// only the six largest, the smallest of them first, in float32. The other three are below half a
-// unit in the last place of the product.
+// into the sum of three bf16, so a float32 product is the sum of nine bf16 products. The kernel
+// adds only the six largest, the smallest of them first, in float32. Each of the other three is
+// below half a unit in the last place of the product.
 //
 //	S = K Qᵀ          planes of K as rows, planes of Q as pairs [dim/2][lanes]
 //	P = exp(S - max)  in float32, then in planes of pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        planes of V, transposed, [vdim][keys/2] of pairs
 //
-// K and V are packed for each item.
+// A plane holds one of the three bf16 of each element. K and V are packed for each item.
 //
 // Henry, Tang, Heinecke: Leveraging the bfloat16 artificial intelligence datatype for
 // higher-precision computations, 2019.
@@ -35,9 +35,9 @@ func fwdAMXF32Times(pl *plan) [3]timedPhase {
 	return pace.forward(pl, pairLanes, tileStep, pl.rows)
 }
 
-const pPlane = planeBlock/2*pairLanes + planePad // words between planes of P
+const pPlane = planeBlock/2*pairLanes + planePad // distance between planes of P, in words
 
-// planeTile is a laneTile whose Q is in planes of pairs.
+// planeTile is a laneTile whose Q is split into three planes of bf16 pairs.
 type planeTile struct {
 	laneTile
 	rows tensorRows
@@ -113,11 +113,12 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see partsOf.
+// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
+// partsOf passes to its callback.
 func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	k, v, outliers := x.k.part(at, keys), x.v.part(at, keys), x.k.outliers || t.rows.outliers
-	masked := edge || hidden || outliers || v.outliers // the row maxima of the routine lack the outliers
+	masked := edge || hidden || outliers || v.outliers // if there are outliers, the routine's row maxima are wrong: endScores must find them
 	x.setMasks(&t.laneTile, from, keys, edge || masked && !hidden, hidden)
 	top, _ := x.beginScores(&t.laneTile, keys, masked)
 	planeScoresAMXBF16(&x.s[0], &x.k.rows[at*x.k.step], x.k.step, 4*x.k.plane(), &t.q[0], 4*x.q.plane(), x.k.step/2, keys, top)

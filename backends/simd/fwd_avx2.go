@@ -2,7 +2,8 @@
 
 package simd
 
-// avx2Lanes has the routines of fwd_avx2 and bwd_avx2: 16 query rows, or keys, in the lanes.
+// avx2Lanes has the routines of fwd_avx2 and bwd_avx2. The 16 lanes of two vectors hold query rows
+// in a forward pass, and keys in a backward pass.
 var avx2Lanes = laneRoutines{
 	keys: 192, checksFinite: true,
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},

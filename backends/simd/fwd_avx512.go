@@ -2,7 +2,8 @@
 
 package simd
 
-// avx512Lanes has the routines of fwd_avx512 and bwd_avx512: 32 query rows, or keys, in the lanes.
+// avx512Lanes has the routines of fwd_avx512 and bwd_avx512. The 32 lanes of two vectors hold query
+// rows in a forward pass, and keys in a backward pass.
 var avx512Lanes = laneRoutines{
 	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},

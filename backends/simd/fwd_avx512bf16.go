@@ -4,17 +4,18 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwd_avx512bf16 is fwd_avx512 with VDPBF16PS, in the same tiles. In each lane, the instruction
-// multiplies two pairs of bf16 and adds both products to a float32.
+// fwd_avx512bf16 is fwd_avx512 with VDPBF16PS, and has the same tiles. In each lane, the
+// instruction multiplies a pair of bf16 by another pair, element by element, and adds both products
+// to a float32.
 //
 //	S = K Qᵀ          pairs of columns; K is read in place, Q is [dim/2][lanes]
 //	P = exp(S - max)  in float32, then rounded to pairs of keys, [keys/2][lanes]
 //	Oᵀ += Vᵀ P        pairs of keys; V is packed for each item, [keys/2][vdim]
 //
-// The instruction cannot skip one key of a pair, so each row of a tile must see both keys or
-// neither. At the edges of the band some rows see only one. There P stays in float32, and O gets
-// the masked product of fwd_avx512 with widened rows of V. Keys that a mask hides get weight 0. NaN
-// and infinite elements of V are packed as 0 and added separately.
+// The instruction cannot skip one key of a pair. But at the edges of the band of visible keys, some
+// rows see only one. There P stays in float32, and the masked product of fwd_avx512 adds P times
+// widened rows of V to O. Keys that a mask hides get weight 0. Since 0 times NaN or infinity is
+// NaN, such elements of V are packed as 0 and added separately.
 
 func fwdAVX512BF16Plan(pl *plan) {
 	avx512Lanes.planRows(pl, itemRows)
@@ -30,7 +31,7 @@ func fwdAVX512BF16Times(pl *plan) [3]timedPhase {
 	return pace.forward(pl, pairLanes, 2, itemRows)
 }
 
-// pairTile is a laneTile whose Q is in pairs.
+// pairTile is a laneTile whose Q is packed in pairs of bf16.
 type pairTile struct {
 	laneTile
 	qPairs []uint32 // [dim/2][lanes]
@@ -41,7 +42,7 @@ type pairScratch struct {
 	laneRange
 	k              halfRows   // K of the block, from key even on
 	v              packedRows // V of the block, from key even on
-	even           int        // first key of the block, rounded down to an even number
+	even           int        // number of the block's first key, rounded down to an even number
 	kPages, vPages []uint16   // copies of rows of K and V from pages
 	pPairs         []uint32   // [half of the keys of a block][lanes]
 	buf            []uint32   // rows of Q
@@ -97,9 +98,9 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	j.clearRows(&x.seqTile)
 }
 
-// begin initializes the empty tile t for n query rows of s, from row from on. It loads and packs
-// them, and allocates O with vdim rows. block is the number of keys of a block. buf is scratch for
-// the rows.
+// begin initializes the empty tile t for query rows [from, from+n) of s. It loads and packs Q, and
+// allocates O as [vdim][lanes]. block is the number of keys of a block. buf is scratch for rows of
+// Q.
 func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
 	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
 	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
@@ -120,7 +121,8 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see eachPart.
+// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
+// eachPart passes to its callback.
 func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	p, masked := &j.p, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)
@@ -144,8 +146,8 @@ func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 	}
 }
 
-// addPairs adds P V of keys to O. It needs no masks: hidden pairs have weight 0, and packed V is
-// finite.
+// addPairs adds P V of keys [from, from+keys) to O. It needs no masks: hidden keys have weight 0,
+// and all elements of packed V that they multiply are finite.
 func (x *pairScratch) addPairs(j *job, t *pairTile, from, keys int) {
 	vdim, pairs := j.p.VDim, (keys+1)/2
 	if keys%2 == 1 {

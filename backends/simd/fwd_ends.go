@@ -9,23 +9,24 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// A row's result includes its sink and, with Carry, the result of earlier keys. Both are merged
-// after all keys, once m and l are known. The merge is in float64, relative to the largest of m,
-// the sink and the LSE of the earlier keys. It also applies the factor of dropout.
+// A row's result includes its sink and, with Carry, the result of earlier keys, which O and LSE
+// hold when the call begins. Both are merged after all keys of the call, once m and l are known.
+// The merge is in float64, relative to the largest of m, the sink and the LSE of the earlier keys.
+// The last step also multiplies O by dropout's factor of the kept weights.
 
-// ends reports whether rows may end with more than a division by l.
+// ends reports whether the last step of a row may do more than divide O by l.
 func (pl *plan) ends() bool {
 	s := &pl.p.Score
 	return s.Sink || s.Bias || s.Dropout != 0 || pl.p.Carry
 }
 
-// sinkReach is the largest distance of a sink above the row maximum at which the sink's weight may
-// be added to l. LSE is the maximum plus ln(l). If a more distant sink dominated both, LSE would
-// lose digits.
+// sinkReach is how far a sink may exceed the row maximum for its weight to be added to l. With a
+// larger sink, LSE, the maximum plus ln(l), would lose digits. Such rows are merged in float64.
 const sinkReach = 4
 
-// endTile sets x.top to the LSE of the tile's rows and x.factors to the factors of their O. With
-// Carry, it sets x.scratchMax to the factors of the earlier keys' O.
+// endTile sets x.top to the LSE of the tile's rows, and x.factors to the factors by which O of the
+// rows must be multiplied. With Carry, it sets x.scratchMax to the factors of O of the earlier
+// keys.
 func (isa *laneRoutines) endTile(j *job, t *laneTile, x *laneScratch) {
 	sink, exact := j.sinkOf(t.seq.h), j.p.Carry
 	if j.p.Score.Sink && !exact {
@@ -56,13 +57,14 @@ func (isa *laneRoutines) endTile(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// earlier returns the LSE of the earlier keys of row i of the tile, or -Inf.
+// earlier returns the LSE over the earlier keys of row i of the tile, or -Inf if there are none.
 func (j *job) earlier(t *laneTile, i int) float64 {
 	return j.earlierLSE(t.seq.QBatch, t.seq.h, t.seq.Q0+t.from+i)
 }
 
-// endLane merges row i with the sink and the earlier keys in float64. If l already includes the
-// sink, or if no weight exists, endLane only sets x.scratchMax[i] to 0.
+// endLane merges row i of the tile with the sink and the earlier keys in float64. If l already
+// includes the sink, or if m, sink and earlier LSE are all -Inf, endLane only sets x.scratchMax[i]
+// to 0.
 func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	m, before := j.unit*float64(t.m[i]), j.earlier(t, i)
 	top := max(m, before, sink)
@@ -90,9 +92,9 @@ func (isa *laneRoutines) clearLane(o []float32, i int) {
 	}
 }
 
-// storeCarried adds O of the earlier keys to the tile's rows in x.rows, which are padded elements
-// apart, and writes the sums. It skips a row if neither the tile's keys nor the sink have a weight,
-// so that the tensor keeps its bits.
+// storeCarried adds O of the earlier keys to the tile's rows in x.rows, and stores the sums in the
+// tensor O. padded is the distance between rows of x.rows, in elements. If neither a key of the
+// call nor the sink has a weight, storeCarried skips the row, and O keeps its bits.
 func (isa *laneRoutines) storeCarried(j *job, t *laneTile, x *laneScratch, padded int) {
 	o := &j.args.O
 	for i := range t.n {

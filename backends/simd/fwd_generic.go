@@ -19,9 +19,8 @@ import (
 //	O[i] = o / l; LSE[i] = m + ln(l)
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An item is one tile of
-// query rows of one head. Each row walks exactly the keys that it sees. So masked keys cost nothing
-// and cannot influence the result. Two neighboring rows that see the same keys share the loads of
-// V.
+// query rows of one head. Each row processes only the keys that it sees, so NaN in a masked key
+// cannot reach the result. Two neighboring rows that see the same keys share the loads of V.
 func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	var x fwdRows
 	x.findRows(&j.plan, item)
@@ -46,7 +45,7 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	}
 	x.endRun()
 	for i := range x.rows {
-		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE keep the result of the earlier keys
+		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE stay: with Carry, they hold the result of the earlier keys
 			j.endRow(&x.seqTile, x.from+i, x.m[i], l, o)
 		}
 	}
@@ -64,7 +63,7 @@ type fwdRows struct {
 	kv              kvTile
 	s               scorer
 
-	// Scratch of a pair of rows.
+	// Scratch for two neighboring rows.
 	seen [2][tileK]int
 	w    []float32 // [2][keys]
 }
@@ -103,9 +102,9 @@ func (x *fwdRows) endRun() {
 	}
 }
 
-// weigh returns the weights of row i for the keys of [k0, k1) that the row sees, and adds them to
-// l. It returns no weights if i is x.rows. The result is valid until the next call with i of the
-// same parity.
+// weigh returns the weights of row i of the tile for the keys of [k0, k1) that the row sees, and
+// adds the weights to l. i may be x.rows: then weigh returns no weights. There are two result
+// buffers: the result for an even i is valid until the next call with an even i.
 func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	if i == x.rows {
 		return rowWeights{}
@@ -130,8 +129,8 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	return rowWeights{keys, w}
 }
 
-// addValues adds the weighted rows of V to o of rows i and i+1. It loads V once for both rows if
-// their first keys are equal.
+// addValues adds rows of V, times the weights first to o of row i, and times second to o of row
+// i+1. If both see the same keys, except for keys at the end, addValues loads V once for both.
 func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	n := min(len(first.keys), len(second.keys)) &^ 3
 	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {
@@ -155,8 +154,8 @@ func (t *seqTile) keysSeen() (first, last int) {
 	return first, last
 }
 
-// beginRow sets the sums of row i to the earlier keys' O and LSE and to the sink. It returns
-// the row's maximum so far.
+// beginRow initializes the sums o and l of row i from the sink and from O and LSE of the earlier
+// keys. It returns the maximum of the sink and that LSE, or -Inf.
 func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 	clear(sums)
 	past, m := sums[len(sums)/2:], math.Inf(-1)
@@ -176,9 +175,9 @@ func (j *job) beginRow(t *seqTile, i int, sums []float32) (m float64) {
 	return m
 }
 
-// accumulate turns the scores s into weights w relative to the running maximum m. It first raises m
-// and rescales the sums if a score exceeds m. It returns the new m and the sum of the weights. It
-// sums in float64, because the error of the sum enters every element of O and LSE.
+// accumulate sets w to exp(s - m), where m is the running maximum. If a score exceeds m, accumulate
+// first raises m and rescales sums. It returns the new m and the sum of w. It sums in float64,
+// because the error of the sum enters every element of O and LSE.
 func accumulate(w []float32, s []float64, m float64, sums []float32) (top float64, sum float32) {
 	top = m
 	for _, x := range s {
@@ -210,7 +209,7 @@ func accumulate(w []float32, s []float64, m float64, sums []float32) (top float6
 // endRow divides o by l, and writes row i of O and its LSE.
 func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 	f, lse := j.args, math.Inf(-1)
-	if l == 0 { // no key, or none with a score above -Inf
+	if l == 0 { // the row sees no key, or all its scores are -Inf
 		clear(o)
 	} else {
 		scalar.Scale(o, 1/l)
@@ -226,8 +225,8 @@ func (j *job) storeLSE(b, h, i int, lse float32) {
 	}
 }
 
-// planPortable plans the tiles of query rows. If the call has no arguments, it assumes that all
-// sequences have the largest lengths.
+// planPortable plans the tiles of query rows. If the call has no arguments, planPortable assumes
+// that each sequence has QLen query rows and KVLen keys.
 func (pl *plan) planPortable() {
 	x := &pl.portable
 	for b := range pl.sequences() {
@@ -247,8 +246,8 @@ func planFwdGeneric(pl *plan) {
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}
 
-// fwdGenericTimes predicts the time from the number of pairs inside the band. It assumes that a
-// tile of query rows loads and widens its keys once.
+// fwdGenericTimes predicts the time from the number of pairs of a query row and a key inside the
+// band. It assumes that a tile of query rows loads and widens its keys once.
 func fwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, items := &fwdGenericPace, pl.call, pl.work[0].Items
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

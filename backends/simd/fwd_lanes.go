@@ -4,14 +4,15 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon. It computes fwd_generic's result with
-// the query rows of a tile in the lanes. S and P are [keys][lanes], and O is transposed to
-// [vdim][lanes]. The products broadcast an element of K or V and multiply it by a vector of Q or P.
-// K and V are read in place, and row maxima and sums need no shuffles. Only Q and O are transposed.
+// fwdItem computes an item of fwd_avx512, fwd_avx2 or fwd_neon. It uses the algorithm of
+// fwd_generic, with the query rows of a tile in the lanes. S and P are [keys][lanes], and O is
+// transposed to [vdim][lanes]. The products broadcast an element of K or V and multiply it by a
+// vector of Q or P. So K and V need no transposition, and row maxima and sums need no shuffles.
+// Only Q and O are transposed.
 //
-// An item is up to itemRows rows of one head. Its tiles share each block of keys, and the widening
-// of 16-bit keys, while the block is in cache. Blocks begin at multiples of isa.keys, so the bits
-// of a tile do not depend on the other tiles of its item.
+// An item is up to itemRows rows of one head. Each block of keys is widened once if it is 16-bit,
+// and all tiles of the item process it while it is in cache. Blocks begin at multiples of isa.keys,
+// so the bits of a tile do not depend on the other tiles of its item.
 
 func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 	p, lanes := &j.p, isa.lanes
@@ -23,7 +24,7 @@ func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 		top:  ws.Take(lanes), scratchMax: ws.Take(lanes), factors: ws.Take(lanes),
 	}
 	x.setFeatures(j, ws, lanes, isa.keys, 1)
-	if j.tilesPerItem == 1 { // clearing many tiles would slow a short item
+	if j.tilesPerItem == 1 { // a local array of maxTiles tiles must be zeroed, which would slow a short item
 		isa.fwdHeads(j, ws, &x, &at)
 		return
 	}
@@ -40,7 +41,8 @@ func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *la
 	}
 }
 
-// fwdTiles computes the tiles of an item. tiles is an empty slice with capacity for all of them.
+// fwdTiles computes the tiles of one head of an item. tiles is an empty slice with capacity for all
+// these tiles.
 func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &tiles[:1][0])

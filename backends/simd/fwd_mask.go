@@ -8,36 +8,37 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A mask hides pairs inside the band. Its bits are read for groups of keys that begin at multiples
-// of maskGroup. If all rows of a tile see the same contiguous keys of a group, the tile skips the
-// group's other keys. Otherwise the group is masked pair by pair, as at the edges of the band. The
-// choice depends on the mask's values, not on its shape.
+// A mask hides pairs of a query row and a key inside the band. It is read in groups of maskGroup
+// keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's
+// other keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice
+// depends on the mask's values, not on its shape.
 
 const maskGroup = 32 // keys
 
-// The extent to which a mask hides a range of keys from the rows of a tile.
+// How much of a range of keys a mask hides from the rows of a tile: nothing, some pairs of a row
+// and a key, or all.
 const (
 	hidesNothing = iota
 	hidesSome
 	hidesAll
 )
 
-// keyMask is the mask of a tile's rows over the current block of keys.
+// keyMask holds the part of the mask for a tile's rows and the current block of keys.
 type keyMask struct {
 	ofKeys  bool                                // the mask is the same for all rows: read once per item
 	ofRows  bool                                // the mask differs by row: read once per tile
-	step    int                                 // keys per product, which takes all of them or none
+	step    int                                 // keys that one instruction multiplies; it cannot skip some of them
 	from    int                                 // first key of the first group of the block
 	groups  [tileBlock/maskGroup + 1]keysOfMask // of the block
-	visible []uint32                            // [keys], bit r is set if row r sees the key. Valid in groups that are hidden in part
-	words   []uint32                            // [2][maskGroup] bits of keys of a group, for each row
+	visible []uint32                            // [keys], bit r is set if row r sees the key. Valid only in groups where some is true
+	words   []uint32                            // [2][maskGroup]: for each row, a word with a bit per key of a group; then scratch of this size
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
 
 	last struct{ from, to, until, hides int } // last arguments and results of tilePart, reused if ofKeys
 }
 
 // keysOfMask is the range [from, to) of a group's keys that all rows see. No row sees the group's
-// other keys. If the mask allows no such range, some is true and the range is unused.
+// other keys. If the mask has another form, some is true, and from and to are unused.
 type keysOfMask struct {
 	from, to uint8
 	some     bool
@@ -62,8 +63,8 @@ func (pl *plan) keyMaskFloats(keys int) int {
 func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 
 // read reads the mask of rows [row, row+n) for the groups that contain keys [lo, hi). It reports
-// whether some row sees some key. It always reads whole groups, so a tile's bits do not depend on
-// its item.
+// whether the mask shows some key to some row. It always reads whole groups, so the bits of a
+// tile's result do not depend on the tile's item.
 func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
 	t := &j.args.Mask
 	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]
@@ -88,8 +89,8 @@ func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int
 	return some
 }
 
-// keysOf returns the visible range of n keys. Bits of all are keys that every row sees, bits of any
-// are keys that some row sees.
+// keysOf returns the visible range of a group, of which n keys are in the sequence. Bit i of all is
+// set if every row sees key i of the group, and bit i of any if some row does.
 func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
 	if any == 0 {
 		return keysOfMask{}
@@ -101,8 +102,8 @@ func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
 	return keysOfMask{from: uint8(from), to: uint8(to)}
 }
 
-// spread sets visible for the group that begins at index at of the block, from the words of n rows,
-// or from one word for all rows.
+// spread sets x.visible for the group that begins at the block's key number at. It transposes
+// x.words of n rows. With ofKeys, x.words[0] serves all rows.
 func (x *keyMask) spread(at, n int) {
 	visible := (*[maskGroup]uint32)(x.visible[at:])
 	if x.ofKeys {
@@ -115,8 +116,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part finds the longest range of keys from key from on that the mask hides to the same extent. It
-// returns the end of the range, at most to, and the extent: hidesNothing, hidesSome or hidesAll.
+// part returns the end of the longest range of keys that begins at key from and for which hides is
+// the same: hidesNothing, hidesSome or hidesAll. The end is at most to.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {
@@ -129,7 +130,8 @@ func (x *keyMask) part(from, to int) (until, hides int) {
 	return min(until, to), hides
 }
 
-// segment is part for the keys from key to the end of its group.
+// segment is part for the rest of the group that contains key: the range begins at key and stays
+// inside the group.
 func (x *keyMask) segment(key int) (until, hides int) {
 	at := key - x.from
 	g, begin := &x.groups[at/maskGroup], key-at%maskGroup
@@ -144,7 +146,8 @@ func (x *keyMask) segment(key int) (until, hides int) {
 	return begin + maskGroup, hidesAll
 }
 
-// hides reports whether the mask may hide single keys of the block, which ends at key to.
+// hides reports whether the mask may hide some pairs of a group without hiding whole keys at its
+// ends. It looks at all groups of the block, which ends at key to.
 func (x *keyMask) hides(to int) bool {
 	if !x.ofKeys {
 		return x.ofRows
@@ -157,10 +160,10 @@ func (x *keyMask) hides(to int) bool {
 	return false
 }
 
-// finite reports whether n rows of V have no NaN or infinity, so that a weight of 0 hides a key. It
-// may report false for finite rows, if their squares overflow or vdim is not a multiple of the
-// lanes. finite needs one check per block of an item, while addValues with masks checks once per
-// tile. sums is scratch.
+// finite reports whether n rows of V, step elements apart, have no NaN or infinity. Then a weight
+// of 0 hides a key, and addValues needs no masks. finite may report false for finite rows, if their
+// squares overflow or vdim is not a multiple of the lanes. It runs once per block of an item,
+// whereas addValues with masks checks V once per tile. sums is scratch.
 func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if vdim%isa.lanes != 0 {
 		return false
@@ -176,8 +179,9 @@ func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) 
 	return true
 }
 
-// maskWords sets bit i of each word to its row's mask at key k+i. step is the distance between
-// rows; elements from m on are not read. buf has the length of words.
+// maskWords sets bit i of words[r] to the mask of row r at key k+i. step is the distance between
+// rows of mask, in elements. Keys from number m on, the end of the sequence, are not read. buf is
+// scratch of the length of words.
 func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
 	if m < isa.lanes {
 		boolBits(words, mask, step, k, m)
@@ -200,7 +204,7 @@ func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m 
 	}
 }
 
-// boolBits is maskWords for rows with fewer keys than lanes.
+// boolBits is maskWords for sequences of fewer keys than a tile has lanes.
 func boolBits(words []uint32, mask []bool, step, k, m int) {
 	clear(words)
 	for r := range words {
@@ -218,7 +222,7 @@ func transposeBits(dst, src *[maskGroup]uint32) {
 		n8, n4, n2, n1 = 0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x3333333333333333, 0x5555555555555555
 	)
 	var x [maskGroup / 2]uint64
-	row := func(i int) uint64 { // row i, and row i+16 above it, with the upper half of row i and the lower half of row i+16 exchanged
+	row := func(i int) uint64 { // row i in the low word and row i+16 in the high word, then the upper half of row i exchanged with the lower half of row i+16
 		y := uint64(src[i]) | uint64(src[i+16])<<32
 		moved := (y>>16 ^ y) & 0xffff0000
 		return y ^ moved ^ moved<<16
@@ -240,7 +244,7 @@ func transposeBits(dst, src *[maskGroup]uint32) {
 	}
 }
 
-// exchange swaps the bits of x at mask<<n with the bits of y at mask.
+// exchange swaps the bits of x selected by mask<<n with the bits of y selected by mask.
 func exchange(x, y uint64, n int, mask uint64) (uint64, uint64) {
 	moved := (x>>n ^ y) & mask
 	return x ^ moved<<n, y ^ moved

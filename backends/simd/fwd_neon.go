@@ -2,7 +2,8 @@
 
 package simd
 
-// neonLanes has the routines of fwd_neon and bwd_neon: 16 query rows, or keys, in the lanes of four vectors.
+// neonLanes has the routines of fwd_neon and bwd_neon. The 16 lanes of four vectors hold query rows
+// in a forward pass, and keys in a backward pass.
 var neonLanes = laneRoutines{
 	keys: 192, checksFinite: true,
 	fwdPace: neonPace(fwdCycles), bwdPace: neonPace(bwdCycles),

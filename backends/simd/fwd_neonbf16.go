@@ -7,20 +7,21 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// fwd_neonbf16 is fwd_neon with BFMMLA, in the same tiles. The instruction multiplies two rows of
-// four bf16 by two other rows of four bf16. It adds the four dot products to 2 x 2 float32.
+// fwd_neonbf16 is fwd_neon with BFMMLA, and has the same tiles. The instruction computes the dot
+// products of two rows of four bf16 with two other rows of four bf16. It adds the four dot products
+// to 2 x 2 float32.
 //
 //	S = K Qᵀ          fours of columns; K is read in place, Q is packed for each tile
 //	P = exp(S - max)  in float32, then rounded to fours of keys, [keys/4][lanes][4]
 //	Oᵀ += Vᵀ P        fours of keys; V is packed for each item, [keys/4][vdim][4]
 //
-// A product takes four keys and cannot skip one of them, so each row of a tile must see all four or
-// none. This fails at the edges of the band or under a mask. There P stays in float32. O then gets
-// the masked product of fwd_neon with widened rows of V.
+// The instruction cannot skip one of four keys. But at the edges of the band of visible keys, or
+// under a mask, a row may see only some of the four. There P stays in float32, and the masked
+// product of fwd_neon adds P times widened rows of V to O.
 
-const quad = 4 // elements of a row in a product
+const quad = 4 // elements that one BFMMLA multiplies in each row: columns for S, keys for O
 
-// upToQuads rounds dim, the number of columns of packed rows, up to whole vectors.
+// upToQuads rounds dim, the number of columns of packed rows, up to whole vectors of 8 bf16.
 func upToQuads(dim int) int { return (dim + 7) &^ 7 }
 
 func fwdNEONBF16Plan(pl *plan) {
@@ -42,7 +43,7 @@ func fitsNEONBF16(p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, neonBF16.refuses(p))
 }
 
-// quadTile is a laneTile whose Q is packed.
+// quadTile is a laneTile whose Q is packed by packQueriesNEONBF16.
 type quadTile struct {
 	laneTile
 	queries []uint16 // [dim/8][2][8][2][4]
@@ -51,10 +52,10 @@ type quadTile struct {
 type quadScratch struct {
 	laneScratch
 	laneRange
-	keys    halfRows // K of the block, from key lo on, in whole vectors
-	base    int      // the first key of values, a multiple of quad
-	values  []uint16 // V, [keys/4][vdim/2][2][4], columns rounded up to whole vectors
-	weights []uint16 // P, [keys/4][8][2][4]
+	keys    halfRows // K of the block, from key number lo on, in whole vectors
+	base    int      // number of the first key of values, a multiple of quad
+	values  []uint16 // V, packed by packKeysNEONBF16, with columns rounded up to whole vectors
+	weights []uint16 // P, packed by packWeightsNEONBF16
 	padded  []uint16 // K, padded to whole vectors
 	buf     []uint16 // rows of Q, or four rows of V, padded
 
@@ -121,7 +122,8 @@ func (x *quadScratch) begin(j *job, ws *pool.Arena, t *quadTile, from, n int) {
 	packQueriesNEONBF16(&t.queries[0], &rows.rows[0], rows.step, rows.dim)
 }
 
-// padTo copies x to n rows of dim elements, padded with 0.
+// padTo copies the rows of x to dst, and pads them with 0 to n rows of dim elements. It returns the
+// copy.
 func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
 	for i := range n {
 		row := dst[i*dim:][:dim]
@@ -158,7 +160,8 @@ func (x *quadScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. For edge and hidden see eachPart.
+// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
+// eachPart passes to its callback.
 func (x *quadScratch) processKeys(j *job, t *quadTile, from, keys int, edge, hidden bool) {
 	vdim, lanes, masked := j.p.VDim, neonLanes.lanes, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)

@@ -13,7 +13,8 @@ const (
 	itemsPerWorker = 8
 )
 
-// planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon. Items may have several short heads.
+// planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon. An item may consist of several
+// heads if the heads are short.
 func (isa *laneRoutines) planForward(pl *plan) {
 	isa.planRows(pl, itemRows)
 	if n := isa.joinedHeads(pl); n > 1 {
@@ -25,29 +26,31 @@ func (isa *laneRoutines) planForward(pl *plan) {
 	pl.setItems(perTile, isa.keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, isa.keys))
 }
 
-// planRows sets the number of tiles per item so that each worker gets itemsPerWorker items. An item
-// has at most the given number of query rows.
+// planRows sets the number of tiles per item so that each worker gets itemsPerWorker items, or
+// fewer if the call is small. An item has at most the given number of query rows.
 func (isa *laneRoutines) planRows(pl *plan, rows int) {
 	pl.tilesPerItem = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
 
-// planHeads sets pl.turns, the number of neighboring heads whose items alternate. It is the fewest
-// heads that give each worker several items, so that their keys stay in cache between items. Within
-// these heads, long items come first.
+// planHeads sets pl.turns, the size of groups of neighboring heads. Items of a group run before
+// items of the next group, and the items of its heads alternate. A group is as small as possible
+// while each worker gets several items, so that keys of the group stay in cache. Within a group,
+// long items come first.
 func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.headsPerItem, pl.rows = headsPerItem, pl.tilesPerItem*lanes
 	heads := pl.headGroups() * pl.alike()
 	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.rows)))
-	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal parts: a last head alone would idle workers
+	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal groups: a last group of one head would leave workers idle
 }
 
 func (pl *plan) setItems(perTile, perItem int) {
 	pl.work[0] = pool.Phase{Items: pl.headGroups() * pl.rowTiles(pl.rows), Floats: pl.tilesPerItem*perTile + perItem}
 }
 
-// joinedHeads returns the heads per item of a call whose heads have one tile and one block.
-// Beginning an item takes about as long as computing such a head.
+// joinedHeads returns the number of heads per item. It is more than 1 only if each head has one
+// tile of query rows and one block of keys. Beginning an item takes about as long as computing such
+// a head.
 func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	const itemsPerWorker = 32
 	p := &pl.p
@@ -58,7 +61,7 @@ func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	if pl.workers > 1 {
 		heads = max(1, min(heads, heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	}
-	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // in equal parts
+	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // so that all items have about the same number of heads
 }
 
 // takesWhole reports whether attendTile supports the call.
@@ -70,8 +73,8 @@ func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }
 
-// paceOf returns the pace of a forward pass: shortPace if attendTile computes all tiles, as far as
-// the problem tells.
+// paceOf returns the pace of a forward pass. It is shortPace if, judging by the problem alone,
+// attendTile computes all tiles.
 func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
 	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
@@ -84,14 +87,15 @@ func isUnbounded(b flashkit.Band) bool {
 	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
 }
 
-// masksPairs reports whether a mask differs by row.
+// masksPairs reports whether the call has a mask that differs between query rows.
 func masksPairs(c *flashkit.Call) bool {
 	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)
 }
 
-const runBlocks = 32 // blocks of keys in a run
+const runBlocks = 32 // blocks of keys in a run, which has its own float32 sums: see keySum
 
-// runKeys returns the keys of a run, or 0 if one run has all keys.
+// runKeys returns the number of keys of a run, or 0 if one run has all keys. block is the number of
+// keys of a block.
 func (pl *plan) runKeys(block int) int {
 	if n := runBlocks * block; pl.p.KVLen > n {
 		return n

@@ -7,16 +7,17 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// If a tile's keys are one block that all its rows see, attendTile computes the whole tile. Its
-// bits equal the separate routines' bits, so a short sequence has the same bits in any batch.
+// If all rows of a tile see the same keys, and these are in one block, the routine attendTile
+// computes the whole tile. Its results equal, bit for bit, the results of the separate routines. So
+// a short sequence has the same bits in any batch.
 
-// isShort reports whether the keys of an item are one block, and attendTile supports the call.
+// isShort reports whether all keys of an item are in one block, and attendTile supports the call.
 func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {
 	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
 }
 
-// fwdShort computes the tiles of an item one after the other. If attendTile cannot compute a tile,
-// fwdShort uses t for it.
+// fwdShort computes the tiles of an item one after the other. For a tile that attendTile cannot
+// compute, fwdShort uses the separate routines, with t as scratch.
 func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, t *laneTile) {
 	isa.loadBlock(j, x, at, at.first)
 	isa.fetchNextBlock(j, &x.ahead, at, at.last)
@@ -39,8 +40,8 @@ func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *la
 	j.clearRows(&at.seqTile)
 }
 
-// wholeKeys returns the contiguous keys that n rows from row r on all see. It returns none if the
-// rows see different keys, or if the mask hides keys in between.
+// wholeKeys returns the range [from, to) of keys of the block that rows [r, r+n) all see. The range
+// is empty if these rows see different keys, or if the visible keys are not contiguous.
 func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 	first, allUntil := at.Keys(r)
 	allFrom, last := at.Keys(r + n - 1)
@@ -66,7 +67,8 @@ func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 	return from, until
 }
 
-// wholeTile computes n rows from row r on, all of which see keys [from, to) of the block.
+// wholeTile computes query rows [r, r+n), all of which see keys [from, to) of the block and no
+// others.
 func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
 	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)

@@ -7,7 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// laneRange is the query rows of an item, and the keys that some of them see.
+// laneRange is the query rows of an item. Some of these rows may see keys [first, last), and none
+// sees another key.
 type laneRange struct {
 	seqTile
 	first, last int
@@ -19,51 +20,52 @@ func (j *job) laneRange(item int) (x laneRange) {
 	return x
 }
 
-// blockEnd returns the end of the block that contains key k.
+// blockEnd returns the end of the block that contains key k, or x.last if that is less.
 func (isa *laneRoutines) blockEnd(x *laneRange, k int) int {
 	return min(x.last, (k/isa.keys+1)*isa.keys)
 }
 
-// laneTile is query rows, one per lane.
+// laneTile is a tile of query rows, one per lane.
 type laneTile struct {
-	seq     seqTile   // its sequence and head
-	from, n int       // its rows; lanes from n on are idle
+	seq     seqTile   // sequence and head of the tile
+	from, n int       // first row and number of rows; lanes n and above are idle
 	q       []float32 // [dim][lanes]
-	keySum            // of the current run
+	keySum            // sums over the current run of keys
 	m       []float32 // [lanes]
 	run     int       // keys of a run, 0 if one run has all keys
-	past    keySum    // of earlier runs, relative to the row maxima pastM
+	past    keySum    // sums over the earlier runs, relative to the row maxima pastM
 	pastM   []float32
 }
 
-// laneScratch is the workspace of an item's tiles, with the current block of keys.
+// laneScratch is the workspace that the tiles of an item share. It includes the current block of
+// keys.
 type laneScratch struct {
-	lo, hi       int       // keys of the current block
-	k, v         []float32 // their rows of K and V
+	lo, hi       int       // the current block is keys [lo, hi)
+	k, v         []float32 // rows of K and V of these keys
 	kStep, vStep int
-	kBuf, vBuf   []float32 // widened keys, if needed
-	finite       bool      // V holds no NaN or infinity; checked if the mask hides some keys
+	kBuf, vBuf   []float32 // rows of K and V widened to float32, or copied from pages
+	finite       bool      // V of the block has no NaN or infinity; checked only if the mask may hide some pairs
 
 	s          []float32 // [keys of a block][lanes]
 	masks      []uint32  // [keys of a block]
 	rows       []float32 // [lanes][dim], query or output rows
-	top        []float32 // [lanes], row maxima that include the current keys; in the end LSE
-	scratchMax []float32 // [lanes], scratch for maxima that are not used; in the end factors of O over the earlier keys
-	factors    []float32 // [lanes], factors of the sums or of O
+	top        []float32 // [lanes], row maxima that include the keys in progress; after all keys, LSE
+	scratchMax []float32 // [lanes], scratch for maxima that are not used; after all keys, factors of O of the earlier calls' keys
+	factors    []float32 // [lanes], factors that rescale O; after all keys, factors that finish O
 	ahead      ahead
 	featureScratch
 }
 
-// beginTile initializes the empty tile t for n query rows of seq, from row from on. It loads and
-// transposes them.
+// beginTile initializes the empty tile t for query rows [from, from+n) of seq. It loads and
+// transposes Q.
 func (isa *laneRoutines) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneScratch, seq *seqTile, from, n int) {
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
 }
 
-// alpha returns the factors by which addValues rescales O. The first time in a run it returns nil,
-// and addValues sets O.
+// alpha returns the address of the factors by which addValues multiplies O before it adds. At the
+// first keys of a run it returns nil: addValues then overwrites O.
 func (t *laneTile) alpha(factors []float32) *float32 {
 	if !t.begun {
 		t.begun = true
@@ -72,7 +74,7 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 	return &factors[0]
 }
 
-// loadBlock makes the block of keys that begins at lo the current one.
+// loadBlock makes the block of keys that begins at key lo the current block of x.
 func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	f, n := j.args, isa.blockEnd(at, lo)-lo
 	x.lo, x.hi = lo, lo+n
@@ -84,10 +86,10 @@ func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int
 	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
-// fetchNextBlock queues prefetches of the keys after the block that ends at key k. They are the
-// item's next block, or the first block of the worker's likely next item, with its Q. If at most
-// one block is left, it also queues the item's rows of O. It skips small items, which finish sooner
-// than the prefetches.
+// fetchNextBlock queues prefetches of the keys after the block that ends at key k. These are the
+// item's next block or, after its last block, Q and the first block of the worker's likely next
+// item. If at most one block is left, fetchNextBlock also queues the item's rows of O. For small
+// items, which finish sooner than prefetches, it does nothing.
 func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
@@ -115,8 +117,8 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
 }
 
-// accumulate adds the current block's keys to the tile. It does so in parts, because some rows do
-// not see some keys at the edges of the band and under a mask.
+// accumulate adds the current block's keys to the sums of the tile. It cuts the block into parts:
+// only parts at the edges of the band, or in which the mask hides some pairs, need masks.
 func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	first, allUntil := t.seq.Keys(t.from) // keys of the first row; the next line has the keys of the last row
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
@@ -144,8 +146,8 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge tells whether the edge of
-// the band hides some of their pairs, and hidden whether the mask does.
+// processKeys adds keys [from, from+keys) of the block to the tile. edge tells whether the band
+// hides some pair of a row and one of these keys, and hidden whether the mask does.
 func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
@@ -166,7 +168,8 @@ func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, 
 }
 
 // setMasks sets x.masks for the keys [from, from+keys). Bit r of a key's mask is set if row r of
-// the tile sees the key. edge applies the edges of the band, hidden applies the mask.
+// the tile sees the key. If edge is true, the bits include the band; if hidden is true, they
+// include the mask. If both are false, x.masks is unchanged.
 func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if hidden {
 		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])
@@ -208,7 +211,8 @@ func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	j.storeLSEs(b, h, row, x.top[:t.n])
 }
 
-// storeLSEs writes the LSE of rows of head h from row i on, if requested.
+// storeLSEs stores lse as LSE of the rows of head h that begin at row i, if the caller requested
+// LSE.
 func (j *job) storeLSEs(b, h, i int, lse []float32) {
 	t := &j.args.LSE
 	switch {
