@@ -118,7 +118,8 @@ func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	return group
 }
 
-// ofPairs is of for tensors whose heads may repeat.
+// ofPairs does the same as of for a Bias, DBias or Mask. A tensor with one head for all heads stays
+// whole.
 func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t
