@@ -96,9 +96,9 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart describes the first call that contributes to a sum. If all is true, the call writes
-// every element, so the sum need not be zeroed. If few is true, at most one more part is added
-// later.
+// A firstPart describes the first call that contributes to a sum of gradients. If all is true, the
+// call writes every element, so the sum need not be zeroed. If few is true, at most one more call
+// contributes.
 type firstPart struct{ all, few bool }
 
 // firstWrites returns how the sum of DQ starts, and how the sums of DK and DV start.

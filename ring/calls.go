@@ -40,12 +40,12 @@ type step struct {
 	// Keys of the other rank that the calls read; none if n is 0.
 	need part
 
-	// Keys of this rank that the rank t ahead reads in step t.
+	// Keys of this rank that rank r+t reads in step t; r is this rank.
 	give part
 
-	// one is true if a single call makes all gradients of the keys in need. giveOne is true if a
-	// single call of the rank t ahead makes all gradients of the keys in give. Such gradients
-	// travel in the call's output type, others as float32 sums.
+	// one is true if a single call computes all gradients of the keys in need. giveOne is true if a
+	// single call of the rank t ahead computes all gradients of the keys in give. Such gradients
+	// travel in the problem's type, other gradients as float32 sums.
 	one, giveOne bool
 }
 
