@@ -60,7 +60,7 @@ func (j *job) alternate(beside bool) (odd bool) {
 	return j.count%2 == 1
 }
 
-// fresh reports whether the first call writes all rows, so that no initial zeros are needed.
+// fresh reports whether the first call writes all rows, so that O and LSE need no initial values.
 func (j *job) fresh() bool {
 	return len(j.steps[0].calls) == 1 && j.coversRows(&j.steps[0].calls[0])
 }

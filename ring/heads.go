@@ -91,7 +91,7 @@ const (
 	mostRounds  = 3
 )
 
-// of returns the run's heads of a tensor that has `each` heads per KV head.
+// of returns a view of t with only the run's heads. t has `each` heads per KV head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 	if t.IsZero() {
 		return t

@@ -35,7 +35,7 @@ type Mover interface {
 	Done(copied Mark, received bool) error
 }
 
-// A Mark is a Mover's opaque point in a rank's enqueued work.
+// A Mark is a point in a rank's enqueued work, such as an event. Only Movers interpret it.
 type Mark any
 
 // LocalOver returns the ranks of a group inside this process for device tensors: movers[r] moves

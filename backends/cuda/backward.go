@@ -65,8 +65,8 @@ func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 // reverses reports whether traitUp makes a call faster. It does under a causal-like mask with many
 // blocks and few query rows: the L2 cache then holds the rows of several heads. With more keys than
 // rows, several blocks begin at the same row and wait for each other. The waits cost most if blocks
-// loop over few rows. Below squareRows rows, reverses therefore requires more than 3/4 as many rows
-// as keys.
+// loop over few rows. Below squareRows rows, the number of rows must therefore exceed 3/4 of the
+// number of keys.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
@@ -310,9 +310,9 @@ func (l *launch) backwardF32() error {
 }
 
 // slotBlocks returns the numbers of blocks of bwd_sm90's main, delta and finish kernels for packed
-// sequences. Its last three arguments are these numbers if every sequence gets as many tiles as the
-// longest. If most sequences are much shorter, slotBlocks launches blocks for fewer tiles: see
-// slots.
+// sequences. Its last three arguments are these numbers if every sequence gets the tiles that the
+// longest needs. If most sequences are much shorter, slotBlocks launches blocks for fewer tiles:
+// see slots.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {

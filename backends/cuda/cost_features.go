@@ -120,9 +120,9 @@ func (s *family) ownRows(c *flashkit.Call) int {
 }
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
-// the same as equal ones with the same total of query-key pairs, but at least as much as the
-// longest sequence alone. A launch has the same number of blocks for every sequence. Shorter
-// sequences therefore have blocks without work, which cost extra.
+// the same as equal ones with the same total of query-key pairs, and not less than the longest
+// sequence alone. A launch has the same number of blocks for every sequence. Shorter sequences
+// therefore have blocks without work, which cost extra.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {

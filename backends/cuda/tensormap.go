@@ -81,8 +81,8 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mappedViews are the indices of the mapped views, by pass.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-// mappedKeys must divide the number of keys of a page that tensor maps support. Boxes of other
-// sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
+// mappedKeys must divide the number of keys per page if K and V are loaded through tensor maps.
+// Boxes of other sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
