@@ -110,7 +110,7 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot from element from, a multiple of 64.
+// tensor returns a dense view of the slot. It begins at element number from, a multiple of 64.
 func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
 		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])

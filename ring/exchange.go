@@ -10,7 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange is a rank's messages during a step. round and apart apply to the messages added next.
+// An exchange holds a rank's messages during a step. Messages added by the methods to and from get
+// the fields round and apart.
 type exchange struct {
 	send, receive []Message
 	round         int
@@ -19,8 +20,8 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// to adds a message for this rank to send, and from a message for it to receive. Empty tensors are
-// left out.
+// to adds a message that this rank sends. The method from adds a message that it receives. Both
+// leave out empty tensors.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})
