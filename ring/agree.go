@@ -112,7 +112,7 @@ const (
 
 // Row states of a Bias or Mask on one rank.
 const (
-	rowsOpen   = iota // one row, and the rank has no other: unknown whether it repeats
+	rowsOpen   = iota // one row, and the rank has only one query row: unknown whether the row repeats
 	rowsOwn           // several rows: the rank's own
 	rowsRepeat        // one row that repeats for all rows of the rank
 )

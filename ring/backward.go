@@ -96,9 +96,9 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart describes the first call that contributes to a sum. If all is true, the call writes
-// every element, so the sum need not be zeroed. If few is true, at most one more part is added
-// later.
+// A firstPart describes the first call that contributes to a sum of gradients. If all is true, the
+// call writes every element, so the sum need not be zeroed. If few is true, at most one more call
+// contributes.
 type firstPart struct{ all, few bool }
 
 // firstWrites returns how the sum of DQ starts, and how the sums of DK and DV start.
@@ -164,8 +164,8 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 }
 
 // backwardCall computes one call for the heads of a turn and adds its gradients to g. If rows is
-// true, no earlier call has computed DQ, and this call computes it for all rows, directly into the
-// rank's output. keys is the same for DK and DV.
+// true, no earlier call has contributed to DQ, and this call writes DQ of all rows directly to the
+// rank's output. keys means the same for DK and DV.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)

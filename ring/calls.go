@@ -15,13 +15,13 @@ type call struct {
 	origin flashkit.Origin // position in the whole problem, for dropout
 }
 
-// A part of a tensor has nb batches from batch b on, and n rows from row r on.
+// A part of a tensor consists of nb batch entries beginning with b, and n rows beginning with r.
 type part struct{ b, nb, r, n int }
 
 func (x part) of(t flashkit.Tensor) flashkit.Tensor { return sub(t, x.b, x.nb, x.r, x.n) }
 
-// A pair is a part of Bias, Mask or DBias. It has batches and rows like a part, and m keys from key
-// k of the sequence on.
+// A pair is a part of Bias, Mask or DBias. It has batch entries and rows like a part, and m keys
+// beginning with key k of the sequence.
 type pair struct{ b, nb, r, n, k, m int }
 
 func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
@@ -40,12 +40,12 @@ type step struct {
 	// Keys of the other rank that the calls read; none if n is 0.
 	need part
 
-	// Keys of this rank that the rank t ahead reads in step t.
+	// Keys of this rank that rank r+t reads in step t; r is this rank.
 	give part
 
-	// one is true if a single call makes all gradients of the keys in need. giveOne is true if a
-	// single call of the rank t ahead makes all gradients of the keys in give. Such gradients
-	// travel in the call's output type, others as float32 sums.
+	// one is true if a single call computes all gradients of the keys in need. giveOne is true if a
+	// single call of the rank t ahead computes all gradients of the keys in give. Such gradients
+	// travel in the problem's type, other gradients as float32 sums.
 	one, giveOne bool
 }
 
@@ -191,7 +191,7 @@ func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 }
 
 // args returns the call's arguments: parts of a, the rank's arguments, and parts of k and v, the
-// step's keys and values. from is the key at which k and v begin.
+// step's keys and values. The parameter from is the number of the first key in k and v.
 func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.Args {
 	at := x.k
 	at.r -= from

@@ -46,9 +46,9 @@ type Device interface {
 	// converts x. dst may alias x or y.
 	Add(dst, x, y flashkit.Tensor) error
 
-	// Merge merges part and partLSE, the result for other keys, into o and lse. If part is the zero
-	// Tensor, the other keys have weights but no values, like a sink. In o, a row without keys
-	// becomes 0.
+	// Merge merges part and partLSE, the result for a second set of keys, into o and lse. If part
+	// is the zero Tensor, the values of these keys are taken as 0, like a sink's. In o, a row
+	// without keys in both sets becomes 0.
 	Merge(o, lse, part, partLSE flashkit.Tensor) error
 
 	// Copy copies src to dst, of the same shape and any common type.
@@ -110,7 +110,7 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot from element from, a multiple of 64.
+// tensor returns a dense view of the slot. It begins at element number from, a multiple of 64.
 func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
 		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])

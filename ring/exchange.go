@@ -10,7 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange is a rank's messages during a step. round and apart apply to the messages added next.
+// An exchange holds a rank's messages during a step. Messages added by the methods to and from get
+// the fields round and apart.
 type exchange struct {
 	send, receive []Message
 	round         int
@@ -19,8 +20,8 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// to adds a message for this rank to send, and from a message for it to receive. Empty tensors are
-// left out.
+// to adds a message that this rank sends. The method from adds a message that it receives. Both
+// leave out empty tensors.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})
@@ -55,7 +56,7 @@ func (j *job) start(ctx context.Context, e *exchange) error {
 	return err
 }
 
-// abort breaks the group and returns once no rank copies this rank's tensors.
+// abort breaks the group. It returns once no other rank still copies this rank's tensors.
 func (j *job) abort(ctx context.Context, err error) {
 	j.group.Fail(err)
 	j.group.Wait(ctx) // its error is the group's
@@ -131,9 +132,9 @@ func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 }
 
 // rotate runs the steps, the first as a whole and every other one in the given number of parts.
-// While work computes turn i, the keys of turn i+1 travel, together with the messages that behind
-// adds. rotate calls arrived after each exchange. An additional turn at the end has messages but no
-// compute.
+// While the function work computes turn i, the keys of turn i+1 travel, together with the messages
+// that the function behind adds. rotate calls the function arrived after each exchange. An
+// additional turn at the end has messages but no compute.
 func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)

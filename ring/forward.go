@@ -9,7 +9,7 @@ import (
 
 // forward computes the forward pass step by step. If O is float32, each kernel call continues the
 // result of the earlier calls. Otherwise the calls' results are merged in float32, so that O is
-// rounded once. If there are only two results, the first is written to O itself.
+// rounded once. If there are only two results, the kernel writes the first directly to O.
 func (j *job) forward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -60,7 +60,7 @@ func (j *job) alternate(beside bool) (odd bool) {
 	return j.count%2 == 1
 }
 
-// fresh reports whether the first call writes all rows, so that no initial zeros are needed.
+// fresh reports whether the first call writes all rows, so that O and LSE need no initial values.
 func (j *job) fresh() bool {
 	return len(j.steps[0].calls) == 1 && j.coversRows(&j.steps[0].calls[0])
 }

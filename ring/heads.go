@@ -91,7 +91,7 @@ const (
 	mostRounds  = 3
 )
 
-// of returns the run's heads of a tensor that has `each` heads per KV head.
+// of returns a view of t with only the run's heads. t has `each` heads per KV head.
 func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -118,7 +118,8 @@ func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	return group
 }
 
-// ofPairs is of for tensors whose heads may repeat.
+// ofPairs does the same as of for a Bias, DBias or Mask. A tensor with one head for all heads stays
+// whole.
 func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t

@@ -21,8 +21,8 @@ func Local(size int) ([]Group, error) {
 
 // A Mover moves tensors of one rank of LocalOver. None of its methods waits for the device.
 type Mover interface {
-	// Ready returns a mark after the rank's enqueued work. The messages that start next wait for
-	// this mark.
+	// Ready returns a Mark after the rank's enqueued work. The messages that start next wait for
+	// it.
 	Ready() (Mark, error)
 
 	// Move enqueues copies of src, another rank's tensors, to dst, and returns a mark at their end.
@@ -30,16 +30,17 @@ type Mover interface {
 	// with the rank's other methods, but only on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
-	// Done makes the rank's later work wait for a copy. received is true if this rank received the
-	// copy, and false if another rank copied from this rank.
+	// Done makes the rank's later work wait for a copy that Move enqueued. received is true if this
+	// rank received the copy, and false if another rank copied from this rank.
 	Done(copied Mark, received bool) error
 }
 
-// A Mark is a Mover's opaque point in a rank's enqueued work.
+// A Mark is a point in a rank's enqueued work, such as an event. Only Movers interpret it.
 type Mark any
 
 // LocalOver returns the ranks of a group inside this process for device tensors: movers[r] moves
-// the tensors of rank r. Movers must be nil for all ranks, for host tensors, or for none.
+// the tensors of rank r. If the tensors are on the host, all movers must be nil. Otherwise no mover
+// may be nil.
 func LocalOver(movers []Mover) ([]Group, error) {
 	size := len(movers)
 	if size < 1 || size > 1024 {

@@ -148,7 +148,7 @@ func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Orig
 	sub.Origin = within(p, j.a.Origin, o)
 }
 
-// keysProblem returns the problem and the arguments for all rows of w with a run of the rank's
+// keysProblem returns the problem and the arguments for all rows of w, but only a run of the rank's
 // keys.
 func (j *job) keysProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]

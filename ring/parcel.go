@@ -28,8 +28,8 @@ const (
 	withdrawn
 )
 
-// offer sends messages without blocking, as both ranks of a pair send before either receives. Once
-// a line is full, a goroutine sends the rest.
+// offer sends messages without blocking, because two ranks that exchange messages both send before
+// they receive. Once a line is full, a goroutine sends the rest.
 func (l *local) offer(ctx context.Context, send []Message) {
 	first := len(l.sent)
 	for _, m := range send {

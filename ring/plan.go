@@ -67,7 +67,7 @@ type PlannedStep struct {
 }
 
 // maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks, it
-// samples them.
+// examines a sample.
 const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,

@@ -79,7 +79,7 @@ type Stats struct {
 //
 // Tensors are on the host, or on the group's device if the group is a Device. Dropout drops the
 // same elements as in one process: Args.Seed and Args.Origin are the whole problem's on all ranks.
-// Paged keys are refused. A call locks the Ring, and its buffers are reused by the next one.
+// Paged keys are refused. A call locks the Ring. The next call reuses the Ring's buffers.
 type Ring struct {
 	group  Group
 	runner Runner

@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Requirements of the kernels, in addition to the driver. Images exist for these compute
-// capabilities, and PTX for newer ones.
+// Requirements of the kernels, in addition to the driver. The program contains machine code for
+// these compute capabilities. For newer ones it contains PTX, which the driver compiles.
 const (
 	onSM80 = "NVIDIA GPU of compute capability 8.0 (Ampere) or later"
 	onSM90 = "NVIDIA GPU of compute capability 9.0 (Hopper)"

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Limits of the driver's time. openLimit is long, because the driver of a machine with many GPUs
-// starts slowly.
+// Times after which an unanswered call of the driver is given up. openLimit is long, because the
+// driver of a machine with many GPUs starts slowly.
 const (
 	openLimit  = time.Minute
 	closeLimit = 5 * time.Second
@@ -16,10 +16,10 @@ const (
 
 // ErrSilent is wrapped by errors of Open, OpenContext, OpenDevice, Devices and Close if the driver
 // did not answer in time. A C call cannot be canceled, so its goroutine and thread remain in the
-// driver. Until the call returns, these functions return ErrSilent at once.
+// driver. Until that C call returns, the five functions return ErrSilent at once.
 var ErrSilent = errors.New("driver does not answer")
 
-// stuck counts the goroutines that were left behind in the driver.
+// stuck counts the goroutines whose call of the driver has not returned since answer gave it up.
 var stuck atomic.Int32
 
 // States of a call of answer.
@@ -30,8 +30,8 @@ const (
 )
 
 // answer calls f, which calls the driver, and returns f's results. If ctx ends or the limit passes
-// before f returns, answer returns an error. drop then gets f's result when f returns without an
-// error.
+// before f returns, answer returns an error. If f later returns a result without an error, answer
+// passes it to drop.
 func answer[T any](ctx context.Context, limit time.Duration, f func() (T, error), drop func(T)) (x T, err error) {
 	if stuck.Load() > 0 {
 		return x, ErrSilent

@@ -3,8 +3,8 @@ package cuda
 import "github.com/flashkit-go/flashkit"
 
 // arguments are the heap memory of a call: the checked call, its sequences, and the block of kernel
-// arguments that the driver copies. Plain instances read only the part of the block without
-// features.
+// arguments that the driver copies. Kernels without support for features read only the fields
+// before features.
 type arguments struct {
 	mapped
 	features

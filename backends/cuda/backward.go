@@ -17,12 +17,12 @@ type backwardPlan struct {
 // A backwardCut is the partition of a backward pass among blocks.
 type backwardCut struct {
 	splits int  // each group of query heads is cut into this many parts; bwd_sm90_sums adds the parts' dK and dV
-	halves bool // two blocks share a key tile: each loops over every other row tile, then they add their dK and dV
-	skew   int8 // code of the row tile at which each block begins: see (*family).skew
+	halves bool // two blocks share a key tile: each loops over every second row tile, then the pair adds up its dK and dV
+	skew   int8 // code for the row tiles at which the blocks begin their loops: see (*family).skew
 }
 
-// planBackward returns the plan of a backward pass of p, with the partition of whole. p is the
-// whole problem itself or a part of it.
+// planBackward returns the plan of a backward pass of p, partitioned like the problem whole. p is
+// either the same problem or a part of it.
 func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &families[id]
@@ -41,8 +41,8 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 }
 
 // headsInside reports whether traitGroups makes a call faster. It does under a causal-like mask
-// with more than two row tiles. With at least rowsKeys keys and padded head dim groupedDim, fewer
-// row tiles suffice, because blocks then wait longest to add to dQ.
+// with more than two row tiles. With at least rowsKeys keys and padded head dim groupedDim, one or
+// two row tiles suffice: blocks of such calls wait longest to add to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
@@ -63,10 +63,10 @@ func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 }
 
 // reverses reports whether traitUp makes a call faster. It does under a causal-like mask with many
-// blocks and few query rows: the L2 cache then holds several heads. With more keys than rows,
-// several blocks begin at the same row and wait for each other. The waits cost most if blocks loop
-// over few rows. With fewer than squareRows rows, traitUp therefore needs nearly as many rows as
-// keys.
+// blocks and few query rows: the L2 cache then holds the rows of several heads. With more keys than
+// rows, several blocks begin at the same row and wait for each other. The waits cost most if blocks
+// loop over few rows. Below squareRows rows, the number of rows must therefore exceed 3/4 of the
+// number of keys.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
@@ -96,12 +96,12 @@ func (g *backwardPlan) setParams(a *params) {
 	}
 }
 
-// pairs reports whether device and driver support pairs of blocks.
+// pairs reports whether device and driver support clusters of two blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the row tile of the whole problem at which its part p begins. If p begins at a
-// later key tile instead, firstTile returns minus that key tile. The position follows from the
-// difference between the diagonals of the two bands.
+// firstTile returns the index of the row tile of the whole problem at which its part p begins. If p
+// is a range of keys instead, firstTile returns minus the index of its first key tile. The bands of
+// p and whole are shifted against each other by this position.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -117,9 +117,9 @@ func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 	return rows * d.dim, rows * d.vDim
 }
 
-// Limits for cutting groups into parts. If the partial dK would have more than maxGroupWords words,
-// or there are more than maxTilesPerSM key tiles per multiprocessor, groups are not cut: there are
-// enough blocks without parts.
+// Limits for cutting groups of query heads into parts. Groups stay whole if the partial dK would
+// exceed maxGroupWords words of 4 bytes. They also stay whole above maxTilesPerSM key tiles per
+// multiprocessor, because these alone make enough blocks.
 const (
 	maxGroupWords = 1 << 26
 	maxTilesPerSM = 2
@@ -128,9 +128,9 @@ const (
 // cutBackward returns the partition of a pass with the fewest predicted cycles. It may cut a
 // group's query heads into parts, each handled like a KV head with fewer query heads. Parts make
 // more blocks, which keep more multiprocessors busy, but the partial dK and dV must be stored,
-// loaded and added. Alternatively, two blocks may share the rows of a key tile, if all blocks then
-// run at the same time. If all rows see all keys, the blocks of a head may begin at different rows,
-// so that no block waits to add to dQ.
+// loaded and added. Alternatively, two blocks may share a key tile, each with half of the query
+// rows, if all blocks then run at the same time. If all rows see all keys, the blocks of a head may
+// begin at different rows, so that no block waits to add to dQ.
 func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
 	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
@@ -167,8 +167,8 @@ func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut b
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
 
-// sumsCycles returns the cycles in which bwd_sm90_sums adds the partial dK and dV of each group. A
-// thread loads the parts of a group one after the other.
+// sumsCycles returns the cycles in which bwd_sm90_sums adds up the partial dK and dV of each group
+// of query heads. A thread loads the parts of a group one after the other.
 func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float64 {
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
@@ -183,11 +183,11 @@ const (
 	sumBlocks  = 4
 )
 
-// Limits of skewed starts, which need a second sum of dQ. With more than maxSkewed blocks per
-// multiprocessor, blocks of the next heads run while other blocks wait to add to dQ. The second sum
-// then costs more than the waits. With more than one block per multiprocessor, a head's blocks are
-// skewed only if it has more than skewedKeys key tiles. If query heads share keys, a head's blocks
-// are skewed only if it has at least skewedRows row tiles.
+// Limits of skewed starts: the blocks of a head begin at different row tiles, and need a second
+// array of sums of dQ. With more than maxSkewed blocks per multiprocessor, blocks of the next heads
+// run while other blocks wait to add to dQ. The second array then costs more than the waits. With
+// more than one block per multiprocessor, only heads with more than skewedKeys key tiles are
+// skewed. If query heads share keys, only heads with at least skewedRows row tiles are skewed.
 const (
 	maxSkewed  = 2
 	skewedKeys = 8 // key tiles of a head: the blocks that take turns to add to dQ
@@ -195,9 +195,10 @@ const (
 )
 
 // skew returns a code for the row tiles at which the blocks of a head begin. If the code is
-// positive, the block of key tile j begins at row tile j<<(code-1). If the code is negative, it
-// begins at row tile j>>-code. If the code is 0, all blocks begin at the last row tile. With
-// cut.halves, row tiles count in pairs. The code is 0 if some row does not see all keys.
+// positive, the block of key tile j begins at row tile j<<(code-1). If the code is negative, that
+// block begins at row tile j>>-code. If the code is 0, all blocks begin at the last row tile. With
+// cut.halves, these row tiles are pairs of row tiles. The code is 0 if some row does not see all
+// keys.
 func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
@@ -216,8 +217,8 @@ func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCu
 }
 
 // backward launches the kernels of bwd_sm80 or bwd_sm90. The first computes delta, the second is
-// the main kernel, the third rounds dQ. If groups are cut into parts, the fourth adds the parts' dK
-// and dV.
+// the main kernel, the third rounds dQ. If groups of query heads are cut into parts, a fourth adds
+// up the parts' dK and dV.
 func (l *launch) backward() error {
 	p, x, d := &l.p, l.x, l.family.padded(&l.p)
 	w := l.b.planBackward(l.id, *p, *x.wholeOf(p))
@@ -309,8 +310,9 @@ func (l *launch) backwardF32() error {
 }
 
 // slotBlocks returns the numbers of blocks of bwd_sm90's main, delta and finish kernels for packed
-// sequences. Its last three arguments are the numbers without slots. If most sequences are much
-// shorter than the longest, only tiles that the sequences may need get blocks.
+// sequences. Its last three arguments are these numbers if every sequence gets the tiles that the
+// longest needs. If most sequences are much shorter, slotBlocks launches blocks for fewer tiles:
+// see slots.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {

@@ -9,7 +9,7 @@ import (
 )
 
 // choose returns the family of the given name, or for "" the family that is predicted fastest.
-// paired means that a backward pass follows. It then excludes decode_sm80, which sums scores in
+// paired means that a backward pass follows. choose then excludes decode_sm80, which sums scores in
 // another order than backward kernels do.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, error) {
 	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
@@ -28,8 +28,8 @@ func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, 
 	return id, nil
 }
 
-// fastest returns the family that is predicted fastest for a call, -1 if none supports it. A name
-// restricts the choice to that family; withoutDecode excludes decode_sm80.
+// fastest returns the family that is predicted fastest for a call, or -1 if no family supports the
+// call. A name restricts the choice to that family; withoutDecode excludes decode_sm80.
 func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) familyID {
 	return familyID(fastest.Least(len(families), func(i int) (time.Duration, bool) {
 		s := &families[i]

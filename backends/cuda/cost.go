@@ -18,7 +18,7 @@ import (
 //	exposed  the fraction of the shorter time that the longer one does not hide
 //
 // Cycles are counted at the multiprocessors' highest clock. The power limit lowers the actual
-// clock; the fitted numbers of cycles include this loss.
+// clock. The fitted numbers of cycles are larger for that reason.
 
 type tile struct {
 	blockShape
@@ -29,8 +29,8 @@ func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
-// A surcharge is the cost of features: a factor of a step's time, a factor of the time for memory
-// traffic, and further cycles per block.
+// A surcharge is the cost of features: step multiplies the time of a step, bytes the time for
+// memory traffic, and begin adds cycles to each block.
 type surcharge struct {
 	step, bytes, begin float64
 	cut                cut // the partition by decode_sm80, if it was chosen for another problem
@@ -42,8 +42,8 @@ type cut struct {
 	cluster bool
 }
 
-// deviceCost predicts the time of a call on device tensors. loose means that rows do not begin at
-// multiples of 16 bytes.
+// deviceCost predicts the time of a call on device tensors. loose means that rows of Q, K, V or O
+// begin at addresses that are not multiples of 16 bytes.
 func (s *family) deviceCost(dev *Device, p flashkit.Problem, loose bool) time.Duration {
 	return s.costWith(dev, p, loose, surcharge{step: 1, bytes: 1})
 }
@@ -119,8 +119,8 @@ func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	return cycles
 }
 
-// joined returns the microseconds in which the parts x of decode_sm80 are merged. rows is the
-// number of query rows of all heads.
+// joined returns the microseconds in which decode_sm80 merges the results of the parts into which x
+// cuts the keys. rows is the number of query rows of all heads.
 func (c *costs) joined(x cut, rows int) float64 {
 	switch {
 	case x.splits <= 1:
@@ -131,8 +131,8 @@ func (c *costs) joined(x cut, rows int) float64 {
 	return c.extra + c.part*float64(rows*x.splits)/1e3
 }
 
-// padding returns the unused fraction of an instance's columns. fwd_f32 and bwd_f32 load columns in
-// slices, so a partly used slice counts as used.
+// padding returns the fraction of the padded head dim that a problem leaves unused. fwd_f32 and
+// bwd_f32 load columns in slices, so a partly used slice counts as used.
 func (s *family) padding(p *flashkit.Problem) float64 {
 	if len(s.dims) == 0 {
 		return 0
@@ -156,7 +156,7 @@ const sectorBytes = 32
 // endBlocks is the number of blocks per multiprocessor in a backward pass's first and last kernels.
 const endBlocks = 4
 
-// sliceColumns is the number of float32 columns that are loaded at once.
+// sliceColumns is the number of columns that fwd_f32 and bwd_f32 load at once.
 const sliceColumns = 64
 
 func (s *family) costsOf(t flashkit.DType) *costs {
@@ -166,8 +166,8 @@ func (s *family) costsOf(t flashkit.DType) *costs {
 	return s.costs
 }
 
-// bytes returns the bytes that a pass moves: each tensor once, and the workspace. Keys that no
-// query sees, and queries that see no key, are left out.
+// bytes returns the bytes that a pass moves: each tensor once, and the workspace. It leaves out
+// keys that no query sees, and queries that see no key.
 func (s *family) bytes(p flashkit.Problem) float64 {
 	unseen, blind := 0, float64(p.Batch)*float64(p.Heads)*float64(s.blindRows(&p))
 	if p.QLen > 0 {

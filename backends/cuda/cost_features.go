@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// featureShare returns the fraction of a step's time that featureTimes[i] adds to each step of a
-// call.
+// featureShare returns the time that the feature of featureTimes[i] adds to each step of a call, as
+// a fraction of the step's time.
 func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	switch x := &featureTimes[i]; {
 	case s.rows > 0 && i == 0: // the work of many rows is not hidden behind the loads
@@ -34,9 +34,10 @@ func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
-// layoutFactor returns a factor of a feature's share. It is above 1 for pages, most for small ones,
-// and for unaligned rows of a bias or mask. On Hopper, rows are unaligned if they are not multiples
-// of 16 bytes. Elsewhere, they are unaligned if their length is odd.
+// layoutFactor returns a factor of a feature's cost. The factor is above 1 for pages, the more the
+// smaller they are, and for unaligned rows of a bias or mask. On Hopper, rows are unaligned if
+// their length is not a multiple of 16 bytes. Elsewhere, rows are unaligned if their number of
+// elements is odd.
 func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
 	if f == flashkit.FeaturePage {
 		return 1 + c.boxes*mappedKeys/float64(p.Page)
@@ -105,11 +106,11 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
 
-// pageBytes returns the fraction by which pages of the given number of keys lengthen the loads of K
-// and V.
+// pageBytes returns the fraction by which pages of the given number of keys raise the time for
+// memory traffic.
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
-// ownRows returns the maximum query rows of a forward block.
+// ownRows returns the maximum number of query rows that one block of a forward kernel processes.
 func (s *family) ownRows(c *flashkit.Call) int {
 	rows := c.QLen
 	if s.rows > 0 {
@@ -119,8 +120,8 @@ func (s *family) ownRows(c *flashkit.Call) int {
 }
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
-// the same as equal ones with the same total of query-key pairs, but at least the time of the
-// longest alone. A launch has the same number of blocks for every sequence. Shorter sequences
+// the same as equal ones with the same total of query-key pairs, and not less than the longest
+// sequence alone. A launch has the same number of blocks for every sequence. Shorter sequences
 // therefore have blocks without work, which cost extra.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
@@ -155,8 +156,8 @@ func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	return x
 }
 
-// typical returns a problem of equal sequences with about the number of query-key pairs that load
-// implies. load is a value of Traits.Load.
+// typical returns a problem whose sequences have equal lengths, and about the number of query-key
+// pairs that load implies. load is a value of Traits.Load.
 func typical(p flashkit.Problem, load uint8) flashkit.Problem {
 	part := math.Exp2(-float64(load) / 4)
 	if p.QLen > 1 {

@@ -1,8 +1,8 @@
-// Package cuda computes attention on an NVIDIA GPU. Opening a backend loads the driver, without
-// cgo: one program starts on machines with and without a GPU.
+// Package cuda computes attention on an NVIDIA GPU. Opening a backend loads the driver's library,
+// without cgo. The same program therefore starts on machines with and without a GPU.
 //
 // There are two APIs. The kernels of a Backend take host tensors, like the kernels of every
-// backend, and stream them through the GPU. Other calls work on device memory: Backend.Alloc,
+// backend, and stream them through the GPU. The second API works on device memory: Backend.Alloc,
 // NewStream, Forward and Backward, and the functions Upload and Download. Forward and Backward are
 // asynchronous: they enqueue work in a Stream. Stream.Sync, Upload, Download and Buffer.Free wait
 // for the GPU.
@@ -44,8 +44,8 @@ func (b *Backend) Name() string { return "cuda" }
 // Device returns the description of the GPU.
 func (b *Backend) Device() Device { return b.dev }
 
-// Hardware returns the GPU and the driver in words: a profile of package dispatch applies to one GPU
-// and driver.
+// Hardware returns the GPU and the driver in words. Package dispatch stores them with its measured
+// speeds, which apply only to that GPU and driver.
 func (b *Backend) Hardware() (device, driver string) {
 	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), "CUDA " + cudaVersion(b.dev.Driver)
 }
@@ -53,12 +53,13 @@ func (b *Backend) Hardware() (device, driver string) {
 var errClosed = errors.New("the backend is closed")
 
 // Within runs f with the device's primary context current on f's thread, as other libraries
-// require, and restores the thread. It returns f's error, or an error if the device is lost or the
-// backend closed.
+// require. It then restores the thread's former context. It returns f's error, or an error if the
+// device is lost or the backend closed.
 func (b *Backend) Within(f func() error) error { return b.do(f) }
 
-// do runs f like within, but returns an error at once if the device is lost or the backend closed.
-// If f returns a sticky error, the device is lost, and every later call returns an error.
+// do runs f like within. If the device is lost or the backend closed, it returns an error and does
+// not run f. If f returns a sticky error, the device is lost, and every later call returns an
+// error.
 func (b *Backend) do(f func() error) error {
 	if b.closed.Load() {
 		return errClosed
@@ -85,9 +86,9 @@ func (b *Backend) within(f func() error) error {
 	return errors.Join(f(), b.drv.CtxPopCurrent())
 }
 
-// Reach lets kernels and copies of b's device access another device's memory directly, if the
-// machine supports that, and reports whether they do. It may be called twice. Stream.Copy works
-// either way, through host memory if necessary.
+// Reach lets kernels and copies of b's device access another device's memory directly. It reports
+// false if the machine does not support that. Reach may be called twice for a device. Stream.Copy
+// works either way, through host memory if necessary.
 func (b *Backend) Reach(other *Backend) (bool, error) {
 	switch {
 	case other == nil:

@@ -20,7 +20,7 @@ const (
 
 // fitsClusters reports whether the given number of clusters certainly runs at the same time, with
 // one block per multiprocessor. Multiprocessors come in pairs, so a cluster with an odd number of
-// blocks leaves one idle.
+// blocks leaves one multiprocessor idle.
 func fitsClusters(clusters, blocks, sms int) bool {
 	return blocks <= maxCluster && clusters*blocks <= sms-maxGPCs*(blocks+blocks%2-gpcStep)
 }
@@ -28,9 +28,9 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode chooses the number of parts of the keys with which the busiest multiprocessor has the
+// planDecode cuts the keys into the number of parts with which the busiest multiprocessor has the
 // least work. The cost of a part is the number of key pieces that each of its warps loads, plus
-// one. If the merge is small, the block of a tile that ends last merges the parts. Otherwise a
+// one. If the merge is small, the last block of a tile to end merges the tile's parts. Otherwise a
 // second kernel merges them.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
@@ -50,13 +50,13 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	return d
 }
 
-// apartPieces is the extra cost of a merge outside a cluster, in the time that a warp needs for a
-// piece of keys.
+// apartPieces is the extra cost of a merge outside a cluster. Its unit is the time that a warp
+// needs for a piece of keys.
 const apartPieces = 3
 
 // cutDecode returns the number of parts of each tile's keys, and whether the parts' blocks form a
-// cluster. all is the number of tiles, pieces the number of key pieces of a tile, warps the warps
-// of a block, and slots the number of blocks that run at the same time.
+// cluster. Parameters: all is the number of query tiles, pieces the number of key pieces for each
+// of them, warps the warps of a block. slots is the number of blocks that run at the same time.
 func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
 	splits, least := cutKeys(all, pieces, warps, slots)
 	if !clusters || splits == 1 {
@@ -71,8 +71,8 @@ func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, c
 	return splits, cluster
 }
 
-// cutKeys returns the best number of parts without clusters, and its cost. Arguments are as for
-// cutDecode.
+// cutKeys returns the number of parts that costs least without clusters, and its cost. Parameters
+// are as for cutDecode.
 func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); s == 1 || cost < least {
@@ -82,8 +82,8 @@ func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	return splits, least
 }
 
-// partCost returns the cost of cutting each tile's keys into splits parts, in the time that a warp
-// needs for a piece of keys.
+// partCost returns the time of a call that cuts each tile's keys into the given number of parts.
+// Its unit is the time that a warp needs for a piece of keys.
 func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }

@@ -12,30 +12,30 @@ import (
 // Options configure a pass on device tensors. Forward and Backward use the zero value.
 type Options struct {
 	Kernel           string // such as cuda/fwd_sm80; "" for the one predicted fastest
-	Nondeterministic bool   // sums dQ in any order: faster, but the bits differ from run to run
+	Nondeterministic bool   // permits blocks to add to dQ in any order: faster, but the bits of dQ differ from run to run
 	Paired           bool   // selects a forward kernel that sums scores in the backward kernel's order; implied by Args.LSE
 	Unpaired         bool   // permits any forward kernel although Args.LSE is given, because no backward pass follows; Paired overrules Unpaired
 
 	// Spare is the number of multiprocessors that the kernel leaves free for other work, such as
-	// messages that must move at the same time. It must be from 0 to Device.SMs-1. Only kernels
-	// whose blocks stay on the GPU until the end obey Spare. Other kernels free multiprocessors as
-	// their blocks end.
+	// messages that must move at the same time. It must be from 0 to Device.SMs-1. Only persistent
+	// kernels obey Spare: their blocks process many tiles and run until the kernel ends. Other
+	// kernels free multiprocessors as their blocks end.
 	Spare int
 
-	// Beside announces that other work runs on the GPU while the kernel begins or ends. A kernel
-	// that fills the GPU then hands a tile to each multiprocessor that becomes free, in place of a
-	// fixed assignment.
+	// Beside announces that other work runs on the GPU while the kernel begins or ends. A
+	// persistent kernel then gives its next tile to the first block that becomes free. Otherwise
+	// each block's tiles are fixed in advance.
 	Beside bool
 
-	// PartOf, unless nil, is a whole problem, of which the call computes a range of rows, keys or
-	// heads. The kernel then partitions keys and groups of heads as for the whole problem. Every
-	// row and key therefore gets the same bits as in one call for the whole problem.
+	// PartOf, unless nil, is a larger problem. The call computes a range of its rows, keys or
+	// heads. The kernel then partitions keys and groups of heads as for the whole problem. Results
+	// of every row and key therefore have the same bits as in one call for the whole problem.
 	//
 	// The range must begin at a multiple of 128 rows or keys, or of 384 if the band has a left
 	// limit. It must end at such a multiple or at the end of the sequence. The call's band must be
 	// the whole problem's band, shifted by the position of the range, even if the band hides
 	// nothing: the kernel finds the position from this shift. Dim, VDim, DType and the ratio of
-	// Heads to KVHeads must equal the call's.
+	// Heads to KVHeads must be equal in both problems.
 	PartOf *flashkit.Problem
 
 	Sequences *DeviceSequences // for a Ragged problem: the arrays of Args.Seqs in device memory; if nil, the call copies Args.Seqs
@@ -43,12 +43,12 @@ type Options struct {
 
 // Forward enqueues a forward pass on device tensors in the stream, and returns without waiting for
 // the device. ctx is checked only before work is enqueued. Errors are as for flashkit.Kernel.Do.
-// The first call of a kernel loads it; a CUDA graph may capture later calls.
+// The first call of a kernel loads the kernel; a CUDA graph may capture later calls.
 //
-// The host's arrays of Args.Seqs are copied to the device, unless the previous call in the stream
-// had equal arrays. If a CUDA graph captures the call, every replay repeats the copy, so the
-// backend keeps the host arrays until Close. If the arrays change between replays, use Launch with
-// Options.Sequences.
+// The arrays of Args.Seqs are copied to the device, unless the previous call in the stream had
+// equal arrays. If a CUDA graph captures the call, every replay repeats that copy. The backend
+// therefore keeps its own host copy of the arrays until Close. If the arrays change between
+// replays, use Launch with Options.Sequences.
 func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassForward, args, Options{})
 }
@@ -121,7 +121,7 @@ func (b *Backend) Launch(ctx context.Context, s *Stream, p flashkit.Problem, pas
 	return b.launch(id, p, a, s.handle)
 }
 
-// checkWhole returns an error if no call of p can be a part of o.PartOf.
+// checkWhole returns an error if p cannot be a part of the problem o.PartOf.
 func (o *Options) checkWhole(p *flashkit.Problem) error {
 	w := o.PartOf
 	if w == nil {

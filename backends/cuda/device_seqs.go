@@ -6,25 +6,25 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// DeviceSequences are the arrays of flashkit.Sequences in device memory, as int32. Kernels read the
-// arrays when they run. A CUDA graph of a call can therefore be captured once and replayed with
-// changed arrays, as a growing KV cache requires.
+// DeviceSequences are the arrays of flashkit.Sequences in device memory, with elements of type
+// int32. Kernels read the arrays when they run. A CUDA graph of a call can therefore be captured
+// once and replayed with changed arrays, as a growing KV cache requires.
 //
 // Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs
-// are checked, but kernels read only the arrays on the device. Each array of Args.Seqs must have
-// its Buffer here. KVLens and Pages may be missing in Args.Seqs if its PagesPerSeq is the length of
-// a row of Pages. The numbers on the device are not checked. Starts that decrease or exceed the
-// tensors, and pages outside the pool, make kernels access memory outside the tensors. Kernels
-// clamp query lengths to between 0 and QLen, and key lengths to between 0 and KVLen.
+// are checked, but kernels read only the arrays on the device. Each array in Args.Seqs needs its
+// Buffer here. Args.Seqs may lack KVLens and Pages if its PagesPerSeq is the length of a row of
+// Pages. The numbers on the device are not checked. QStarts or KVStarts that decrease or exceed the
+// tensors, and page numbers outside the pool, make kernels access memory outside the tensors.
+// Kernels clamp query lengths to between 0 and QLen, and key lengths to between 0 and KVLen.
 type DeviceSequences struct {
-	QLens    *Buffer // rows of each query sequence, if padded; nil without such an array
-	QStarts  *Buffer // first row of each packed query sequence, then the end of the last
-	KVLens   *Buffer // keys of each sequence, if padded or paged
-	KVStarts *Buffer // first key of each packed sequence, then the end of the last
+	QLens    *Buffer // number of rows of each padded query sequence; nil if Args.Seqs has no QLens
+	QStarts  *Buffer // first row of each packed query sequence, then the end of the last sequence
+	KVLens   *Buffer // number of keys of each padded or paged sequence
+	KVStarts *Buffer // first key of each packed sequence, then the end of the last sequence
 	Pages    *Buffer // page table: one row per sequence, all rows of the same length
 }
 
-// useSequences makes the arrays of d the arrays of the call.
+// useSequences makes the kernels of the call read the arrays of d.
 func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Sequences) error {
 	if s == nil {
 		return &flashkit.ProblemError{Field: "Seqs", Value: "nil", Reason: "must say which lists Options.Sequences has"}
@@ -64,7 +64,8 @@ func (x *arguments) useSequences(b *Backend, d *DeviceSequences, s *flashkit.Seq
 	return nil
 }
 
-// missesTable returns an error if the page table of a call is missing.
+// missesTable returns an error if s gives PagesPerSeq in place of a page table, which only
+// Options.Sequences can then provide.
 func missesTable(s *flashkit.Sequences) error {
 	if s != nil && s.PagesPerSeq > 0 {
 		return missing("Options.Sequences.Pages")

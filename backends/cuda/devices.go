@@ -81,8 +81,8 @@ const oldestDriver = 13000
 
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// queryDevice returns the description of device i. If no kernel can run there, Reason has the
-// cause.
+// queryDevice returns the description of device i. If no kernel can run on the device, the field
+// Reason has the cause.
 func queryDevice(d *Driver, i int) (dev Device, err error) {
 	dev.Ordinal = i
 	if dev.Name, err = d.DeviceGetName(i); err != nil {

@@ -10,7 +10,7 @@ import (
 // headDims are the padded head dims of an instance.
 type headDims struct {
 	dim, vDim int
-	shares    int              // bwd_sm90: blocks that share the sums of a key tile
+	shares    int              // bwd_sm90: number of blocks that divide the columns of a key tile's dK and dV
 	takes     flashkit.Feature // features for which these dims have instances
 }
 
@@ -22,9 +22,9 @@ func square(dims ...int) (all []headDims) {
 	return all
 }
 
-// hopperDims returns the head dims of fwd_sm90 or bwd_sm90. Instances for head dim 192 support only
-// the features takes. Calls with other features use 256. narrow are additional head dims below 128,
-// for plain calls.
+// hopperDims returns the padded head dims of fwd_sm90 or bwd_sm90. Instances for head dim 192
+// support only the features in takes. Calls with other features are padded to 256. The parameter
+// narrow adds head dims below 128 for plain calls.
 func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
 	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
@@ -42,7 +42,8 @@ func (d headDims) fits(p *flashkit.Problem) bool {
 	return p.Dim <= d.dim && p.VDim <= d.vDim && p.Features()&^d.takes == 0
 }
 
-// pad returns the index of the head dims that a problem is padded to, len(s.dims) if none fits.
+// pad returns the index in s.dims of the head dims to which a problem is padded. It returns
+// len(s.dims) if the problem's are too large.
 func (s *family) pad(p flashkit.Problem) int {
 	if i := slices.IndexFunc(s.dims, func(d headDims) bool { return d.fits(&p) }); i >= 0 {
 		return i
@@ -50,15 +51,16 @@ func (s *family) pad(p flashkit.Problem) int {
 	return len(s.dims)
 }
 
-// padded returns the head dims that a problem is padded to, the widest if none fits.
+// padded returns the head dims to which a problem is padded. It returns the widest if the problem's
+// are wider.
 func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
 func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
-// A blockShape is the geometry of an instance's blocks on Hopper. On other GPUs some shapes differ
-// a little.
+// A blockShape is the tile and size of an instance's blocks on Hopper. On other GPUs some shapes
+// differ a little.
 type blockShape struct {
 	rows, keys int // query rows and keys of a step; decode_sm80: rows of a block, keys of a warp
 	warps      int // per block

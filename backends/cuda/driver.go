@@ -19,10 +19,10 @@ type (
 // A TensorMap is the driver's CUtensorMap, unaligned.
 type TensorMap [128]byte
 
-// A Driver holds the calls of the CUDA driver that the backend makes. A field has the name of its
-// call without prefix and version. Open fills a Driver from the library that it finds at run time,
-// the module gorgoniacu from gorgonia.org/cu, and tests from a fake. A failed call returns an
-// *Error.
+// A Driver holds the functions of the CUDA driver that the backend calls. A field has the name of
+// its function without prefix and version. Open fills a Driver from the library that it finds at
+// run time. The module gorgoniacu fills one from gorgonia.org/cu, and tests use a fake. A failed
+// call returns an *Error.
 //
 // Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
 // except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.
@@ -57,7 +57,8 @@ type Driver struct {
 	CtxEnablePeerAccess func(Context) error
 	// MemcpyPeerAsync copies between the memories of two contexts.
 	MemcpyPeerAsync func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
-	// Memcpy3DPeerAsync copies rows between the memories of two contexts, with a pitch in bytes on either side.
+	// Memcpy3DPeerAsync copies rows between the memories of two contexts. toPitch and fromPitch are
+	// the bytes from row to row.
 	Memcpy3DPeerAsync func(to Pointer, toContext Context, toPitch int, from Pointer, fromContext Context, fromPitch, bytes, rows int, s StreamHandle) error
 
 	ModuleLoadData    func(image []byte) (Module, error)                 // loads an image of kernels
@@ -67,12 +68,12 @@ type Driver struct {
 	FuncSetShared     func(f Function, bytes int) error                  // sets the limit of dynamic shared memory
 	FuncBlocksPerSM   func(f Function, threads, shared int) (int, error) // blocks that a multiprocessor runs at once
 
-	// LaunchKernel runs a one-dimensional grid of blocks. The kernel's only parameter is at params,
-	// on the heap; the call copies it.
+	// LaunchKernel runs a one-dimensional grid of blocks. params points to the kernel's only
+	// parameter, in Go heap memory; the call copies the parameter.
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchDependent is LaunchKernel for a kernel that may start before the previous kernel in the
-	// stream ends, because it waits for that kernel itself. It is cuLaunchKernelEx with
+	// stream ends, because its code waits for that kernel. LaunchDependent is cuLaunchKernelEx with
 	// programmatic stream serialization. If nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
@@ -86,17 +87,17 @@ type Driver struct {
 	LaunchDependentCluster func(f Function, blocks, threads, shared, cluster int, s StreamHandle, params unsafe.Pointer) error
 
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy engine of compute
-	// capability 9.0. dims has the innermost dimension first, strides the bytes of the other three,
-	// and box the extent of a copy.
+	// capability 9.0. dims are the sizes of the dimensions, innermost first. strides are the bytes
+	// per index of the other three. box is the size of one copy in each dimension.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
 	// StreamCreatePriority is StreamCreate with a priority; StreamCreate has priority 0. Blocks of
-	// streams with lower numbers come first. Numbers are clamped to the driver's range. If nil,
-	// StreamCreate replaces it.
+	// streams with lower priority numbers start first. The driver clamps the number to its range.
+	// If nil, StreamCreate replaces it.
 	StreamCreatePriority func(priority int) (StreamHandle, error)
 
-	StreamDestroy     func(StreamHandle) error                                     // frees the stream; its work runs to its end
+	StreamDestroy     func(StreamHandle) error                                     // frees the stream; work in the stream runs to its end
 	StreamSynchronize func(StreamHandle) error                                     // waits for the stream's work
 	StreamIsCapturing func(StreamHandle) (bool, error)                             // whether a CUDA graph captures the stream's work; if nil, this is unknown
 	StreamGetID       func(StreamHandle) (uint64, error)                           // unique in the program's life; if nil, streams of other libraries cache nothing
@@ -142,8 +143,8 @@ const (
 	codeReachedAlready = 704 // PEER_ACCESS_ALREADY_ENABLED
 )
 
-// isOutOfMemory reports whether the device or pinned host memory is full. The device remains
-// usable.
+// isOutOfMemory reports whether an error means that device memory or pinned host memory is full.
+// The device remains usable.
 func isOutOfMemory(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == codeOutOfMemory
@@ -168,8 +169,8 @@ func isSticky(err error) bool {
 }
 
 // ErrNoDevice is wrapped by errors of Devices, and of all functions that open a GPU, if there is no
-// GPU or driver library, or the program was built without CUDA. If there is a GPU that is unusable,
-// the error is another, which a user should see.
+// GPU or driver library, or the program was built without CUDA. If there is a GPU, but it is
+// unusable, the error does not wrap ErrNoDevice, because a user should see the cause.
 var ErrNoDevice = errors.New("no device")
 
 // absentError is an error for which errors.Is reports ErrNoDevice, with its own text.

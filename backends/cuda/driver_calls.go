@@ -68,8 +68,8 @@ type calls struct {
 	eventElapsed  symbol `cu:"cuEventElapsedTime"`
 }
 
-// bind looks up every function. Functions newer than CUDA 11 may be missing: that driver is too
-// old, and the check of its version returns a better error.
+// bind looks up every function. It permits a driver without the functions newer than CUDA 11: the
+// later check of the driver's version returns a better error.
 func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {

@@ -10,8 +10,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A frame is the memory of a call that must not allocate: arguments, pointers to a kernel's
-// parameters, and the configuration of a launch.
+// A frame is preallocated memory for one call of the driver: its arguments, the pointer to a
+// kernel's parameters, and the configuration of a launch.
 type frame struct {
 	args   [11]uintptr
 	params [1]unsafe.Pointer
@@ -57,7 +57,7 @@ func (f *frame) call(c *calls, s *symbol, n int) error {
 	return c.check(s, r)
 }
 
-// hotCalls are the calls that must not allocate: their arguments are in frames of a pool.
+// hotCalls are the driver calls that must not allocate heap memory: they reuse frames from a pool.
 type hotCalls struct {
 	*calls
 	frames sync.Pool
@@ -71,7 +71,7 @@ func (h *hotCalls) do(s *symbol, args ...uintptr) error {
 	return err
 }
 
-// ask returns the number that a query of a stream stores.
+// ask calls y, a query of the stream s, and returns the number that the query stores.
 func (h *hotCalls) ask(y *symbol, s StreamHandle) (uint64, error) {
 	f := h.frames.Get().(*frame)
 	f.args = [11]uintptr{uintptr(s), uintptr(unsafe.Pointer(&f.args[2]))}

@@ -14,11 +14,11 @@ type library uintptr
 
 const libraryName = "libcuda.so.1"
 
-// brokenLibrary returns an error if the library would crash the loader.
+// brokenLibrary returns an error if the library's file is truncated, which would crash the loader.
 func brokenLibrary() error { return sharedlib.Truncated(libraryName) }
 
 // openLibrary loads the library that the driver package installs. The library stays loaded, because
-// the driver does not survive being unloaded. The thread is locked, because the loader keeps the
+// a program crashes if it unloads the driver. The thread is locked, because the loader stores the
 // text of an error per thread.
 func openLibrary() (library, error) {
 	runtime.LockOSThread()

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// openDriver loads the driver's library and looks up its functions. Their names include the version
-// of the call, such as _v2, which cuda.h adds for C programs.
+// openDriver loads the driver's library and looks up its functions. A function's name in the
+// library may end in a version, such as _v2, which cuda.h adds in C programs.
 func openDriver() (*Driver, error) {
 	if err := brokenLibrary(); err != nil {
 		return nil, fmt.Errorf("driver library: %w", err)
@@ -97,7 +97,7 @@ func (c *calls) contexts(d *Driver) {
 	d.DevicePrimaryCtxRelease = func(device int) error { return c.call(&c.release, uintptr(device)) }
 }
 
-// allocations fills in the allocations that are not in stream order.
+// allocations fills in the functions that allocate and free memory outside any stream.
 func (c *calls) allocations(d *Driver) {
 	d.MemAlloc = func(bytes int) (Pointer, error) {
 		p := new(Pointer)
@@ -141,7 +141,7 @@ func (c *calls) modules(d *Driver) {
 	}
 }
 
-// encodeTiled calls cuTensorMapEncodeTiled, which requires an aligned map.
+// encodeTiled calls cuTensorMapEncodeTiled, which requires a map at a multiple of 64 bytes.
 func (c *calls) encodeTiled(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
 	const alignment = 64
 	room := new([len(m) + alignment]byte)

@@ -6,7 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// launch enqueues the kernels of a family for a call. The views of a must be set.
+// launch enqueues the kernels of a family for a call. The fields of a that describe tensors must be
+// set.
 func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {
@@ -39,7 +40,8 @@ func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s Strea
 	return l.backward()
 }
 
-// plan returns the workspace of a family for a problem, without room for sequence arrays.
+// plan returns the workspace that a family needs for a problem, except the memory for sequence
+// arrays.
 func (b *Backend) plan(id familyID, p flashkit.Problem) (w workspace, err error) {
 	w, err = b.planParts(id, p)
 	w.carried = carriedWords(&p)

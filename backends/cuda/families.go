@@ -54,7 +54,7 @@ var families = [...]family{
 	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
 }
 
-// A refusal is the reason why a family cannot run a call; none if it can.
+// A refusal is the reason why a family cannot run a call. The refusal none means that it can.
 type refusal uint8
 
 const (
@@ -72,9 +72,9 @@ const (
 )
 
 // refuses returns why the family cannot run a valid call on dev. If c is nil, it checks only the
-// device. It does not allocate, because it runs for every call. Hopper families refuse loose
-// tensors on the device: tensor maps need addresses and strides that are multiples of 16 bytes.
-// Host tensors are copied to such addresses.
+// device. It does not allocate, because it runs for every call. Hopper families refuse device
+// tensors whose addresses or strides are not multiples of 16 bytes, which tensor maps require. Host
+// tensors are copied to aligned memory first.
 func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {
@@ -104,7 +104,7 @@ func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	return none
 }
 
-// reason describes the result of refuses, "" for none.
+// reason returns the result of refuses in words, "" if the family can run the call.
 func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	switch s.refuses(dev, c) {
 	case otherFeature:
@@ -131,8 +131,8 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	return ""
 }
 
-// blocks returns an upper bound of the thread blocks of a launch, of which the driver permits fewer
-// than 2^31. Every tile has at least 16 rows or keys.
+// blocks returns an upper bound of the number of thread blocks of a launch. The driver permits
+// fewer than 2^31 blocks. Every tile has at least 16 rows or keys.
 func blocks(p *flashkit.Problem) float64 {
 	return float64(p.Batch) * float64(p.Heads) * float64(max(p.QLen, p.KVLen)/16+1)
 }

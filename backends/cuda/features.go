@@ -44,7 +44,7 @@ const (
 	plainFeatures  = flashkit.FeatureShift                                                                        // supported by plain instances of every kernel
 	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // features that leave scores unchanged
 
-	// Supported features beyond dense attention in a band.
+	// Features that kernels support, beyond dense attention with a band mask.
 	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
 	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
 	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
@@ -93,8 +93,8 @@ func (f *features) fill(p *flashkit.Problem, args *flashkit.Args) {
 	}
 }
 
-// align records whether elements for two adjacent keys can be loaded at once, from the bias and
-// from the mask. biasSize is the size of a bias element in bytes.
+// align sets biasPairs and maskPairs: whether one load can read the bias, or the mask, of two
+// adjacent keys. biasSize is the size of a bias element in bytes.
 func (f *features) align(p *flashkit.Problem, biasSize int) {
 	pairs := func(v *view, size int) int32 {
 		return toBit(v.data != 0 && p.KVLen%2 == 0 && uintptr(v.data)%uintptr(2*size) == 0 && (v.batch|v.head|v.row)%2 == 0)
@@ -108,8 +108,8 @@ func (v *view) chunks(size int64) bool {
 	return uintptr(v.data)%rowAlignment == 0 && (v.batch|v.head|v.row)*size%rowAlignment == 0
 }
 
-// side returns n, the number of keys on one side of a band, but at most half of the largest int.
-// Sums with a shift then do not overflow.
+// side returns the smaller of n and half of the largest int. n is the number of keys on one side of
+// a band. Its sum with the band's shift then does not overflow.
 func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
 
 func toBit(x bool) int32 {

@@ -7,28 +7,28 @@ type hopperPlan struct {
 	workspace
 	rows   rowTiles
 	splits int     // split-KV parts, merged by decode_sm80_merge
-	cycles float64 // predicted, with the merge; 0 if blocks process many tiles
+	cycles float64 // predicted cycles, with the merge of parts; 0 if blocks process many tiles
 	steps  int     // steps of the longest block
 }
 
-// Costs of parts: mergeCycles is the cycles of the launch that merges parts. A multiprocessor
-// stores and loads partBytes per cycle for parts of keys, and groupBytes per cycle for parts of
-// groups.
+// Costs of parts: the launch of the kernel that merges parts takes mergeCycles. A multiprocessor
+// stores and loads partBytes bytes per cycle of partial O, and groupBytes bytes per cycle of
+// partial dK and dV.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles returns the cycles of merging parts of the given size, at `each` bytes per cycle of a
-// multiprocessor.
+// partsCycles returns the cycles of merging parts of the given size. A multiprocessor processes
+// `each` bytes of them per cycle.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
 // warpgroups, if each multiprocessor then gets at most one tile. With even fewer rows it also
 // splits the keys, unless the merge costs more. Under a mask, tiles take different times. With at
-// most two tiles per multiprocessor, each multiprocessor gets a long and a short one. With more, a
-// counter on the device hands out tiles.
+// most two tiles per multiprocessor, each multiprocessor gets a long and a short tile. With more, a
+// counter on the device gives the next tile to the first free block.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -72,8 +72,8 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart returns the plan of p, which is whole or a part of it. It splits keys and sizes tiles as
-// for whole, so that each row has the same bits as in a call for whole.
+// planPart returns the plan of p, which is a part of the problem whole or equal to it. It splits
+// keys and sizes tiles as in a call for whole, so that the bits of each row are the same.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -90,9 +90,9 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	return h
 }
 
-// pairSteps returns the maximum number of steps of a multiprocessor that gets up to two tiles. The
-// first tiles are the longest, in the kernel's order. The multiprocessors with the shortest of
-// these take the second tiles first.
+// pairSteps returns the maximum number of steps of a multiprocessor if each gets up to two tiles.
+// The kernel assigns tiles from the longest to the shortest. Multiprocessors with the shortest
+// first tiles take a second tile first.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -147,8 +147,8 @@ func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, 
 	return h
 }
 
-// parts returns p with Dim set to the padded head dim of V, which selects the kernel that merges
-// parts.
+// parts returns p with Dim set to the padded head dim of V. Dim then selects the kernel that merges
+// the parts of O.
 func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 	p.Dim = s.padded(&p).vDim
 	return p
@@ -190,8 +190,9 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	return ceilDiv(last, keys) - first/keys
 }
 
-// warpgroupTurns returns 1 if the warpgroups of a block take turns at the tensor cores, else 0.
-// Tiles of more than two warpgroups are faster without turns if a counter hands them out (dealt).
+// warpgroupTurns returns 1 if the warpgroups of a block should use the tensor cores alternately,
+// else 0. The value 0 is faster for tiles of more than two warpgroups if a counter assigns them
+// (dealt).
 func warpgroupTurns(dealt bool, rows int) int8 {
 	if dealt && rows > splitGroups*groupRows {
 		return 0

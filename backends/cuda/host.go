@@ -10,9 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device in chunks. A staging buffer takes a chunk through packing,
-// the copy to the device, the kernels, the copy back and unpacking, in its own stream. Several
-// buffers overlap these stages. Chunks, and so results, depend only on the problem and the shapes.
+// Host tensors stream through the device in chunks. For each chunk a staging buffer runs these
+// stages in its own stream: packing, the copy to the device, the kernels, the copy back, and
+// unpacking. The stages of several buffers overlap. Chunks, and therefore results, depend only on
+// the problem and the shapes.
 
 // A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
 // with its query heads or, with features, a whole batch entry.
@@ -80,8 +81,8 @@ func (c *hostCall) cut() *chunk {
 	return x
 }
 
-// featureChunk returns the number of batch entries in a chunk of a call with features. An optional
-// result affects this number only if it is a sum over the batch: then one chunk has all entries.
+// featureChunk returns the number of batch entries in a chunk of a call with features. If an
+// optional result, such as DSink, is a sum over the batch, one chunk has all entries.
 func (c *hostCall) featureChunk() int {
 	a := c.call.Args
 	in, out, _ := hostBytes(c.call.Problem, c.call.Pass)
@@ -95,8 +96,8 @@ func (c *hostCall) featureChunk() int {
 }
 
 // batchesOf returns the number of batch entries in a chunk of at most limit bytes, for a call with
-// features. It returns all entries if sequences differ in length, if the call drops weights, or if
-// a result is a sum over the batch.
+// features. It returns c.Batch if sequences differ in length, if the call uses dropout, or if a
+// result is a sum over the batch.
 func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
 	if c.Ragged || c.Score.Dropout != 0 || summed { // dropout depends on the batch index
 		return max(1, c.Batch)
@@ -104,7 +105,7 @@ func batchesOf(c *flashkit.Call, summed bool, bytes float64, limit int) int {
 	return max(1, min(c.Batch, int(float64(limit)*float64(c.Batch)/max(1, bytes))))
 }
 
-// take returns the next chunk, nil if none is left.
+// take returns the next chunk, or nil if no chunk is left.
 func (c *hostCall) take() *chunk {
 	first := int(c.next.Add(int64(c.chunk))) - c.chunk
 	if first >= c.units {
@@ -113,7 +114,8 @@ func (c *hostCall) take() *chunk {
 	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
 }
 
-// work takes chunks through a staging buffer, first x, until one fails or none is left.
+// work processes chunks with one staging buffer, x first. It ends if a chunk fails or no chunk is
+// left.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	for ; x != nil; x = c.take() {
 		if err := c.run(ctx, l, x); err != nil {

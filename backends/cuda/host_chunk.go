@@ -6,10 +6,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: input,
-// input and output, output. Each direction is therefore one copy. In a call with features, a
-// repeated dimension of an input is copied once. From packed tensors only the rows of the sequences
-// are copied, and from page pools only their pages.
+// A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: only
+// input, both input and output, only output. The inputs, and likewise the outputs, are therefore
+// contiguous and take one copy. In a call with features, one index of an input's broadcast
+// dimension is copied. Of packed tensors only rows that belong to sequences are copied, and of page
+// pools only pages that the page table lists.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry
@@ -30,7 +31,7 @@ type staged struct {
 	t      *flashkit.Tensor
 	role   flashkit.Role
 	shape  [4]int  // shape of the copy
-	whole  [4]int  // shape of the tensor, with its repeated dimensions
+	whole  [4]int  // shape of the tensor, with its broadcast dimensions
 	first  int     // first unit
 	from   int     // first row
 	pages  []int32 // pages to copy, in place of a range of units
@@ -39,7 +40,8 @@ type staged struct {
 	bytes  int
 }
 
-// newChunk returns the chunk of n units from first on, and places its tensors.
+// newChunk returns the chunk of n units that begins with unit number first, and places its tensors
+// in the staging buffer.
 func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
 	x.p.Batch, x.p.Heads, x.p.KVHeads = n, call.Heads/perBatch, call.KVHeads/perBatch
@@ -60,8 +62,8 @@ func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	return x
 }
 
-// findPages lists the pages that the sequences use. It makes the page table for the copies of these
-// pages.
+// findPages lists the pages that the sequences use. It also makes a page table with the positions
+// of these pages in the staging buffer.
 func (x *chunk) findPages() {
 	seqs := x.call.Args.Seqs
 	if x.p.Page == 0 || x.p.Batch == 0 {
@@ -77,7 +79,7 @@ func (x *chunk) findPages() {
 	}
 }
 
-// add places a tensor after the others.
+// add places a tensor after the chunk's earlier tensors in the staging buffer.
 func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	s := staged{arg: arg, t: t, role: role, shape: t.Shape(), offset: x.bytes}
 	seqs, size := x.call.Args.Seqs, t.DType().Size()
@@ -113,14 +115,14 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	x.list = append(x.list, s)
 }
 
-// place makes v the tensor's copy on the device.
+// place makes v a view of the tensor's copy in the staging buffer's device memory.
 func (s *staged) place(v *view, device Pointer) {
 	step := int64(s.row / s.t.DType().Size())
 	*v = view{data: device + Pointer(s.offset), row: step, head: step * int64(s.shape[2]), batch: step * int64(s.shape[2]) * int64(s.shape[1])}
 	v.dropStrides(s.shape)
 }
 
-// move copies the tensors of a role between the call's memory and the staging buffer.
+// move copies the tensors with the given role between the caller's memory and the staging buffer.
 func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	for i := range x.list {
 		if s := &x.list[i]; s.role&role != 0 && s.bytes > 0 {
@@ -130,9 +132,9 @@ func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	storeFence()
 }
 
-// move copies a tensor row by row, or head by head if rows are dense on both sides. If addresses
-// and sizes permit, packing bypasses the caches, because the device copies cached lines more
-// slowly.
+// move copies a tensor row by row, or head by head if rows are dense in both memories. If addresses
+// and sizes are multiples of 16 bytes, packing bypasses the caches, because the device copies
+// cached lines more slowly.
 func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	size := s.t.DType().Size()
 	rows, n, step := s.shape[2], s.shape[3]*size, s.row
@@ -173,8 +175,8 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments fills in the arguments of the chunk's call, with the copies on the device as
-// tensors.
+// setArguments fills in the arguments of the chunk's call. Its tensors are the copies on the
+// device.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {
@@ -199,8 +201,8 @@ func (x *chunk) sequences() *flashkit.Sequences {
 	return &s
 }
 
-// hostBytes returns the bytes of a dense call's inputs and outputs, and the number of unaligned
-// rows, which are packed one by one.
+// hostBytes returns the bytes of a dense call's inputs and of its outputs. It also returns the
+// number of unaligned rows, which are packed one by one.
 func hostBytes(p flashkit.Problem, pass flashkit.Pass) (in, out, rows float64) {
 	size := float64(p.DType.Size())
 	n, m := float64(p.Batch)*float64(p.Heads)*float64(p.QLen), float64(p.Batch)*float64(p.KVHeads)*float64(p.KVLen)

@@ -7,15 +7,15 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// hostCosts are the costs of moving host tensors. Staging buffers take chunks in turn, each through
-// packing, copies and kernels, and share the bus and the device.
+// hostCosts are the costs of moving host tensors. Each staging buffer packs a chunk, copies it,
+// runs kernels and takes the next chunk. All buffers share the bus and the device.
 type hostCosts struct {
 	call    float64 // microseconds of a call
 	pack    float64 // nanoseconds to pack a byte for the device into one buffer
 	unpack  float64 // nanoseconds to unpack a byte from one buffer
-	row     float64 // nanoseconds to pack a row separately, in addition
+	row     float64 // additional nanoseconds to pack an unaligned row separately
 	rate    float64 // bytes per second on the bus, both directions together
-	exposed float64 // fraction of the two shorter of the times for buffers, bus and device that is not hidden
+	exposed float64 // a call is limited by its buffers, the bus or the device: fraction of the two shorter times that is not hidden
 }
 
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
@@ -41,8 +41,8 @@ func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Dur
 	return c.total(staged, bus, device, c.exposed)
 }
 
-// total returns the time of a call whose buffers, bus and device overlap. exposed is the fraction
-// of the shorter times that is not hidden.
+// total returns the time of a call whose buffers, bus and device work at the same time. exposed is
+// the fraction of the two shorter times that the longest does not hide.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))
@@ -69,8 +69,8 @@ func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.D
 	return h.total(float64(ceilDiv(chunks, buffers))*chunk, (in+out)/h.rate*1e6, float64(s.callCost(dev, c))/1e3, exposed)
 }
 
-// featureChunks predicts the number of chunks of a call with features. bytes is the size of its
-// tensors if they are dense.
+// featureChunks predicts the number of chunks of a call with features. bytes is the size of the
+// call's tensors if they are dense.
 func featureChunks(c *flashkit.Call, bytes float64) int {
 	sums := c.Pass == flashkit.PassBackward && c.Score.Sink
 	return max(1, ceilDiv(c.Batch, batchesOf(c, sums, bytes, featureBytes)))

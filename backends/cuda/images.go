@@ -45,7 +45,7 @@ type kernelKey struct {
 	dim    int // index of the padded head dim
 }
 
-// A function is a kernel that is ready to launch.
+// A function is a loaded kernel with its launch configuration.
 type function struct {
 	handle     Function
 	threads    int // threads of a block
@@ -54,7 +54,8 @@ type function struct {
 	perSM      int // blocks per multiprocessor
 }
 
-// get returns an instance for a problem's dtype and padded head dim. The context must be current.
+// get returns an instance for a problem's dtype and padded head dim, and loads it at first use. The
+// device's context must be current.
 func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*function, error) {
 	k := kernelKey{family: s, traits: i, dtype: p.DType}
 	if i.perDim() {
@@ -104,7 +105,7 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
-// loadOnce loads a kernel into slot, unless an earlier call has loaded it.
+// loadOnce loads a kernel and stores it in *slot, unless an earlier call has done so.
 func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -118,7 +119,7 @@ func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function
 	return f, err
 }
 
-// name returns the name of a kernel: bwd_sm80_bf16_d64, bwd_sm80_delta_bf16.
+// name returns the name of a kernel, such as bwd_sm80_bf16_d64 or bwd_sm80_delta_bf16.
 func (k kernelKey) name() string {
 	s := &families[k.family]
 	name := s.name + k.traits.name()
@@ -179,8 +180,9 @@ func (x *images) close(d *Driver) error {
 	return all
 }
 
-// readImage returns the image of a source file for an architecture. It is a cubin of the same major
-// version and no higher minor one, else PTX, which the driver compiles.
+// readImage returns the image of a source file for a compute capability. It is a cubin for the same
+// major version and at most the same minor version. Without such a cubin it is PTX, which the
+// driver compiles.
 func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 	packed, err := files.Open(path.Join("images", file+".tar.zst"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,8 @@ import (
 	"io/fs"
 )
 
-// A program that can open no driver holds neither kernels nor a decompressor. Tests set both.
+// A program built without CUDA contains neither kernels nor a decompressor. Tests set both
+// variables.
 var (
 	imageFiles fs.FS = embed.FS{}
 	decompress       = func(io.Reader) (io.ReadCloser, error) { return nil, errors.New("this program was built without CUDA") }

@@ -10,16 +10,16 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The compiled kernels, made by make cuda: per source file an archive of one cubin per
+// The compiled kernels, written by make cuda. The archive of a source file has a cubin for each
 // architecture, the newest first, and PTX for newer architectures.
 //
 //go:embed images
 var embedded embed.FS
 
-// imageFiles are the embedded files; tests try others.
+// imageFiles are the embedded files; tests replace them.
 var imageFiles fs.FS = embedded
 
-// decompress returns a reader of an archive.
+// decompress returns a reader of the uncompressed archive.
 func decompress(packed io.Reader) (io.ReadCloser, error) {
 	r, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1))
 	if err != nil {

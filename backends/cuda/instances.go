@@ -16,8 +16,8 @@ type instance uint32
 const (
 	traitFeatures instance = 1 << iota
 
-	traitDelta   // backward: computes delta, and zeroes the counters
-	traitFinish  // backward: rounds dQ, which blocks of keys accumulated
+	traitDelta   // backward: computes delta, the sums of dO∘O by row, and zeroes the counters
+	traitFinish  // backward: rounds dQ, to which blocks of the main kernel have added in float32
 	traitMerge   // decode: merges the split-KV parts
 	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
 	traitCluster // decode: the blocks of the split-KV parts form a cluster
@@ -30,7 +30,7 @@ const (
 	traitALiBi
 	traitBias
 	traitMask
-	traitKeys // a mask that is equal for all rows: the kernel lists the key tiles with visible keys
+	traitKeys // a mask that is equal for all rows: the kernel first lists the key tiles with visible keys, and skips the others
 	traitDropout
 
 	// Main kernels with other schedules.
@@ -46,7 +46,7 @@ const (
 )
 
 // traits holds the name of each bit of an instance. Instances with the bit exist for padded head
-// dims between from and to.
+// dims from traits[].from to traits[].to.
 var traits = [...]struct {
 	name     string
 	from, to int
@@ -80,10 +80,11 @@ func (i instance) name() (name string) {
 	return name
 }
 
-// perDim reports whether each padded head dim has its own instance.
+// perDim reports whether the kernel is compiled for each padded head dim separately.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that a padded head dim must support to have the instance.
+// needs returns the features that headDims.takes must contain if the instance exists for a padded
+// head dim.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -100,7 +101,7 @@ func (i instance) persistent(d headDims) bool {
 	return i&(traitUp|traitColumns80|traitColumns96) != 0 || plain && d.dim <= groupedDim
 }
 
-// has reports whether the family has the instance for a padded head dim.
+// has reports whether the family has the instance i for the padded head dims d.
 func (s *family) has(i instance, d headDims) bool {
 	if !slices.Contains(s.instances, i) || i.needs()&^d.takes != 0 {
 		return false
@@ -117,7 +118,7 @@ func (s *family) has(i instance, d headDims) bool {
 type instanceCall struct {
 	p, whole *flashkit.Problem // problem of the call, and the whole problem if the call is a part, else the same
 	sms      int
-	splits   int  // parts of the keys, or of the query heads of a group
+	splits   int  // forward: parts of the keys; backward: parts of the query heads of a group
 	halves   bool // two blocks share the rows of a key tile
 	scores   scoreTensors
 }
@@ -125,7 +126,7 @@ type instanceCall struct {
 // scoreTensors are the tensor properties that instances for a single feature require.
 type scoreTensors struct {
 	biasAligned, maskAligned bool // rows begin at multiples of 16 bytes; the bias has the problem's dtype
-	maskRows, maskHeads      bool // the mask varies by row, by head
+	maskRows, maskHeads      bool // the mask differs between rows, between heads
 	drops                    bool // dropout drops some weights
 }
 
@@ -148,18 +149,19 @@ func (s *family) instanceOf(c *instanceCall) instance {
 	return traitFeatures
 }
 
-// schedule returns the scheduling trait of a plain call.
+// schedule returns the trait of a plain call that determines how blocks divide the work.
 //
-// In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, later keys
-// have fewer rows. If query heads share keys, blocks of late keys would finish a head early, and
-// wait at the next head for blocks of earlier keys. traitGroups avoids these waits: it loops over
-// the heads inside each row tile. traitUp instead begins with the last keys, which have the fewest
-// rows. Its blocks never wait, but the longest blocks end last.
+// In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, fewer rows
+// see the later keys. If query heads share keys, blocks of late keys would finish a head early, and
+// wait at the next head for blocks of earlier keys. traitGroups avoids these waits: for each row
+// tile it loops over the heads. traitUp instead starts the blocks of the last keys first, which
+// loop over the fewest rows. Its blocks never wait, but the longest blocks end last.
 //
-// With traitOnce, all blocks run at once. They take no tickets, and prefetch while delta is
-// computed. traitWide computes dV of wide heads in separate blocks. It needs more blocks than
-// multiprocessors, and loops that take longer than the blocks' turns to add to dQ. Under a mask it
-// is used for few rows only: with many rows, many blocks wait long.
+// With traitOnce, all blocks run at the same time. They need no counter that assigns tiles, and
+// prefetch while another kernel computes delta. traitWide computes dV of wide heads in separate
+// blocks. It is faster only with more blocks than multiprocessors, and with loops that take longer
+// than the waits to add to dQ. Under a mask it is used for few rows only: with many rows, many
+// blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {
@@ -199,8 +201,8 @@ func (s *family) layoutSchedule(c *instanceCall, d headDims) instance {
 	return traitLayout
 }
 
-// scoreTrait returns the trait of a call with features of scores or weights. 0 selects the instance
-// for all features.
+// scoreTrait returns the trait of a call with features that change scores or weights. The value 0
+// selects the instance for all features.
 func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 	forward, t := s.pass == flashkit.PassForward, &c.scores
 	switch {
@@ -241,8 +243,8 @@ func (x *arguments) scoreTensors() scoreTensors {
 	}
 }
 
-// denseScoreTensors returns the properties of dense tensors, with a mask that varies by row and
-// head, and with dropout.
+// denseScoreTensors returns the properties of a dense bias and of a dense mask that differs between
+// rows and heads. The property drops is set.
 func denseScoreTensors(p *flashkit.Problem) scoreTensors {
 	return scoreTensors{
 		biasAligned: p.KVLen*p.DType.Size()%rowAlignment == 0, maskAligned: p.KVLen%rowAlignment == 0,

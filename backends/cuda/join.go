@@ -28,23 +28,25 @@ const (
 )
 
 // Fill sets every element of a tensor on the stream's device to x, rounded to the tensor's type,
-// which must not be Bool. Like Add, Merge and Copy, it enqueues the work and returns.
+// which must not be Bool. Like Add, Merge and Copy, Fill enqueues the work and returns at once.
 func (s *Stream) Fill(t flashkit.Tensor, x float32) error {
 	a := &joinArgs{value: x}
 	return s.join(joinSum, a, operand{"tensor", t, t, &a.dst})
 }
 
-// Add sets dst to x+y, computed in float32 and rounded to dst's type. All have one shape, and any
-// type but Bool; dst may be x or y. If y is the zero Tensor, Add converts x to dst's type.
+// Add sets dst to x+y, computed in float32 and rounded to dst's type. The three tensors have the
+// same shape, and any types but Bool; dst may be x or y. If y is the zero Tensor, Add converts x to
+// dst's type.
 func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 	a := new(joinArgs)
 	return s.join(joinSum, a, operand{"dst", dst, dst, &a.dst}, operand{"x", x, dst, &a.x}, operand{"y", y, dst, &a.y})
 }
 
-// Merge adds the keys of part and partLSE to o and lse, the results of a forward pass over other
-// keys. o and part have one shape, each of any type but Bool. lse and partLSE are float32 of shape
-// [batch, heads, rows, 1]. If part is the zero Tensor, the other keys have weights but no values,
-// like a sink. A row without keys becomes 0.
+// Merge combines two results of the same queries over disjoint sets of keys, and writes the result
+// over all keys to o and lse. o and lse are the result over the first set, part and partLSE over
+// the second. o and part have the same shape, and any types but Bool. lse and partLSE are float32
+// of shape [batch, heads, rows, 1]. If part is the zero Tensor, the values of the second set are
+// taken as 0, like a sink's. A row without keys in both sets becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()
@@ -61,8 +63,8 @@ func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) err
 	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
-// An operand is a tensor of a join: its name in errors, the tensor, a tensor with the required
-// shape, and the view to set.
+// An operand is a tensor t of a join. name is its name in errors. like has the shape that t must
+// have. join sets *to to the view of t.
 type operand struct {
 	name string
 	t    flashkit.Tensor
@@ -118,7 +120,8 @@ func (s *Stream) join(id joinID, a *joinArgs, parts ...operand) error {
 	return nil
 }
 
-// inPieces reports whether a tensor's rows can be loaded in pieces of 16 bytes.
+// inPieces reports whether a tensor's rows begin at multiples of 16 bytes, so that a load can read
+// 16 bytes.
 func inPieces(t flashkit.Tensor) bool {
 	bits := t.Address()
 	for d, stride := range t.Strides() {
@@ -146,7 +149,7 @@ func (s *Stream) checkOperand(x *operand) error {
 	return fitsMemory(x.name, x.t)
 }
 
-// fitsMemory returns an error if a tensor exceeds its memory.
+// fitsMemory returns an error if a tensor's shape and strides exceed its Len elements.
 func fitsMemory(name string, t flashkit.Tensor) error {
 	n, stride := t.Shape(), t.Strides()
 	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {

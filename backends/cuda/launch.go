@@ -12,13 +12,13 @@ type launch struct {
 	b      *Backend
 	id     familyID
 	family *family
-	p      flashkit.Problem // the call's problem, with packed heads if they have fewer tiles
+	p      flashkit.Problem // the call's problem, or the result of packedHeads if that has fewer tiles
 	x      *arguments
 	s      StreamHandle
 }
 
 // get returns an instance of the family. A call loads all of its instances before its first launch.
-// Later equal calls, which a CUDA graph may capture, therefore load none.
+// Later equal calls, which a CUDA graph may capture, therefore load no instance.
 func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
 
 // featureTrait returns traitFeatures for a call with features: all of its kernels have the trait.
@@ -37,7 +37,8 @@ func (l *launch) instance(splits int, halves bool) instance {
 	return l.family.instanceOf(&c)
 }
 
-// block returns the arguments of a kernel. With features, tensor maps always come first.
+// block returns the address of a kernel's arguments. They begin with the tensor maps if mapped is
+// true or the call has features.
 func (l *launch) block(mapped bool) unsafe.Pointer {
 	if mapped || l.x.hasFeatures {
 		return unsafe.Pointer(&l.x.mapped)
@@ -45,7 +46,8 @@ func (l *launch) block(mapped bool) unsafe.Pointer {
 	return unsafe.Pointer(&l.x.params)
 }
 
-// mapTensors encodes the maps of Q, K, V, and O or dO. A copy through map i moves tiles[i] rows.
+// mapTensors encodes the tensor maps of Q, K, V, and O (forward) or dO (backward). A copy with map
+// i moves tiles[i] rows.
 func (l *launch) mapTensors(tiles [4]int) error {
 	shapes := l.x.shapes
 	if !l.x.hasFeatures {
@@ -54,7 +56,8 @@ func (l *launch) mapTensors(tiles [4]int) error {
 	return l.b.mapTensors(l.x, l.family.pass, l.p.DType, shapes, tiles)
 }
 
-// sumsAlone launches only the sums of DBias and DSink, for a call that needs no main kernel.
+// sumsAlone launches only the kernels that sum DBias and DSink, for a call that needs no main
+// kernel.
 func (l *launch) sumsAlone() error {
 	if !l.x.hasFeatures {
 		return nil
@@ -116,10 +119,10 @@ const (
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
-// backwardWorkspace returns the sizes of a backward pass's workspace. bwd_f32 has delta twice:
-// tiles of keys and of query rows sum dP in different orders. In bwd_sm80 and bwd_sm90, blocks of
-// keys accumulate dQ. They need LSE next to delta, dQ in float32, and counters, which deal out key
-// tiles and order the sums.
+// backwardWorkspace returns the sizes of a backward pass's workspace. bwd_f32 stores delta twice,
+// because its blocks of keys and its blocks of query rows sum dP in different orders. In bwd_sm80
+// and bwd_sm90, blocks of keys accumulate dQ. They need LSE next to delta, dQ in float32, and
+// counters. The counters assign key tiles to blocks, and fix the order in which blocks add to dQ.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}
@@ -142,7 +145,8 @@ func (l *launch) run(f *function, blocks int, mapped bool) error {
 	return f.run(l.b.drv.LaunchKernel, blocks, l.block(mapped), l.s)
 }
 
-// run launches the kernel with launch, one of the driver's calls, unless there are no blocks.
+// run launches the kernel through the parameter launch, such as Driver.LaunchKernel. With 0 blocks
+// it does nothing.
 func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe.Pointer) error, blocks int, a unsafe.Pointer, s StreamHandle) error {
 	if blocks == 0 {
 		return nil
@@ -150,7 +154,7 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 	return launch(f.handle, blocks, f.threads, f.shared, s, a)
 }
 
-// A workspace is the sizes of a call's temporary arrays, in words of 4 bytes.
+// A workspace holds the sizes of a call's temporary arrays, in words of 4 bytes.
 type workspace struct {
 	delta, dqSum, counters, partO, partLSE int
 	carried, seqInts                       int
@@ -189,8 +193,8 @@ func (w *workspace) bytes() int {
 	return n
 }
 
-// within runs main with a workspace that is allocated and freed in stream order. It copies the
-// sequence arrays before main, and computes the sums of DBias and DSink after main.
+// within calls main with a workspace that is allocated and freed in stream order. It copies the
+// sequence arrays before main, and sums DBias and DSink after main.
 func (l *launch) within(w *workspace, main func() error) error {
 	b, x, s := l.b, l.x, l.s
 	if w.carried = carriedWords(&l.p); x.hasFeatures {
@@ -224,8 +228,8 @@ func (l *launch) within(w *workspace, main func() error) error {
 	return errors.Join(err, b.drv.MemFreeAsync(at, s))
 }
 
-// around runs main. Before main it copies the sequence arrays and the carried LSE to the workspace.
-// After main it computes the sums of DBias and DSink.
+// around calls main. Before main it copies the sequence arrays, and the LSE of earlier keys, to the
+// workspace. After main it sums DBias and DSink.
 func (l *launch) around(w *workspace, main func() error) error {
 	if w.seqInts > 0 {
 		if err := l.x.copySeqs(l.b, l.x.seqAt, l.s); err != nil {

@@ -15,10 +15,10 @@ type limitArgs struct {
 	rounds   int32
 }
 
-// Peak measures the maximum multiply-add rate of the device in FLOP/s, with the kernels'
-// instructions for the type, on nonzero numbers. It returns the best of several tries, which take
-// some tenths of a second together, and the name of the instructions. Under a power limit, the
-// sustained rate is lower.
+// Peak measures the maximum multiply-add rate of the device in FLOP/s, with the instructions that
+// the attention kernels use for the type, on nonzero numbers. It returns the best of several tries,
+// which together take some tenths of a second, and the name of the instructions. Under a power
+// limit, the sustained rate is lower.
 func (b *Backend) Peak(t flashkit.DType) (rate float64, instructions string, err error) {
 	file := "limits"
 	switch {
@@ -78,8 +78,8 @@ func (b *Backend) CopyRate() (rate float64, err error) {
 	return rate, err
 }
 
-// limit loads a kernel from an image file and calls measure with it. measure's argument timed
-// launches the kernel on all multiprocessors, and returns the device's time.
+// limit loads a kernel from an image file and passes it to measure, with a function timed. timed
+// launches the kernel on all multiprocessors, and returns its time on the device.
 func (b *Backend) limit(file, name string, measure func(f *function, timed func(*limitArgs) (time.Duration, error)) error) (err error) {
 	image, err := readImage(imageFiles, file, b.images.arch)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 const DeviceVariable = "FLASHKIT_DEVICE"
 
 // Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE, or the first one.
-// Numbers are the driver's, among the GPUs that CUDA_VISIBLE_DEVICES leaves visible. The error
-// wraps flashkit.ErrUnavailable. It names the reason: no driver library, driver too old, no device,
+// The driver numbers the GPUs that CUDA_VISIBLE_DEVICES leaves visible, from 0. The error wraps
+// flashkit.ErrUnavailable. It names the reason: no driver library, driver too old, no device,
 // compute capability below 7.0, no context (as on a full device), or no answer for a minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
-// OpenContext opens the same GPU as Open, and waits no longer than ctx allows. At the deadline of
-// ctx the error wraps ErrSilent, as for a driver that does not answer.
+// OpenContext opens the same GPU as Open, but waits at most until ctx ends. If the deadline of ctx
+// passes, the error wraps ErrSilent, as for a driver that does not answer.
 func OpenContext(ctx context.Context) (*Backend, error) {
 	text := os.Getenv(DeviceVariable)
 	if text == "" {

@@ -4,14 +4,14 @@ import "github.com/flashkit-go/flashkit"
 
 // A forward kernel loads K and V once per tile of a head's query rows. If the query heads of a
 // group have few rows, most of each tile is empty, and every head loads K and V again. If all rows
-// see all keys, the rows of all heads of a group can be packed as rows of one head.
+// see all keys, a kernel can instead treat the rows of all heads of a group as rows of one head.
 
-// packTile is the number of rows of a small forward tile.
+// packTile is the number of rows of a tile for which packedHeads compares the numbers of tiles.
 const packTile = 64
 
 // packedHeads returns the forward problem in which the query heads of each group are rows of one
-// head. It returns p and false if that does not save tiles, if the band hides a key, if p has
-// features, or if decode_sm80 supports p.
+// head. It returns p and false if that problem has no fewer tiles, if the band hides a key, if p
+// has features, or if decode_sm80 supports p.
 func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	group := p.Heads / max(1, p.KVHeads)
 	if lo, hi := band(p); group < 2 || hasFeatures(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {

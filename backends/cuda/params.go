@@ -21,13 +21,14 @@ type params struct {
 	tile                                          int16
 }
 
-// view is struct View: a strided tensor, with strides in elements.
+// view is struct View of kernels/params.cuh: a strided tensor. batch, head and row are strides in
+// elements.
 type view struct {
 	data             Pointer
 	batch, head, row int64
 }
 
-// rowAlignment is the alignment of rows that fast copies need, in bytes.
+// rowAlignment is the alignment in bytes that rows need for copies of 16 bytes at once.
 const rowAlignment = 16
 
 // granule is the alignment of arrays in workspaces and staging buffers, in bytes.
@@ -36,11 +37,11 @@ const granule = 256
 // ceilDiv returns n/size, rounded up.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// reach is the maximum sequence length, and the maximum absolute value of a band's limits. Every
-// key's index is below reach.
+// reach is the maximum sequence length. A band's limits are clamped to ±reach, which hides no key,
+// because every key's index is below reach.
 const reach = 1 << 30
 
-// setProblem fills in the problem and clears all other fields.
+// setProblem sets the fields that describe the problem and clears all other fields.
 func (a *params) setProblem(p flashkit.Problem) {
 	lo, hi := band(p)
 	scale := p.SoftmaxScale()
@@ -61,8 +62,8 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// seenKeys returns the number of keys from the first key that row 0 sees to the last key that the
-// last row sees.
+// seenKeys returns the number of keys that some row sees: from the first key of row 0 to the last
+// key of the last row.
 func seenKeys(p *flashkit.Problem) int {
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)

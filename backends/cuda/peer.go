@@ -48,8 +48,8 @@ func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 // copyRows copies with a kernel, which may change the bits of a NaN but no other bits.
 func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, src, flashkit.Tensor{}) }
 
-// maxRuns is the maximum number of separate copies for one tensor. Above it, Copy uses a kernel if
-// possible.
+// maxRuns is the maximum number of separate copies for one tensor. If more are needed, Copy uses a
+// kernel if possible.
 const maxRuns = 512
 
 // runs are the contiguous pieces of two tensors with the same shape. bytes is the size of a piece.

@@ -168,9 +168,9 @@ func (b *Backend) captures(s StreamHandle) (bool, error) {
 	return b.drv.StreamIsCapturing(s)
 }
 
-// cacheSeqs copies the arrays to the stream's cache, unless it holds them already, and reports
-// whether there is a cache. A call that a graph captures uses no cache, because later calls
-// overwrite the cache.
+// cacheSeqs copies the sequence arrays to the stream's cache, unless the cache holds equal arrays,
+// and reports whether the call uses the cache. A call that a graph captures uses no cache, because
+// later calls overwrite the cache.
 func (x *arguments) cacheSeqs(b *Backend, s StreamHandle) (bool, error) {
 	k := x.kept
 	if k == nil && x.foreign == nil || x.seqWords == 0 || b.drv.StreamIsCapturing == nil {

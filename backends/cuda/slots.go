@@ -15,9 +15,9 @@ const slotHeads = 8
 
 // slots returns the number of slots for the tiles of packed sequences, an upper bound of the number
 // of tiles. list is seqQStarts or seqKVStarts, most the length of the longest sequence, and size
-// the rows or keys of a tile. Each head has a block per slot, which searches the starts for its
-// sequence. Without slots, every sequence has the blocks of the longest one. If slots do not save
-// more than a fifth of these blocks, slots returns 0, unless always is set.
+// the rows or keys of a tile. Each head has a block per slot, which searches QStarts or KVStarts
+// for its sequence. Without slots, every sequence gets the number of blocks that the longest needs.
+// If slots do not save more than a fifth of these blocks, slots returns 0, unless always is set.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {

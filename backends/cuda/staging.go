@@ -71,8 +71,8 @@ type staging struct {
 const stagingBytes = 512 << 20
 
 // chunkBytes is the maximum size of a dense chunk of several units, inputs and outputs together.
-// Copies of this size reach the full rate of the bus, and several of them overlap in problems whose
-// copies matter.
+// Copies of this size reach the full rate of the bus. Calls whose copies take long have several
+// chunks, which overlap.
 const chunkBytes = 2 << 20
 
 // featureBytes is the maximum size of a chunk of several batch entries in a call with features.

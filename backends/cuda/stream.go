@@ -64,8 +64,8 @@ func (s *Stream) Wait(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
 }
 
-// Record places e after the work in the stream so far. If e was recorded before, it loses its
-// former place.
+// Record places e after the work enqueued in the stream so far. If e was recorded before, the new
+// place replaces the old.
 func (s *Stream) Record(e *Event) error {
 	if e.b != s.b {
 		return otherDevice("Event")
@@ -109,7 +109,8 @@ func (b *Backend) NewEvent() (*Event, error) {
 	return e, nil
 }
 
-// Since returns the device's time from one event to e. Both must have passed: Sync waits for e.
+// Since returns the device's time between the event from and e. The work before both events must be
+// done: Event.Sync waits for it.
 func (e *Event) Since(from *Event) (time.Duration, error) {
 	if e.b != from.b {
 		return 0, otherDevice("Event")

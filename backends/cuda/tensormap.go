@@ -42,8 +42,8 @@ type tensorMaps struct {
 // reaches it uses new tensors all the time.
 const maxMaps = 1024
 
-// get sets m to the map of a view with dimensions [batch, heads, rows, columns]. A copy with this
-// map moves tile rows of 64 columns.
+// get sets *m to the map of a view with dimensions [batch, heads, rows, columns]. A copy with this
+// map moves 64 columns; the parameter tile is its number of rows.
 func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, shape [4]int, tile int) error {
 	k := mapKey{at: v.data, bf16: t == flashkit.BFloat16, box: [4]uint32{64, uint32(tile), 1, 1}}
 	for i, n := range shape {
@@ -81,17 +81,17 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 // mappedViews are the indices of the mapped views, by pass.
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
-// mappedKeys divides the number of keys of every page that tensor maps support. Boxes of other
-// sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
+// mappedKeys must divide the number of keys per page if K and V are loaded through tensor maps.
+// Boxes of other sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
 
 // cutRows cuts the rows of each head into tall tiles, which use all warpgroups, and then low tiles.
-// Multiprocessors take the tiles in turn. Without low tiles, most multiprocessors would idle while
-// a few process one more tall tile. taken is the time until the last multiprocessor ends, in units
-// of a tall tile's time.
+// A multiprocessor that ends a tile takes the next. Without low tiles, most multiprocessors would
+// idle while a few process one more tall tile. taken is the time until the last multiprocessor
+// ends, in units of a tall tile's time.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // maximum number of tall tiles at the end of a head that low tiles replace
 	time := groupTime

@@ -4,8 +4,8 @@ package cuda
 
 import "unsafe"
 
-// On other processors, and with the race detector, which should see the copies, they go through the
-// caches and need no fence.
+// On other processors, copies go through the caches and need no fence. So do copies with the race
+// detector, which would not see the stores of assembly.
 
 func copyUncached(to, from unsafe.Pointer, n int) {
 	copy(unsafe.Slice((*byte)(to), n), unsafe.Slice((*byte)(from), n))

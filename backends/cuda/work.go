@@ -91,8 +91,8 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	}
 }
 
-// pigeonhole returns a lower bound of the time. If blocks of at least some length fill more than k
-// waves, some slot runs k+1 of them.
+// pigeonhole returns a lower bound of the time. If the blocks of at least n steps fill more than k
+// waves, some place for blocks runs k+1 of them, one after the other.
 func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.sampled] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))

@@ -164,7 +164,7 @@ func cell() *Comm {
 	return c
 }
 
-// configOf returns the common configuration of communicators. Communicators made by Split share the
+// configOf returns the configuration of every communicator. Communicators made by Split share the
 // resources of their parent.
 func configOf(channels int) *config {
 	return &config{

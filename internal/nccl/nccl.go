@@ -47,9 +47,9 @@ type Library interface {
 	Init(ranks int, id ID, rank, channels int) (Comm, error)
 
 	// Split starts to create a second communicator of c's ranks, which uses c's connections. In the
-	// new communicator, Group enqueues the messages without a thread and then returns. There, ranks
-	// that have not exchanged messages before would wait for each other. The *Comm is valid once
-	// Async of c reports completion. The new communicator must be released before c.
+	// new communicator, Group enqueues the messages without a new thread before it returns. Two
+	// ranks must have exchanged messages in c before, else Group would wait for both. The *Comm is
+	// valid once Async of c reports completion. The new communicator must be released before c.
 	Split(c Comm, rank, channels int) (*Comm, error)
 
 	// Async reports whether earlier calls have completed. If one of them failed, it returns the

@@ -81,7 +81,7 @@ type stagedCopy struct{ to, from flashkit.Tensor }
 
 // Start begins sending and receiving. It returns once the first round is enqueued on the GPU, so
 // that the round precedes later kernels, or after startTimeout. The first messages between two
-// ranks wait until both have started.
+// ranks wait until both ranks have called Start.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	ready, err := g.rank.Ready()
 	if err != nil {
@@ -322,7 +322,7 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 // add appends the pieces of a tensor to a round. Both ranks must cut a tensor into the same pieces,
 // although neither has the strides of the other rank's tensor. A tensor is one piece, because NCCL
 // moves few large messages fastest. With Message.Apart each head is a piece: the few free
-// multiprocessors would gather large heads slowly. A piece of more than pieceBytes is cut further.
+// multiprocessors would gather large heads slowly. Larger pieces than pieceBytes are cut further.
 // Tensors that are not dense move through a staging buffer.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()

@@ -248,8 +248,8 @@ func (g *group) listen(b ring.Breaker) {
 	}
 }
 
-// Sleep between two polls of NCCL. For the time eager there is none, then it is nap, and after a
-// second longNap.
+// Sleep between two polls of NCCL: none during the time eager at the start of a wait, then nap, and
+// after a second longNap.
 const (
 	eager   = 200 * time.Microsecond
 	nap     = 50 * time.Microsecond

@@ -48,8 +48,8 @@ func (r *Rank) Upload(shard *flashkit.Args) (*Args, error) {
 	return x, nil
 }
 
-// Random allocates arguments on the rank's GPU with random contents, for measurements. One block of
-// numbers in [-1, 1) is repeated throughout. Only the tensors' shapes and types are read.
+// Random allocates arguments on the rank's GPU with random contents, for measurements. All tensors
+// repeat one block of numbers in [-1, 1). Only the tensors' shapes and types are read.
 func (r *Rank) Random(shapes *flashkit.Args, seed uint64) (*Args, error) {
 	if shapes == nil {
 		return nil, &flashkit.ProblemError{Field: "Args", Value: "nil", Reason: "the arguments are missing"}

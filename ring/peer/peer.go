@@ -184,7 +184,7 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 	return r.pass(func(s *cuda.Stream, o cuda.Options) error { return r.gpu.Launch(ctx, s, p, pass, args, o) })
 }
 
-// Beside lets the next pass overlap the last blocks of the previous one, which leave
+// Beside lets the next pass begin while the last blocks of the previous pass run, which leave some
 // multiprocessors idle.
 func (r *Rank) Beside() { r.overlaps = true }
 
