@@ -1,9 +1,9 @@
-// Parts of bwd_sm90: the distribution of work, the lanes that move data, and persistent blocks.
+// Parts of bwd_sm90: the distribution of work, the single threads ("lanes") that move data, and persistent blocks.
 #pragma once
 #include "bwd_sm90.cuh"
 
-// Finds the block's next work, with all lanes of a warp; lane 0 draws the ticket. With key_slots, there is a
-// ticket for each slot and KV head; a slot is a tile of keys of a packed sequence.
+// Finds the block's next work. All lanes of a warp call it; lane 0 draws the ticket, a number that selects a tile of
+// keys and a KV head. With key_slots, tickets select slots: tiles of keys of packed sequences.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
@@ -67,8 +67,8 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// walk visits the query heads of the group, or of its part; for each head, the tiles of rows from w.begin on, cyclically. With
-// by_rows, it visits the tiles of rows and, for each tile, the heads.
+// walk calls visit(head, tile) for the query heads of the block's group or part of a group. For each head, it visits the tiles
+// of rows from w.begin on, cyclically. With by_rows, it loops over the tiles of rows and, for each tile, over the heads.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
@@ -93,7 +93,7 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
 }
 
 // block_of returns the index of a warpgroup's block of dQ in dq_sum, which has shape [2, B, H, R/rows, rows/64, dim/64].
-// earlier returns the number of tiles of keys that add to a tile of dQ before this one.
+// earlier returns the number of tiles of keys that add to a tile of dQ before the block's tile of keys does.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -111,8 +111,9 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
     return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
 }
 
-// add runs in one lane per warpgroup. At each tile of rows, it waits for the turn to add the
-// warpgroup's dQ to dq_sum, adds it if it is staged, and ends the turn.
+// add runs in one lane per warpgroup. At each tile of rows, it waits until the blocks of
+// earlier keys have added their dQ (the warpgroup's "turn"). It then adds the warpgroup's dQ
+// to dq_sum if dQ is staged in shared memory, and raises the counter, which ends the turn.
 //
 // Loads of a counter need no acquire: only adds follow them. Adds are issued after the load
 // has returned, and performed in the L2 cache. A turn ends with a release, although a
@@ -158,8 +159,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// fetch runs in one lane. It loads parts `least` to `most`: part 0 is K, Q and LSE, part 1 is V, dO and delta. If S::once,
-// `add` loads the first LSE and delta, because it waits for the kernel that computes them anyway.
+// fetch runs in one lane. It loads parts number least to number most: part 0 is K, Q and LSE, part 1 is V, dO and delta. If
+// S::once, add() loads the first LSE and delta, because it waits anyway for the kernel that computes them.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -189,7 +190,7 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     });
 }
 
-// release runs in one lane. It ends the turn of both warpgroups at a tile of rows, after both have added their dQ.
+// release runs in one lane. At each tile of rows, it ends the turn of both warpgroups after both have added their dQ.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;

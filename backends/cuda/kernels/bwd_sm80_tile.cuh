@@ -1,4 +1,4 @@
-// A tile of bwd_sm80: adds a tile of query rows to a warp's sums of dK and dV.
+// A tile of bwd_sm80: adds the terms of a tile of query rows to a warp's sums of dK and dV.
 #pragma once
 #include "bwd_sm80.cuh"
 
@@ -138,7 +138,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             for (int i = 0; i < chunk / 2; i++)
                 if (dropped[m] >> (i % 4 * 8 + i / 4) & 1) s[m][i / 4][i % 4] = 0;
     }
-    // Adds the query rows of the other warps that share these keys.
+    // Adds the terms of the query rows whose P^T and dS^T the other warps of the same keys have computed.
     __device__ __forceinline__ void add_others(Sums &dk, Sums &dv) const {
         asm volatile("bar.sync %0, %1;" ::"r"(1 + at.warp / split), "n"(32 * split) : "memory"); // P^T and dS^T are stored
 #pragma unroll

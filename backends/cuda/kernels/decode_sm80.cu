@@ -18,8 +18,9 @@
 // tile through shared memory, without workspace, counters or a second kernel.
 //
 // Each warp loads its own keys into a ring of stages. It holds O, m and l of 16 rows (8 for float32) in registers. If the
-// tile has no more rows, all warps hold the same rows, and each processes only its own keys, without barriers before the
-// end. Otherwise warps with different rows form a team of 2, 4 or 8, and each processes the keys of all warps of the team.
+// tile has at most these rows, all warps hold the same rows. Each then processes only its own keys, without barriers before
+// the end. If the tile has more rows, warps with different rows form a team of 2, 4 or 8. Each warp then processes the keys
+// of all warps of its team.
 //
 // With features, the keys of each sequence are split by the sequence's own length.
 #include "decode_sm80.cuh"
@@ -46,8 +47,8 @@ template <class T, int D> struct Layout {
     static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch in floats; O reuses the ring
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
-    // Blocks of a cluster read each other's sums of row r of warp w at these offsets. part is the offset of O, in place of Q
-    // or behind the warp's O; part_sums is the offset of m and l, in the padding of O.
+    // Offsets of the block's merged sums of row r of warp w, which the other blocks of a cluster read. part is the offset of O,
+    // in place of Q or behind the warp's own O. part_sums is the offset of m and l, in the padding of the warp's own O.
     static constexpr bool in_extra = extra >= rows * D * 4;
     static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
     static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
@@ -57,7 +58,8 @@ template <class T, int D> struct Layout {
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
 };
 
-// Packed row r of a KV head is query row r/group of head r%group of its group. The tile's row i sees keys first(i) to last(i) of a part.
+// A KV head's query rows of all heads of its group are packed: packed row r is query row r/group of the group's head r%group.
+// Row i of the tile sees keys first(i) to last(i) of the block's part of the keys.
 struct Band {
     unsigned row, group, total; // the tile's first packed row, packed rows per query row, all packed rows
     int lo, hi, begin, end;     // row n sees keys n+lo to n+hi; the part has keys begin to end-1
@@ -135,7 +137,8 @@ template <class T, int D, bool features> struct Tile {
         UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
     }
 
-    // Adds the 16 keys from `key` on, whose K and V are at k and v. edge is 0 if all rows see all keys, 2 if rows may see different keys, else 1.
+    // Adds 16 keys, the first of which is number key; their K and V are at k and v. edge is 0 if all rows see all 16 keys. It is
+    // 2 if rows may see different keys, and 1 if all rows see the same ones.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
         float s[2][4] = {}, odd[2][4] = {}; // two independent sums per score, for even and odd i
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -242,7 +245,7 @@ template <class T, int D, bool features> struct Tile {
 };
 
 // The same for float32: 8 rows, Q in shared memory. For scores, lane l multiplies key l%keys in every (32/keys)th group of
-// four columns. Of O, it holds `wide` adjacent columns of every 32*wide.
+// four columns. The lane holds `wide` adjacent columns of each 32*wide columns of O.
 template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
     static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns per lane
@@ -319,7 +322,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// Loads K or V. Each lane copies 16 bytes of some of its warp's rows.
+// Loads the warp's rows (keys) of K or V. Each lane copies pieces of 16 bytes.
 template <class L> struct Source {
     static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
     const char *data; // the lane's 16 bytes of the next round's first row
@@ -334,7 +337,7 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches rows from pages. Lane first + i holds in `begins` the offset of row i from data.
+    // Fetches the keys of one round from pages. begins of lane first + i is the offset of key i from data, in bytes.
     __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
@@ -350,7 +353,7 @@ template <class L> struct Source {
             ROLLED for (int i = 0; i < L::keys * units / 32; i++) copy(i, false);
         }
     }
-    // Fetches the warp's rows of the next round: `keys` exist, the rest become zeros.
+    // Fetches the warp's keys of the next round. Only the first `keys` of them exist; the others become zeros.
     __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
         const char *from = data;
         data += L::warps * L::keys * row;
@@ -417,7 +420,8 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // `page` is the page table entry of one of at_once rounds, page_ahead of the next ones: lane i has round i if whole, else key i%keys of round i/keys.
+    // page holds the page table entries for at_once rounds, and page_ahead for the following at_once rounds. Lane i holds the
+    // entry of round i if whole, else of key i%keys of round i/keys.
     const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };

@@ -16,13 +16,13 @@
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and loops over
 // tiles of keys. Shared memory: Q [rows, dim], then two stages of K [keys, dim] and
-// V [keys, dim], one prefetched. Rows are padded with zeros to dim. Their 16-byte chunks
-// are permuted so that eight rows of one ldmatrix touch all banks. Registers: o, s and p
-// in the layout of mma's sums.
+// V [keys, dim]: one is prefetched while the other is in use. Rows are padded with zeros to
+// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
+// Registers: o, s and p in the layout of mma's sums.
 //
 // A hidden key has p = 0, but if its V is not finite, p V is NaN. If o has a NaN at the
-// end, the block starts again with the non-finite elements of V replaced by 0. It adds
-// these elements at last, only to the rows that see them.
+// end, the block starts again with the non-finite elements of V replaced by 0. At the end of
+// this second pass it adds the replaced elements, only to the rows that see them.
 #include "score.cuh"
 
 template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
@@ -46,9 +46,9 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
 // The permutation of row r: chunk c is stored at c ^ swizzle(r).
 template <class S> __device__ __forceinline__ int swizzle(int r) { return S::group == 8 ? r & 7 : r >> 1 & 3; }
 
-// Copies the thread's chunk j of a row group into shared memory, asynchronously if
-// aligned. Elements from column `cols` on are replaced by zeros, and all if !row. `to`
-// and `from` are for the thread's chunk 0.
+// Copies the thread's chunk j of a row group into shared memory, asynchronously if aligned.
+// Columns number cols and higher are replaced by zeros, and if !row all columns. `to` and
+// `from` are addresses for the thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
@@ -84,8 +84,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // With a band mask, several heads whose K and V fit into the L2 cache together are
-    // processed at the same time, their longest row tiles first.
+    // With a band mask, blocks with adjacent indices process several heads whose K and V fit
+    // into the L2 cache together. Row tiles with the most keys come first.
     int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
     const bool rising = hi < p.kv_len - 1, banded = rising || p.q_len - 1 + lo > 0;
     const int row_tiles = (p.q_len + S::rows - 1) / S::rows, all = p.batch * p.heads;
@@ -101,8 +101,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     const int rows = min(S::rows, e.rows() - row0);
 
-    // Some row sees keys of tiles from..to; every row sees all keys of tiles
-    // full_from..full_to.
+    // Key tiles number from to number to have keys that some row sees. Of key tiles number
+    // full_from to number full_to, every row sees all keys.
     const int last_key = min(e.keys() - 1, row0 + rows - 1 + hi), first_key = max(0, row0 + lo);
     const int from = first_key / S::keys, to = last_key < first_key || features && rows <= 0 ? from - 1 : last_key / S::keys;
     const int full_from = (max(0, row0 + rows - 1 + lo) + S::keys - 1) / S::keys;
@@ -132,7 +132,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         const int64_t last = to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
-    // Copies piece x of a tile to a stage: one chunk per thread, of K or, in later pieces, of V. `left` keys of the tile exist.
+    // Copies piece x of a tile to a stage, one chunk per thread. The first half of the pieces is K, the second half is V. Only the
+    // first `left` keys of the tile exist.
     auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;
@@ -171,8 +172,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         copy_commit();
     };
 
-    // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. The four
-    // 8x8 matrices follow each other down first in Q and V, across first in K.
+    // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. ldmatrix
+    // loads the four 8x8 matrices of Q and V by columns, and of K by rows of matrices.
     const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
     const uint32_t value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S>(down)) << 4));
     const uint32_t key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S>(across)) << 4));
@@ -303,7 +304,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     };
 
     bool far = false; // some row of the warp has scores far from 0, see far.cuh
-    // Processes any tile, from its key `begin` on.
+    // Processes any tile, but skips its first `begin` keys.
     auto attend = [&](uint32_t at, int key0, int begin) {
         if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // hidden from all rows of the warp
         float s[M][S::keys / 8][4];
