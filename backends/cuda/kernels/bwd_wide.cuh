@@ -66,7 +66,8 @@ template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Pa
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// Stages dV or dK of a warpgroup's keys in place of V or K. If split, writes the part's sums to the workspace instead.
+// Stages dV or dK of a warpgroup's keys in the shared memory of V or K. If S::split, it instead writes the sums over the part
+// of the group to the workspace.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;

@@ -172,8 +172,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         copy_commit();
     };
 
-    // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. ldmatrix
-    // loads the four 8x8 matrices of Q and V by columns, and of K by rows of matrices.
+    // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. The four
+    // 8x8 matrices are in column-major order for Q and V, in row-major order for K.
     const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
     const uint32_t value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S>(down)) << 4));
     const uint32_t key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S>(across)) << 4));
