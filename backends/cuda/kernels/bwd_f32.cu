@@ -31,8 +31,8 @@
 
 template <int D, bool F> struct Tile {
     static constexpr int threads = 128, rows = 64;
-    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step
-    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step
+    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows that a tile of keys visits per step
+    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys that a tile of query rows visits per step
     static constexpr int slice = D < 64 ? D : 64;       // columns per stage
     static constexpr bool stays = D <= 128;             // own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV per block
@@ -57,7 +57,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2][walked rows, then own ones][slice]
     float *stats = ring + 2 * T::stage;                                 // [2][2][walk]: LSE and delta of walked rows
     auto *bad = (unsigned long long *)(stats + 4 * T::walk);            // [slice]
-    float *slopes = (float *)(bad + slice) + threadIdx.x;               // derivative of softcap: [walk / 2][threads]
+    float *slopes = (float *)(bad + slice) + threadIdx.x;               // derivative of the softcap at each score: [walk / 2][threads]
 
     // Own rows a0, a1 and walked rows b0, b1: S = a0·b0, dP = a1·b1.
     const View &a0 = keys ? p.k : p.q, &a1 = keys ? p.v : p.dout;

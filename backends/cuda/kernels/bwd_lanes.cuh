@@ -11,7 +11,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group counts as a KV head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
-    [[maybe_unused]] bool none = false; // neither this ticket nor a later one has a tile
+    [[maybe_unused]] bool none = false; // neither this ticket nor any higher one selects a tile
     if (S::features && f.key_slots) {
         auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
         Slots s;
@@ -131,7 +131,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
-        int *turn = p.turn + 1 + (S::releases ? block - group : block); // with a releasing lane, one counter per tile
+        int *turn = p.turn + 1 + (S::releases ? block - group : block); // if `release` ends the turns of both warpgroups, they share one counter per tile
         const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
@@ -149,7 +149,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one turn ahead of `release`
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // this lane is at most one turn ahead of `release`
             else add_counter_release(turn);
         } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
         parity ^= 1;

@@ -82,8 +82,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // Each of the four schedulers has two warps if there are eight. The second warp adds dQ after its tile, not before it,
-    // so that the two warps do different work at a time.
+    // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The second warp adds dQ after its
+    // tile, not before it, so that the two warps do different work at a time.
     const bool late = L::warps > 4 && block.warp >= 4;
     // Order: heads of the group; in each head, tiles of rows from last to first.
     int h = work.hk * block.share, i = work.i_hi;

@@ -398,7 +398,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     }
     const unsigned rows = min(team * R, group * e.row_end() - start); // padding rows included
 
-    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // row is first the block's, then the warp's
+    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // band.row is first the block's first packed row, later the warp's
     int from = band.first(0), seen;
     if constexpr (features) {
         from &= ~15; // random words and key pairs need this alignment

@@ -7,16 +7,17 @@
 // tile by tile over the keys; l and O are rescaled whenever m grows (Milakov and
 // Gimelshein 2018; Dao et al. 2022, algorithm 1).
 //
-// Launch: grid.x = ceil(q_len / rows) * heads * batch, for d512 times
-// ceil(v_dim / 256). No workspace.
+// Launch: grid.x = ceil(q_len / rows) * heads * batch. The d512 kernel needs this
+// number times ceil(v_dim / 256). No workspace.
 //
 // Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
 // Q stays in shared memory. K, then V, pass through a ring of two stages in slices
-// of 64 columns, one prefetched. In a tile with hidden keys, S is masked after Q·K,
-// and non-finite elements of V are replaced by 0 before P V.
+// of 64 columns: one is in use while the other is prefetched. In a tile with hidden
+// keys, S is masked after Q·K, and non-finite elements of V are replaced by 0 before
+// P V.
 //
-// Registers per lane: S, then P, 4 for each 8 keys; O, 4 for each 8 columns; 16 or
-// 32 for products in flight, 16 or 32 for their operands.
+// Registers per lane: 4 for each 8 keys of S, which P then replaces; 4 for each 8
+// columns of O; 16 or 32 for products in flight, 16 or 32 for their operands.
 #include "f32.cuh"
 
 template <int D> struct Tile {
@@ -58,8 +59,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, s.rows());      // the rows of the block
-    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // keys that some row sees;
-    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a tile
+    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // some row sees keys key0 to key1-1, where
+    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a whole tile
     if constexpr (features)
         if (row0 >= row1) key1 = key0;                          // all rows are padding
     const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
@@ -164,7 +165,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // In a row with one key, O must equal V: any difference becomes a gradient, as backward's dP is precise here.
+                // In a row with one key, O must equal V. As dP of the backward pass is precise for D <= 32, any difference would become a gradient.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {

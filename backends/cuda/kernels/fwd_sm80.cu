@@ -181,10 +181,10 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const int top_row = row0 + warp * (M * 16), row = top_row + lane / 4; // the thread's rows are row + 8 r, r < R
     uint32_t qf[S::keep_q ? M : 1][S::keep_q ? S::dim / 16 : 1][4];
     float o[M][S::dim / 8][4];
-    // m and l are in shared memory: S leaves no registers.
+    // m and l are in shared memory, because S leaves no registers for them.
     float *const m = (float *)(shared + S::rows_at) + threadIdx.x * R, *const l = m + S::threads * R;
     uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of l's compensations, which are floats
-    auto add_weights = [&](int r, float x) { // to l, by Kahan summation
+    auto add_weights = [&](int r, float x) { // adds x to l[r] by Kahan summation
         const float more = x + __uint_as_float((uint32_t)lacks[r] << 16), sum = l[r] + more;
         lacks[r] = __float_as_uint(more - (sum - l[r])) >> 16;
         l[r] = sum;

@@ -201,7 +201,7 @@ template <class T> struct Scores {
     const Params &p;
     const Features &f;
     int b, h, diagonal;
-    float slope; // ALiBi
+    float slope; // ALiBi slope of the head
     const char *bias, *mask; // addresses of the elements of row 0, key 0
 
     // Kernels construct Scores anew for each tile, to save registers.

@@ -17,7 +17,7 @@
 
 constexpr int kRows = 64, kKeys = 64, kThreads = 128, kSlice = 64;
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890
-constexpr bool kRoomy = false; // three blocks share 100 KB
+constexpr bool kRoomy = false; // three blocks share a multiprocessor's 100 KB of shared memory
 #else
 constexpr bool kRoomy = true;
 #endif
@@ -76,7 +76,7 @@ template <class T> struct Slices {
     const Params &p;
     const Features &f;
     const int key0, row_tile, head, heads, batches;
-    const bool repeats; // dBias has one row
+    const bool repeats; // dBias has one row, to which all query rows add
     int b, h, row0 = 0, last = 0, step, slot = 0;
     int64_t rows = 0, keys = 0; // the thread's element offsets in the next slice of Q or dO, and of K or V
     bool whole = false;         // the tile's slices are complete and 16-byte aligned

@@ -75,14 +75,14 @@ typedef struct {
   i64 diagonal;           // ALiBi subtracts slope * |j - i - diagonal| from a score
   float softcap;          // c: a scaled score s becomes c * tanh(s / c); positive
   float slope, sink;      // ALiBi slope and sink logit of the query head
-  u32 threshold;          // dropout drops a weight if its 16 random bits are below the upper half; the lower half is 0
+  u32 threshold;          // dropout drops a weight if its 16 random bits are below threshold >> 16; the lower 16 bits are 0
   float keep;             // dropout multiplies the kept weights by keep, at least 1
-  u32 seed[2], head, seq; // seed is the key of the random words; head, seq, i and j are the counter
+  u32 seed[2], head, seq; // seed is the key of Philox; head, seq, the row and the keys form its counter, see kept
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] of floats, of bytes (0 hides), and of floats, for the rows and keys of a call
-  u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the tile
+  u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the stage's bias or mask
   u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of 16-bit numbers
-  u32 row0, eight0;       // random words count rows from row0, and keys in eights from eight0
+  u32 row0, eight0;       // numbers of row 0 and of key group 0 (eight keys each) in the counter of Philox
   u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");

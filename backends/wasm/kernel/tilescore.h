@@ -11,10 +11,10 @@ enum { LOW, BOTH, UP, BELOW, REST, BY, KEYS = 2 * (BY + 1), CONSTANTS = KEYS + 2
 
 // Data of four rows of a product: query rows in the forward pass, keys in the backward pass.
 typedef struct {
-  v4 away[TILE / 2 + 2];        // ALiBi by distance, see set_away
+  v4 away[TILE / 2 + 2];        // ALiBi's terms by distance, see set_away
   v4 limit[TILE];               // [4][TILE], or [TILE] for all rows: -Inf hides, +Inf does not; forward only
   i4 seen[TILE];                // [4][TILE], all bits set for visible pairs, else none; backward only
-  u4 kept[TILE / 4];            // [TILE/8 or TILE/4][4 keys][4 rows] bytes, see draw
+  u4 kept[TILE / 4];            // bytes [TILE/8 or TILE/4][4 keys][4 rows] of dropout bits, see draw
   v4 bias[TILE], slope[TILE];   // [4][TILE], backward only; slope is the derivative of the softcap
   u4 eights[TILE / 2], mine[TILE / 2]; // [TILE/8][4] splatted, [TILE/4][2]: see set_eights, set_mine
   u4 rounds[CONSTANTS];         // splatted: see set_rounds
@@ -150,7 +150,7 @@ static void set_rounds(const block *p, u4 *to) {
     to[LOW] = splat_word(l), to[BOTH] = splat_word(l << 16 | u), to[UP] = splat_word(u << 16);
     to[BELOW] = splat_word((u32)below), to[REST] = splat_word((u32)((u64)(all - below) >> 32) - MIDDLE), to[BY] = splat_word(by);
   }
-  for (u32 n = LEFT; n-- > 0; to += 2)  // keys from the last round backwards; all keys but the last round's include C
+  for (u32 n = LEFT; n-- > 0; to += 2)  // Philox's round keys, the last round's first; all but the last round's are xored with C
     for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < LEFT - 1 ? MIDDLE : 0));
 }
 static void set_eights(const block *p, tables *t, u32 j, u32 n) {
