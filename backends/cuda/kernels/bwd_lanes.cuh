@@ -137,7 +137,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
         barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
-            async_fence(); // orders the warpgroup's stores, which precede the barrier, before the copy
+            async_fence(); // orders the warpgroup's stores, which precede its arrival at dq_full, before the bulk copy
             if (before == 0) bulk_store(to, sh.dq(slot), 16384);
             else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();

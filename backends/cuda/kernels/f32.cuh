@@ -287,7 +287,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
-                for (int i = 0; i < 3; i++) // two interleaved chains of sums; with rounds one chain, which ends with the large term
+                for (int i = 0; i < 3; i++) // two interleaved chains of sums; if rounds, one chain, whose last term is the large one
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool large = i == (rounds ? 2 : 1);
@@ -335,7 +335,7 @@ __device__ __forceinline__ void store_onto(float *to, int cols, int col, const f
         if (col + c < cols) {
             float x = o[n / 2][2 * c + n % 2];
             x = earlier == 0 ? x * mine : fmaf(x, mine, earlier * to[col + c]);
-            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, below one unit
+            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, which corrects y's last bit
             to[col + c] = row ? fabsf(y) < kInf ? fmaf(rest, by, y) : y : 0;
         }
 }

@@ -132,8 +132,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         const int64_t last = to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
-    // Copies piece x of a tile to a stage, one chunk per thread. The first half of the pieces is K, the second half is V. Only the
-    // first `left` keys of the tile exist.
+    // Copies piece x of a tile to a stage, one chunk per thread. The first half of the pieces is K, the second V. Only `left` keys of the tile exist.
     auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;

@@ -175,7 +175,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-        [[maybe_unused]] bool far = false; // some row is far from 0: weights are computed in natural units
+        [[maybe_unused]] bool far = false; // some row is far from 0, see far.cuh: weights are computed in natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;
