@@ -54,8 +54,8 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     constexpr bool whole = D <= out;
     extern __shared__ __align__(16) float shared[];
     float *own_tile = shared;                                           // [2][D / slice][rows][slice]
-    float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2][walked rows, then own ones][slice]
-    float *stats = ring + 2 * T::stage;                                 // [2][2][walk]: LSE and delta of walked rows
+    float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2 stages][walked rows, then own rows][slice]
+    float *stats = ring + 2 * T::stage;                                 // [2 tiles][LSE, delta][walk], of walked rows
     auto *bad = (unsigned long long *)(stats + 4 * T::walk);            // [slice]
     float *slopes = (float *)(bad + slice) + threadIdx.x;               // derivative of the softcap at each score: [walk / 2][threads]
 
@@ -64,7 +64,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     const View &b0 = keys ? p.q : p.k, &b1 = keys ? p.dout : p.v;
     const int owned = keys ? e.keys() : e.rows(), walked = keys ? e.rows() : e.keys();
     const int end = keys ? e.key_end() : e.row_end();                   // end of own rows, padding included
-    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // row i sees, or is seen by, i+lo to i+hi
+    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // own row i sees walked rows i+lo to i+hi or, if it is a key, is seen by them
     const int group = p.heads / p.kv_heads;
     const int head0 = keys ? own_head * group : own_head / group, head1 = keys ? head0 + group : head0 + 1;
     const int own_batch = keys ? e.kv_batch() : e.q_batch(), walked_batch = keys ? e.q_batch() : e.kv_batch();
@@ -99,7 +99,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     // Order of a tile's slices: b0 for S; b1 for dP; b1 again for dV, unless the block sums
     // all columns and uses each slice for dP and dV at once; b0 again for d0.
     const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
-    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // rows of next_head
+    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // data of head next_head
     if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
     int next_head = head0, next = walk0, next_step = 0, next_stats = 0, stage = 0;
     auto load_next = [&](int into) {

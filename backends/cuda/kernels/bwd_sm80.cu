@@ -70,7 +70,7 @@ __device__ __forceinline__ void leave(const Block<T, D, features> &block, const 
 
 template <class T, int D, bool features> __device__ __forceinline__ void backward(const Params &p, const Features &f) {
     using L = Layout<D, features>;
-    constexpr int M = L::blocks, N = D / 16 / L::split; // per warp: groups of 16 keys, groups of 16 columns of dK and dV
+    constexpr int M = L::blocks, N = D / 16 / L::split; // a warp has M groups of 16 keys, and N groups of 16 columns of dK and dV
     extern __shared__ __align__(128) uint8_t shared[]; // Layout
     const Block<T, D, features> block(p, f, shared);
     volatile auto &work = block.work;
@@ -156,7 +156,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         product<T, delta_columns>(x, rows + place<pitch>(lane, false), 0, rows + place<pitch>(lane, true), dout);
         __syncthreads();
     }
-    if (lane % 4 != lane / 8) return; // off the diagonal
+    if (lane % 4 != lane / 8) return; // the lane has no elements of the diagonal
     for (int half = 0; half < 2; half++) {
         const int r = r0 + 16 * warp + 8 * half + lane / 4;
         const float on_diagonal = lane / 4 % 2 ? x[0][half][2 * half + 1] : x[0][half][2 * half];

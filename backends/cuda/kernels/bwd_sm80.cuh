@@ -25,7 +25,7 @@ struct NaturalLSE {
 };
 
 struct Shape {
-    int warps, split, blocks; // warps per block; warps that share keys; groups of 16 keys per warp
+    int warps, split, blocks; // warps per block; warps that share the same keys; groups of 16 keys per warp
     int rows, stages;         // query rows per tile; buffers of Q and dO
     int resident;             // blocks per multiprocessor
 };
@@ -41,7 +41,7 @@ constexpr Shape shape(int d) {
 
 // A block's work, in shared memory to save registers.
 struct Work {
-    int b, hk, k0;          // batch, KV head, first key
+    int b, hk, k0;          // batch, KV head and first key of the block
     int i_lo, i_hi, steps;  // first and last row tile that see the block's keys; number of row tiles visited, over all heads of the group
     int aligned, clear_k;   // Q and dO allow 16-byte copies; non-finite elements of K must be replaced by 0
     int added;              // row tile whose dQ was added last
@@ -85,7 +85,7 @@ template <class T, int D, bool features> struct Block {
     const Params &p;
     const Features &f;
     uint8_t *const shared; // see Layout
-    const uint32_t base;   // its address
+    const uint32_t base;   // shared address of `shared`
     volatile typename WorkOf<features>::type &work;
     const int thread, warp, lane;
     const int tiles, share; // row tiles in the workspace; query heads per KV head

@@ -26,7 +26,7 @@
 #include "decode_sm80.cuh"
 
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr int shared_limit = 99 << 10; // per block
+constexpr int shared_limit = 99 << 10; // dynamic shared memory per block, in bytes
 #elif __CUDA_ARCH__ >= 900
 constexpr int shared_limit = 227 << 10;
 #else
@@ -44,7 +44,7 @@ template <class T, int D> struct Layout {
     static constexpr int least = 2 * slot + extra + sums;
     static constexpr int warps = 8 * least <= shared_limit ? 8 : 4 * least <= shared_limit ? 4 : 2;
     static constexpr int most = (shared_limit / warps - extra - sums) / slot, stages = most > 4 ? 4 : most;
-    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch in floats; O reuses the ring
+    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch: floats from row to row of O, which reuses the ring at the end
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
     // Offsets of the block's merged sums of row r of warp w, which the other blocks of a cluster read. part is the offset of O,
@@ -72,8 +72,8 @@ struct Band {
 // A packed row, which is query row n of head h, and the arguments of its features.
 struct RowOf {
     int n, h;
-    float slope;             // ALiBi, in units of the scores
-    const char *bias, *mask; // at key 0
+    float slope;             // ALiBi slope of the row's head, in natural units
+    const char *bias, *mask; // addresses of the row's elements for key 0
 };
 
 // Score modification and dropout of a block's rows.
@@ -93,7 +93,7 @@ template <class T> struct RowScores {
     }
     // Returns the score of key j from the dot product s.
     __device__ __forceinline__ float of(const RowOf &r, float s, int j) const {
-        float slope, unit = p.scale; // the pending factor of s
+        float slope, unit = p.scale; // unit: the factor by which s must still be multiplied
         if (f.cap_in != 0) s = sizeof(T) == 4 ? fine_tanh(s * f.cap_in, slope) : tanh_of(s * f.cap_in, slope), unit = f.cap;
         if (f.bias.data) {
             const int at = min(j, p.kv_len - 1);
@@ -125,7 +125,7 @@ template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;
     float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
-    int first[2], last[2]; // visible keys of the lane's rows
+    int first[2], last[2]; // first and last visible key of each of the lane's two rows
     RowOf rows[features ? 2 : 1];
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
@@ -252,7 +252,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
     float o[R][C] = {}, m[R], l[R]; // l: partial sum over the lane's keys
     int first, last, live;          // first and last visible key of row lane%8; number of existing rows
     const char *q;                  // [R, pitch]
-    RowOf mine;                     // row lane%8
+    RowOf mine;                     // arguments of row lane%8
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
         q = rows_of_q, first = band.first(lane % R), last = band.last(lane % R), live = band.total - band.row;
@@ -326,7 +326,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
 template <class L> struct Source {
     static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
     const char *data; // the lane's 16 bytes of the next round's first row
-    int64_t row;      // bytes from row to row
+    int64_t row;      // bytes from one row to the next
     int bytes, place; // bytes of a row from the lane's first byte on; offset of the destination in the stage
     bool aligned;
 
@@ -384,7 +384,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned group = (unsigned)p.heads / p.kv_heads;
     unsigned total = group * p.q_len;
-    int team = 1; // number of warps with different rows
+    int team = 1; // number of warps that hold different rows; see the start of the file
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
     const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks have the parts of a tile if clusters merge, else the tiles of a part

@@ -104,7 +104,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
     const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to units of log2
     for (int key = key0; key < key1; key += keys) {
-        float w[keys / 8][4] = {}; // S, then P
+        float w[keys / 8][4] = {}; // S, which P replaces
         for (int i = 0; i < k_slices; i++) {
             const float *kt = next_stage();
             score<slice, true>(w, q_tile + (i * T::rows + 16 * warp) * slice, kt, p.dim);
@@ -131,7 +131,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
             top = fmaxf(m[r], quad_max(top));
             const Beneath x(top, factor);
-            float from = features ? top == -kInf ? 0 : top : x.base; // no visible key yet: avoid -inf - -inf
+            float from = features ? top == -kInf ? 0 : top : x.base; // if no key was visible yet, 0 avoids -inf - -inf
             alpha[r] = features ? exp2_approx((m[r] - from) * factor) : x.rescale(m[r]);
             m[r] = top;
             if (!features && __any_sync(~0u, x.far())) {
@@ -155,7 +155,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             edge |= f.mask.data != nullptr;
         }
 
-        float row_alpha[4]; // for the lane's rows in weigh
+        float row_alpha[4]; // alpha of the lane's rows in weigh's layout
 #pragma unroll
         for (int n = 0; n < 4; n++) row_alpha[n] = __shfl_sync(~0u, alpha[n / 2], 8 * t + n % 2 * 4);
 

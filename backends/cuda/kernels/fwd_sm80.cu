@@ -29,17 +29,17 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
     using T = Type;
     static constexpr int dim = dim_, warps = warps_;
     static constexpr int tiles = tiles_;    // 16-row tiles per warp
-    static constexpr int keys = keys_;      // per tile of K and V
+    static constexpr int keys = keys_;      // keys per tile of K and V
     static constexpr int blocks = blocks_;  // minimum blocks per multiprocessor
-    static constexpr bool keep_q = keep_q_; // Q in registers
+    static constexpr bool keep_q = keep_q_; // whether Q stays in registers
     static constexpr int threads = warps * 32, rows = warps * tiles * 16;
     static constexpr int row_bytes = dim * 2;
     static constexpr int chunks = dim / 8;                 // 16-byte chunks per row
     static constexpr int group = chunks % 8 == 0 ? 8 : 4; // number of chunks permuted among themselves
     static constexpr int q_bytes = rows * row_bytes, tile_bytes = keys * row_bytes;
-    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // offset in shared memory of m, l and l's compensation, for each row of each thread
+    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // offset in shared memory of m, l and l's Kahan compensation; each thread has one set for each of its rows
     static constexpr int shared = rows_at + 10 * threads * 2 * tiles;
-    static constexpr int step = threads / group; // rows per row group; all threads together copy one row group
+    static constexpr int step = threads / group; // rows per row group, the rows that all threads copy at once
     static_assert(chunks % group == 0 && keys % step == 0 && rows % step == 0, "whole row groups");
 };
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, in
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
     if (aligned) return copy_async16_if(to, from, row && cols > 0);
     uint32_t x[4] = {};
-    asm volatile("" : "+l"(from)); // otherwise the compiler keeps eight pointers
+    asm volatile("" : "+l"(from)); // otherwise the compiler keeps eight pointers in registers
 #pragma unroll
     for (int e = 0; e < 8; e++)
         if (row && e < cols) x[e / 2] |= (uint32_t)from[e] << e % 2 * 16;
@@ -114,7 +114,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const uint16_t *v = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;              // [kv_len, v_dim]
     if constexpr (features) {
         q += e.s.q0 * p.q.row;
-        if (f.page) // the page table locates rows
+        if (f.page) // the page table locates keys, so no batch offset is added
             k = (const uint16_t *)p.k.data + kv_head * p.k.head, v = (const uint16_t *)p.v.data + kv_head * p.v.head;
         else
             k += e.s.key0 * p.k.row, v += e.s.key0 * p.v.row;
@@ -224,7 +224,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     };
     // If features change scores, they scale them, too. Otherwise the exponential's factor includes the scale.
     bool changes = false;
-    float factor = p.scale_log2, natural = p.scale, slope = 0; // convert S to units of log2, and to natural units
+    float factor = p.scale_log2, natural = p.scale, slope = 0; // factor and natural convert S to log2 units and to natural units; slope is ALiBi's
     if constexpr (features) {
         const Scores<T> x(p, f, e.s, batch, head);
         changes = x.changes() || f.mask.data, slope = x.slope;
@@ -447,7 +447,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             for (int n = 0; n < S::dim / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) nan |= o[i][n][e] != o[i][n][e];
-        if (!__syncthreads_or(nan)) break; // also: both stages are free
+        if (!__syncthreads_or(nan)) break; // the barrier also ensures that both stages are free
         rewind();
         load(to, (to & 1) * stage_bytes);
     }

@@ -70,7 +70,7 @@ template <int size, int keys> struct SideRows {
     // Starts the copy of a tile. Each lane calls it after its last read of the previous tile, which is overwritten.
     __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
         const int c = lane % chunks, r0 = lane / chunks;
-        __syncwarp(); // all lanes have read
+        __syncwarp(); // all lanes have read the previous contents
         if (whole && key + keys <= p.kv_len) {
             const char *from = own + key * size;
             each<16 / at_once>([&](int i) {
@@ -135,7 +135,7 @@ template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys 
 // Both halves of each word hold the same 16 bits.
 struct Limit {
     uint32_t most, less;
-    __device__ __forceinline__ Limit(uint32_t below) { // not 0
+    __device__ __forceinline__ Limit(uint32_t below) { // below is not 0
         const uint32_t x = (below >> 16) - 1;
         most = x * 0x10001, less = __vneg2(most);
     }
@@ -184,7 +184,7 @@ template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)
 
 // Forward: writes the key_words of a tile's keys to the warp's shared memory. `key` is the tile's first key.
 template <int keys> __device__ __forceinline__ void share_key_words(const Features &f, uint32_t side, int b, int h, int key, int lane) {
-    __syncwarp(); // all lanes have read
+    __syncwarp(); // all lanes have read the previous contents
     if (lane < keys / 8) {
         const uint4 x = key_words(counter_of(f, b, h, 0, key + 8 * lane));
         asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(side + 16 * lane), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
@@ -194,7 +194,7 @@ template <int keys> __device__ __forceinline__ void share_key_words(const Featur
 // Forward: the lanes of a quad exchange the bits that they have pushed to x and y.
 __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
     const bool odd = lane & 1, upper = lane & 2;
-    const uint32_t low = 0x5410, high = 0x7632; // halves
+    const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     const uint32_t own = __byte_perm(x, y, upper ? high : low), got = __shfl_xor_sync(~0u, __byte_perm(x, y, upper ? low : high), 2);
     const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // puts the half of the lower-numbered lane first
     const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
@@ -238,7 +238,7 @@ template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys /
 template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
     const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
     const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
-    __syncwarp(); // all lanes have read
+    __syncwarp(); // all lanes have read the previous contents
     each<rows / 16>([&](int i) {
         const int r = 16 * i + lane / 2;
         copy_async16(to + r * 32 + ((lane & 1) ^ (r >> 2 & 1)) * 16, bytes ? from + min(row + r, p.q_len - 1) * f.bias.row : f.bias.data, bytes);
@@ -259,7 +259,7 @@ template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], ui
 template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, const Params &p, const View &x, int b, int h, int row, int key, int lane) {
     const uint8_t *from = (const uint8_t *)x.data + b * x.batch + h * x.head + key;
     const int bytes = max(0, min(16, p.kv_len - key));
-    __syncwarp(); // all lanes have read
+    __syncwarp(); // all lanes have read the previous contents
     each<rows / 32>([&](int i) { copy_async16(to + (32 * i + lane) * 16, bytes ? from + min(row + 32 * i + lane, p.q_len - 1) * x.row : x.data, bytes); });
     copy_commit();
 }
@@ -299,7 +299,7 @@ template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
     // Three steps, one for each bit of g: of two lanes that differ in this bit, each sends the bytes of the other's keys.
-    const uint32_t low = 0x5410, high = 0x7632; // halves
+    const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);
         return __byte_perm(x, y, mine);
