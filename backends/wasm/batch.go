@@ -52,7 +52,7 @@ func (x *plan) batchSize() int {
 // o, lse, bias and mask are strides in bytes between query heads.
 type batchStage struct {
 	list           uint64 // offset of the list of calls
-	kv, q, o, lse  uint64 // kv is the stride of K; V follows all of K
+	kv, q, o, lse  uint64 // kv is the stride of K; the V of all heads follows the K of all heads
 	v, bias, mask  uint64
 	blocks         uint64 // stride of the parameter blocks: a KV head has one for each tile of rows
 	heads, entries int    // KV heads of the batch, maximum module calls of a KV head
@@ -87,7 +87,7 @@ func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	}
 	w.scratchBytes = x.scratch()
 	w.scratch = take(w.scratchBytes)
-	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module requires a whole tile of memory at each offset
+	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module checks that memory for a whole tile follows each offset
 	w.end = at
 	return w, b
 }

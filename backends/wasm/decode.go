@@ -47,7 +47,7 @@ func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	w.scratchBytes = x.scratchDecode()
 	w.scratch = take(w.scratchBytes / 4 * heads)
 	w.q, w.o, w.lse = take(fewRows*d*heads), take(fewRows*dv*heads), take(fewRows*heads)
-	take(tile * (max(d, dv) + 1)) // the module requires a whole tile of memory at each offset
+	take(tile * (max(d, dv) + 1)) // the module checks that memory for a whole tile follows each offset
 	return w
 }
 

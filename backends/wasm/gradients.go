@@ -14,7 +14,7 @@ type biasSum struct {
 	wanted   bool
 	allSeqs  bool // all sequences share one dBias
 	allHeads bool // all heads share one dBias
-	allRows  bool // all rows of a head share one row
+	allRows  bool // all query rows of a head share one row of dBias
 }
 
 func newBiasSum(c *flashkit.Call) biasSum {
@@ -35,8 +35,8 @@ func (x *plan) gathersBias() bool {
 // sums would lose precision.
 const biasRun = 512
 
-// needsFloat64Bias reports whether dBias needs float64 workspace, because more than biasRun heads
-// and sequences add to an element.
+// needsFloat64Bias reports whether a float32 dBias needs float64 workspace, because more than
+// biasRun heads and sequences add to an element.
 func (x *plan) needsFloat64Bias() bool {
 	n := 1
 	if x.bias.allSeqs {

@@ -22,7 +22,7 @@ import (
 // time.
 type instance struct {
 	module    api.Module
-	base      uint64 // first free byte of its memory
+	base      uint64 // offset of the first free byte of its memory
 	functions map[string]api.Function
 	memory    []byte // view of its whole memory
 	stack     [6]uint64

@@ -22,7 +22,7 @@ type job struct {
 	next     atomic.Int64   // next head or item that no worker has claimed
 	begun    []atomic.Int64 // forward: claimed tiles of each head
 	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
-	sinks    atomic.Int64   // backward: next unclaimed head of dSink
+	sinks    atomic.Int64   // backward: next head whose dSink no worker has claimed
 	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and there are several chunks
 	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads share it
 

@@ -37,7 +37,7 @@ type plan struct {
 	function string // module function for rows
 	features uint32 // feature bits for the module
 	pairs    bool   // the stage has tiles of bias or mask
-	repeats  uint32 // bits of bias and mask, if all rows share one row
+	repeats  uint32 // feature bits of bias and mask, each set if all query rows share one row of the tensor
 	bias     biasSum
 	batch    int // KV heads per batch, 0 without batches
 }

@@ -137,7 +137,7 @@ func functions() map[string]int {
 		if v.grads != "" {
 			all[v.grads] = 3
 		}
-		if v.featureRows != "" { // decode has one function with and without features
+		if v.featureRows != "" { // decode has one function for calls with and without features
 			all[v.featureRows] = 6
 		}
 	}

@@ -74,7 +74,7 @@ type variant struct {
 
 	takes             flashkit.Feature
 	keys, rows, grads string // module functions; grads only for the backward pass
-	featureRows       string // function of rows with module features, "" if there is none
+	featureRows       string // module function for rows with features, "" if there is none
 }
 
 var variants = [...]variant{
