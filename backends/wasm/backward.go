@@ -169,8 +169,8 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	return nil
 }
 
-// gathers reports whether dQ's sums over the first chunks are kept in float32 workspace until the
-// next chunk adds to them, because DQ has 16 bits.
+// gathers reports whether float32 workspace keeps dQ's sums over the first chunks until the next
+// chunk adds to them. This is so if DQ has 16 bits.
 func (x *plan) gathers() bool { return x.c.DType != flashkit.Float32 && x.chunks() > 1 }
 
 // gathered returns n rows of the workspace for dQ of query head h, the first of which is row r.

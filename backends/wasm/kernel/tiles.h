@@ -6,13 +6,13 @@
 //
 //	c[r][n] += sum over k of a[k][r] * b[k][n]
 //
-// a is [k][4] splatted: each number is stored four times, as a vector of equal lanes. b is [k][8]. The shape fits sixteen registers:
-// eight for sums, two for b, one for a. wazero keeps the order of instructions, so the order in the source
-// decides the speed. The UNROLL steps go from the highest address down, b1 before b0, so that one bounds
-// check per pointer covers all loads. PIN after each sum keeps the compiler from moving all loads to the
-// front and spilling registers. HIDE keeps the compiler from replacing constant offsets by additions, each
-// with its own bounds check. a is splatted in memory, because a load is cheaper than any other way to fill
-// four lanes.
+// a is [k][4] splatted: each number is stored four times, as a vector of equal lanes. b is [k][8]. The shape
+// fits sixteen registers: eight for sums, two for b, one for a. wazero keeps the order of instructions, so
+// the order in the source decides the speed. The UNROLL steps go from the highest address down, b1 before b0,
+// so that one bounds check per pointer covers all loads. PIN after each sum keeps the compiler from moving all
+// loads to the front and spilling registers. HIDE keeps the compiler from replacing constant offsets by
+// additions, each with its own bounds check. a is splatted in memory, because a load is cheaper than any other
+// way to fill four lanes.
 #ifndef UNROLL
 #define UNROLL 8  // a power of two up to 8
 #endif

@@ -75,9 +75,9 @@ APART void add(float *x, const float *end, float scale, const float *a, int step
     }
 }
 // scores_with computes products like scores. If cut is 0, it multiplies them by scale and adds the elements of
-// extra. Otherwise it takes the minimum of each product and its element of extra, where -Inf hides a pair of a
-// row and a key and +Inf does not. The rows of extra are step floats apart. The minimum turns a NaN product
-// into +Inf, which makes the same outputs NaN.
+// extra. Otherwise it takes the minimum of each product and its element of extra: -Inf hides the pair of row
+// and key, +Inf does not. The rows of extra are step floats apart. The minimum turns a NaN product into +Inf,
+// which makes the same outputs NaN.
 INLINE void scores_with(const float *a, const float *b, u32 n, float *c, const float *end, float scale, const float *extra, int step, int cut) {
   if (step < 0) extra += 3 * step;  // so that all offsets are positive
   float *far = c + 2 * TILE;        // a second pointer aligns the product's register spills
