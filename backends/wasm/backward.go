@@ -8,11 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// backward runs unclaimed items until there are none. An item is a chunk of keys of one KV head, or
-// of all heads that share elements of dBias. The item owns dK, dV and dBias of its keys, and loops
-// over the query rows that see the keys. For each tile of query rows, the chunks add to dQ in the
-// order of their keys: a chunk waits until the previous chunk has finished the tile. Workers claim
-// items in ascending order, so the first unfinished item never waits.
+// backward runs items that no worker has claimed until there are none. An item is a chunk of keys
+// of one KV head, or of all heads that share elements of dBias. Only this item writes dK, dV and
+// dBias of the keys. It loops over the query rows that see them. For each tile of query rows, the
+// chunks add to dQ in the order of their keys: a chunk waits until the previous chunk has finished
+// the tile. Workers claim items in ascending order, so the first unfinished item never waits.
 func (j *job) backward(x *instance) error {
 	j.sinkGradients()
 	n := j.items()
@@ -33,8 +33,8 @@ func (j *job) backward(x *instance) error {
 	return nil
 }
 
-// errStopped ends an item of a call that has stopped. The item then does not advance its progress.
-// Otherwise the next chunk could read dQ while the previous chunk still writes it.
+// errStopped ends an item of a call that has stopped. The item then does not count its current tile
+// as finished. Otherwise the next chunk could read dQ while the previous chunk still writes it.
 var errStopped = errors.New("stopped")
 
 // backwardChunk runs the KV heads of an item in order.
@@ -60,8 +60,8 @@ func (j *job) backwardChunk(x *instance, item int) error {
 	return nil
 }
 
-// backwardHead runs one KV head of an item, with the item's keys from k0 on. done counts the tiles
-// of query rows that the item has finished.
+// backwardHead runs one KV head of an item, whose first key is k0. done counts the tiles of query
+// rows that the item has finished.
 func (j *job) backwardHead(x *instance, item int, done *int64, s *flashkit.Seq, b, g, k0 int) error {
 	f, w := j.args, &j.places
 	k1 := min(k0+j.chunk, s.M)
@@ -114,7 +114,7 @@ func (j *job) storeKeys(x *instance, f *flashkit.Args, b, g, k0, k1 int) error {
 	return nil
 }
 
-// backwardTile accumulates the gradients from tile t of query head h and the keys [k0, k1).
+// backwardTile adds the terms of tile t of query head h and the keys [k0, k1) to the gradients.
 func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b, h, t, k0, k1 int) error {
 	w, dq := &j.places, &j.args.DQ
 	i0, i1, lo, hi := j.tileRows(s, t)
@@ -169,18 +169,18 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	return nil
 }
 
-// gathers reports whether the sums of dQ between chunks are kept in float32 workspace, because DQ
-// has 16 bits.
+// gathers reports whether float32 workspace keeps dQ's sums over the first chunks until the next
+// chunk adds to them. This is so if DQ has 16 bits.
 func (x *plan) gathers() bool { return x.c.DType != flashkit.Float32 && x.chunks() > 1 }
 
-// gathered returns n rows of the workspace for dQ, from row r of query head h on.
+// gathered returns n rows of the workspace for dQ of query head h, the first of which is row r.
 func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
 	shape := j.args.DQ.Shape()
 	return j.dq[((s.QBatch*shape[1]+h)*shape[2]+s.Q0+r)*shape[3]:][:n*shape[3]]
 }
 
-// loadTile copies n query rows of head h, from row r on, to the stage at w. Unless this chunk is
-// the first to see the rows, it also copies the rows' sums of dQ.
+// loadTile copies n query rows of head h, the first of which is row r, to the stage at w. Unless
+// this chunk is the first to see the rows, it also copies the earlier chunks' sums of their dQ.
 func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, first bool) {
 	f := j.args
 	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }

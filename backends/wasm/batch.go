@@ -17,9 +17,9 @@ const (
 	listEntry  = "calls"
 )
 
-// The function numbers in a list, as in calls.h. listForward and listBackward are the functions of
-// keys. The next number is the function of rows, and the number after that is the function of rows
-// with features.
+// The function numbers in a list, as in calls.h. listForward and listBackward are the functions that
+// pack keys. The next number is the function for query rows without features, and the number after
+// that is the function for query rows with features.
 const (
 	listForward  = 0
 	listBackward = 3
@@ -52,13 +52,14 @@ func (x *plan) batchSize() int {
 // o, lse, bias and mask are strides in bytes between query heads.
 type batchStage struct {
 	list           uint64 // offset of the list of calls
-	kv, q, o, lse  uint64 // kv is the stride of K; V follows all of K
+	kv, q, o, lse  uint64 // kv is the stride of K; the V of all heads follows the K of all heads
 	v, bias, mask  uint64
-	blocks         uint64 // of the parameter blocks: one for each tile of rows
+	blocks         uint64 // stride of the parameter blocks: a KV head has one for each tile of rows
 	heads, entries int    // KV heads of the batch, maximum module calls of a KV head
 }
 
-// placeBatch lays out the memory from offset from on, for a batch of the given number of KV heads.
+// placeBatch lays out the memory for a batch of the given number of KV heads. The batch begins at
+// the offset from.
 func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	at := from
 	take := func(bytes uint64) uint64 {
@@ -86,13 +87,13 @@ func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	}
 	w.scratchBytes = x.scratch()
 	w.scratch = take(w.scratchBytes)
-	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module requires a whole tile of memory at each offset
+	take(4 * tile * uint64(max(c.Dim, c.VDim, tile))) // the module checks that memory for a whole tile follows each offset
 	w.end = at
 	return w, b
 }
 
-// of returns the places of a tile of query rows: the tile from row i0 on, of query head r in the
-// group of the batch's KV head n.
+// of returns the places of the tile of query rows that begins at row i0. r is the number of its
+// query head in the group of the batch's KV head n.
 func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	head := uint64(n*x.group() + r)
 	w.block += b.blocks*uint64(n) + uint64(4*blockWords*(r*x.tiles(x.c.QLen)+i0/x.rows))
@@ -113,7 +114,7 @@ func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	return w
 }
 
-// batches runs unclaimed batches until there are none.
+// batches runs batches that no worker has claimed until there are none.
 func (j *job) batches(x *instance) error {
 	j.sinkGradients()
 	_, stage := j.placeBatch(x.base, j.batch)
@@ -149,7 +150,7 @@ func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, f
 	x.listed++
 }
 
-// inList returns the numbers of the plan's functions for keys and for rows in a list.
+// inList returns the numbers, in a list of calls, of the plan's functions for keys and for rows.
 func (x *plan) inList() (keys, rows int) {
 	if keys = listForward; x.v.pass == flashkit.PassBackward {
 		keys = listBackward
@@ -198,8 +199,8 @@ func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 	}
 }
 
-// stageRows copies rows [i0, i1) of query head h of sequence b to the stage at w. The rows see no
-// key from hi on.
+// stageRows copies rows [i0, i1) of query head h of sequence b to the stage at w. The rows see only
+// keys below hi.
 func (j *job) stageRows(x *instance, w *places, s *flashkit.Seq, b, h, i0, i1, hi int) {
 	if j.features != 0 {
 		x.writeScore(&j.plan, w, b, h, s.Diagonal)

@@ -29,8 +29,8 @@ func refusesDecode(c *flashkit.Call) string {
 	return ""
 }
 
-// placeDecode lays out the memory of the decode kernel. take reserves a number of floats and
-// returns their offset.
+// placeDecode lays out the memory of the decode kernel. take reserves memory for the given number
+// of floats and returns its offset.
 func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	d, dv, heads := uint64(x.c.Dim), uint64(x.c.VDim), uint64(x.parts(x.c.QLen))
 	w.block = take(blockWords * heads)
@@ -47,7 +47,7 @@ func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	w.scratchBytes = x.scratchDecode()
 	w.scratch = take(w.scratchBytes / 4 * heads)
 	w.q, w.o, w.lse = take(fewRows*d*heads), take(fewRows*dv*heads), take(fewRows*heads)
-	take(tile * (max(d, dv) + 1)) // the module requires a whole tile of memory at each offset
+	take(tile * (max(d, dv) + 1)) // the module checks that memory for a whole tile follows each offset
 	return w
 }
 
@@ -71,14 +71,15 @@ type part struct {
 	h, i0, i1 int
 }
 
-// partOf returns part n of KV head g, with the given number of rows per query head.
+// partOf returns part n of KV head g, whose query heads have the given number of rows. all holds
+// the places of part 0.
 func (x *plan) partOf(all places, g, n, rows int) part {
 	each := ceil(rows, fewRows)
 	i0 := n % each * fewRows
 	return part{x.partPlaces(all, n), g*x.group() + n/each, i0, min(i0+fewRows, rows)}
 }
 
-// partPlaces returns the places of a part by its number. w holds the places of part 0.
+// partPlaces returns the places of the part with the given number. w holds the places of part 0.
 func (x *plan) partPlaces(w places, part int) places {
 	n := uint64(part)
 	w.block += 4 * blockWords * n
@@ -89,7 +90,7 @@ func (x *plan) partPlaces(w places, part int) places {
 	return w
 }
 
-// decode runs unclaimed items until there are none.
+// decode runs items that no worker has claimed until there are none.
 func (j *job) decode(x *instance) error {
 	for !j.stopped() {
 		head := int(j.next.Add(1) - 1)
@@ -107,7 +108,7 @@ func (j *job) decode(x *instance) error {
 	return nil
 }
 
-// decodeHead runs an item: KV head g of sequence b.
+// decodeHead runs one item: KV head g of sequence b with its query heads.
 func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 	f := j.args
 	j.poison(x)

@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// The features of the kernels, listed one by one, so that the kernels do not claim features added
-// later. K and V of another type than Q need no other kernel: the host widens all rows to float32,
-// or the module does so for decode.
+// The features that the kernels support. They are listed one by one, so that the kernels do not
+// claim features that are added later. K and V of another type than Q need no other kernel: the host
+// widens all rows to float32, or the module does so for decode.
 const (
 	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
 		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
@@ -54,8 +54,8 @@ const (
 	wordOrigin   = 38 // first word of the row and key origin
 )
 
-// writeScore writes the feature words of the parameter block for query head h of sequence b. The
-// diagonal meets row i at key i+diagonal.
+// writeScore writes the feature words of the parameter block for query head h of sequence b. Row i
+// and key i+diagonal have distance 0 for ALiBi.
 func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	var slope, sink float32
 	if t := &n.c.Args.Slopes; n.c.Score.ALiBi {
@@ -79,9 +79,9 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/8))
 }
 
-// loadPairs copies bias and mask of rows [i0, i1) and keys [j0, j1) to the stage at w, for query
-// head h of sequence b. If there are no keys it reads nothing, because rows that see no key may
-// have no memory.
+// loadPairs copies the elements of bias and mask for rows [i0, i1) of query head h and keys [j0, j1)
+// of sequence b to the stage at w. If there are no keys it reads nothing, because bias and mask
+// may then have no elements.
 func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	if j0 >= j1 {
 		return

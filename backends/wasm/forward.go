@@ -2,8 +2,9 @@ package wasm
 
 import "github.com/flashkit-go/flashkit"
 
-// forward runs unclaimed tiles of query rows until there are none, head by head. The module keeps
-// the packed keys of the current KV head. A tile packs only keys that no earlier tile has packed.
+// forward runs tiles of query rows that no worker has claimed until there are none, head by head.
+// The instance keeps the packed keys of its current KV head. A tile packs only keys that no earlier
+// tile on the instance has packed.
 func (j *job) forward(x *instance) error {
 	blocks := ceil(j.c.KVLen, tile)
 	if cap(x.packed) < blocks {

@@ -7,14 +7,14 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A biasSum describes the broadcast dimensions of dBias, over which it is a sum. Heads that share
-// elements of dBias belong to one item. The item adds their terms in the order of sequence, head
-// and row, so the bits do not depend on the workers.
+// A biasSum describes the broadcast dimensions of the bias: dBias is a sum over them. Heads that
+// share elements of dBias belong to one item. The item adds their terms in the order of sequence,
+// head and row, so the bits do not depend on the workers.
 type biasSum struct {
 	wanted   bool
 	allSeqs  bool // all sequences share one dBias
 	allHeads bool // all heads share one dBias
-	allRows  bool // all rows of a head share one row
+	allRows  bool // all query rows of a head share one row of dBias
 }
 
 func newBiasSum(c *flashkit.Call) biasSum {
@@ -25,7 +25,8 @@ func newBiasSum(c *flashkit.Call) biasSum {
 	return biasSum{true, shape[0] == 1 && c.Batch > 1, shape[1] == 1 && c.Heads > 1, shape[2] == 1}
 }
 
-// gathersBias reports whether a 16-bit dBias needs float32 workspace while heads add to it.
+// gathersBias reports whether several heads or sequences add to each element of a 16-bit dBias,
+// which then needs float32 workspace.
 func (x *plan) gathersBias() bool {
 	return x.bias.wanted && (x.bias.allSeqs || x.bias.allHeads) && x.c.Args.DBias.DType() != flashkit.Float32
 }
@@ -34,8 +35,8 @@ func (x *plan) gathersBias() bool {
 // sums would lose precision.
 const biasRun = 512
 
-// needsFloat64Bias reports whether dBias needs float64 workspace: more than biasRun heads and sequences add
-// to it.
+// needsFloat64Bias reports whether a float32 dBias needs float64 workspace, because more than
+// biasRun heads and sequences add to an element.
 func (x *plan) needsFloat64Bias() bool {
 	n := 1
 	if x.bias.allSeqs {
@@ -47,14 +48,15 @@ func (x *plan) needsFloat64Bias() bool {
 	return n > biasRun && !x.gathersBias()
 }
 
-// biasRow returns the index of the first element of a row of dBias in the workspace.
+// biasRow returns the index in dBias's workspace of its row i of head h and sequence b.
 func (j *job) biasRow(b, h, i int) int {
 	s := j.args.DBias.Shape()
 	return ((b%s[0]*s[1]+h%s[1])*s[2] + i%s[2]) * s[3]
 }
 
 // addBias adds the stage's tile of dBias, for rows [i0, i1) and keys [j0, j1), to the call's dBias.
-// If all rows share one row, it adds to x.columns instead. k0 is the first key of the item.
+// If all query rows share one row of dBias, it adds to x.columns instead. k0 is the first key of
+// the item.
 func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
 	for r := range i1 - i0 {
 		from := x.at(j.places.dbias+uint64(4*r*tile), j1-j0)
@@ -78,7 +80,8 @@ func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
 	j.addBiasRow(from, b, h, 0, k0)
 }
 
-// addBiasRow adds floats to row i of dBias of head h and sequence b, from key j0 on.
+// addBiasRow adds the floats in from to row i of dBias of head h and sequence b. The first of them
+// is for key j0.
 func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	t, n := &j.args.DBias, len(from)/4
 	at := t.Repeated(b, h, i) + j0
@@ -129,8 +132,9 @@ func (j *job) roundBias() {
 	}
 }
 
-// sinkGradients computes dSink of the heads that no worker has claimed. The dSink of a head is the
-// sum over all rows of -delta times the weight of the sink, in the order of sequences and rows.
+// sinkGradients computes dSink of the heads whose dSink no worker has claimed. The dSink of a head
+// is the sum over all rows of -delta times the weight of the sink, in the order of sequences and
+// rows.
 func (j *job) sinkGradients() {
 	f, c := j.args, j.c
 	if c.Pass != flashkit.PassBackward || f.DSink.IsZero() {
@@ -171,7 +175,8 @@ func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
 	return -weight * delta
 }
 
-// dot returns the dot product of n elements of x and y, which have the same type.
+// dot returns the dot product of n elements of x, from element at on, and of y, from element number
+// other on. Both tensors have the same type.
 func dot(x, y *flashkit.Tensor, at, other, n int) (sum float64) {
 	switch x.DType() {
 	case flashkit.Float32:

@@ -22,7 +22,7 @@ import (
 // time.
 type instance struct {
 	module    api.Module
-	base      uint64 // first free byte of its memory
+	base      uint64 // offset of the first free byte of its memory
 	functions map[string]api.Function
 	memory    []byte // view of its whole memory
 	stack     [6]uint64
@@ -109,8 +109,9 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 	return fmt.Errorf("kernel.wasm: %s%v: %w", name, slices.Clone(args), err)
 }
 
-// Numbers in the module's memory are little-endian float32, except the 16-bit keys of decode. The
-// host widens f16 and bf16 rows on load and rounds them on store.
+// Rows in the module's memory are little-endian float32, except the 16-bit keys of decode. The host
+// widens f16 and bf16 rows when it loads them into this memory, and rounds them when it stores them
+// to tensors.
 
 // littleEndian is true on machines that can copy f32 rows without conversion.
 
@@ -144,8 +145,8 @@ func get(from []byte, i int) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
 }
 
-// load copies n rows of t to offset in the module's memory. The first row begins at element from of
-// t, and the others follow at t's row stride.
+// load copies n rows of t to the given offset in the module's memory. The first row begins at the
+// element of t whose index is from. The others follow at t's row stride.
 func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -159,7 +160,8 @@ func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	}
 }
 
-// loadRow copies n elements of t, from element from on, to offset in the module's memory.
+// loadRow copies n elements of t to the given offset in the module's memory. The index of the first
+// one is from.
 func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	to := x.at(offset, n)
 	switch t.DType() {
@@ -182,8 +184,8 @@ func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	}
 }
 
-// store copies n rows at offset in the module's memory to t. The first row begins at element to of
-// t, and the others follow at t's row stride.
+// store copies n rows at the given offset in the module's memory to t. The first row begins at the
+// element of t whose index is to. The others follow at t's row stride.
 func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -197,7 +199,7 @@ func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	}
 }
 
-// storeRow copies n floats into t, from element to on.
+// storeRow copies n floats into t. The first one goes to the element of t whose index is to.
 func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
 	switch t.DType() {
 	case flashkit.Float32:

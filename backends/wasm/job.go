@@ -19,10 +19,10 @@ type job struct {
 	places places
 	ctx    context.Context
 
-	next     atomic.Int64   // next unclaimed head or item
+	next     atomic.Int64   // next head or item that no worker has claimed
 	begun    []atomic.Int64 // forward: claimed tiles of each head
 	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
-	sinks    atomic.Int64   // backward: next unclaimed head of dSink
+	sinks    atomic.Int64   // backward: next head whose dSink no worker has claimed
 	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and there are several chunks
 	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads share it
 
@@ -104,7 +104,7 @@ func (x *plan) workers(s *sandbox) int {
 	return cap(s.slots)
 }
 
-// work runs items on x until there are none, and releases x.
+// work runs items on the instance x until there are none, and releases x.
 func (j *job) work(s *sandbox, x *instance) {
 	defer s.release(x)
 	x.poisoned = s.poisoned.Load()
@@ -114,8 +114,8 @@ func (j *job) work(s *sandbox, x *instance) {
 	}
 }
 
-// run runs the pass on x. After a panic, which only a bug can cause, the instance is not used
-// again.
+// run runs the job's pass on the instance x. After a panic, which only a bug can cause, the
+// instance is not used again.
 func (j *job) run(x *instance) (err error) {
 	pass := j.forward
 	if j.v.pass == flashkit.PassBackward {
@@ -164,7 +164,7 @@ func (j *job) prepare() {
 	}
 }
 
-// zeros returns at least n zeros, in old's memory if it suffices.
+// zeros returns at least n zeros. It reuses the memory of old if that is large enough.
 func zeros[F float32 | float64](old []F, n int) []F {
 	if len(old) < n {
 		return make([]F, n)
@@ -173,7 +173,7 @@ func zeros[F float32 | float64](old []F, n int) []F {
 	return old
 }
 
-// counters returns n zero counters, in old's memory if it suffices.
+// counters returns n zero counters. It reuses the memory of old if that is large enough.
 func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	if cap(old) < n {
 		return make([]atomic.Int64, n)
@@ -185,7 +185,8 @@ func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	return old
 }
 
-// rowsOf returns the number of query rows of a KV head's sequence.
+// rowsOf returns the number of query rows in the sequence of a KV head. head counts the KV heads of
+// all sequences.
 func (j *job) rowsOf(head int) int {
 	if !j.c.Ragged {
 		return j.c.QLen
@@ -199,8 +200,9 @@ func elements(t *flashkit.Tensor) int {
 }
 
 // takeTile claims a tile of query rows and returns its KV head and its number. It prefers the
-// current head, whose keys are already packed. Otherwise it takes a tile of the next unclaimed
-// head, else of the head with the most unclaimed tiles. head is -1 if no tile is left.
+// current head, whose keys are already packed. If that has no tile left, it takes a tile of the next
+// head of which no tile is claimed. If there is none, it takes a tile of the head with the most
+// tiles left. head is -1 if no tile is left.
 func (j *job) takeTile(current int) (head, item int) {
 	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {
@@ -234,8 +236,8 @@ func (j *job) takeTile(current int) (head, item int) {
 	}
 }
 
-// waitFor waits until the progress of the item is at least at, in finished tiles. It returns false
-// if the call has stopped.
+// waitFor waits until the item has finished at least the given number of tiles. It returns false if
+// the call has stopped.
 func (j *job) waitFor(item int, at int64) bool {
 	return workers.Await(func() bool { return j.progress[item].Load() >= at }, j.stopped)
 }

@@ -13,8 +13,8 @@ const (
 )
 
 // A share is the memory of one instance. Its size is fixed. If Go's heap cannot grow, the process
-// ends. newShare therefore first checks whether the operating system can supply the memory, and
-// else returns an error.
+// ends. newShare therefore first checks whether the operating system can supply the memory. If not,
+// it returns an error.
 type share struct {
 	bytes   []byte
 	refused bool // the module tried to grow beyond the share

@@ -37,13 +37,13 @@ type plan struct {
 	function string // module function for rows
 	features uint32 // feature bits for the module
 	pairs    bool   // the stage has tiles of bias or mask
-	repeats  uint32 // bits of bias and mask, if all rows share one row
+	repeats  uint32 // feature bits of bias and mask, each set if all query rows share one row of the tensor
 	bias     biasSum
 	batch    int // KV heads per batch, 0 without batches
 }
 
-// callFlops returns the maximum FLOPs of a module call. It keeps the call below a millisecond,
-// because a long call delays the garbage collector and cancellation.
+// callFlops returns the maximum FLOPs of a module call. This maximum keeps the call below a
+// millisecond, because a long call delays the garbage collector and cancellation.
 func (v *variant) callFlops() float64 { return v.rate / 2000 }
 
 // featureFlops is the cost of features per (row, key) pair, in FLOPs.
@@ -104,8 +104,8 @@ func (x *plan) chunks() int {
 	return ceil(x.c.KVLen, x.chunk)
 }
 
-// owners returns the number of items for each chunk of keys. A KV head has its own item; heads that
-// share elements of dBias have one item together.
+// owners returns the number of items for each chunk of keys. Normally each KV head of each sequence
+// has its own item, but heads that share elements of dBias have one item together.
 func (x *plan) owners() int {
 	n := x.heads()
 	if n > 0 && x.bias.allSeqs {
@@ -167,7 +167,7 @@ type places struct {
 	end                             uint64
 }
 
-// place lays out an instance's memory from offset from on.
+// place lays out an instance's memory. The first free byte is at the offset from.
 func (x *plan) place(from uint64) places {
 	if x.batch > 0 {
 		w, _ := x.placeBatch(from, x.batch)
@@ -207,8 +207,8 @@ func (x *plan) place(from uint64) places {
 // memory returns the bytes that an instance needs for the plan, rounded up to whole pages.
 func (x *plan) memory() uint64 { return (x.place(lowest).end + pageBytes - 1) / pageBytes * pageBytes }
 
-// scratch returns the size of scratch in bytes, as place_forward and place_backward in kernel.c
-// compute it.
+// scratch returns the size in bytes of the module's scratch memory. place_forward and
+// place_backward in kernel.c compute the same size.
 func (x *plan) scratch() uint64 {
 	d8, dv8 := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8))
 	floats := tile*(4*d8+2*dv8) + 3*tile + // Q, O and its total, m, l and its total
@@ -220,8 +220,8 @@ func (x *plan) scratch() uint64 {
 	return x.scratchKeys() + 4*floats
 }
 
-// scratchKeys returns the size in bytes of the areas that persist between tiles of query rows.
-// These areas come first in scratch.
+// scratchKeys returns the size in bytes of the scratch areas that persist between tiles of query
+// rows. These areas come first in scratch.
 func (x *plan) scratchKeys() uint64 {
 	d8, dv8, keys := uint64(roundUp(x.c.Dim, 8)), uint64(roundUp(x.c.VDim, 8)), uint64(x.chunk)
 	floats := keys*(d8+dv8) + (keys/tile+3)&^3 // K, V, finite

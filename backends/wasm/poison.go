@@ -26,7 +26,7 @@ func (j *job) poisonTile(x *instance) {
 	x.poison(w.scratch+j.scratchKeys(), w.end)
 }
 
-// poisonKeys fills the stage of K and V.
+// poisonKeys fills the memory of K and V in the stage.
 func (j *job) poisonKeys(x *instance) {
 	w, d, dv := &j.places, uint64(j.c.Dim), uint64(j.c.VDim)
 	x.poison(w.k, w.k+4*tile*d)
@@ -37,7 +37,7 @@ func (j *job) poisonKeys(x *instance) {
 	}
 }
 
-// poisonPairs fills the stage of bias and mask at w.
+// poisonPairs fills the memory of bias and mask in the stage at w.
 func (j *job) poisonPairs(x *instance, w *places) {
 	if j.batch > 0 {
 		return // the stages of a batch overlap and are poisoned together
@@ -50,7 +50,8 @@ func (j *job) poisonPairs(x *instance, w *places) {
 	}
 }
 
-// poison fills the bytes [from, to), whole words, with poisonBits if the backend is poisoned.
+// poison fills the bytes [from, to) with poisonBits if the backend is poisoned. Their number is a
+// multiple of 4.
 func (x *instance) poison(from, to uint64) {
 	if !x.poisoned || from == to {
 		return

@@ -22,7 +22,7 @@ import (
 //go:embed kernel/kernel.wasm
 var kernelWasm []byte
 
-// kernelSum holds the hashes of the modules and of their sources.
+// kernelSum lists the SHA-256 hashes of the modules and of their sources.
 //
 //go:embed kernel/kernel.sum
 var kernelSum []byte
@@ -137,7 +137,7 @@ func functions() map[string]int {
 		if v.grads != "" {
 			all[v.grads] = 3
 		}
-		if v.featureRows != "" { // decode has one function with and without features
+		if v.featureRows != "" { // decode has one function for calls with and without features
 			all[v.featureRows] = 6
 		}
 	}
@@ -200,7 +200,7 @@ func (s *sandbox) acquire(ctx context.Context, n uint64) (*instance, error) {
 	}
 }
 
-// tryAcquire returns an additional instance like acquire, or nil if acquire would wait or fail.
+// tryAcquire returns an instance as acquire does, or nil if acquire would wait or fail.
 func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 	select {
 	case s.slots <- struct{}{}:
@@ -215,8 +215,8 @@ func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 }
 
 // take returns an idle instance with at least n bytes. If there is none, it drops smaller idle
-// instances and makes a new one. The caller holds a slot. If other calls use the memory, take
-// returns a channel that closes when an instance is released.
+// instances and makes a new one. The caller holds a slot. If other calls use so much memory that
+// the new one does not fit, take returns a channel that closes when an instance is released.
 func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

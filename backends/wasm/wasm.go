@@ -74,7 +74,7 @@ type variant struct {
 
 	takes             flashkit.Feature
 	keys, rows, grads string // module functions; grads only for the backward pass
-	featureRows       string // function of rows with module features, "" if there is none
+	featureRows       string // module function for rows with features, "" if there is none
 }
 
 var variants = [...]variant{
@@ -151,8 +151,8 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
-// A timing holds times of one worker for the parts of a kernel's work, in nanoseconds on one
-// server. Package dispatch corrects the predicted time for the actual machine.
+// A timing holds one worker's times for the parts of a kernel's work, in nanoseconds. They were
+// measured on one server; package dispatch corrects the predicted time for the actual machine.
 type timing struct {
 	item    float64 // to begin and end an item; in the backward pass also to visit a tile of rows
 	flop    float64 // per floating-point operation
@@ -207,8 +207,8 @@ func (x *plan) featurePair() (sum float64) {
 // inVectors reports whether v is a vector kernel.
 func (v *variant) inVectors() bool { return strings.HasSuffix(v.stem, "simd128") }
 
-// crowding is the relative slowdown with sixteen or more processors. Most of these share a core
-// with another processor.
+// crowding is the relative slowdown on machines with sixteen or more processors, because most of
+// these share a core with another processor.
 const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {

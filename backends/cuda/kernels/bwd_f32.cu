@@ -4,10 +4,10 @@
 //	dS = P (dO[i]·V[j] - delta[i])
 //	dV[j] += P dO[i];  dK[j] += scale dS Q[i];  dQ[i] += scale dS K[j]
 //
-// (Dao et al. 2022, algorithm 4.) A block owns a tile of keys, visits the query
-// rows that see it and sums dK and dV in registers. Or it owns a tile of query
-// rows, visits their keys and sums dQ. Sums need no atomic adds and have a fixed
-// order. The price: P and dP are computed twice, seven products instead of five.
+// (Dao et al. 2022, algorithm 4.) Some blocks own a tile of keys, visit the query
+// rows that see it and sum dK and dV in registers. The other blocks own a tile of query
+// rows, visit their keys and sum dQ. Sums need no atomic adds and have a fixed
+// order. The price is that P and dP are computed twice: seven products instead of five.
 //
 // Launch, in this order:
 //
@@ -17,22 +17,22 @@
 //
 // with key_parts = row_parts = 1, except for d256 and d512, which split the columns
 // of the gradients over several blocks: key_parts = ceil(max(dim, v_dim) / 128),
-// row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len], for tiles of
-// keys and for tiles of query rows.
+// row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len]. Tiles of keys
+// use the first of its two arrays, tiles of query rows the second.
 //
 // Tiles: each warp owns 16 rows, and the block visits ("walks") 64 or 32 rows at a time.
 // Blocks of both kinds share their code. A block that owns keys has own rows K, V and
 // walked rows Q, dO; a block that owns query rows has own rows Q, dO and walked rows K, V.
 // The rows of S and dP are the own rows, so P and dS already have the layout of operands.
 // Own rows stay in shared memory if they fit; otherwise their slices arrive with the
-// walked rows' slices. Slices of 64 columns pass through a ring of two stages, one
-// prefetched.
+// walked rows' slices. Slices of 64 columns pass through a ring of two stages: one is in
+// use while the other is prefetched.
 #include "f32.cuh"
 
 template <int D, bool F> struct Tile {
     static constexpr int threads = 128, rows = 64;
-    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step
-    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step
+    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows that a tile of keys visits per step
+    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys that a tile of query rows visits per step
     static constexpr int slice = D < 64 ? D : 64;       // columns per stage
     static constexpr bool stays = D <= 128;             // own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV per block
@@ -42,8 +42,8 @@ template <int D, bool F> struct Tile {
     static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8 + (F ? row_walk / 2 * threads * 4 : 0);
 };
 
-// Computes the gradients of one tile of keys (if `keys`) or of query rows, for `out`
-// columns from part * out on.
+// Computes the gradients of one tile of keys (if `keys`) or of query rows. The block computes
+// `out` of their columns, the first of which is part * out.
 template <int D, bool keys, bool features>
 __device__ __forceinline__ void gradients(const Params &p, const Features &f, int tile, int part, int own_head, int batch) {
     using T = Tile<D, features>;
@@ -54,17 +54,17 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     constexpr bool whole = D <= out;
     extern __shared__ __align__(16) float shared[];
     float *own_tile = shared;                                           // [2][D / slice][rows][slice]
-    float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2][walked rows, then own ones][slice]
-    float *stats = ring + 2 * T::stage;                                 // [2][2][walk]: LSE and delta of walked rows
+    float *ring = own_tile + (T::stays ? 2 * T::rows * D : 0);          // [2 stages][walked rows, then own rows][slice]
+    float *stats = ring + 2 * T::stage;                                 // [2 tiles][LSE, delta][walk], of walked rows
     auto *bad = (unsigned long long *)(stats + 4 * T::walk);            // [slice]
-    float *slopes = (float *)(bad + slice) + threadIdx.x;               // derivative of softcap: [walk / 2][threads]
+    float *slopes = (float *)(bad + slice) + threadIdx.x;               // derivative of the softcap at each score: [walk / 2][threads]
 
     // Own rows a0, a1 and walked rows b0, b1: S = a0·b0, dP = a1·b1.
     const View &a0 = keys ? p.k : p.q, &a1 = keys ? p.v : p.dout;
     const View &b0 = keys ? p.q : p.k, &b1 = keys ? p.dout : p.v;
     const int owned = keys ? e.keys() : e.rows(), walked = keys ? e.rows() : e.keys();
     const int end = keys ? e.key_end() : e.row_end();                   // end of own rows, padding included
-    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // row i sees, or is seen by, i+lo to i+hi
+    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // own row i sees walked rows i+lo to i+hi or, if it is a key, is seen by them
     const int group = p.heads / p.kv_heads;
     const int head0 = keys ? own_head * group : own_head / group, head1 = keys ? head0 + group : head0 + 1;
     const int own_batch = keys ? e.kv_batch() : e.q_batch(), walked_batch = keys ? e.q_batch() : e.kv_batch();
@@ -97,9 +97,9 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     }
 
     // Order of a tile's slices: b0 for S; b1 for dP; b1 again for dV, unless the block sums
-    // all columns and uses a slice for both; b0 again for d0.
+    // all columns and uses each slice for dP and dV at once; b0 again for d0.
     const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
-    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // rows of next_head
+    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // data of head next_head
     if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
     int next_head = head0, next = walk0, next_step = 0, next_stats = 0, stage = 0;
     auto load_next = [&](int into) {
@@ -307,8 +307,8 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     }
 }
 
-// Computes delta for 64 rows of a head, as the diagonals of O dO^T and dO O^T. The products
-// use the same instructions as the main kernel's V dO^T in tiles of keys and dO V^T in tiles
+// Computes both arrays of delta for 64 rows of a head, as the diagonals of O dO^T and dO O^T.
+// O dO^T uses the same instructions as V dO^T in tiles of keys, and dO O^T as dO V^T in tiles
 // of query rows. So dP - delta is exactly 0 if one key has all the weight.
 constexpr int delta_threads = 128, delta_rows = 64;
 template <bool features> __device__ __forceinline__ void diagonal(const Params &p, const Features &f) {

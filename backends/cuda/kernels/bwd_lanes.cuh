@@ -1,9 +1,9 @@
-// Parts of bwd_sm90: the distribution of work, the lanes that move data, and persistent blocks.
+// Parts of bwd_sm90: the distribution of work, the single threads ("lanes") that move data, and persistent blocks.
 #pragma once
 #include "bwd_sm90.cuh"
 
-// Finds the block's next work, with all lanes of a warp; lane 0 draws the ticket. With key_slots, there is a
-// ticket for each slot and KV head; a slot is a tile of keys of a packed sequence.
+// Finds the block's next work. All lanes of a warp call it; lane 0 draws the ticket, a number that selects a tile of
+// keys and a KV head. With key_slots, tickets select slots: tiles of keys of packed sequences.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
@@ -11,7 +11,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     int nth = __shfl_sync(~0u, drawn, 0);
     const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group counts as a KV head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
-    [[maybe_unused]] bool none = false; // neither this ticket nor a later one has a tile
+    [[maybe_unused]] bool none = false; // neither this ticket nor any higher one selects a tile
     if (S::features && f.key_slots) {
         auto place = [&] { return slots(f.kv_starts, p.batch, S::keys, f.key_slots, ticket / kv_heads); };
         Slots s;
@@ -67,8 +67,8 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// walk visits the query heads of the group, or of its part; for each head, the tiles of rows from w.begin on, cyclically. With
-// by_rows, it visits the tiles of rows and, for each tile, the heads.
+// walk calls visit(head, tile) for the query heads of the block's group or part of a group. For each head, it visits the tiles
+// of rows from w.begin on, cyclically. With by_rows, it loops over the tiles of rows and, for each tile, over the heads.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
@@ -93,7 +93,7 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
 }
 
 // block_of returns the index of a warpgroup's block of dQ in dq_sum, which has shape [2, B, H, R/rows, rows/64, dim/64].
-// earlier returns the number of tiles of keys that add to a tile of dQ before this one.
+// earlier returns the number of tiles of keys that add to a tile of dQ before the block's tile of keys does.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -111,8 +111,9 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
     return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
 }
 
-// add runs in one lane per warpgroup. At each tile of rows, it waits for the turn to add the
-// warpgroup's dQ to dq_sum, adds it if it is staged, and ends the turn.
+// add runs in one lane per warpgroup. At each tile of rows, it waits until the blocks of
+// earlier keys have added their dQ (the warpgroup's "turn"). It then adds the warpgroup's dQ
+// to dq_sum if dQ is staged in shared memory, and raises the counter, which ends the turn.
 //
 // Loads of a counter need no acquire: only adds follow them. Adds are issued after the load
 // has returned, and performed in the L2 cache. A turn ends with a release, although a
@@ -130,13 +131,13 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
-        int *turn = p.turn + 1 + (S::releases ? block - group : block); // with a releasing lane, one counter per tile
+        int *turn = p.turn + 1 + (S::releases ? block - group : block); // if `release` ends the turns of both warpgroups, they share one counter per tile
         const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
         barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
-            async_fence(); // orders the warpgroup's stores, which precede the barrier, before the copy
+            async_fence(); // orders the warpgroup's stores, which precede its arrival at dq_full, before the bulk copy
             if (before == 0) bulk_store(to, sh.dq(slot), 16384);
             else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();
@@ -148,7 +149,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
-            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // at most one turn ahead of `release`
+            if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // this lane is at most one turn ahead of `release`
             else add_counter_release(turn);
         } else if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group));
         parity ^= 1;
@@ -158,8 +159,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// fetch runs in one lane. It loads parts `least` to `most`: part 0 is K, Q and LSE, part 1 is V, dO and delta. If S::once,
-// `add` loads the first LSE and delta, because it waits for the kernel that computes them anyway.
+// fetch runs in one lane. It loads parts number least to number most: part 0 is K, Q and LSE, part 1 is V, dO and delta. If
+// S::once, add() loads the first LSE and delta, because it waits anyway for the kernel that computes them.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -189,7 +190,7 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     });
 }
 
-// release runs in one lane. It ends the turn of both warpgroups at a tile of rows, after both have added their dQ.
+// release runs in one lane. At each tile of rows, it ends the turn of both warpgroups after both have added their dQ.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;

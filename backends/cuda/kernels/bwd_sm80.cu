@@ -7,7 +7,8 @@
 //
 // <dim> is the least instance with D, DV <= <dim>. Workspace, with T = B*H*ceil(N/64):
 // delta has T*64*2 floats, a pair (LSE in log2 units, delta) for each row; dq_sum has
-// T*64*<dim> floats; turn has 1 + 2*T ints, the ticket and a counter per tile of rows.
+// T*64*<dim> floats; turn has 1 + 2*T ints: the next ticket, and a counter for each tile of
+// 64 or 32 rows.
 //
 // With P = exp(S*scale - LSE) for visible pairs and 0 for hidden pairs, the main
 // kernel computes
@@ -20,11 +21,11 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, Q and dO pass through it, dK and dV stay in
-// registers. `split` warps share 16*blocks keys: each has a part of the query rows of
-// S^T and dP^T, and of the columns of dK and dV. A warp's P^T and dS^T already have the
-// register layout of operands of dV and dK; other warps' parts come through shared
-// memory. dS K needs the keys of all warps, so it is computed after the next tile's
-// barrier.
+// registers. A team of `split` warps shares 16*blocks keys: each computes a part of the
+// query rows of S^T and dP^T, and a part of the columns of dK and dV. A warp's P^T and dS^T
+// already have the register layout of operands of dV and dK; the parts of the team's other
+// warps come through shared memory. dS K needs the keys of all warps, so it is computed
+// after the next tile's barrier.
 //
 // If deterministic, the blocks of one head add to a tile of dq_sum in the order of
 // their keys. Each block takes a ticket and waits only for blocks with lower tickets,
@@ -44,7 +45,7 @@
 // to a warp's sums of dK and dV. `backward` below is the loop over tiles.
 #include "bwd_sm80_tile.cuh"
 
-// Stores the block's dK and dV, after staging them in the shared memory of K and V.
+// Writes the block's dK and dV to global memory, after staging them in the shared memory of K and V.
 template <class T, int D, bool features, int M, int N>
 __device__ __forceinline__ void leave(const Block<T, D, features> &block, const float (&dk)[M][2 * N][4], const float (&dv)[M][2 * N][4]) {
     using L = Layout<D, features>;
@@ -69,7 +70,7 @@ __device__ __forceinline__ void leave(const Block<T, D, features> &block, const 
 
 template <class T, int D, bool features> __device__ __forceinline__ void backward(const Params &p, const Features &f) {
     using L = Layout<D, features>;
-    constexpr int M = L::blocks, N = D / 16 / L::split; // per warp: groups of 16 keys, groups of 16 columns of dK and dV
+    constexpr int M = L::blocks, N = D / 16 / L::split; // a warp has M groups of 16 keys, and N groups of 16 columns of dK and dV
     extern __shared__ __align__(128) uint8_t shared[]; // Layout
     const Block<T, D, features> block(p, f, shared);
     volatile auto &work = block.work;
@@ -81,8 +82,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // Each of the four schedulers has two warps if there are eight. The second warp adds dQ after its tile, not before it,
-    // so that the two warps do different work at a time.
+    // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The second warp adds dQ after its
+    // tile, not before it, so that the two warps do different work at a time.
     const bool late = L::warps > 4 && block.warp >= 4;
     // Order: heads of the group; in each head, tiles of rows from last to first.
     int h = work.hk * block.share, i = work.i_hi;
@@ -155,7 +156,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
         product<T, delta_columns>(x, rows + place<pitch>(lane, false), 0, rows + place<pitch>(lane, true), dout);
         __syncthreads();
     }
-    if (lane % 4 != lane / 8) return; // off the diagonal
+    if (lane % 4 != lane / 8) return; // the lane has no elements of the diagonal
     for (int half = 0; half < 2; half++) {
         const int r = r0 + 16 * warp + 8 * half + lane / 4;
         const float on_diagonal = lane / 4 % 2 ? x[0][half][2 * half + 1] : x[0][half][2 * half];
@@ -166,8 +167,8 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     }
 }
 
-// Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A
-// thread writes 8 columns of rows r and r+8, which are adjacent in dq_sum.
+// Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread
+// writes 8 columns of rows r and r+8, because float4 vectors of dq_sum hold two columns of both.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8, all = padded(p) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + (int64_t)blockIdx.x * 128 * all;
@@ -182,7 +183,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
         }
         uint32_t y[2][4];
         for (int i = 0; i < 4; i++) {
-            const float4 x = sees[0] || sees[1] ? sum[(m * all + chunk) * 32 + 4 * g + i] : float4{}; // otherwise dq_sum is unwritten here
+            const float4 x = sees[0] || sees[1] ? sum[(m * all + chunk) * 32 + 4 * g + i] : float4{}; // dq_sum may be unwritten if neither row sees a key
             y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
         }
         for (int i = 0; i < 2; i++) {

@@ -11,7 +11,7 @@
 #define SHARED_KB 99
 #endif
 
-// Natural LSE of a tile's rows; Inf for missing rows and rows without weight.
+// Natural LSE of a tile's rows; Inf for rows beyond the sequence's end and rows without weight.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -25,7 +25,7 @@ struct NaturalLSE {
 };
 
 struct Shape {
-    int warps, split, blocks; // warps per block; warps that share keys; groups of 16 keys per warp
+    int warps, split, blocks; // warps per block; warps that share the same keys; groups of 16 keys per warp
     int rows, stages;         // query rows per tile; buffers of Q and dO
     int resident;             // blocks per multiprocessor
 };
@@ -41,8 +41,8 @@ constexpr Shape shape(int d) {
 
 // A block's work, in shared memory to save registers.
 struct Work {
-    int b, hk, k0;          // batch, KV head, first key
-    int i_lo, i_hi, steps;  // first and last row tile that see these keys; number of row tiles visited, in all heads of the group
+    int b, hk, k0;          // batch, KV head and first key of the block
+    int i_lo, i_hi, steps;  // first and last row tile that see the block's keys; number of row tiles visited, over all heads of the group
     int aligned, clear_k;   // Q and dO allow 16-byte copies; non-finite elements of K must be replaced by 0
     int added;              // row tile whose dQ was added last
 };
@@ -51,8 +51,8 @@ template <bool features> struct WorkOf { using type = Work; };
 template <> struct WorkOf<true> { using type = FeatureWork; };
 
 // Offsets in shared memory: K and V [keys][D], Q and dO [stages][rows][D],
-// P^T [keys][rows] if warps share it, dS^T [2][keys][rows], [2][rows] pairs of
-// LSE and delta, Work. At the end dK and dV replace K and V.
+// P^T [keys][rows] if split > 1, dS^T [2][keys][rows], pairs of LSE and
+// delta [2][rows], Work. At the end dK and dV replace K and V.
 template <int D, bool features = false> struct Layout {
     static constexpr Shape c = shape(D);
     static constexpr int warps = c.warps, split = c.split, blocks = c.blocks, rows = c.rows, stages = c.stages;
@@ -65,8 +65,8 @@ template <int D, bool features = false> struct Layout {
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
 };
 
-// Adds x b to c, for 16 rows of b and N/2 groups of 16 columns, which are 16*step columns apart. b's address for this lane,
-// from place(), is b + to_b. If guard, non-finite elements of b are replaced by 0.
+// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns; each group begins 16*step columns after the previous
+// one. The lane's address in b, from place(), is b + to_b. If guard, non-finite elements of b count as 0.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
 #pragma unroll
@@ -85,7 +85,7 @@ template <class T, int D, bool features> struct Block {
     const Params &p;
     const Features &f;
     uint8_t *const shared; // see Layout
-    const uint32_t base;   // its address
+    const uint32_t base;   // shared address of `shared`
     volatile typename WorkOf<features>::type &work;
     const int thread, warp, lane;
     const int tiles, share; // row tiles in the workspace; query heads per KV head
@@ -93,7 +93,7 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // The sequence: its rows, keys and band, and the addresses of row i and key j.
+    // The sequence's numbers of rows and keys, its band, and the addresses of its row i and key j in a tensor v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }
@@ -101,7 +101,7 @@ template <class T, int D, bool features> struct Block {
     __device__ __forceinline__ int hi() const { if constexpr (features) return work.s.hi; else return p.hi; }
     __device__ __forceinline__ uint16_t *query(const View &v, int b, int h, int i) const { if constexpr (features) return row_of(v, work.s.q_batch, h, work.s.q0 + i); else return row_of(v, b, h, i); }
     __device__ __forceinline__ uint16_t *key_row(const View &v, int b, int h, int j) const { if constexpr (features) return row_of(v, work.s.kv_batch, h, work.s.key0 + j); else return row_of(v, b, h, j); }
-    // Returns LSE of a tile of rows from r0 on.
+    // Returns the LSE of the tile of rows that begins at row r0.
     __device__ __forceinline__ NaturalLSE natural_lse(int head, int r0) const {
         if constexpr (features) return NaturalLSE(p.lse, work.s.q_batch, head, work.s.q0 + r0, work.s.rows - r0);
         else return NaturalLSE(p.lse, work.b, head, r0, p.q_len - r0);
@@ -111,7 +111,7 @@ template <class T, int D, bool features> struct Block {
         if constexpr (features) return key < keys() && Scores<T>(p, f, Sequence{}, work.b, head).takes_part(i, key);
         else return true;
     }
-    // Reports whether a tile of rows from r0 on may have hidden pairs.
+    // Reports whether the tile of rows from r0 and keys from k0 may have hidden pairs.
     __device__ __forceinline__ bool cuts(int r0, int k0) const {
         return r0 + L::rows > rows() || k0 + L::keys > keys() || k0 < r0 + L::rows - 1 + lo() || k0 + L::keys - 1 > r0 + hi() || features && f.mask.data;
     }
@@ -164,7 +164,8 @@ template <class T, int D, bool features> struct Block {
     }
 
     // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 blocks in the order
-    // [T*4, <dim>/8]. In a block, a lane's four sums are adjacent.
+    // [T*4, <dim>/8]. In a block, the four sums of a lane are adjacent: two columns of row
+    // r, then of row r+8.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;
@@ -196,7 +197,7 @@ template <class T, int D, bool features> struct Block {
         if (p.deterministic && before == 0) each_block([](float *to, const float (&x)[4]) { *(float4 *)to = {x[0], x[1], x[2], x[3]}; });
         else each_block(add_global4);
     }
-    // Ends the block's turn at a tile of dq_sum, after all warps' adds and a barrier.
+    // Ends the block's turn at a tile of dq_sum: it raises the tile's counter. All warps' adds and a barrier precede the call.
     __device__ __forceinline__ void end_turn() const {
         if (p.deterministic && thread == 0) add_counter_release(p.turn + 1 + work.added);
     }

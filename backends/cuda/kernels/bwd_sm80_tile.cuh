@@ -1,4 +1,4 @@
-// A tile of bwd_sm80: adds a tile of query rows to a warp's sums of dK and dV.
+// A tile of bwd_sm80: adds the terms of a tile of query rows to a warp's sums of dK and dV.
 #pragma once
 #include "bwd_sm80.cuh"
 
@@ -6,7 +6,7 @@
 template <class T, int D, bool features, bool edge> struct Tile {
     using L = Layout<D, features>;
     static constexpr int M = L::blocks, split = L::split, pitch = L::pitch, pitch_p = L::pitch_p;
-    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // query rows of a tile per warp, and per step
+    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // query rows of a tile that one warp computes; rows that it computes in one step
     static constexpr int N = D / 16 / split;                                                   // groups of 16 columns of dK, dV per warp
     static_assert(split == 1 || part_rows == chunk, "warps that share keys do so once in a tile");
     using Chunk = float[M][chunk / 8][4]; // chunk of S^T or dP^T
@@ -15,10 +15,10 @@ template <class T, int D, bool features, bool edge> struct Tile {
     const Block<T, D, features> at;
     const int r0, head, buffer;
     const float2 *const stat;        // per row: LSE in log2 units, delta
-    const int part, key0, k0;        // the warp's part of the rows; its first key, relative to the block's; the block's first key if edge, else 0
+    const int part, key0, k0;        // number of the warp's part of the rows; its first key minus the block's first key; the block's first key if edge, else 0
     const uint32_t q_tile, p_tile;   // address of Q; the lane's address in P^T of the warp's keys
     const int to_ds;                 // offset from P^T to dS^T
-    bool guard = false, far = false; // Q or dO may hold non-finite elements; some row is far from 0
+    bool guard = false, far = false; // guard: Q or dO may have non-finite elements; far: some row is far from 0
     static constexpr int to_dout = L::dout - L::q;
 
     __device__ __forceinline__ Tile(const Block<T, D, features> &at, int r0, int head, int buffer, int turn)
@@ -66,7 +66,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
   private:
     // Returns the lane's address in P^T, or with offset to_ds in dS^T, for keys from `key` on and a chunk of 8 query rows.
     __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
-    // Returns the address of the warp's columns of Q from row `row` of the tile on.
+    // Returns the address of the warp's columns in row number row of the tile's Q.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
 
     // With features: turns S^T into P^T, and dP^T into the factor of P in dS^T. Bit 8 e + n of dropped[m] is set if weight
@@ -138,7 +138,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             for (int i = 0; i < chunk / 2; i++)
                 if (dropped[m] >> (i % 4 * 8 + i / 4) & 1) s[m][i / 4][i % 4] = 0;
     }
-    // Adds the query rows of the other warps that share these keys.
+    // Adds the terms of the query rows whose P^T and dS^T the other warps of the same keys have computed.
     __device__ __forceinline__ void add_others(Sums &dk, Sums &dv) const {
         asm volatile("bar.sync %0, %1;" ::"r"(1 + at.warp / split), "n"(32 * split) : "memory"); // P^T and dS^T are stored
 #pragma unroll

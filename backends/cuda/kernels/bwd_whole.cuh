@@ -1,7 +1,7 @@
 // The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block computes dK, dV and dQ of a tile of keys. dK and
-// dV take 160 registers of a thread. To save others, P is rounded to 16 bits before dP is complete, and dS is computed from
-// the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored. Each
-// warpgroup computes 64 of dQ's 192 columns, and half of the middle 64.
+// dV take 160 registers of a thread. To save other registers, P is rounded to 16 bits before dP is complete, and dS is computed
+// from the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored. Of
+// dQ's three blocks of 64 columns, each warpgroup computes an outer block and half of the middle one.
 #pragma once
 
 // wgmma for 32 columns.
@@ -40,7 +40,7 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
     }
 }
 
-// Starts the product for 2n columns of dQ.
+// Starts the product dS K for 2n columns of dQ. slopes and columns are the shared addresses of dS and of these columns of K.
 template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n], uint32_t slopes, uint32_t columns) {
     const uint64_t x = descriptor(slopes, 16), y = descriptor(columns, 16);
     forget(to);
@@ -49,14 +49,15 @@ template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n]
     wgmma_commit();
 }
 
-// Returns the address at which a lane stores its row of four 8x8 blocks of dS^T. In shared memory, dS has a row per query
-// row, in chunks of 8 keys.
+// Returns the shared address for a lane's store_matrix_transposed of four 8x8 blocks of dS^T. In shared memory, dS has a row
+// per query row, in chunks of 8 keys.
 template <class S> __device__ __forceinline__ uint32_t slopes_place(uint32_t tile, int group) {
     const int t = fresh(threadIdx.x) % 128, l = t % 32;
     return tile + group * S::row_panel + (l / 16 * 8 + l % 8) * 128 + ((t / 32 * 2 + l / 8 % 2 ^ l % 8) << 4);
 }
 
-// Masks a lane's scores of a tile of rows from row0 on. If odd, first adds NaN to the scores of keys whose K was not finite.
+// Masks a lane's scores of a tile whose first query row is row0. If odd, it first adds NaN to the scores of keys whose K was
+// not finite.
 template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], const Params &p, Shared<S> sh, int key0, int group, int row0, bool odd) {
     const int thread = fresh(threadIdx.x) % 128, row = row0 + thread % 4 * 2, key = key0 + group * 64 + thread / 32 * 16 + thread % 32 / 4;
     each<2>([&](int half) {
@@ -85,7 +86,7 @@ template <class T> __device__ __forceinline__ uint32_t slopes_of(uint32_t weight
     return pack<T>(dx, dy);
 }
 
-// Stores dK and dV of a warpgroup's keys.
+// Writes dK and dV of a warpgroup's keys to global memory.
 template <class S> __device__ __forceinline__ void leave_sums(const Params &p, Shared<S> sh, float (&dk)[S::dim / 2], float (&dv)[S::v_dim / 2], int group) {
     named_barrier(1, 256); // K and V are free
     launch_dependents();

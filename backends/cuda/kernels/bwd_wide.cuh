@@ -1,13 +1,13 @@
 // bwd_sm90 for head dims 192 and 256: like compute of bwd_sm90.cu, without features, except:
 //
-//   - registers suffice for S, dP and only one of dK and dV. So one block sums dK and adds to dQ; another block sums dV. The
+//   - registers suffice for S, dP and only one of dK and dV. So one thread block sums dK and adds to dQ; another sums dV. The
 //     second computes S again, but not dP.
-//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes one block, and the two take turns at
-//     the middle one. One lane per block orders the adds. Shared memory has no room for dQ, so the threads add it from
-//     registers.
+//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes an outer block, and the two take turns
+//     at the middle one. For each block of columns, one lane orders the adds. Shared memory has no room for dQ, so the threads
+//     add it from registers.
 //   - for head dim 192 with 128 columns of V, one thread block sums both dK and dV: see bwd_whole.cuh.
-//   - head dim 256 has one stage. The block that sums dV releases Q after S; the other releases dO after dP. Each warpgroup
-//     has two blocks of dQ and one counter for both.
+//   - head dim 256 has one stage of Q and dO. The thread block that sums dV releases Q's buffer after S; the other releases
+//     dO's after dP. Each warpgroup has two blocks of 64 columns of dQ and one counter for both.
 #pragma once
 #include "bwd_sm90.cuh"
 
@@ -21,7 +21,7 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
     static constexpr bool whole = dim == 192 && v_dim == 128; // one block has dK and dV
     static constexpr int shares = whole ? 1 : 2, ds_tiles = staged || stages == 1 ? 1 : 2;
-    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // panels of 64 columns; blocks of 64 columns, or of 128 for dim 256
+    static constexpr int panels = dim / 64, v_panels = v_dim / 64, dq_blocks = panels == 3 ? 3 : 2, dq_block = 4096 * (panels / dq_blocks), dq_buffers = 1, dq_slots = dq_blocks, dq_shares = 1; // panels have 64 columns; blocks of dQ have 64 columns, or 128 for dim 256
     static constexpr int row_panel = rows * 128, key_panel = keys * 128; // bytes per panel
     static constexpr int row_tile = panels * row_panel, v_row_tile = v_panels * row_panel, key_tile = panels * key_panel, v_key_tile = v_panels * key_panel, ds_tile = 2 * row_panel;
     static constexpr int q_at = key_tile + v_key_tile, ds_at = q_at + stages * (row_tile + v_row_tile); // offsets in shared memory
@@ -66,7 +66,8 @@ template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Pa
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// Stages dV or dK of a warpgroup's keys in place of V or K. If split, writes the part's sums to the workspace instead.
+// Stages dV or dK of a warpgroup's keys in the shared memory of V or K. If S::split, it instead writes the sums over the part
+// of the group to the workspace.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
@@ -87,7 +88,8 @@ template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(co
     }
 }
 
-// Stores the staged dV or dK of a warpgroup's keys, after adding the non-finite elements of dO that were replaced by 0.
+// Writes the staged dV or dK of a warpgroup's keys to global memory. To dV it first adds the non-finite elements of dO that were
+// replaced by 0.
 template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const Params &p, Shared<S> sh, int group) {
     using T = typename S::T;
     constexpr int columns = of_v ? S::v_dim : S::dim;
@@ -133,7 +135,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
-    // Offset at which the lane stores its row of four 8x8 blocks of dS^T. dS has a row per query row, in chunks of 8 keys.
+    // Offset in dS for the lane's store_matrix_transposed of four 8x8 blocks of dS^T. dS has a row per query row, in chunks of 8 keys.
     const uint32_t ds_place = group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4);
     float sum[columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / 4];
     uint32_t operands[groups][4]; // P or dS

@@ -18,14 +18,15 @@
 // tile through shared memory, without workspace, counters or a second kernel.
 //
 // Each warp loads its own keys into a ring of stages. It holds O, m and l of 16 rows (8 for float32) in registers. If the
-// tile has no more rows, all warps hold the same rows, and each processes only its own keys, without barriers before the
-// end. Otherwise warps with different rows form a team of 2, 4 or 8, and each processes the keys of all warps of the team.
+// tile has at most these rows, all warps hold the same rows. Each then processes only its own keys, without barriers before
+// the end. If the tile has more rows, warps with different rows form a team of 2, 4 or 8. Each warp then processes the keys
+// of all warps of its team.
 //
 // With features, the keys of each sequence are split by the sequence's own length.
 #include "decode_sm80.cuh"
 
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr int shared_limit = 99 << 10; // per block
+constexpr int shared_limit = 99 << 10; // dynamic shared memory per block, in bytes
 #elif __CUDA_ARCH__ >= 900
 constexpr int shared_limit = 227 << 10;
 #else
@@ -43,11 +44,11 @@ template <class T, int D> struct Layout {
     static constexpr int least = 2 * slot + extra + sums;
     static constexpr int warps = 8 * least <= shared_limit ? 8 : 4 * least <= shared_limit ? 4 : 2;
     static constexpr int most = (shared_limit / warps - extra - sums) / slot, stages = most > 4 ? 4 : most;
-    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch in floats; O reuses the ring
+    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch: floats from row to row of O, which reuses the ring at the end
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
-    // Blocks of a cluster read each other's sums of row r of warp w at these offsets. part is the offset of O, in place of Q
-    // or behind the warp's O; part_sums is the offset of m and l, in the padding of O.
+    // Offsets of the block's merged sums of row r of warp w, which the other blocks of a cluster read. part is the offset of O,
+    // in place of Q or behind the warp's own O. part_sums is the offset of m and l, in the padding of the warp's own O.
     static constexpr bool in_extra = extra >= rows * D * 4;
     static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
     static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
@@ -57,7 +58,8 @@ template <class T, int D> struct Layout {
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
 };
 
-// Packed row r of a KV head is query row r/group of head r%group of its group. The tile's row i sees keys first(i) to last(i) of a part.
+// A KV head's query rows of all heads of its group are packed: packed row r is query row r/group of the group's head r%group.
+// Row i of the tile sees keys first(i) to last(i) of the block's part of the keys.
 struct Band {
     unsigned row, group, total; // the tile's first packed row, packed rows per query row, all packed rows
     int lo, hi, begin, end;     // row n sees keys n+lo to n+hi; the part has keys begin to end-1
@@ -70,8 +72,8 @@ struct Band {
 // A packed row, which is query row n of head h, and the arguments of its features.
 struct RowOf {
     int n, h;
-    float slope;             // ALiBi, in units of the scores
-    const char *bias, *mask; // at key 0
+    float slope;             // ALiBi slope of the row's head, in natural units
+    const char *bias, *mask; // addresses of the row's elements for key 0
 };
 
 // Score modification and dropout of a block's rows.
@@ -91,7 +93,7 @@ template <class T> struct RowScores {
     }
     // Returns the score of key j from the dot product s.
     __device__ __forceinline__ float of(const RowOf &r, float s, int j) const {
-        float slope, unit = p.scale; // the pending factor of s
+        float slope, unit = p.scale; // unit: the factor by which s must still be multiplied
         if (f.cap_in != 0) s = sizeof(T) == 4 ? fine_tanh(s * f.cap_in, slope) : tanh_of(s * f.cap_in, slope), unit = f.cap;
         if (f.bias.data) {
             const int at = min(j, p.kv_len - 1);
@@ -123,7 +125,7 @@ template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;
     float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
-    int first[2], last[2]; // visible keys of the lane's rows
+    int first[2], last[2]; // first and last visible key of each of the lane's two rows
     RowOf rows[features ? 2 : 1];
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
@@ -135,7 +137,8 @@ template <class T, int D, bool features> struct Tile {
         UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
     }
 
-    // Adds the 16 keys from `key` on, whose K and V are at k and v. edge is 0 if all rows see all keys, 2 if rows may see different keys, else 1.
+    // Adds 16 keys, the first of which is number key; their K and V are at k and v. edge is 0 if all rows see all 16 keys. It is
+    // 2 if rows may see different keys, and 1 if all rows see the same ones.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
         float s[2][4] = {}, odd[2][4] = {}; // two independent sums per score, for even and odd i
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -242,14 +245,14 @@ template <class T, int D, bool features> struct Tile {
 };
 
 // The same for float32: 8 rows, Q in shared memory. For scores, lane l multiplies key l%keys in every (32/keys)th group of
-// four columns. Of O, it holds `wide` adjacent columns of every 32*wide.
+// four columns. The lane holds `wide` adjacent columns of each 32*wide columns of O.
 template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
     static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns per lane
     float o[R][C] = {}, m[R], l[R]; // l: partial sum over the lane's keys
     int first, last, live;          // first and last visible key of row lane%8; number of existing rows
     const char *q;                  // [R, pitch]
-    RowOf mine;                     // row lane%8
+    RowOf mine;                     // arguments of row lane%8
 
     __device__ __forceinline__ void load(const char *rows_of_q, const Band &band, int lane) {
         q = rows_of_q, first = band.first(lane % R), last = band.last(lane % R), live = band.total - band.row;
@@ -319,11 +322,11 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// Loads K or V. Each lane copies 16 bytes of some of its warp's rows.
+// Loads the warp's rows (keys) of K or V. Each lane copies pieces of 16 bytes.
 template <class L> struct Source {
     static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
     const char *data; // the lane's 16 bytes of the next round's first row
-    int64_t row;      // bytes from row to row
+    int64_t row;      // bytes from one row to the next
     int bytes, place; // bytes of a row from the lane's first byte on; offset of the destination in the stage
     bool aligned;
 
@@ -334,7 +337,7 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches rows from pages. Lane first + i holds in `begins` the offset of row i from data.
+    // Fetches the keys of one round from pages. begins of lane first + i is the offset of key i from data, in bytes.
     __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
@@ -350,7 +353,7 @@ template <class L> struct Source {
             ROLLED for (int i = 0; i < L::keys * units / 32; i++) copy(i, false);
         }
     }
-    // Fetches the warp's rows of the next round: `keys` exist, the rest become zeros.
+    // Fetches the warp's keys of the next round. Only the first `keys` of them exist; the others become zeros.
     __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
         const char *from = data;
         data += L::warps * L::keys * row;
@@ -381,7 +384,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned group = (unsigned)p.heads / p.kv_heads;
     unsigned total = group * p.q_len;
-    int team = 1; // number of warps with different rows
+    int team = 1; // number of warps that hold different rows; see the start of the file
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
     const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks have the parts of a tile if clusters merge, else the tiles of a part
@@ -395,7 +398,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     }
     const unsigned rows = min(team * R, group * e.row_end() - start); // padding rows included
 
-    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // row is first the block's, then the warp's
+    Band band = {start, group, total, e.lo(), e.hi(), 0, e.keys()}; // band.row is first the block's first packed row, later the warp's
     int from = band.first(0), seen;
     if constexpr (features) {
         from &= ~15; // random words and key pairs need this alignment
@@ -417,7 +420,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // `page` is the page table entry of one of at_once rounds, page_ahead of the next ones: lane i has round i if whole, else key i%keys of round i/keys.
+    // page holds page table entries for at_once rounds, page_ahead for the following at_once rounds. Lane i holds the entry of round i if whole, else of key i%keys of round i/keys.
     const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };

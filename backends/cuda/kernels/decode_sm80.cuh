@@ -13,14 +13,14 @@ template <bool features> __device__ __forceinline__ float unit_of(const Params &
     return features && changes(f) ? kLog2E : p.scale_log2;
 }
 
-// Sums is the sums of one row over some keys: four columns of O before the division by l, m and l. c converts m to log2
-// units.
+// Sums are a row's softmax sums over some keys: four columns of O before the division by l, the maximum m, and the sum of
+// weights l. c converts m to log2 units.
 struct Sums {
     const float c;
     float o[4] = {}, m = -infinity, l = 0;
     __device__ __forceinline__ Sums(float c) : c(c) {}
 
-    // Merges `count` other sums of the row, in order, `batch` at a time.
+    // Merges `count` other Sums of the row, in order, `batch` at a time. o_stride is in floats, stride in float2.
     template <int batch> __device__ __forceinline__ void add(int count, const float *other_o, int64_t o_stride, const float2 *other, int64_t stride) {
         add_each<batch>(count, [&](int i) { return *(const float4 *)(other_o + i * o_stride); }, [&](int i) { return other[i * stride]; });
     }
@@ -74,7 +74,7 @@ struct Sums {
     }
 };
 
-// Merges the parts of query row (b, h, n), columns d to d+3, and writes O and LSE.
+// Merges columns d to d+3 of query row (b, h, n) over all parts of the keys, and writes O and LSE.
 template <class T, int D, bool features> __device__ __forceinline__ void merge(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int n, int d) {
     if (features && n >= e.rows()) return;
     Sums s(unit_of<features>(p, f));

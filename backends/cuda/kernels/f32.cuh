@@ -1,16 +1,16 @@
-// Float32 kernels: tiles in shared memory, and tensor core products of tiles
-// without loss of precision.
+// Helpers of float32 kernels: tiles in shared memory, and products of tiles on tensor
+// cores with float32's precision.
 //
 // Each operand is split into a tf32 number and the rest, a = hi + lo. A product a b is
 // computed as hi hi + (hi lo + lo hi). The omitted lo lo is about as small as float32's
 // rounding error (Markidis et al. 2018). The tensor core truncates, so long sums would
-// drift towards zero. Therefore small terms are summed before or apart from large ones,
-// and float32 units, which round, add up short sums of large terms (Ootomo and Yokota 2022).
+// drift towards zero. Therefore the small terms hi lo and lo hi are summed before the large
+// terms hi hi or apart from them. Float32 units, which round, add up short sums of large
+// terms (Ootomo and Yokota 2022).
 //
-// A block consists of warps of 16 rows. Lane g*4+t of a warp holds four elements
-// of a 16x8 product: rows g and g+8, columns 2t and 2t+1.
-// A lane loads 16 or 8 bytes of an operand at once, so it holds adjacent columns: see
-// score_many and weigh.
+// Each warp of a block has 16 rows. Lane g*4+t of a warp holds four elements of a 16x8
+// product: rows g and g+8, columns 2t and 2t+1. A lane loads 16 or 8 bytes of an operand
+// at once, so it holds adjacent columns of operands: see score_many and weigh.
 #pragma once
 #include "score.cuh"
 
@@ -30,8 +30,8 @@ __device__ __forceinline__ float *first(const View &v, int batch, int head) {
     return (float *)v.data + batch * v.batch + head * v.head;
 }
 
-// Starts the copy of rows row to row+count-1, columns col to col+slice-1, of a
-// matrix [rows, cols] whose rows are `step` elements apart. Elements outside the matrix
+// Starts the copy of count rows and slice columns of a matrix [rows, cols], from element
+// (row, col) on. The matrix's rows are `step` elements apart. Elements outside the matrix
 // become zeros.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load(float *to, const float *data, int64_t step, int rows, int cols, int row, int col) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     }
 }
 
-// Like load, for keys row to row+count-1 of KV head h, which may be paged. Elements of 16 bits
-// are converted to float32.
+// Like load, for count keys of KV head h, from key number row on; K and V may be paged.
+// Elements of 16 bits are converted to float32.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load_keys(float *to, const View &v, const Features &f, const Sequence &s, int b, int h, int cols, int row, int col) {
     if (!f.page && !f.kv_type) {
@@ -126,9 +126,9 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
     return true;
 }
 
-// Sets elements of o to NaN if their row sees a replaced element of their column. o is
-// weigh's result for the 16 columns from col on. The lane's row 0 sees rows `from` to `to`
-// of the tile.
+// Sets elements of o to NaN if their row sees an element that clean has replaced in their
+// column. o is weigh's result for 16 columns of the tile, the first of which is col. The
+// lane's row 0 sees tile rows number from to number to.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -140,8 +140,8 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
     }
 }
 
-// Like spoil, with a mask. at is the index in its tensor of the lane's row 0, walked the
-// index of the tile's row 0.
+// Like spoil, for kernels with a mask. at is the index of the lane's row 0 in its sequence,
+// walked the index of the tile's row 0 in its sequence.
 template <bool transposed>
 __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
 #pragma unroll
@@ -166,9 +166,9 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
     split_tf32(x.w, hi[3], lo[3]);
 }
 
-// Adds a b^T over one slice to s: a has 16 rows, b 8*tiles rows. Lane 4g+t loads columns
-// 4t to 4t+3 of each 16. With `fine`, each sum is cut into two shorter ones. This is for
-// arguments of an exponential, whose absolute error becomes a relative error.
+// Adds a b^T over one slice of columns to s: a has 16 rows, b 8*tiles rows. Lane 4g+t loads
+// columns 4t to 4t+3 of each 16. With `fine`, each sum is cut into two shorter ones. This is
+// for scores, because their absolute error becomes a relative error of the weights.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
     constexpr int group = tiles < 4 ? tiles : 4; // products in flight
@@ -231,15 +231,15 @@ __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, 
 }
 
 // Adds a b^T to s by score_few or score_many. Two tf32 numbers hold 23 of a float32's 24
-// bits, and the tensor core truncates. So the error of score_many is smaller than float32's
-// rounding errors only in long sums.
+// bits, and the tensor core truncates. So score_many is more precise than rounded float32
+// sums only if the sums are long.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     if (slice < 64 || cols <= 32) score_few<slice>(s, a, b, min(cols, slice));
     else if constexpr (slice >= 64) score_many<slice, fine>(s, a, b);
 }
 
-// Returns a pair of bf16: x and y truncated.
+// Truncates x and y, bits of float32 numbers, to bf16 and packs them, x in the lower half.
 __device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }
 
 // Returns the bit of lo that mma_tf32 ignores.
@@ -247,12 +247,12 @@ __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint
 
 // Computes o = alpha o + p v for a slice of v; p has the layout of score's result. The
 // product is computed transposed, because then p already has the register layout of an
-// operand: its key 2t has index t in the operand, its key 2t+1 index t+4. Lane 4g+t loads
+// operand: p's key 2t has index t in the operand, and key 2t+1 has index t+4. Lane 4g+t loads
 // columns 2g and 2g+1 of each 16 of v. Then o[m][h] has columns 16m+2g (elements 0, 1) and
 // 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's
-// row n, which is row 2t + n%2 + n/2*8.
-// signs: p carries the sign marks of drop.
-// rounds: float32 units add up sums of 8 keys. Otherwise the tensor core truncates each
+// row n, which is row 2t + n%2 + n/2*8. The template's switches:
+// signs: negative elements of p are weights that drop has dropped; they count as 0.
+// rounds: float32 units add up sums of 8 keys. Without it, the tensor core truncates each
 // partial sum over the tile, which costs much precision if the first keys have most weight.
 // all: no bit of v is lost, so that O = v in a row with one key.
 template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
@@ -260,7 +260,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
     int g = lane_g(), t = lane_t();
 #pragma unroll
     for (int m = 0; m < slice / 16; m += 2) {
-        float s[2][2][4] = {}, c[2][2][4] = {}; // large terms and small terms; with rounds the sum, and the terms of 8 keys
+        float s[2][2][4] = {}, c[2][2][4] = {}; // sums of large terms and of small terms; if rounds, the whole sum and the sum over 8 keys
 #pragma unroll
         for (int j = 0; j < tiles; j++) {
             uint32_t ph[4], pl[4];
@@ -287,7 +287,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
-                for (int i = 0; i < 3; i++) // two interleaved chains of sums; with rounds one chain, which ends with the large term
+                for (int i = 0; i < 3; i++) // two interleaved chains of sums; if rounds, one chain, whose last term is the large one
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool large = i == (rounds ? 2 : 1);
@@ -312,8 +312,8 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
     }
 }
 
-// Writes the lane's row n of weigh's result for 16 columns from col on, times scale,
-// to the row `to` of cols elements.
+// Multiplies the lane's row n of weigh's result by scale and writes it to a row of cols
+// elements, which begins at `to`. o holds 16 columns, the first of which is col.
 __device__ __forceinline__ void store(float *to, int cols, int col, const float (&o)[2][4], int n, float scale) {
     float x = o[n / 2][n % 2] * scale, y = o[n / 2][2 + n % 2] * scale;
     col += 2 * lane_g();
@@ -325,8 +325,8 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
     }
 }
 
-// Like store, with features: writes (mine o + earlier * (old content of to)) / sum, or 0 if !row, for padding. The division
-// is last, so O is rounded once. If earlier is 0, `to` is not read.
+// Like store, but writes (mine o + earlier * (old content of to)) / sum, or 0 if !row, which means a padding row. The
+// division is last, so O is rounded once. If earlier is 0, `to` is not read.
 __device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
     const float by = __fdividef(1, sum);
     col += 2 * lane_g();
@@ -335,7 +335,7 @@ __device__ __forceinline__ void store_onto(float *to, int cols, int col, const f
         if (col + c < cols) {
             float x = o[n / 2][2 * c + n % 2];
             x = earlier == 0 ? x * mine : fmaf(x, mine, earlier * to[col + c]);
-            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, below one unit
+            const float y = x * by, rest = fmaf(-y, sum, x); // remainder of the division, which corrects y's last bit
             to[col + c] = row ? fabsf(y) < kInf ? fmaf(rest, by, y) : y : 0;
         }
 }

@@ -5,10 +5,10 @@
 #pragma once
 #include "mma.cuh"
 
-constexpr float kFar = 1 << 14; // in log2 units; below it, rounding c m changes a weight by less than rounding it to 16 bits
+constexpr float kFar = 1 << 14; // in log2 units; below it, the rounding of c m changes a weight less than the weight's own rounding to 16 bits
 
-// Reports whether a row is far from 0. scaled is its maximum in log2 units, or its LSE. For NaN either answer is right, as
-// the row's results are NaN.
+// Reports whether a row is far from 0. scaled is the row's maximum or LSE, in log2 units. If it is NaN, either answer is
+// right, as the row's results are NaN.
 __device__ __forceinline__ bool is_far(float scaled) { return fabsf(scaled) >= kFar; }
 __device__ __forceinline__ bool may_be_far(float highest, float c, bool masked) {
     return is_far(highest * c) && (!masked || highest > __int_as_float(0xff800000));

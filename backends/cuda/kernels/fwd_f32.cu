@@ -7,16 +7,17 @@
 // tile by tile over the keys; l and O are rescaled whenever m grows (Milakov and
 // Gimelshein 2018; Dao et al. 2022, algorithm 1).
 //
-// Launch: grid.x = ceil(q_len / rows) * heads * batch, for d512 times
-// ceil(v_dim / 256). No workspace.
+// Launch: grid.x = ceil(q_len / rows) * heads * batch. The d512 kernel needs this
+// number times ceil(v_dim / 256). No workspace.
 //
 // Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
 // Q stays in shared memory. K, then V, pass through a ring of two stages in slices
-// of 64 columns, one prefetched. In a tile with hidden keys, S is masked after Q·K,
-// and non-finite elements of V are replaced by 0 before P V.
+// of 64 columns: one is in use while the other is prefetched. In a tile with hidden
+// keys, S is masked after Q·K, and non-finite elements of V are replaced by 0 before
+// P V.
 //
-// Registers per lane: S, then P, 4 for each 8 keys; O, 4 for each 8 columns; 16 or
-// 32 for products in flight, 16 or 32 for their operands.
+// Registers per lane: 4 for each 8 keys of S, which P then replaces; 4 for each 8
+// columns of O; 16 or 32 for products in flight, 16 or 32 for their operands.
 #include "f32.cuh"
 
 template <int D> struct Tile {
@@ -58,8 +59,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, s.rows());      // the rows of the block
-    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // keys that some row sees;
-    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a tile
+    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // some row sees keys key0 to key1-1, where
+    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a whole tile
     if constexpr (features)
         if (row0 >= row1) key1 = key0;                          // all rows are padding
     const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
@@ -103,7 +104,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
     const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to units of log2
     for (int key = key0; key < key1; key += keys) {
-        float w[keys / 8][4] = {}; // S, then P
+        float w[keys / 8][4] = {}; // S, which P replaces
         for (int i = 0; i < k_slices; i++) {
             const float *kt = next_stage();
             score<slice, true>(w, q_tile + (i * T::rows + 16 * warp) * slice, kt, p.dim);
@@ -130,7 +131,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
             top = fmaxf(m[r], quad_max(top));
             const Beneath x(top, factor);
-            float from = features ? top == -kInf ? 0 : top : x.base; // no visible key yet: avoid -inf - -inf
+            float from = features ? top == -kInf ? 0 : top : x.base; // if no key was visible yet, 0 avoids -inf - -inf
             alpha[r] = features ? exp2_approx((m[r] - from) * factor) : x.rescale(m[r]);
             m[r] = top;
             if (!features && __any_sync(~0u, x.far())) {
@@ -154,7 +155,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             edge |= f.mask.data != nullptr;
         }
 
-        float row_alpha[4]; // for the lane's rows in weigh
+        float row_alpha[4]; // alpha of the lane's rows in weigh's layout
 #pragma unroll
         for (int n = 0; n < 4; n++) row_alpha[n] = __shfl_sync(~0u, alpha[n / 2], 8 * t + n % 2 * 4);
 
@@ -164,7 +165,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // In a row with one key, O must equal V: any difference becomes a gradient, as backward's dP is precise here.
+                // In a row with one key, O must equal V. As dP of the backward pass is precise for D <= 32, any difference would become a gradient.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {

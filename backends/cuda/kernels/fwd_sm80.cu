@@ -16,45 +16,45 @@
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and loops over
 // tiles of keys. Shared memory: Q [rows, dim], then two stages of K [keys, dim] and
-// V [keys, dim], one prefetched. Rows are padded with zeros to dim. Their 16-byte chunks
-// are permuted so that eight rows of one ldmatrix touch all banks. Registers: o, s and p
-// in the layout of mma's sums.
+// V [keys, dim]: one is prefetched while the other is in use. Rows are padded with zeros to
+// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
+// Registers: o, s and p in the layout of mma's sums.
 //
 // A hidden key has p = 0, but if its V is not finite, p V is NaN. If o has a NaN at the
-// end, the block starts again with the non-finite elements of V replaced by 0. It adds
-// these elements at last, only to the rows that see them.
+// end, the block starts again with the non-finite elements of V replaced by 0. At the end of
+// this second pass it adds the replaced elements, only to the rows that see them.
 #include "score.cuh"
 
 template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, warps = warps_;
     static constexpr int tiles = tiles_;    // 16-row tiles per warp
-    static constexpr int keys = keys_;      // per tile of K and V
+    static constexpr int keys = keys_;      // keys per tile of K and V
     static constexpr int blocks = blocks_;  // minimum blocks per multiprocessor
-    static constexpr bool keep_q = keep_q_; // Q in registers
+    static constexpr bool keep_q = keep_q_; // whether Q stays in registers
     static constexpr int threads = warps * 32, rows = warps * tiles * 16;
     static constexpr int row_bytes = dim * 2;
     static constexpr int chunks = dim / 8;                 // 16-byte chunks per row
     static constexpr int group = chunks % 8 == 0 ? 8 : 4; // number of chunks permuted among themselves
     static constexpr int q_bytes = rows * row_bytes, tile_bytes = keys * row_bytes;
-    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // offset in shared memory of m, l and l's compensation, for each row of each thread
+    static constexpr int rows_at = q_bytes + 4 * tile_bytes; // offset in shared memory of m, l and l's Kahan compensation; each thread has one set for each of its rows
     static constexpr int shared = rows_at + 10 * threads * 2 * tiles;
-    static constexpr int step = threads / group; // rows per row group; all threads together copy one row group
+    static constexpr int step = threads / group; // rows per row group, the rows that all threads copy at once
     static_assert(chunks % group == 0 && keys % step == 0 && rows % step == 0, "whole row groups");
 };
 
 // The permutation of row r: chunk c is stored at c ^ swizzle(r).
 template <class S> __device__ __forceinline__ int swizzle(int r) { return S::group == 8 ? r & 7 : r >> 1 & 3; }
 
-// Copies the thread's chunk j of a row group into shared memory, asynchronously if
-// aligned. Elements from column `cols` on are replaced by zeros, and all if !row. `to`
-// and `from` are for the thread's chunk 0.
+// Copies the thread's chunk j of a row group into shared memory, asynchronously if aligned.
+// Columns number cols and higher are replaced by zeros, and if !row all columns. `to` and
+// `from` are addresses for the thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
     if (aligned) return copy_async16_if(to, from, row && cols > 0);
     uint32_t x[4] = {};
-    asm volatile("" : "+l"(from)); // otherwise the compiler keeps eight pointers
+    asm volatile("" : "+l"(from)); // otherwise the compiler keeps eight pointers in registers
 #pragma unroll
     for (int e = 0; e < 8; e++)
         if (row && e < cols) x[e / 2] |= (uint32_t)from[e] << e % 2 * 16;
@@ -84,8 +84,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     extern __shared__ __align__(128) char shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // With a band mask, several heads whose K and V fit into the L2 cache together are
-    // processed at the same time, their longest row tiles first.
+    // With a band mask, blocks with adjacent indices process several heads whose K and V fit
+    // into the L2 cache together. Row tiles with the most keys come first.
     int lo = min(max(p.lo, -p.q_len), p.kv_len), hi = max(min(p.hi, p.kv_len), -p.q_len);
     const bool rising = hi < p.kv_len - 1, banded = rising || p.q_len - 1 + lo > 0;
     const int row_tiles = (p.q_len + S::rows - 1) / S::rows, all = p.batch * p.heads;
@@ -101,8 +101,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     }
     const int rows = min(S::rows, e.rows() - row0);
 
-    // Some row sees keys of tiles from..to; every row sees all keys of tiles
-    // full_from..full_to.
+    // Key tiles number from to number to have keys that some row sees. Of key tiles number
+    // full_from to number full_to, every row sees all keys.
     const int last_key = min(e.keys() - 1, row0 + rows - 1 + hi), first_key = max(0, row0 + lo);
     const int from = first_key / S::keys, to = last_key < first_key || features && rows <= 0 ? from - 1 : last_key / S::keys;
     const int full_from = (max(0, row0 + rows - 1 + lo) + S::keys - 1) / S::keys;
@@ -114,7 +114,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const uint16_t *v = (const uint16_t *)p.v.data + e.kv_batch() * p.v.batch + kv_head * p.v.head;              // [kv_len, v_dim]
     if constexpr (features) {
         q += e.s.q0 * p.q.row;
-        if (f.page) // the page table locates rows
+        if (f.page) // the page table locates keys, so no batch offset is added
             k = (const uint16_t *)p.k.data + kv_head * p.k.head, v = (const uint16_t *)p.v.data + kv_head * p.v.head;
         else
             k += e.s.key0 * p.k.row, v += e.s.key0 * p.v.row;
@@ -132,7 +132,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
         const int64_t last = to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;
     };
-    // Copies piece x of a tile to a stage: one chunk per thread, of K or, in later pieces, of V. `left` keys of the tile exist.
+    // Copies piece x of a tile to a stage, one chunk per thread. The first half of the pieces is K, the second V. Only `left` keys of the tile exist.
     auto fetch = [&](int x, uint32_t stage, int left, bool aligned) {
         const int n = groups - 1 - x / pieces % groups, value = x / pieces / groups;
         const uint32_t at = copy_at + S::q_bytes + stage + value * S::tile_bytes + n * S::step * S::row_bytes;
@@ -172,7 +172,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     };
 
     // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. The four
-    // 8x8 matrices follow each other down first in Q and V, across first in K.
+    // 8x8 matrices are in column-major order for Q and V, in row-major order for K.
     const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
     const uint32_t value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S>(down)) << 4));
     const uint32_t key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S>(across)) << 4));
@@ -180,10 +180,10 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     const int top_row = row0 + warp * (M * 16), row = top_row + lane / 4; // the thread's rows are row + 8 r, r < R
     uint32_t qf[S::keep_q ? M : 1][S::keep_q ? S::dim / 16 : 1][4];
     float o[M][S::dim / 8][4];
-    // m and l are in shared memory: S leaves no registers.
+    // m and l are in shared memory, because S leaves no registers for them.
     float *const m = (float *)(shared + S::rows_at) + threadIdx.x * R, *const l = m + S::threads * R;
     uint16_t *const lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R; // upper halves of l's compensations, which are floats
-    auto add_weights = [&](int r, float x) { // to l, by Kahan summation
+    auto add_weights = [&](int r, float x) { // adds x to l[r] by Kahan summation
         const float more = x + __uint_as_float((uint32_t)lacks[r] << 16), sum = l[r] + more;
         lacks[r] = __float_as_uint(more - (sum - l[r])) >> 16;
         l[r] = sum;
@@ -224,7 +224,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     };
     // If features change scores, they scale them, too. Otherwise the exponential's factor includes the scale.
     bool changes = false;
-    float factor = p.scale_log2, natural = p.scale, slope = 0; // convert S to units of log2, and to natural units
+    float factor = p.scale_log2, natural = p.scale, slope = 0; // factor and natural convert S to log2 units and to natural units; slope is ALiBi's
     if constexpr (features) {
         const Scores<T> x(p, f, e.s, batch, head);
         changes = x.changes() || f.mask.data, slope = x.slope;
@@ -303,7 +303,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     };
 
     bool far = false; // some row of the warp has scores far from 0, see far.cuh
-    // Processes any tile, from its key `begin` on.
+    // Processes any tile, but skips its first `begin` keys.
     auto attend = [&](uint32_t at, int key0, int begin) {
         if (key0 > top_row + M * 16 - 1 + hi || key0 + S::keys <= top_row + lo) return; // hidden from all rows of the warp
         float s[M][S::keys / 8][4];
@@ -447,7 +447,7 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
             for (int n = 0; n < S::dim / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) nan |= o[i][n][e] != o[i][n][e];
-        if (!__syncthreads_or(nan)) break; // also: both stages are free
+        if (!__syncthreads_or(nan)) break; // the barrier also ensures that both stages are free
         rewind();
         load(to, (to & 1) * stage_bytes);
     }

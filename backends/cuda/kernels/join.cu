@@ -1,25 +1,26 @@
-// Joins partial results of ring ranks. Tensors are strided; each has one of three types.
+// Joins partial results of ring ranks. Tensors are strided and float32, float16 or bfloat16.
 //
-//	join_sum    dst = x + y; either may be missing; without both, dst = value
-//	join_merge  dst, lse = attention over the keys of (x, lse) and of (y, part_lse);
-//	            without y, part_lse adds weight but no value, like a sink
+//	join_sum    dst = x + y; x or y may be null; if both are, dst = value
+//	join_merge  merges the outputs x and y of two sets of keys, whose LSE are lse and
+//	            part_lse, into dst and lse; if y is null, the second set only adds weight
+//	            to the softmax's sum, like a sink
 //
 // Sums are in float32. dst may be x. Launch: grid.x = ceil(batch * heads * rows / rows per
 // block), with 256 / lanes rows per block.
 //
-// `lanes` threads share a row in pieces of 8 columns. The first thread computes the two
-// weights of the row in float64, because an absolute error of LSE becomes a relative error
-// of the weights.
+// `lanes` threads share a row in pieces of 8 columns. The first of them computes the weights
+// of x and y in float64, because an absolute error of LSE becomes a relative error of the
+// weights.
 #include "mma.cuh"
 #include "params.cuh"
 
 struct Join {
     View dst, x, y, lse, part_lse;
-    int64_t count; // rows of all heads and batches
+    int64_t count; // total number of rows of all heads and batches
     int heads, rows, dim;
     int lanes;                     // threads per row: a power of 2, at most 32
     int dst_type, x_type, y_type;  // 0 float32, 1 float16, 2 bfloat16
-    int aligned;                   // pieces of 8 columns are 16-byte aligned
+    int aligned;                   // 1 if the pieces of 8 columns are 16-byte aligned in all tensors
     float value;
 };
 
@@ -37,7 +38,7 @@ __device__ __forceinline__ void widen(float (&to)[8], const uint32_t (&from)[4],
     }
 }
 
-// Loads up to 8 columns of a row.
+// Loads n <= 8 columns of a row, from element `at` of v on, padded with zeros to 8.
 __device__ __forceinline__ void load8(float (&to)[8], const View &v, int64_t at, int type, int n, bool aligned) {
     if (type == 0) {
         const float *from = (const float *)v.data + at;
@@ -106,9 +107,9 @@ template <bool merge> __device__ __forceinline__ void join(const Join &j) {
         if (there && lane == 0) {
             float *at = (float *)j.lse.data + offset(j.lse, b, h, r);
             const double a = *at, c = ((const float *)j.part_lse.data)[offset(j.part_lse, b, h, r)], most = fmax(a, c);
-            if (most < 0 && isinf(most) && a == c) { // neither has keys
+            if (most < 0 && isinf(most) && a == c) { // neither x nor y has keys
                 mine = theirs = 0, *at = (float)most;
-            } else { // NaN if either is NaN or Inf
+            } else { // the weights are NaN if either LSE is NaN or Inf
                 const double ea = exp(a - most), ec = exp(c - most);
                 mine = (float)(ea / (ea + ec)), theirs = (float)(ec / (ea + ec));
                 *at = (float)(most + log(ea + ec));

@@ -1,12 +1,13 @@
 // Loops that measure the hardware's peak rates: float32 multiply-adds, 16-bit matrix
 // products of mma.sync, and memory copies. limits_sm90.cu measures wgmma.
 //
-// Launch: Limits by value, any number of blocks, threads from the Plan. The Plan's rows
-// holds thousands of operations per block and round, its keys blocks per multiprocessor.
+// Launch: Limits by value, any number of blocks, the Plan's threads per block. Here Plan.rows
+// is the number of operations per block and round, in thousands. Plan.keys is the number of
+// blocks per multiprocessor.
 #include "limits.cuh"
 #include "mma.cuh"
 
-constexpr int threads = 256, chains = 8; // independent sums per thread
+constexpr int threads = 256, chains = 8; // chains: independent sums per thread
 
 template <class T> __device__ __forceinline__ void products(const Limits &a) {
     uint32_t x[4][4], y[2][2];

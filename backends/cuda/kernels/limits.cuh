@@ -8,18 +8,18 @@ struct BF16;
 struct Limits {
     const uint4 *from; // source of copies
     uint4 *to;
-    int64_t words; // of 16 bytes
+    int64_t words; // number of 16-byte words to copy
     int rounds;
 };
 
-template <class T> constexpr uint32_t mantissas = 0; // mask of the mantissas and signs of a pair
+template <class T> constexpr uint32_t mantissas = 0; // mask of the mantissa and sign bits of two packed numbers
 template <> constexpr uint32_t mantissas<F16> = 0x83ff83ff;
 template <> constexpr uint32_t mantissas<BF16> = 0x807f807f;
-template <class T> constexpr uint32_t ones = 0; // a pair of 1.0
+template <class T> constexpr uint32_t ones = 0; // two packed numbers 1.0
 template <> constexpr uint32_t ones<F16> = 0x3c003c00;
 template <> constexpr uint32_t ones<BF16> = 0x3f803f80;
 
-// Returns a pair of random numbers with magnitudes from 1 to 2 and random signs. Products
+// Returns two packed random numbers with magnitudes from 1 to 2 and random signs. Products
 // of zeros would draw less power, and the measured rate would be too high.
 template <class T> __device__ __forceinline__ uint32_t random_pair(uint32_t seed) {
     uint32_t x = (seed + blockIdx.x * 7919) * 2654435761u;
@@ -27,7 +27,7 @@ template <class T> __device__ __forceinline__ uint32_t random_pair(uint32_t seed
     return (x ^ x >> 13) & mantissas<T> | ones<T>;
 }
 
-// Uses the result, so that the compiler has to compute it.
+// Stores x if it has a value that never occurs. So the compiler cannot remove x's computation.
 __device__ __forceinline__ void keep(const Limits &a, float x) {
     if (x == 0x1.234p77f) *(float *)a.to = x;
 }

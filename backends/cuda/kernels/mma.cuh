@@ -10,7 +10,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// Starts a copy of `bytes` bytes to shared memory, padded with zeros to 16.
+// Starts a copy of `bytes` bytes to shared memory, padded with zeros to 16 bytes.
 __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -99,8 +99,8 @@ __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 }
 
 // Counters in global memory, which blocks poll until another block has raised them.
-// add_counter_release first publishes the thread's earlier writes, and those writes of
-// other threads that a barrier ordered before it.
+// add_counter_release first publishes the thread's earlier writes, and other threads' writes
+// if a barrier ordered them before the call.
 __device__ __forceinline__ int load_counter(const int *from) {
     int x;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
@@ -112,7 +112,7 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Starts a copy of one float to shared memory: bytes is 4, or 0 for a zero.
+// Starts a copy of one float to shared memory. bytes is 4, or 0 to store 0 instead.
 __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -130,14 +130,15 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
 }
 
-// Splits x = hi + lo for mma_tf32. hi is x rounded to tf32, and lo is the exact difference
-// x - hi; mma_tf32 ignores at most one bit of lo.
+// Splits x into hi + lo for mma_tf32. hi is x rounded to tf32. lo is the exact difference
+// x - hi; mma_tf32 ignores at most one of its bits.
 __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) {
     hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     lo = __float_as_uint(x - __uint_as_float(hi));
 }
 
-// Reduces x over the lanes whose numbers differ only in the bits from, 2*from, ..., to/2.
+// Return the maximum or sum of x over the lanes whose indices differ only in bits of values
+// from, 2*from, ..., to/2.
 template <int from, int to> __device__ __forceinline__ float butterfly_max(float x) {
 #pragma unroll
     for (int bit = from; bit < to; bit *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, bit));
@@ -149,8 +150,8 @@ template <int from, int to> __device__ __forceinline__ float butterfly_sum(float
     return x;
 }
 
-// Like copy_async16, but synchronous. It loads elements of `size` bytes, so `from` needs
-// only their alignment.
+// Like copy_async16, but synchronous. It loads elements of `size` bytes one by one, so
+// `from` needs to be aligned only to `size` bytes.
 template <int size> __device__ __forceinline__ void copy_elements16(uint32_t to, const void *from, int bytes) {
     uint32_t x[4] = {};
 #pragma unroll

@@ -1,17 +1,17 @@
-// Params is the argument block of every kernel without features, passed by value. params.go
-// mirrors it. Plan tells the host how to launch a kernel.
+// Params is the argument block, passed by value, of kernels without features (see Features).
+// A Go struct in params.go has the same layout. Plan tells the host how to launch a kernel.
 #pragma once
 #include <stdint.h>
 
-// A View is a strided tensor [batch, heads, rows, row elements]; the elements of
-// a row are contiguous. Strides count elements. Rows need not be aligned.
+// A View is a strided tensor [batch, heads, rows, row elements]. batch, head and row are
+// strides in elements; the elements of a row are contiguous. Rows need not be aligned.
 struct View {
     void *data;
     int64_t batch, head, row;
 };
 
 struct Params {
-    View q, k, v, o, lse; // lse is float32, natural logarithm; lse.data may be null in forward
+    View q, k, v, o, lse; // lse is a float32 natural logarithm; forward kernels accept lse.data = null
     View dout, dlse;      // dlse is float32; dlse.data may be null
     View dq, dk, dv;
 
@@ -19,18 +19,18 @@ struct Params {
     float *delta;     // backward: rowsum(dO * O) - dLSE; each kernel documents its shape
     float *dq_sum;    // backward: dQ before rounding, in the kernel's own layout
     int *turn;        // counters that order or distribute the blocks' work; each kernel documents them
-    float *part_o;    // decode: [splits, batch, heads, q_len, padded dim]
-    float *part_lse;  // decode: [splits, batch, heads, q_len, 2], row maximum and sum of weights
+    float *part_o;    // decode: [splits, batch, heads, q_len, padded dim], each split's O before the division
+    float *part_lse;  // decode: [splits, batch, heads, q_len, 2], each split's row maximum and sum of weights
 
     int batch, heads, kv_heads, q_len, kv_len, dim, v_dim;
     int lo, hi;        // row i sees keys max(0, i+lo) to min(kv_len-1, i+hi), inclusive; |lo|, |hi| <= 2^30
-    float scale;       // of the scores
+    float scale;       // multiplies Q K^T
     float scale_log2;  // scale * log2(e)
-    int splits;        // decode: number of parts of the keys; bwd_sm90: number of parts of a KV head's query heads
-    int deterministic; // backward: every sum of dQ has a fixed order
-    int8_t skew;       // bwd_sm90: the block of key tile j begins at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns
-    int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles
-    int16_t tile;      // bwd_sm90, in a call for a part of the rows or keys: the part's first row tile or, if negative, minus its first key tile
+    int splits;        // number of parts into which decode splits the keys, and bwd_sm90 the query heads of a KV head
+    int deterministic; // backward: 1 if every sum of dQ has a fixed order
+    int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns at the tensor cores
+    int8_t halves;     // bwd_sm90: 1 if the row tiles of skew are pairs of row tiles
+    int16_t tile;      // bwd_sm90: the first row tile of a call for only a part of the rows; minus the first key tile of a call for only a part of the keys
 };
 
 // The host reads a Plan from the global variable <kernel>_plan.
@@ -44,7 +44,7 @@ struct Plan {
 // The arguments of features beyond dense attention with a band mask. features.go mirrors the
 // struct field for field. Fields of absent features are 0 or null.
 struct Features {
-    View bias, dbias, mask; // [batch, heads, rows, keys]; broadcast dimensions have stride 0. mask is bytes
+    View bias, dbias, mask; // [batch, heads, rows, keys]; broadcast dimensions have stride 0. mask has 1-byte elements
     View slopes;            // [batch, heads] float32
     View sink, dsink;       // [heads] float32
 
@@ -53,30 +53,30 @@ struct Features {
     // is pages[b * page_width + i] of a pool [pages, heads, page, row elements].
     const int *q_lens, *q_starts, *kv_lens, *kv_starts, *pages;
     int64_t left, right;  // number of visible keys left and right of a row's diagonal; -1: all
-    int64_t shift;        // offset of the diagonal
+    int64_t shift;        // number of keys by which the diagonal is moved right
     float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
-    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows]; of bwd_f32, the sums for row tiles
+    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows]; bwd_f32 has two arrays: this is the one for tiles of query rows
 
-    uint32_t seed[2], drop_below; // drops a weight if its 16 random bits are below drop_below >> 16; the lower half is 0
+    uint32_t seed[2], drop_below; // a weight is dropped if its 16 random bits are below drop_below >> 16; the lower half of drop_below is 0
     float keep;                   // factor that multiplies the kept weights; 1 without dropout
     float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; all 0 without a softcap
-    int top_left;                 // 1: row 0's diagonal is key 0; 0: the last row's diagonal is the last key; shift is added
+    int top_left;                 // 1: row 0's diagonal is key shift; 0: the last row's diagonal is the last key plus shift
     int page, page_width;         // keys per page, page table entries per sequence; 0 without pages
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
-    int page_box;                 // fwd_sm90: keys per copy; divides the page and the tile
-    int bias_wide, dbias_wide;    // 1: float32; 0: the problem's type
+    int page_box;                 // fwd_sm90: keys per bulk copy, a divisor of the keys per page and of the keys per tile
+    int bias_wide, dbias_wide;    // 1: bias or dbias is float32; 0: it has the problem's type
     int bias_pairs, mask_pairs;   // 1: the elements of keys 2j and 2j+1 can be loaded together
     int kv_type;                  // type of K and V if Q is float32: 0 float32, 1 float16, 2 bfloat16
-    int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; merge them
+    int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges both into its results
     int delta_rows, delta_step;   // strides of delta in rows per head and in floats per row
-    int dbias_shape[3];           // DBias's batch, heads and rows
-    int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 writes it for the tiles it visits; the other elements are 0 already
-    uint32_t first_batch, first_head, first_row, first_key; // position of a partial call in the whole problem, for the dropout counters; first_key is a multiple of 8
-    int key_slots, row_slots;     // upper bounds of the key tiles and row tiles of packed sequences, for bwd_sm90 and fwd_sm90; 0: each sequence has the tiles of the longest
+    int dbias_shape[3];           // sizes of DBias's dimensions batch, heads and rows
+    int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the others
+    uint32_t first_batch, first_head, first_row, first_key; // if the call is a part of a larger problem: its position there, for the dropout counters; first_key is a multiple of 8
+    int key_slots, row_slots;     // fwd_sm90 and bwd_sm90: upper bounds of the numbers of key tiles and row tiles of all packed sequences; 0: launch as many tiles for each sequence as for the longest
 };
 
-// The arguments of instances with features.
+// The argument block of kernels with features.
 struct alignas(64) FeatureParams {
     uint8_t maps[4][128]; // tensor maps, for fwd_sm90 and bwd_sm90
     Params p;

@@ -1,14 +1,15 @@
-// Features. Kernels use them in four places:
+// Features of attention calls. Kernels handle them in four places:
 //
 //	at the start                        sequence and key_place find a sequence's rows and keys
 //	before a tile's row maximum         Scores::adjust applies softcap, bias, ALiBi and mask to the scores
 //	after the sum of a tile's weights   Scores::drop applies dropout
-//	at the end of a row                 shares or ending merges the sink and earlier keys
+//	at the end of a row                 shares or ending merges the sink and the result for earlier keys
 //
 // adjust returns scores in natural units, because in log2 units a finite bias may overflow. Backward kernels of 16-bit
 // types use log2 units and subtract LSE first, except in tiles with far rows (see far.cuh). Float32 kernels subtract LSE
-// last. Of a tile, lane 4g+t holds rows g and g+8, columns 2t and 2t+1 of each 8. If warps own keys, tiles are transposed:
-// their rows are keys, and their columns query rows. Branches on features are uniform and enclose the loops over a tile.
+// last. Lane 4g+t holds rows g and g+8 of a tile of scores, and in them columns 2t and 2t+1 of each 8 columns. In kernels
+// whose warps own keys, tiles are transposed: their rows are keys, and their columns query rows. Branches on features are
+// uniform in a warp and enclose the loops over a tile.
 #pragma once
 #include "far.cuh"
 #include "params.cuh"
@@ -86,7 +87,7 @@ __device__ __forceinline__ int64_t key_place(const View &v, const Features &f, c
     return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
 }
 
-// Returns x. The compiler recomputes expressions of the result instead of keeping them in registers.
+// Returns x. The compiler recomputes expressions of the returned value instead of keeping them in registers.
 __device__ __forceinline__ int again(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -103,13 +104,13 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// Returns the random numbers of keys j/8*8 to j/8*8+7 of row i, 16 bits each: first the lower halves of the four words, then
-// the upper halves.
+// Returns 16 random bits for each of keys j/8*8 to j/8*8+7 of row i. The lower halves of the four words are for the first
+// four keys, the upper halves for the last four.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
     return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
 }
 
-// Returns a bit mask of the dropped keys among the eight keys of random words w. The lower half of `below` is 0.
+// Returns a bit mask of the dropped keys among the eight keys of w, a result of random_words. The lower half of `below` is 0.
 __device__ __forceinline__ uint32_t drops_of(uint4 w, uint32_t below) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
     uint32_t dropped = 0;
@@ -131,8 +132,8 @@ __device__ __forceinline__ float small_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
 }
 
-// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. Near 0, where 1 - e would cancel, tanh is computed
-// by a polynomial.
+// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. Near 0, the difference 1 - e would lose bits, so
+// a polynomial computes tanh.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
     const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
@@ -149,8 +150,8 @@ __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// Returns natural * log2(e) - rounded, where rounded > 0 is the product in float32. If the difference is more than a
-// rounding error, it returns 0.
+// Returns natural * log2(e) - rounded, where rounded > 0 is this product as float32. Returns 0 if the difference is more
+// than a rounding error.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
@@ -160,7 +161,7 @@ __device__ __forceinline__ float lacking(float natural, float rounded) {
 template <class T> __device__ __forceinline__ float narrow_bias(const char *at) { return widen<T>(*(const uint16_t *)at); }
 template <> __device__ __forceinline__ float narrow_bias<float>(const char *at) { return *(const float *)at; }
 
-// A tile of scores is an array [columns/8][4]. Flat gives the sums of a warpgroup's product this shape.
+// A lane's part of a tile of scores is an array [columns/8][4]. Flat gives this shape to the sums of wgmma, an array [n].
 template <int n> struct Flat {
     float (&x)[n];
     __device__ __forceinline__ float *operator[](int i) const { return x + 4 * i; }
@@ -171,9 +172,9 @@ template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
 // In backward kernels of 16-bit types, the LSE of a far row is replaced by kFarLSE. The weights of such a row are computed
 // from its LSE in natural units.
-constexpr uint32_t kFarLSE = 0x80000000; // -0, which is no other row's LSE
+constexpr uint32_t kFarLSE = 0x80000000; // -0; stat_of_lse returns it for no other row
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
-// Converts a natural LSE to log2 units. Returns Inf for a row without weights, kFarLSE for a far row or NaN.
+// Converts a natural LSE to log2 units. Returns Inf for a row without weights, and kFarLSE if the row is far or lse is NaN.
 __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
@@ -200,7 +201,7 @@ template <class T> struct Scores {
     const Params &p;
     const Features &f;
     int b, h, diagonal;
-    float slope; // ALiBi
+    float slope; // ALiBi slope of the head
     const char *bias, *mask; // addresses of the elements of row 0, key 0
 
     // Kernels construct Scores anew for each tile, to save registers.
@@ -217,14 +218,15 @@ template <class T> struct Scores {
 
     __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Turns a tile's dot products into scores in natural units, if changes(). own is the index of the lane's row g, walked of
-    // its column 2t. Masked scores become -inf; the band is not applied. Elements outside the tensors become arbitrary.
+    // Turns a tile's dot products into scores in natural units, if changes(). own is the index in its sequence of the
+    // lane's row g, and walked the index of its column 2t. Masked scores become -inf; the band is not applied. Scores of rows or keys
+    // outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
     // For backward kernels: turns dot products into weights. lse(n, e) returns the LSE of element s[n][e]'s query row, in
-    // natural units for float32, else in log2 units; it is Inf for a row without weights. With a softcap, slope(n, e, d) is
-    // called with the derivative d of the cap at the element.
+    // natural units for float32, else in log2 units; it is Inf for a row without weights. With a softcap, weights calls
+    // slope(n, e, d), where d is the derivative of the softcap at s[n][e].
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         if constexpr (sizeof(T) == 4) return far_weights<transposed>(s, own, walked, lse, slope);
@@ -271,8 +273,8 @@ template <class T> struct Scores {
     }
 
     // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor that s still lacks: the first
-    // addition multiplies by it without rounding the product. Backward kernels thus round scores like forward kernels, so
-    // their weights are exactly the terms of the sum in LSE. Far from 0, the forward kernel rounds the product first.
+    // addition is a fused multiply-add with it, which does not round the product. So backward kernels round scores like
+    // forward kernels, and their weights are exactly the terms of the sum in LSE. Only far from 0, both round the product.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -312,7 +314,7 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // Adds by * |key - row - diagonal| to s * unit if natural, else to s.
+    // Adds ALiBi's by * |key - row - diagonal| to s * unit if natural, else to s.
     template <bool transposed, bool natural, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
         const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
@@ -325,7 +327,7 @@ template <class T> struct Scores {
             }
     }
 
-    // Adds the bias to s * unit if natural, else the bias in log2 units to s.
+    // If natural, sets s to s * unit + bias. If not, adds the bias in log2 units to s.
     template <bool transposed, class B, bool natural, class Tiles>
     __device__ __forceinline__ void add_bias(Tiles &s, int own, int walked, float unit = 1) const {
         auto add = [&](float &x, float y) { x = natural ? fmaf(x, unit, y) : fmaf(y, kLog2E, x); };
@@ -401,8 +403,8 @@ template <class T> struct Scores {
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
     }
 
-    // Marks dropped weights by a negative sign, which `dropped` and `left_of` read, or sets them to 0 if `zeros`. Other
-    // weights have no sign, because P is positive and NaNs of tensor cores or exp2 are, too.
+    // Sets dropped weights to 0 if `zeros`. If not, it sets their sign bit, which `dropped` and `left_of` read. Other weights
+    // have no sign bit: P is positive, and so are NaNs of tensor cores or exp2.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
@@ -418,8 +420,9 @@ template <class T> struct Scores {
         }
     }
     // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e of group n is bit
-    // 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One random counter covers eight keys of a row, whose weights
-    // are in four lanes or, if transposed, in eight. Each of these lanes computes a different counter; then they exchange bits.
+    // 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the bits of eight keys of a row, whose
+    // weights are in four lanes or, if transposed, in eight. Each of these lanes calls it for another row or other eight keys;
+    // then the lanes exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
@@ -434,21 +437,22 @@ template <class T> struct Scores {
     }
 };
 
-// Read the marks of drop: whether a weight is dropped, and the weight before the factor keep, 0 if dropped.
+// Read the sign bit that drop sets. dropped reports whether a weight is dropped. left_of returns 0 for a dropped weight, else
+// the weight; neither applies Features::keep.
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
-// Returns a head's sink: -inf if there are no sinks, NaN if it is Inf.
+// Returns a head's sink, -inf if the call has no sinks, or NaN if the sink is Inf.
 __device__ __forceinline__ float sink_of(const Features &f, int h) {
     if (!f.sink.data) return __int_as_float(0xff800000);
     const float x = ((const float *)f.sink.data)[h * f.sink.head];
     return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
 
-// Merges a row with the sink and the result for earlier keys, whose LSE is carried. m is the row's maximum in natural units, l
-// its sum of weights, o its weighted sum of values. Then O = (o * mine + earlier * (O of the earlier keys)) / sum and
-// LSE = top + ln(sum). If earlier is 0, O of the earlier keys must not be read. carried = Inf counts as NaN, unless there is
-// nothing to merge.
+// shares merges a row with the sink and the result for earlier keys, whose LSE is carried. m is the row's maximum in natural
+// units, l its sum of weights, o its weighted sum of values. Then O = (o * mine + earlier * (O of the earlier keys)) / sum and
+// LSE = top + ln(sum). If earlier is 0, O of the earlier keys must not be read. carried = Inf counts as NaN, unless the row
+// has neither keys nor a sink.
 struct Shares { float mine, earlier, top, sum; };
 
 __device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {
@@ -460,7 +464,8 @@ __device__ __forceinline__ Shares shares(float m, float l, float sink, float car
     return {mine, earlier, top, l * mine + earlier + expf(sink - top)};
 }
 
-// Like Shares, with the division and dropout's factor included: O = o * scale + earlier * (O of the earlier keys).
+// Like Shares, but the factors include dropout's factor and the division by sum:
+// O = o * scale + earlier * (O of the earlier keys).
 struct Ending { float scale, earlier, lse; };
 
 __device__ __forceinline__ Ending ending(const Features &f, float m, float l, int h, float carried) {

@@ -1,6 +1,7 @@
-// Features of the kernels for compute capability 9.0a: softcaps, tiles of biases and masks that each warp prefetches to
-// shared memory, and dropout masks. In forward kernels, lane 4g+t holds rows g and g+8 of the warp's 16 rows, and keys 2t and
-// 2t+1 of each 8. In backward kernels, it holds keys g and g+8 of the warp's 16 keys, and rows 2t and 2t+1 of each 8.
+// Features of the kernels for compute capability 9.0a: softcaps, dropout masks, and biases and masks. Each warp prefetches
+// tiles of a bias or mask to shared memory: they are "staged". In forward kernels, lane 4g+t holds rows g and g+8 of the
+// warp's 16 rows, and keys 2t and 2t+1 of each 8. In backward kernels, it holds keys g and g+8 of the warp's 16 keys, and
+// rows 2t and 2t+1 of each 8.
 #pragma once
 #include "score.cuh"
 #include "sm90.cuh"
@@ -23,19 +24,20 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
 
 // Forward: turns dot products into capped scores in log2 units, by a polynomial if all scores of the warp are small.
 struct Cap {
-    float in, out, near, mid, a, b, c; // near, mid: limits of dot products for the polynomial of factor() and for small_tanh; a, b, c: coefficients of factor()
+    float in, out, near, mid, a, b, c; // largest magnitudes of dot products for factor() (near) and for small_tanh (mid); a, b, c: coefficients of factor()'s polynomial
     __device__ __forceinline__ Cap(const Features &f) : in(f.cap_in), out(f.cap_out) {
         const bool usual = in > 1e-6f && in < 1e4f; // powers of in neither overflow nor underflow
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
     }
-    // Caps scores and returns false. If all scores of the warp are below near, it leaves them and returns true: the caller
-    // multiplies them by factor() when it computes exponents. Row maxima are unaffected, as tanh is monotonic.
+    // Caps scores and returns false. But if all magnitudes in the warp are below near, it leaves the scores as they are and
+    // returns true. The caller then multiplies them by factor() when it computes exponents. As tanh is monotonic, the largest
+    // uncapped score of a row is also its largest capped one.
     template <int n> __device__ __forceinline__ bool apply(float (&s)[n]) const {
         float most[4] = {};
         each<n>([&](int i) { most[i % 4] = fmaxf(most[i % 4], fabsf(s[i])); });
         const float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-        if (__all_sync(~0u, all < near)) return true; // NaN stays NaN
+        if (__all_sync(~0u, all < near)) return true; // fmaxf ignores NaN, which stays NaN in factor()
         if (__all_sync(~0u, all < mid)) {
             each<n>([&](int i) { s[i] = small_tanh(s[i] * in) * out; });
         } else {
@@ -52,11 +54,11 @@ struct Cap {
     }
 };
 
-// Forward: copies 16 rows of a bias or mask, from `row` on, to a warp's shared memory, one tile of keys at a time. The
-// copies are swizzled against bank conflicts.
+// Forward: copies 16 rows of a bias or mask, beginning with row number `row`, to a warp's shared memory, one tile of keys at
+// a time. The tiles are swizzled against bank conflicts.
 template <int size, int keys> struct SideRows {
     static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // at_once: rows that the warp copies at once
-    const char *own; // the lane's chunk at key 0, in its first row if whole, else in row 0
+    const char *own; // the lane's 16-byte chunk at key 0, in the first row that it copies if whole, else in row 0
     int64_t step;    // bytes between rows
     bool whole;      // the tensor has all 16 rows
     __device__ __forceinline__ SideRows(const View &x, const Params &p, int b, int h, int row, int lane) {
@@ -65,10 +67,10 @@ template <int size, int keys> struct SideRows {
         if (whole) own += (row + lane / chunks) * x.row * size;
         step = x.row * size;
     }
-    // Starts the copy of a tile. All lanes must have read the previous tile before.
+    // Starts the copy of a tile. Each lane calls it after its last read of the previous tile, which is overwritten.
     __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
         const int c = lane % chunks, r0 = lane / chunks;
-        __syncwarp(); // all lanes have read
+        __syncwarp(); // all lanes have read the previous contents
         if (whole && key + keys <= p.kv_len) {
             const char *from = own + key * size;
             each<16 / at_once>([&](int i) {
@@ -87,7 +89,7 @@ template <int size, int keys> struct SideRows {
     }
 };
 
-// Scales scores and adds the staged bias.
+// Sets s to s * scale + the staged bias. from is the bias's shared address.
 template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], float scale, uint32_t from, int lane) {
     const uint32_t own = from + place<2 * keys>(lane, false);
     each<keys / 16>([&](int i) {
@@ -97,15 +99,16 @@ template <class T, int keys> __device__ __forceinline__ void add_staged(float (&
     });
 }
 
-// Sets the nonzero bytes of a mask to 1.
+// Sets each nonzero byte of y, which holds 16 elements of a mask, to 1.
 __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Loads the staged mask of the lane's two rows. Bit 8 b + c is for the lane's key b of its four keys in 16 c to 16 c + 15.
+// Loads the staged mask of the lane's two rows. The lane holds four of each 16 keys: bit 8 b + c of shown[r] is for the b-th
+// of its four keys in 16 c to 16 c + 15.
 template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
-    uint32_t bits[2] = {}; // per row; bit 8 b + c is for key 16 c + 4 t + b
+    uint32_t bits[2] = {}; // one word per row; bit 8 b + c is for key 16 c + 4 t + b
     each<keys / 32>([&](int i) {
         uint32_t y[4];
         load_matrix(y, at<keys>(own, 0, 2 * i));
@@ -128,11 +131,11 @@ template <int keys> __device__ __forceinline__ void hide_staged(float (&s)[keys 
     });
 }
 
-// Constants of push_kept. most is the largest random number that drops its weight, and less is its negative; both are 16
-// bits, repeated in both halves of the word.
+// Constants of push_kept. most is the largest 16-bit random number that drops its weight, and less is -most modulo 2^16.
+// Both halves of each word hold the same 16 bits.
 struct Limit {
     uint32_t most, less;
-    __device__ __forceinline__ Limit(uint32_t below) { // not 0
+    __device__ __forceinline__ Limit(uint32_t below) { // below is not 0
         const uint32_t x = (below >> 16) - 1;
         most = x * 0x10001, less = __vneg2(most);
     }
@@ -141,7 +144,7 @@ struct Limit {
 // does.
 __device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
-// Forward: pushes the bits of a counter's keys 0, 1, 4 and 5 to x, and of its other keys to y.
+// Forward: w holds the random words of eight keys. Pushes the bits of keys 0, 1, 4 and 5 to x, and of the other keys to y.
 __device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
 
 // Philox in parts. In the first three rounds of a counter {key / 8, row, head, batch}, most products depend only on the key
@@ -161,7 +164,7 @@ __device__ __forceinline__ uint4 key_words(const Counter &c) {
 }
 __device__ __forceinline__ uint64_t row_words(const Counter &c) { return (uint64_t)kPhilox0 * (high((uint64_t)kPhilox1 * c.head) ^ c.row ^ c.seed[0]); }
 
-// Turns the key_words of n counters into random words. Calls between(i) after each of five steps, so that the caller can
+// Turns the key_words of n counters into random words. Calls between(i) after step i of five steps, so that the caller can
 // interleave other work.
 template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)[n], uint64_t row, const uint32_t (&seed)[2], F between) {
     each<n>([&](int i) {
@@ -179,28 +182,28 @@ template <int n, class F> __device__ __forceinline__ void last_rounds(uint4 (&c)
     });
 }
 
-// Forward: writes key_words of a tile's keys, from `key` on, to the warp's shared memory.
+// Forward: writes the key_words of a tile's keys to the warp's shared memory. `key` is the tile's first key.
 template <int keys> __device__ __forceinline__ void share_key_words(const Features &f, uint32_t side, int b, int h, int key, int lane) {
-    __syncwarp(); // all lanes have read
+    __syncwarp(); // all lanes have read the previous contents
     if (lane < keys / 8) {
         const uint4 x = key_words(counter_of(f, b, h, 0, key + 8 * lane));
         asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(side + 16 * lane), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
     }
-    __syncwarp(); // all have written
+    __syncwarp(); // all lanes have written
 }
 // Forward: the lanes of a quad exchange the bits that they have pushed to x and y.
 __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
     const bool odd = lane & 1, upper = lane & 2;
-    const uint32_t low = 0x5410, high = 0x7632; // halves
+    const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     const uint32_t own = __byte_perm(x, y, upper ? high : low), got = __shfl_xor_sync(~0u, __byte_perm(x, y, upper ? low : high), 2);
-    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // the half of the lower lane comes first
+    const uint32_t which = (odd ? high : low) ^ (upper ? 0x4444 : 0); // puts the half of the lower-numbered lane first
     const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
     kept[0] = odd ? other : same, kept[1] = odd ? same : other;
 }
 // Forward: sets kept to the dropout masks of the lane's rows g and g+8 in a tile. Bit 16 i + 2 j + e of a row is 1 if the
-// row keeps key 8 (2 j + i) + e, counted from the lane's first key. One random counter covers eight keys of a row, which four
-// lanes hold. Each lane computes counters of row g + t % 2 * 8, whose row_words are own, `once` counters at a time. Then the
-// lanes exchange bits. between(i) is called 5 keys / 16 / once times.
+// row keeps key 8 (2 j + i) + e, counted from the lane's first key. One Philox counter yields the bits of eight keys of a row,
+// whose weights four lanes hold. Each lane computes counters of row g + t % 2 * 8, `once` counters at a time; the parameter
+// own holds this row's row_words. Then the lanes exchange bits. between(i) is called for i = 0 to 5 (keys / 16 / once) - 1.
 template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -214,7 +217,7 @@ template <int keys, int once, class F> __device__ __forceinline__ void kept_keys
     });
     share_kept(kept, x, y, lane);
 }
-// The same without precomputed words.
+// The same without precomputed key_words and row_words.
 template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key, int lane) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -224,18 +227,18 @@ template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2
 template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys / 2], const uint32_t (&kept)[2]) {
     each<keys / 2>([&](int i) {
         constexpr int blocks = keys / 8;
-        const int r = i / (2 * blocks), half = i / blocks % 2, bit = i % blocks; // in bit order
+        const int r = i / (2 * blocks), half = i / blocks % 2, bit = i % blocks; // elements in the order of their bits
         float &x = s[(bit / 2 * 2 + half) * 4 + 2 * r + bit % 2];
         x = kept[r] & 1u << (16 * half + bit) ? x : 0;
     });
 }
 
-// Backward: starts a copy of a 16-bit bias, for `rows` rows and the warp's 16 keys, swizzled against bank conflicts. All
-// lanes must have read the previous copy before.
+// Backward: starts a copy of a 16-bit bias, for `rows` rows and the warp's 16 keys, swizzled against bank conflicts. Each
+// lane calls it after its last read of the previous copy, which is overwritten.
 template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
     const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
     const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
-    __syncwarp(); // all lanes have read
+    __syncwarp(); // all lanes have read the previous contents
     each<rows / 16>([&](int i) {
         const int r = 16 * i + lane / 2;
         copy_async16(to + r * 32 + ((lane & 1) ^ (r >> 2 & 1)) * 16, bytes ? from + min(row + r, p.q_len - 1) * f.bias.row : f.bias.data, bytes);
@@ -243,7 +246,7 @@ template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, cons
     copy_commit();
 }
 
-// Adds the staged bias of 16 rows to scores in log2 units.
+// Adds the bias that bias_chunk has copied to scores in log2 units, for 16 rows. `row` is the first of them in the copy.
 template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], uint32_t from, int row, int lane) {
     const int r = row + lane / 16 * 8 + lane % 8;
     uint32_t y[4];
@@ -251,20 +254,21 @@ template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], ui
     each<8>([&](int j) { x[j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, x[j]); });
 }
 
-// Backward: starts a copy of a mask, for a tile's rows and the warp's 16 keys. All lanes must have read the previous copy
-// before.
+// Backward: starts a copy of a mask, for a tile's rows and the warp's 16 keys. Each lane calls it after its last
+// read of the previous copy, which is overwritten.
 template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, const Params &p, const View &x, int b, int h, int row, int key, int lane) {
     const uint8_t *from = (const uint8_t *)x.data + b * x.batch + h * x.head + key;
     const int bytes = max(0, min(16, p.kv_len - key));
-    __syncwarp(); // all lanes have read
+    __syncwarp(); // all lanes have read the previous contents
     each<rows / 32>([&](int i) { copy_async16(to + (32 * i + lane) * 16, bytes ? from + min(row + 32 * i + lane, p.q_len - 1) * x.row : x.data, bytes); });
     copy_commit();
 }
 
-// Clears the bits of masked pairs in shown, for rows copied by mask_chunk. A transposed load gives each lane its rows for two
-// adjacent keys. These bytes are packed to bits and shuffled to the lanes that hold the keys.
+// Clears the bits of masked pairs (row, key) in shown, by the mask that mask_chunk has copied. A transposed load gives each
+// lane the mask's bytes of its rows for two adjacent keys. The lane packs these bytes to bits. A shuffle then brings them to
+// the lanes that hold these keys.
 template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown)[2], uint32_t from, int lane) {
-    uint32_t bits[2] = {}; // for each 64 rows: two bytes for the first key, two for the second
+    uint32_t bits[2] = {}; // one word per 64 rows: two bytes for the first key, two for the second
     each<rows / 32>([&](int i) {
         uint32_t y[4];
         load_matrix_transposed(y, from + (32 * i + lane) * 16);
@@ -281,21 +285,21 @@ template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown
 }
 
 // Backward: sets kept to the dropout masks of the lane's keys `key` and `key`+8 in a tile of rows; `row` is the lane's first
-// row. Bit kept_bit<rows>(i, j) of a key is for row 16 i + 8 (j / 2) + j % 2, counted from `row`. One random counter covers
-// eight keys of a row, which eight lanes hold. Each lane computes the counters of a quarter of the rows, for the first or
-// the last eight of the warp's keys. Then the lanes exchange bits.
+// row. Bit kept_bit<rows>(i, j) of a key is for row 16 i + 8 (j / 2) + j % 2, counted from `row`. One Philox counter yields
+// the bits of eight keys of a row, whose weights eight lanes hold. Each lane computes the counters of a quarter of the rows,
+// for the first or the last eight of the warp's keys. Then the lanes exchange bits.
 template <int rows> __device__ __forceinline__ constexpr int kept_bit(int i, int j) { return 512 / rows * i + j; }
 template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key) {
     const int g = threadIdx.x % 32 / 4;
     const Limit limit(f.drop_below);
-    uint32_t x[4] = {}; // x[j]: the counter's keys j and j + 4
+    uint32_t x[4] = {}; // x[j] has the bits of keys j and j + 4 of each counter
     each<rows / 16>([&](int n) {
-        const int i = rows / 16 - 1 - n; // the last first
+        const int i = rows / 16 - 1 - n; // the last row first, as push_kept shifts left
         const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    // Three steps, one for each bit of g: lanes that differ in this bit exchange the bytes of each other's keys.
-    const uint32_t low = 0x5410, high = 0x7632; // halves
+    // Three steps, one for each bit of g: of two lanes that differ in this bit, each sends the bytes of the other's keys.
+    const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);
         return __byte_perm(x, y, mine);

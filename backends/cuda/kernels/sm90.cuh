@@ -7,8 +7,8 @@ struct alignas(64) TensorMap {
     char opaque[128];
 };
 
-// Barriers in shared memory, of 8 bytes. barrier_wait returns when the phase of the given
-// parity is complete: all arrivals and all expected bytes have come.
+// Barriers (mbarrier) in shared memory, 8 bytes each. barrier_wait returns when the phase of
+// the given parity is complete: all threads have arrived, and all expected bytes have come.
 __device__ __forceinline__ void barrier_init(uint32_t b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(arrivals) : "memory");
 }
@@ -22,7 +22,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t b, int parity) {
     asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra.uni again;}" ::"r"(b),
                  "r"(parity) : "memory");
 }
-// Makes initialized barriers visible to copies.
+// Makes initialized barriers visible to bulk copies and to other blocks of the cluster.
 __device__ __forceinline__ void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // Waits at one of the block's sixteen named barriers for `threads` threads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
@@ -98,17 +98,18 @@ __device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatil
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Starts the copy of the box at (column, row, head, batch) to shared memory. Its bytes count as arrived at barrier b.
+// Starts the copy of the box at (column, row, head, batch) to shared memory. Barrier b counts its bytes as they arrive.
 __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int column, int row, int head, int batch, uint32_t b) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");
 }
-// Starts the copy of a box to the tensor, without elements outside the tensor.
+// Starts the copy of a box from shared memory to the tensor. Elements outside the tensor are not written.
 __device__ __forceinline__ void box_store(const TensorMap &map, int column, int row, int head, int batch, uint32_t from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(&map), "r"(column), "r"(row),
                  "r"(head), "r"(batch), "r"(from) : "memory");
 }
-// Start bulk copies of contiguous bytes, in multiples of 16. bulk_add adds floats to global memory instead of storing them.
+// Start bulk copies of contiguous bytes, whose number is a multiple of 16. bulk_add adds floats to global memory instead of
+// storing them.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(b) : "memory");
@@ -138,7 +139,7 @@ __device__ __forceinline__ void store_shared(uint32_t to, float a, float b, floa
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// Set the registers per thread of a whole warpgroup.
+// Set the number of registers per thread. All threads of a warpgroup call it.
 template <int n> __device__ __forceinline__ void registers_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 template <int n> __device__ __forceinline__ void registers_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
 
@@ -147,10 +148,10 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
 
 // Returns wgmma's descriptor of a matrix in shared memory. The matrix has rows of 64
-// elements and is aligned to 1024 bytes; chunk c of 16 bytes of row r is at c ^ r%8. The
-// operand of the next 16 terms of the sums is 32 bytes further if sums run along the rows
-// (Q, K), 2048 bytes if they run along the columns (V). Panels of 64 columns of V are
-// `panel` bytes apart.
+// elements and is aligned to 1024 bytes; chunk c of 16 bytes of row r is stored as chunk
+// c ^ r%8. One wgmma sums 16 terms. If sums run along the rows (Q, K), the operand of the
+// next 16 terms is 32 bytes further. If they run along the columns (V), it is 2048 bytes
+// further. Panels of 64 columns of V are `panel` bytes apart.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }

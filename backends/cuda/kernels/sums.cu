@@ -1,21 +1,23 @@
 // Auxiliary kernels of features:
 //
-//	sums_carry   copies LSE of earlier keys to the workspace, before the forward kernel overwrites it
+//	sums_carry   copies the LSE of earlier keys to the workspace, before the forward kernel overwrites this LSE
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
 //	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
-// Every sum has a fixed order. Launch: grid.x of sums_carry is ceil(q_len / rows) * heads *
-// batch, of sums_dsink heads, of sums_dbias ceil(kv_len / keys) * ceil(rows of dBias / rows) *
-// its heads * its batch. The backward kernels have written delta.
+// Every sum has a fixed order. rows and keys are the Plan's. grid.x of sums_carry is
+// ceil(q_len / rows) * heads * batch, and of sums_dsink heads. grid.x of sums_dbias is
+// ceil(kv_len / keys) * ceil(rows of dBias / rows) * (heads of dBias) * (batch of dBias).
+// Launch sums_dsink and sums_dbias after the backward kernels, which write delta.
 //
-// A block of sums_dbias owns a tile of dBias and visits all tiles of S whose gradient it
-// sums. S and dP are computed by the same instructions as in the type's other kernels.
+// A block of sums_dbias owns a tile of dBias and visits all tiles of S whose gradients are
+// summed into it. S and dP are computed by the same instructions as in the type's other
+// kernels.
 #include "f32.cuh"
 #include "tile.cuh"
 
 constexpr int kRows = 64, kKeys = 64, kThreads = 128, kSlice = 64;
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890
-constexpr bool kRoomy = false; // three blocks share 100 KB
+constexpr bool kRoomy = false; // three blocks share a multiprocessor's 100 KB of shared memory
 #else
 constexpr bool kRoomy = true;
 #endif
@@ -65,19 +67,19 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// Slices iterates over the tiles of S and dP whose gradient is summed into a tile of dBias, in slices of 64 columns of their
-// operands. fetch also prefetches slices of the next tile.
+// Slices iterates over the tiles of S and dP whose gradients are summed into a tile of dBias. It loads their operands Q, K, dO
+// and V in slices of 64 columns. After the last slice of a tile, fetch goes on with the next tile's slices.
 template <class T> struct Slices {
     static constexpr bool single = sizeof(T) == 4;
-    static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // per operand of a slice
-    static constexpr int side = single || !kRoomy ? 0 : 2 * kRows * kKeys; // bytes of a staged tile of the bias
+    static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // floats: shared memory of one operand's slice, in 4-byte words
+    static constexpr int side = single || !kRoomy ? 0 : 2 * kRows * kKeys; // bytes of the bias's tile in shared memory
     const Params &p;
     const Features &f;
     const int key0, row_tile, head, heads, batches;
-    const bool repeats; // dBias has one row
+    const bool repeats; // dBias has one row, to which all query rows add
     int b, h, row0 = 0, last = 0, step, slot = 0;
-    int64_t rows = 0, keys = 0; // the thread's offsets in the next slice of Q or dO, and of K or V
-    bool whole = false;         // the tile's slices are complete and aligned
+    int64_t rows = 0, keys = 0; // the thread's element offsets in the next slice of Q or dO, and of K or V
+    bool whole = false;         // the tile's slices are complete and 16-byte aligned
     Sequence e;
     __device__ __forceinline__ Slices(const Params &p, const Features &f, int key0, int row_tile, int head, int heads, int batch, int batches, bool repeats)
         : p(p), f(f), key0(key0), row_tile(row_tile), head(head), heads(heads), batches(batches), repeats(repeats), b(batch - 1), h(heads), step(all()) {}
@@ -85,7 +87,7 @@ template <class T> struct Slices {
     __device__ __forceinline__ int all() const { return split() + (p.v_dim + kSlice - 1) / kSlice; }
     __device__ __forceinline__ bool there() const { return h < heads; }
 
-    // Advances to the next tile with visible pairs.
+    // Advances to the next tile with visible pairs of a row and a key.
     __device__ __forceinline__ void advance() {
         if (++h < heads) return;
         h = head;
@@ -129,7 +131,7 @@ template <class T> struct Slices {
         slot = slot == stages - 1 ? 0 : slot + 1;
     }
 
-    // Like copy_rows, for a complete slice; from points to the thread's first chunk.
+    // Like copy_rows, for a complete slice; from points to the first 16 bytes that the thread copies.
     static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
         static_assert(kRows == kKeys && kSlice == 64);
         constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
@@ -173,7 +175,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-        [[maybe_unused]] bool far = false; // some row is far from 0: weights are computed in natural units
+        [[maybe_unused]] bool far = false; // some row is far from 0, see far.cuh: weights are computed in natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;

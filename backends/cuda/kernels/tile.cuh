@@ -1,5 +1,5 @@
-// Rows of 16-bit elements: copies between strided global memory and tiles in shared
-// memory, whose layout lets ldmatrix read without bank conflicts.
+// Copies rows of 16-bit elements between strided global memory and tiles in shared memory.
+// The tiles' layout lets ldmatrix read without bank conflicts.
 #pragma once
 #include "mma.cuh"
 #include "params.cuh"
@@ -7,7 +7,7 @@
 constexpr float infinity = __builtin_inff();
 __device__ __forceinline__ bool finite(float x) { return fabsf(x) < infinity; }
 
-// Clears the elements of a pair that are infinite or NaN (exponent all ones).
+// Replaces by 0 each of x's two elements that is infinite or NaN (exponent all ones).
 template <class T> __device__ __forceinline__ uint32_t clear_nonfinite(uint32_t x);
 template <> __device__ __forceinline__ uint32_t clear_nonfinite<BF16>(uint32_t x) {
     return x & ~((((x & 0x7f807f80) + 0x00800080) >> 15 & 0x00010001) * 0xffff);
@@ -21,15 +21,15 @@ template <> __device__ __forceinline__ uint32_t clear_nonfinite<F16>(uint32_t x)
 template <int pitch> __device__ __forceinline__ int swizzle(int row) { return pitch % 128 ? row >> 1 & 3 : row & 7; }
 
 // Returns the address `row` rows below and `chunk` chunks right of `place`, which is a
-// tile's address plus a result of place(). row is a multiple of 8. chunk is even: place()
-// is in chunk 0 or 1 before the swizzle, so adding an even chunk is an exclusive or.
+// tile's address plus a result of place(). row is a multiple of 8. chunk is even, so it can
+// be added by an exclusive or: place() is in chunk 0 or 1 before the swizzle.
 template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int row, int chunk) {
     constexpr int mask = pitch % 128 ? 3 : 7;
     return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
 }
 
-// Returns x. The compiler recomputes expressions of the result instead of keeping them in
-// registers.
+// Returns x. The compiler recomputes expressions of the returned value instead of keeping
+// them in registers.
 __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -45,7 +45,7 @@ template <int pitch> __device__ __forceinline__ uint32_t place(int lane, bool ac
     return row * pitch + ((chunk ^ swizzle<pitch>(row)) << 4);
 }
 
-// Loads up to 8 elements of a row, padded with zeros.
+// Loads min(count, 8) elements of a row, padded with zeros to 8.
 __device__ __forceinline__ uint4 load8(const uint16_t *from, int count, bool aligned) {
     if (count >= 8 && aligned) return *(const uint4 *)from;
     uint32_t w[4];
@@ -74,8 +74,8 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
     return ((const float *)v.data)[b * v.batch + h * v.head + i * v.row];
 }
 
-// Starts an asynchronous copy of `count` rows of `dim` elements into a tile of
-// rows x D. Missing rows and columns become zeros.
+// Starts an asynchronous copy of `count` rows of `dim` elements into a tile of rows x D
+// elements. The tile's further rows and columns become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
     constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // adjacent threads copy `width` chunks of a row; a block copies `step` rows
@@ -109,13 +109,13 @@ __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, in
     }
 }
 
-// Converts the 16x16 block n of a product's sums, times factor, to an operand a of mma.
+// Multiplies the 16x16 block n of a product's sums by factor and converts it to operand a of mma.
 template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
 
-// Adds a b^T over D columns to c. a has 16*M rows, b 8*N rows. Their addresses for this
-// lane, from place(), are a + to_a and b + to_b.
+// Adds the product a b^T of matrices with D columns to c. a has 16*M rows, b 8*N rows. The
+// lane's addresses in them, computed by place(), are a + to_a and b + to_b.
 template <class T, int D, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
 #pragma unroll

@@ -3,8 +3,8 @@
 // The rows of products are four keys, so bias, mask and random words are transposed to [4 keys][TILE rows].
 // With DBIAS, dS also goes to the stage, as [row][key].
 
-// transpose_bias transposes the bias of four keys, from column c of the stage on, for the rows of a span.
-// transpose_mask does the same for the mask.
+// transpose_bias transposes the bias for the rows of a span and four keys, which begin at column c of the
+// stage. transpose_mask does the same for the mask.
 static void transpose_bias(const block *p, const span *n, u32 c, float *to) {
   for (u32 r = n->from; r < n->to; r++) scatter(to + r, TILE, *(v4_any *)(bias_row(p, r) + c));
 }
@@ -49,14 +49,14 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
   }
 }
 
-// hide_keys applies a mask that all rows share to a span of four keys, of which `keys` exist. A hidden key
-// gets an empty range of rows.
+// hide_keys applies a mask that all rows share to a span of four keys, of which only the first `keys` exist. A
+// hidden key gets an empty range of rows.
 static void hide_keys(const unsigned char *mask, u32 keys, span *s) {
   for (u32 e = 0; e < 4 && e < keys; e++) if (!mask[e]) s->lo[e] = s->hi[e] = 0, s->partial = 1;
 }
 
-// set_tables transposes the bias and mask of four keys, from column c of the stage on, for the rows of a
-// span.
+// set_tables transposes the bias and mask for the rows of a span and four keys, which begin at column c of the
+// stage.
 static void set_tables(const block *p, tables *t, const span *s, u32 c) {
   if (p->features & BIAS) transpose_bias(p, s, c, (float *)t->bias);
   if (p->features & MASK && !alike(p, MASK)) transpose_mask(p, s, c, (int *)t->seen);

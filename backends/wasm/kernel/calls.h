@@ -3,7 +3,7 @@
 //
 // A call in a list is like a call of an export: it names a block, and its function checks all arguments.
 
-typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function is a case in call
+typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function is a case number of call()
 enum { MAX_CALLS = 1 << 16 };
 
 static int call(const entry *c) {

@@ -2,9 +2,9 @@
 // includes this file.
 //
 // The lanes of a vector hold elements of one row. Features of scores apply before the softmax, dropout after
-// it, and SINK and CARRY at the end of a row. The host stages up to TILE keys and calls keys to widen them if
-// they have 16 bits. It then calls rows for each part of the query rows. A part has up to FEW rows of one
-// query head, and its own block and scratch.
+// it, and SINK and CARRY at the end of a row. The host copies up to TILE keys to the stage. If they have 16
+// bits, it calls decode_simd128_keys to widen them. It then calls decode_simd128_rows for each part of the
+// query rows. A part has up to FEW rows of one query head, and its own block and scratch.
 
 enum { FEW = 8 };  // maximum rows of a call
 
@@ -63,8 +63,8 @@ APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
     s[c] = (lane(one, 0) + lane(one, 1)) + (lane(one, 2) + lane(one, 3));
   }
 }
-// mix8 and mix1 add n rows of v, multiplied by their weights, to 8 or 1 vectors of o. Unless limit is 0, it
-// is negative for hidden keys, which are skipped.
+// mix8 and mix1 add n rows of v, multiplied by their weights, to o, for 8 vectors or 1 vector of columns. limit
+// is null, or has a negative number for each hidden key, which is skipped.
 #define MIX(name, WIDTH)                                                                   \
   APART void name(const float *weight, const float *v, u32 vdim, u32 n, float *o, const float *limit) { \
     v4 sum[WIDTH];                                                                         \
@@ -90,8 +90,8 @@ static void mix_row(const float *weight, const float *v, u32 vdim, u32 n, float 
     for (u32 c = 0; c < n; c++) if (!limit || limit[c] >= 0) o[d] += weight[c] * v[(u64)c * vdim + d];
 }
 
-// decode_scores turns the products of a row and n keys into scores. The row is row i of its head, and row r
-// of the stage. The first key is key j, in column c of the stage.
+// decode_scores turns the products of a row and n keys into scores. The row is row i of its sequence, and row
+// r of the stage. The first key is key j of its sequence, and column c of the stage's bias and mask.
 static void decode_scores(const block *p, float *s, float *limit, u32 r, i64 i, i64 j, u32 c, u32 n) {
   u32 f = p->features;
   float scale = p->scale, *end = s + round_up(n, 8);

@@ -1,9 +1,9 @@
 // The forward vector kernel with features. kernel.c includes this file.
 //
 // Features of scores apply before the softmax, and dropout applies after it. SINK and CARRY apply at the end
-// of a row, as two more terms of the sums of the row.
+// of a row: the sink and the result for earlier keys are two more terms of the row's sums.
 
-// set_limits converts n bytes of a mask row to limits: +Inf, or -Inf for hidden keys.
+// set_limits converts n bytes of a mask row to limits: -Inf for hidden keys, +Inf for the others.
 INLINE void set_limits(const unsigned char *mask, u32 n, float *limit) {
   for (u32 c = 0; c < n; c += 4) {
     i4 seen = __builtin_convertvector(*(b4 *)(mask + c), i4) != 0;
@@ -35,8 +35,8 @@ APART float weigh_kept(const float *x, const float *end, float *to, float top, f
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// finish_features writes row r of O and LSE. It merges three terms: the current keys with value O/l, the
-// earlier keys with the stage's O, and the sink without a value.
+// finish_features writes row r of O and LSE. It merges the current keys, whose output is o/l, the earlier
+// keys, whose output is the stage's O, and the sink, which has no value.
 static void finish_features(const block *p, const forward *w, u32 r) {
   fold_row(w, r);
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];

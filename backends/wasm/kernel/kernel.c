@@ -13,7 +13,7 @@
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
 //	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each part
 //
-// Alternatively, the host writes the data and a list of several calls, then calls `calls`.
+// Alternatively, the host writes the data and a list of several calls, then calls the export named calls.
 //
 // The host resolves sequences, pages and broadcast dimensions. In this module rows and keys are numbered from
 // 0 in one sequence. Bias and mask are tiles of the (row, key) pairs of a call.
@@ -75,14 +75,14 @@ typedef struct {
   i64 diagonal;           // ALiBi subtracts slope * |j - i - diagonal| from a score
   float softcap;          // c: a scaled score s becomes c * tanh(s / c); positive
   float slope, sink;      // ALiBi slope and sink logit of the query head
-  u32 threshold;          // dropout drops a weight if its 16 random bits are below the upper half; the lower half is 0
+  u32 threshold;          // dropout drops a weight if its 16 random bits are below threshold >> 16; the lower 16 bits are 0
   float keep;             // dropout multiplies the kept weights by keep, at least 1
-  u32 seed[2], head, seq; // seed is the key of the random words; head, seq, i and j are the counter
+  u32 seed[2], head, seq; // seed is the key of Philox; head, seq, the row and the keys form its counter, see kept
   u32 bias, mask, dbias;  // the stage: [TILE][TILE] of floats, of bytes (0 hides), and of floats, for the rows and keys of a call
-  u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the tile
+  u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the stage's bias or mask
   u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of 16-bit numbers
-  u32 row0, eight0;       // random words count rows from row0, and keys in eights from eight0
+  u32 row0, eight0;       // numbers of row 0 and of key group 0 (eight keys each) in the counter of Philox
   u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
@@ -107,7 +107,8 @@ static int check(u32 at, int backward, u32 takes) {
 
 // ---- Helpers ----
 
-// PIN hides a value from the optimizer, and HIDE two pointers, to keep the order of code. See multiply.
+// PIN(x) hides the value of x from the optimizer, and HIDE(a, b) the values of two pointers. Both keep the
+// order of the code, see multiply.
 #define PIN(x) __asm__ volatile("" : REGISTER(x))
 #define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
 
@@ -121,13 +122,13 @@ INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
 INLINE v4 madd(v4 a, v4 b, v4 c) { return c + a * b; }
 #endif
 INLINE u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
-// lane returns an element of x. PIN keeps the compiler from turning its uses into slow byte shuffles.
+// lane returns element e of x. PIN keeps the compiler from turning uses of the element into slow byte shuffles.
 INLINE float lane(v4 x, int e) {
   float one = x[e];
   PIN(one);
   return one;
 }
-// spread stores each element of x as four equal floats, element e at p + e * step.
+// spread stores each element of x four times: element e fills the four floats at p + e * step.
 INLINE void spread(float *p, int step, v4 x) {
   UNROLLED for (int e = 3; e >= 0; e--) store(p + e * step, splat(lane(x, e)));
 }
@@ -326,7 +327,7 @@ static void bwd_grads(const block *p, const backward *w, u64 key, u32 n) {
 // plus a multiple of TILE. Functions named rows process the query rows [i0, i1) with the keys [j0, j1). grads
 // overwrites K and V in the stage with dK and dV of the keys [j0, j1).
 
-// most_keys returns the maximum keys in a call of rows: one tile if the stage has bias, mask or dBias.
+// most_keys returns the largest number of keys in a call of rows: TILE if the stage has bias, mask or dBias.
 static u32 most_keys(const block *p) { return p->features & (BIAS | MASK | DBIAS) ? TILE : MAX_ROW; }
 // ready checks the ranges of a call and the size of scratch against the block. It returns a code.
 static int ready(const block *p, u64 need, u32 i0, u32 i1, u32 j0, u32 j1, u32 keys) {
@@ -381,7 +382,7 @@ EXPORT("decode_simd128_rows") int export_decode_simd128_rows(u32 at, u32 i0, u32
   WHEN_READY(few, FORWARD_TAKES, i0, i1, TILE, decode_simd128_rows(p, &w, i0, i1, j0, j1, flags));
 }
 
-// check_features returns OK or the error code of the feature words.
+// check_features returns OK, or an error code if a feature's parameters in the block are invalid.
 APART int check_features(const block *p, u32 takes) {
   u32 f = p->features;
   if (f & ~takes) return BAD_FEATURE;

@@ -1,13 +1,13 @@
-// Features in the scalar loops. kernel.c includes this file.
+// Features of attention calls in the scalar loops. kernel.c includes this file.
 //
 // A feature acts at the start of a row (SINK, CARRY), on a score (SOFTCAP, BIAS, ALIBI, MASK) or on a weight
-// (DROPOUT). Scores in this file are scaled doubles, so that sums and differences keep the precision of the
-// dot product.
+// (DROPOUT). Scores in this file are doubles with the scale applied, so that sums and differences keep the
+// precision of the dot product.
 
 // capped_tanh returns tanh(x) with a relative error near 1e-15, and sets *slope to 1-tanh(x)^2. With e =
-// exp(-2|x|), tanh(|x|) is (1-e)/(1+e), and the slope is 4e/(1+e)^2. The function computes e-1, which is
-// precise near 0. For this it splits -2|x| = n ln2 + r, with an integer n and |r| <= ln2/2, and sums the
-// series of exp(r)-1. If -2|x| is below -80, e is negligible.
+// exp(-2|x|), tanh(|x|) is (1-e)/(1+e), and the slope is 4e/(1+e)^2. The function computes e-1 instead of e,
+// without cancellation near x = 0. For this it splits -2|x| = n ln2 + r, with an integer n and |r| <= ln2/2,
+// and sums the series of exp(r)-1. If -2|x| is below -80, e is negligible.
 static double capped_tanh(double x, double *slope) {
   double y = -2 * __builtin_fabs(x), series = 1;
   if (y < -80) y = -80;
@@ -21,8 +21,9 @@ static double capped_tanh(double x, double *slope) {
   return x < 0 ? less / sum : -less / sum;
 }
 
-// score returns the score of row r and key c of the stage from their dot product. distance is the distance of
-// the key from the diagonal, for ALiBi. *slope receives the derivative of the softcap.
+// score returns the score of row r and key c of the stage (the copies of the host's tensors) from their dot
+// product. distance is the distance of the key from the diagonal, for ALiBi. *slope receives the derivative of
+// the softcap.
 static double score(const block *p, float product, u32 r, u32 c, i64 distance, double *slope) {
   double s = (double)product * p->scale;
   *slope = 1;
@@ -37,7 +38,7 @@ static int masked(const block *p, u32 r, u32 c) {
 
 // kept returns the dropout factor of the weight of row i and key j. The 16 random bits are half of word j%4
 // of Philox4x32-7 with the counter (eight0 + j/8, row0 + i, head, seq): the lower half if j%8 < 4, else the
-// upper half. word caches the four words for the next keys. first is nonzero if word is not yet set.
+// upper half. word caches the four words for the next keys of the row. first is nonzero if word is not yet set.
 static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
   if (!(p->features & DROPOUT)) return 1;
   if (first || j % 8 == 0) {
@@ -54,10 +55,10 @@ static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
 
 static float exp_of(double x) { return exp2_1((float)(x * 1.4426950408889634)); }
 
-// maxima returns the running maxima [TILE]. They use the memory of S, which the scalar loops do not need.
+// maxima returns the rows' running maxima [TILE]. They use the memory of S, which the scalar loops do not need.
 static double *maxima(const forward *w) { return (double *)w->s; }
 
-// weigh_score returns the weight of score s in row r. It raises the running maximum and adds the weight to l.
+// weigh_score returns the weight of score s in row r. It raises the row's running maximum and adds the weight to l.
 static float weigh_score(const forward *w, u32 r, double s) {
   double *m = maxima(w) + r;
   if (s > *m) {
@@ -69,8 +70,8 @@ static float weigh_score(const forward *w, u32 r, double s) {
   return weight;
 }
 
-// begin_row initializes row r. With CARRY, the earlier keys count as one key with score LSE and value O. With
-// SINK, the sink counts as a score without a value.
+// begin_row initializes row r. With CARRY, the keys of earlier calls count as one key, whose score is the
+// stage's LSE and whose value is the stage's O. With SINK, the sink counts as a score without a value.
 static void begin_row(const block *p, const forward *w, u32 r) {
   const float *earlier = (float *)AT(p->o) + (u64)r * p->vdim, lse = ((float *)AT(p->lse))[r];
   float *o = w->o + r * 2 * w->dv8;
@@ -80,7 +81,7 @@ static void begin_row(const block *p, const forward *w, u32 r) {
   if (p->features & SINK) weigh_score(w, r, p->sink);
 }
 
-// finish_row is finish for scores that are scaled doubles.
+// finish_row is finish for this file's scores, which include the scale.
 static void finish_row(const block *p, const forward *w, u32 r) {
   finish(p, w, r);
   if (w->l_total[r] != 0) ((float *)AT(p->lse))[r] = (float)(maxima(w)[r] + ln(w->l_total[r]));

@@ -6,13 +6,13 @@
 //
 //	c[r][n] += sum over k of a[k][r] * b[k][n]
 //
-// a is [k][4] splatted, with each number in four lanes, and b is [k][8]. The shape fits sixteen registers:
-// eight for sums, two for b, one for a. wazero keeps the order of instructions, so the order in the source
-// decides the speed. The UNROLL steps go from the highest address down, b1 before b0, so that one bounds
-// check per pointer covers all loads. PIN after each sum keeps the compiler from moving all loads to the
-// front and spilling registers. HIDE keeps the compiler from replacing constant offsets by additions, each
-// with its own bounds check. a is splatted in memory, because a load is cheaper than any other way to fill
-// four lanes.
+// a is [k][4] splatted: each number is stored four times, as a vector of equal lanes. b is [k][8]. The shape
+// fits sixteen registers: eight for sums, two for b, one for a. wazero keeps the order of instructions, so
+// the order in the source decides the speed. The UNROLL steps go from the highest address down, b1 before b0,
+// so that one bounds check per pointer covers all loads. PIN after each sum keeps the compiler from moving all
+// loads to the front and spilling registers. HIDE keeps the compiler from replacing constant offsets by
+// additions, each with its own bounds check. a is splatted in memory, because a load is cheaper than any other
+// way to fill four lanes.
 #ifndef UNROLL
 #define UNROLL 8  // a power of two up to 8
 #endif
@@ -35,7 +35,8 @@ INLINE void multiply(const float *a, const float *b, u32 n, v4 c[4][2]) {
   } while (b != end);
 }
 
-// add_product adds a product of n steps to c [4][8] with row stride step. n is a positive multiple of 8.
+// add_product adds the product of a [n][4] and b [n][8] to c [4][8], whose rows are step floats apart. n is a
+// positive multiple of 8.
 INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 step) {
   v4 sum[4][2] = {{splat(0)}};
   multiply(a, b, n, sum);
@@ -43,9 +44,9 @@ INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 ste
 }
 
 // These functions compute several products per call, because each call saves and restores eight registers.
-// scores and across multiply one a by consecutive groups of eight columns. scores sets the columns of c
-// [4][TILE] up to end. across adds to `width` columns of c, whose rows have stride step. down multiplies
-// consecutive groups of four rows by one b and adds to c [][TILE], up to end.
+// scores and across multiply one a by consecutive groups of eight columns. scores overwrites the columns of
+// c [4][TILE] from c to end. across adds to `width` columns of c, whose rows are step floats apart. down
+// multiplies consecutive groups of four rows by one b and adds to the rows of c [][TILE] from c to end.
 APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
   for (; c != end; c += 8, b += n * 8) {
     v4 sum[4][2] = {{splat(0)}};
@@ -61,13 +62,13 @@ APART void down(const float *a, const float *b, u32 n, float *c, const float *en
   for (; c != end; c += TILE * 4, a += TILE * 16) add_product(a, b, n, c, TILE);
 }
 
-// A span holds the steps [lo, hi) of a product that each of up to 8 rows or columns uses. [from, to) covers
-// all these steps, rounded outwards to multiples of 8. partial is nonzero if a row or column does not use all
-// steps in [from, to).
+// A span limits the steps (values of k) of a product. Row or column number r uses the steps [lo[r], hi[r]).
+// [from, to) covers all steps in use, rounded outwards to multiples of 8. partial is nonzero if a row or
+// column does not use all steps in [from, to).
 typedef struct { u32 lo[8], hi[8], from, to, partial; } span;
 
-// spans returns the span of `count` rows, of which `of` exist: row r uses the steps from at+r+first to
-// at+r+last, both included, within [0, n).
+// spans returns the span of `count` rows, of which only the first `of` exist. Row r uses the steps from
+// at+r+first to at+r+last, both included, if they are within [0, n).
 static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   span s = {.from = n, .to = 0};
   for (u32 r = 0; r < count; r++) {
@@ -81,9 +82,10 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
   return s;
 }
-// careful_product adds the product over the span without reading hidden numbers. Their weight is 0, but they
-// may be NaN, and 0 * NaN is NaN. For each row, or for each column if by_column is nonzero, it skips the
-// steps outside [lo, hi). The sums have the same order as in multiply.
+// careful_product adds the product over the span to c, but for each row it skips the steps outside [lo, hi).
+// If by_column is nonzero, lo and hi are of the columns. The weights of the skipped steps are 0, but the
+// numbers that they would multiply may be NaN, and 0 * NaN is NaN. The sums have the same order as in
+// multiply.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
@@ -96,8 +98,8 @@ static void careful_product(const float *a, const float *b, const span *s, int b
   }
 }
 
-// span_across and span_down are across and down over a span. finite is nonzero if the numbers that the
-// weights multiply are finite. Hidden steps may then be included, because their weight is 0.
+// span_across and span_down are across and down over the steps of a span. finite is nonzero if the numbers
+// that the weights multiply are finite. Hidden steps are then included, because their weight is 0.
 INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
   if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
   else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
@@ -109,12 +111,12 @@ INLINE void span_down(const float *a, const float *b, const span *s, u32 finite,
 
 // ---- Packing ----
 //
-// Packing copies rows x [n][dim] to the layout of the products, padded with zeros to multiples of 8 rows and
-// 8 elements. Splatted layouts are for a, the rows of a product. The other layouts are for b, its columns.
-// Each function returns whether all numbers are finite, because 0 times infinity or NaN is NaN.
+// Packing copies rows x [n][dim] to a layout for multiply, padded with zeros to multiples of 8 rows and 8
+// elements. Splatted layouts are for multiply's a, the other layouts for its b. Each function returns whether
+// all numbers are finite, because 0 times infinity or NaN is NaN.
 
 enum { ROWS, ELEMENTS, SPLAT_ROWS, SPLAT_ELEMENTS };
-// four returns four numbers from p on, of which `left` exist; the others are 0.
+// four loads min(left, 4) numbers from p; the other numbers of the vector are 0.
 INLINE v4 four(const float *p, int left) {
   if (left >= 4) return *(const v4_any *)p;
   return (v4){left > 0 ? p[0] : 0, left > 1 ? p[1] : 0, left > 2 ? p[2] : 0, 0};
@@ -165,8 +167,8 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
 
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit);
 // weigh turns a row of scores into weights and returns their sum. The number of scores is a multiple of
-// eight. The weights are splatted at `to` with stride 16. weigh is a separate function so that its loop does
-// not reload the registers of soften.
+// eight. It stores weight j four times, in floats 16j to 16j+3 from `to` on. weigh is a separate function so
+// that its loop does not reload the registers of soften.
 APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
   v4 sum = splat(0);
   for (; x < end; x += 8, to += 128) {
@@ -179,10 +181,10 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// soften turns the scores s [4][TILE] of a span's rows into weights, splatted in p [TILE][4]. It raises the
-// running maxima m, adds the weights to l, and returns the factors by which the caller rescales the earlier
-// sums. It applies the scale after the subtraction of the maximum, so that large scores keep their precision.
-// kept [TILE/8] is for dropout, see draw. Without dropout, kept is 0.
+// soften is the softmax of a span's four rows. It turns the scores s [4][TILE] into weights p [TILE][4], each
+// stored four times. It raises the running maxima m, adds the weights to l, and returns the factors by which
+// the caller rescales the earlier sums of O. It applies the scale after the subtraction of the maximum, so that
+// large scores keep their precision. kept [TILE/8] has the dropout bits that draw sets, or is 0 without dropout.
 APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
@@ -234,7 +236,7 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 //
 //	S' = K Q', dP' = V dO';  P = exp(scale*S - LSE), dS = P*(dP - delta);  dV += P' dO, dK += dS' Q
 //
-// Once per block of keys, dQ' += K' dS'. The rows of this product are elements of K.
+// Once per block of keys, dQ' += K' dS'. The rows of this product are columns of K.
 
 static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) {
   splat_rows(AT(p->k), n, p->dim, w->k + key * w->d8 * 4), splat_rows(AT(p->v), n, p->vdim, w->v + key * w->dv8 * 4);
@@ -255,8 +257,8 @@ static float delta(const block *p, u32 r) {
   while (left-- > 0) sum += dout[left] * o[left];
   return sum - dlse[r];
 }
-// more_dq initializes the totals of dQ with the stage's dQ. fold_dq adds the sums to the totals and clears
-// the sums.
+// more_dq initializes the totals of dQ with the stage's dQ. fold_dq adds the sums of dQ over the current block
+// of keys to the totals and clears the sums.
 APART void more_dq(const block *p, const backward *w, u32 rows) {
   const float *dq = AT(p->dq);
   for (u32 r = 0; r < rows; r++)
@@ -281,7 +283,7 @@ APART void begin_tile(const block *p, const backward *w, u32 rows, u32 flags) {
 }
 
 // score_gradient turns S and dP of one of four keys, key c, into P and dS. In memory dP follows S, delta
-// follows LSE, and dS follows P, so that one bounds check covers each pair.
+// follows LSE, and dS follows P, so that one bounds check covers the two loads or stores of each pair.
 APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
   const float *s = w->s + c * TILE + n->from, *end = w->s + c * TILE + n->to, *lse = w->lse + n->from;
   float *p = w->p + n->from * 16 + c * 4;

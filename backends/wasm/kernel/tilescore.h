@@ -1,7 +1,8 @@
 // Features in the vector kernels, four rows of scores at a time. kernel.c includes this file.
 //
 // Vector loops over s [4][TILE] scale the products and add features before the softmax. If features only hide
-// keys, drop weights, or add a sink or earlier keys, scores stay unscaled products as in plain calls.
+// keys, drop weights, or merge a sink or the result for earlier keys, scores stay unscaled products as in calls
+// without features.
 
 enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // features that change the scaled products
 
@@ -10,10 +11,10 @@ enum { LOW, BOTH, UP, BELOW, REST, BY, KEYS = 2 * (BY + 1), CONSTANTS = KEYS + 2
 
 // Data of four rows of a product: query rows in the forward pass, keys in the backward pass.
 typedef struct {
-  v4 away[TILE / 2 + 2];        // ALiBi by distance, see set_away
+  v4 away[TILE / 2 + 2];        // ALiBi's terms by distance, see set_away
   v4 limit[TILE];               // [4][TILE], or [TILE] for all rows: -Inf hides, +Inf does not; forward only
   i4 seen[TILE];                // [4][TILE], all bits set for visible pairs, else none; backward only
-  u4 kept[TILE / 4];            // [TILE/8 or TILE/4][4 keys][4 rows] bytes, see draw
+  u4 kept[TILE / 4];            // bytes [TILE/8 or TILE/4][4 keys][4 rows] of dropout bits, see draw
   v4 bias[TILE], slope[TILE];   // [4][TILE], backward only; slope is the derivative of the softcap
   u4 eights[TILE / 2], mine[TILE / 2]; // [TILE/8][4] splatted, [TILE/4][2]: see set_eights, set_mine
   u4 rounds[CONSTANTS];         // splatted: see set_rounds
@@ -25,15 +26,15 @@ static const unsigned char *mask_row(const block *p, u32 r) { return (unsigned c
 // unit returns the factor that the softmax must still apply to a score.
 static float unit(const block *p) { return p->features & ADJUSTS ? 1 : p->scale; }
 
-// away_at returns the address of distance u in away, |u| < TILE. set_away stores the ALiBi terms for |u| < n:
-// the term of the distance base+u, or of base-u if sign is -1.
+// away_at returns the address of entry u of away, |u| < TILE. set_away sets the entries |u| < n to ALiBi
+// terms: of the distance base+u from the diagonal if sign is 1, of base-u if sign is -1.
 static float *away_at(tables *t, int u) { return (float *)t->away + TILE + u; }
 static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
   for (int u = 1 - n; u < n; u++) *away_at(t, u) = (float)-(p->slope * __builtin_fabs((double)(base + sign * u)));
 }
 
-// cap replaces the scores x by most*tanh(x*scale/most). Unless slope is 0, it stores the derivative,
-// 1-tanh^2, there. tanh(4z) is computed as z p(z^2)/q(z^2), a minimax fit for |z| <= 2.2. p and q are
+// cap replaces the scores x by most*tanh(x*scale/most). Unless slope is null, it stores the derivative
+// 1-tanh^2 at slope. tanh(4z) is computed as z p(z^2)/q(z^2), a minimax fit for |z| <= 2.2. p and q are
 // evaluated at z^2 of at most 2.375^2, where the quotient exceeds 1, and the result is limited to 1. The
 // derivative is computed as e (2/(1+e))^2 with e = exp(-8|z|), because the difference 1-tanh^2 would lose its
 // precision.
@@ -64,7 +65,7 @@ APART void cap(float *x, const float *end, float *slope, float scale, float most
     slope += 8;
   }
 }
-// add scales four rows of scores and adds rows of a with stride step.
+// add multiplies four rows of scores by scale and adds four rows of a, which are step floats apart.
 APART void add(float *x, const float *end, float scale, const float *a, int step) {
   for (int r = 0; r < 4; r++, x += TILE, end += TILE, a += step)
     for (float *s = x, *b = (float *)a; s != end; s += 8, b += 8) {
@@ -73,10 +74,10 @@ APART void add(float *x, const float *end, float scale, const float *a, int step
       store(s + 4, load(s + 4) * scale + b1), store(s, load(s) * scale + b0);
     }
 }
-// scores_with computes products like scores. If cut is 0, it multiplies them by scale and adds rows of extra.
-// Otherwise it takes the minimum of each product and a row of extra, where -Inf hides a pair and +Inf does
-// not. The rows of extra have stride step. The minimum turns a NaN into +Inf, which makes the same outputs
-// NaN.
+// scores_with computes products like scores. If cut is 0, it multiplies them by scale and adds the elements of
+// extra. Otherwise it takes the minimum of each product and its element of extra: -Inf hides the pair of row
+// and key, +Inf does not. The rows of extra are step floats apart. The minimum turns a NaN product into +Inf,
+// which makes the same outputs NaN.
 INLINE void scores_with(const float *a, const float *b, u32 n, float *c, const float *end, float scale, const float *extra, int step, int cut) {
   if (step < 0) extra += 3 * step;  // so that all offsets are positive
   float *far = c + 2 * TILE;        // a second pointer aligns the product's register spills
@@ -102,8 +103,8 @@ SCORES_WITH(scores_biased, TILE, 0)
 SCORES_WITH(scores_of_keys, 0, 1)
 SCORES_WITH(scores_of_pairs, TILE, 1)
 
-// An extra holds the terms that are added to the scores of a span: rows of the bias with stride step, and
-// away with stride -1.
+// An extra holds the terms that are added to the scores of a span. The rows of the bias are step floats apart.
+// Each row of ALiBi terms begins one float before the previous row, in away.
 typedef struct { const float *bias, *away; int step; } extra;
 
 // feature_scores computes the scores of a span. It does not apply the mask.
@@ -123,7 +124,7 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 
 // ---- Dropout ----
 //
-// The random words of row i and eight keys from key j on are Philox4x32-7 of (j/8, i, head, sequence), see
+// Philox4x32-7 of the counter (j/8, i, head, sequence) yields four random words for row i and keys j to j+7, see
 // kept. j is a multiple of 8. The lanes of a vector hold four rows. In the first three rounds, most terms
 // depend only on the row or only on the keys. set_mine computes the terms of a row once, and set_eights the
 // terms of eight keys. Only one product of the first three rounds remains for each row and eight keys.
@@ -134,8 +135,8 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 #define WEYL1 0xbb67ae85u
 
 INLINE u4 splat_word(u32 x) { return (u4){x, x, x, x}; }
-// A multiplier is M = 2^32 + 65536 u + l with signed 16-bit u and l, so that products of 16-bit halves
-// suffice. With C = 0x80008000 and x-C = 65536 v + k, v and k are the signed halves of x^C, and
+// A Philox multiplier is M = 2^32 + 65536 u + l with signed 16-bit u and l, so that products of 16-bit halves
+// suffice. With C = 0x80008000 and x-C = 65536 v + k, v and k are the signed halves of x xor C, and
 //
 //	x M = 2^32 (v u + x-C) + 65536 (v l + k u) + k l + C M
 //
@@ -149,7 +150,7 @@ static void set_rounds(const block *p, u4 *to) {
     to[LOW] = splat_word(l), to[BOTH] = splat_word(l << 16 | u), to[UP] = splat_word(u << 16);
     to[BELOW] = splat_word((u32)below), to[REST] = splat_word((u32)((u64)(all - below) >> 32) - MIDDLE), to[BY] = splat_word(by);
   }
-  for (u32 n = LEFT; n-- > 0; to += 2)  // keys from the last round backwards; all keys but the last round's include C
+  for (u32 n = LEFT; n-- > 0; to += 2)  // Philox's round keys, the last round's first; all but the last round's are xored with C
     for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < LEFT - 1 ? MIDDLE : 0));
 }
 static void set_eights(const block *p, tables *t, u32 j, u32 n) {
@@ -169,9 +170,9 @@ static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
   }
   set_rounds(p, t->rounds);
 }
-// halves multiplies x = z^C, in two groups of lanes, by the multiplier at t[e]. It replaces z by the upper
-// halves of the products, xored with other and, unless key is 0, with t[key]. It sets low to the lower
-// halves. upper is the factor with which dot16 extracts the upper 16 bits.
+// halves multiplies x = z xor C, in two vectors, by the multiplier whose constants begin at t[e]. It replaces z
+// by the products' upper 32 bits, xored with other and, unless key is 0, with t[key]. It sets low to the lower
+// 32 bits. upper is the factor with which dot16 extracts the upper 16 bits.
 #define AFTER(p) __asm__ volatile("" : "+r"(p))  // forces the compiler to reload constants, for which there are too few registers
 INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int key, u4 upper) {
   AFTER(t);
@@ -206,10 +207,11 @@ INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int
   return t;
 }
 INLINE i4 not_below(u4 x, u4 least) { return (i4)((h8)x >= (h8)least); }
-// draw sets the kept bits of groups of four rows and eight keys, up to end. A group has 16 bytes, for four
-// keys and four rows. The lowest bit of a byte is for its key, the highest bit for the fourth key after it.
-// The comparisons of 16-bit halves give all bits or none. Narrowing to bytes keeps the result of the upper
-// half in the highest bit. By saturation, it keeps the result of the lower half in the lowest bit.
+// draw sets dropout bits, 1 for a kept weight, for groups of four rows and eight keys, from `to` up to end. A
+// group has 16 bytes, for its first four keys and four rows. The lowest bit of a byte is for this key, the
+// highest bit for the fourth key after it. The comparisons of 16-bit halves give all bits or none. Narrowing
+// to bytes keeps the result of the upper half in the highest bit. By saturation, it keeps the result of the
+// lower half in the lowest bit.
 APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *eight, u32 next_eight, u4 *to, const u4 *end, u32 threshold) {
   u4 upper = splat_word(0x10000), least = splat_word(threshold | threshold >> 16);
   PIN(upper);
