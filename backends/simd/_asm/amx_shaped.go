@@ -196,8 +196,8 @@ func (a *shaper) takeRows(n GPVirtual) {
 	a.split(kind, rows, shapedCap, 0)
 }
 
-// split emits the jumps to the loop for the features in kind, and these loops. It tests the bit
-// numbered bit and all higher bits of kind. has holds the lower bits that are set.
+// split emits the jumps to the loop for the features in kind, and these loops. bit is the lowest
+// bit of kind that these jumps test. has holds the lower bits that are set.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
