@@ -18,8 +18,8 @@ type keyRows struct {
 	name, dim string // argument names
 	keys      int
 	rows      []GPVirtual
-	offset    GPVirtual // bytes from the start of a row to the current vector
-	later     GPVirtual // if odd, bytes from the start of a row to its next prefetch; if even, the address of table entries
+	offset    GPVirtual // address k or v, plus the bytes from the start of a row to the current vector
+	later     GPVirtual // if odd, the same for the next prefetch, plus 1; if even, the address of table entries
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
