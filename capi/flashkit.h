@@ -11,10 +11,10 @@
  *   - Several threads may call these functions at the same time. A signal handler must not
  *     call them.
  *   - Every structure begins with its size, which the caller sets. Later versions add
- *     fields only at the end. If a program passes an older, smaller structure, the missing
+ *     fields only at its end. If a program passes an older, smaller structure, the missing
  *     fields count as zero. A newer, larger structure is accepted if the fields that this
- *     version does not have are zero. Zero always means "not requested". Initialize a
- *     structure with {0} and set size, or use fk_..._init().
+ *     version does not have are zero. A field of zero always means "not requested".
+ *     Initialize a structure with {0} and set size, or use fk_..._init().
  *
  * The library contains the Go runtime: see flashkit(3) for signals, fork and threads.
  *
@@ -93,7 +93,7 @@ enum {
 	FK_BIAS = 2,    /* fk_args.bias is added to the scores */
 	FK_MASK = 4,    /* fk_args.mask hides keys: 1 visible, 0 hidden */
 	FK_SINK = 8,    /* attention sink: fk_args.sink has a logit per head, which adds to the softmax's sum but has no value */
-	FK_RAGGED = 16, /* sequences differ in length: see the fields of fk_args from seqs on */
+	FK_RAGGED = 16, /* sequences differ in length: see fk_args.seqs and the fields after it */
 	FK_CARRY = 32,  /* o and lse hold the results over earlier keys, to which the forward pass adds the keys of this call */
 	FK_ORIGIN = 64  /* the call is part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
 };
@@ -101,7 +101,7 @@ enum {
 /* Flags of fk_open. */
 enum {
 	FK_OPEN_FROZEN = 1,   /* learn nothing from later calls: a problem always runs on the same kernel, with the same bits */
-	FK_OPEN_PAIRED = 2,   /* forward passes without fk_args.lse, too, sum scores in the backward pass's order */
+	FK_OPEN_PAIRED = 2,   /* all forward passes, even without fk_args.lse, sum scores in the backward pass's order */
 	FK_OPEN_BLANK = 4,    /* ignore the machine's calibration profile */
 	FK_OPEN_ANY_ORDER = 8, /* on GPU tensors, sum d_q in any order: faster, but bits differ from run to run */
 	FK_OPEN_UNPAIRED = 16 /* no backward pass follows: forward passes with fk_args.lse need not sum in the backward pass's order */
@@ -235,7 +235,7 @@ typedef struct fk_args {
 	int64_t pages_per_seq;
 
 	int64_t workers;    /* maximum threads, including the caller's; 0: no limit. Results do not depend on workers */
-	int64_t timeout_ns; /* approximate time limit; 0: none. With GPU tensors it is checked only before work is enqueued */
+	int64_t timeout_ns; /* approximate time limit; 0: none. With GPU tensors the library checks it only before it enqueues work */
 	fk_cancel *cancel;  /* handle that ends the call with FK_ERR_CANCELED, or NULL */
 	void *stream;       /* CUstream for GPU tensors; NULL: the default stream. The call enqueues its work and returns */
 
@@ -434,7 +434,8 @@ int flash_attention_cpu_forward(const float *Q, const float *K, const float *V, 
 
 /*
  * flash_attention_cpu_backward computes the gradients of sum(O*dO). It recomputes the
- * forward pass, because no state is kept between calls. This takes memory of the size of O.
+ * forward pass, because no state is kept between calls. For the recomputed O
+ * it needs memory of the size of O.
  */
 int flash_attention_cpu_backward(const float *Q, const float *K, const float *V, const float *dO,
                                  float *dQ, float *dK, float *dV, const FlashAttentionParams *params);

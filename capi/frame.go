@@ -20,8 +20,8 @@ type frame struct {
 	seqs    flashkit.Sequences
 	device  *device // device of the tensors, nil if they are on the host
 
-	lists  cuda.DeviceSequences // device memory of the sequence arrays; kept, because the next call often has the same arrays
-	listed bool                 // the sequence arrays of this call are in lists
+	lists  cuda.DeviceSequences // copies of the sequence arrays in device memory; kept, because the next call often has equal arrays
+	listed bool                 // whether lists holds the sequence arrays of this call
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
@@ -179,8 +179,8 @@ func (f *frame) setSequences(a *C.fk_args) error {
 	return nil
 }
 
-// setDeviceSequences sets the lengths and the page table of a paged problem, which are in device
-// memory.
+// setDeviceSequences sets the lengths and the page table of a paged problem if the C program passes
+// them in device memory.
 func (f *frame) setDeviceSequences(a *C.fk_args) error {
 	const most = math.MaxInt32
 	switch {

@@ -49,7 +49,8 @@ func (t *table[T]) add(value T) uintptr {
 	return handle
 }
 
-// hold returns the entry of an open handle, or nil. The caller must release the entry.
+// hold returns the entry of a handle, or nil if the handle is not open. The caller must release the
+// entry.
 func (t *table[T]) hold(handle uintptr) *entry[T] {
 	t.mu.RLock()
 	e := t.held[handle]

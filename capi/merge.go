@@ -177,8 +177,8 @@ func weights(first, second float64) (w1, w2 float32, lse float64) {
 	return float32(e1 / (e1 + e2)), float32(e2 / (e1 + e2)), most + math.Log(e1+e2)
 }
 
-// mix writes w1*x + w2*y to the slice to. If a weight is 0, its operand is ignored, even if it is
-// NaN.
+// mix writes w1*x + w2*y to the slice to. If w1 is 0, x is ignored, even if it has NaN; likewise y
+// if w2 is 0.
 func mix(to, x, y []float32, w1, w2 float32) {
 	switch {
 	case w1 == 0 && w2 == 0:

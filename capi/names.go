@@ -23,7 +23,7 @@ var fields = func() map[string]string {
 }()
 
 // words maps words in the Reason of a flashkit.ProblemError to names in flashkit.h: names of
-// fields, last parts of such names, and features.
+// fields, last parts of such names (QLens of Seqs.QLens), and features.
 var words = func() map[string]string {
 	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
 	for name, field := range fields {

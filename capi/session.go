@@ -20,7 +20,7 @@ import (
 // tensors of calls. The first call with tensors on a GPU opens this GPU.
 type session struct {
 	*dispatch.Dispatcher
-	paired   bool // whether calls with GPU tensors are paired; Dispatcher has its own setting for other calls
+	paired   bool // FK_OPEN_PAIRED, for calls with GPU tensors; Dispatcher has its own setting for other calls
 	unpaired bool
 	anyOrder bool // dQ of GPU tensors may be summed in any order
 
@@ -153,7 +153,7 @@ func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stre
 	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, o)
 }
 
-// A ticket is the object behind an fk_cancel.
+// A ticket is the object behind an fk_cancel: a context, and the function that cancels it.
 type ticket struct {
 	ctx context.Context
 	now context.CancelFunc
@@ -164,8 +164,9 @@ var (
 	tickets  = table[ticket]{kind: kindCancel}
 )
 
-// limits returns a context with the cancellation handle and the timeout of a call. If held is not
-// nil, the caller releases it. If stop is not nil, the caller calls it.
+// limits returns a context that ends when the call is canceled or its timeout is over. held is the
+// entry of the cancellation handle. The caller must release held and call stop, unless they are
+// nil.
 func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop context.CancelFunc, err error) {
 	ctx = context.Background()
 	if a.timeout_ns < 0 {

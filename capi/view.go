@@ -62,8 +62,8 @@ func (f *frame) owner(number C.int32_t) flashkit.Owner {
 	return unopened(number - C.FK_CUDA)
 }
 
-// An unopened is the owner of tensors on a GPU that the call has not opened: any GPU but Q's, or
-// any GPU if the pass will not run.
+// An unopened is the owner of tensors on a GPU that the call has not opened. A call opens only the
+// GPU of Q, and none if it does not run the pass.
 type unopened int
 
 func (n unopened) Device() string { return fmt.Sprintf("GPU %d", int(n)) }

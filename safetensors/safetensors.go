@@ -96,7 +96,7 @@ func FromUint16s(name, dtype string, shape []int, x []uint16) Tensor {
 }
 
 func fromSlice(name, dtype string, shape []int, x any) Tensor {
-	data, _ := binary.Append([]byte{}, binary.LittleEndian, x) // cannot fail: the elements have a fixed size
+	data, _ := binary.Append([]byte{}, binary.LittleEndian, x) // no error is possible, because the elements have a fixed size
 	return Tensor{Name: name, DType: dtype, Shape: slices.Clone(shape), Data: data}
 }
 
@@ -144,10 +144,10 @@ var dtypeSizes = map[string]int{
 }
 
 // packedBits holds the bits per element of types that do not fill whole bytes. Elements may cross
-// byte boundaries, but the tensor must end at one.
+// byte boundaries, but the tensor must end at a byte boundary.
 var packedBits = map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
-// known reports whether the element size of a type is known.
+// known reports whether this package has the element size of a type.
 func known(dtype string) bool { return dtypeSizes[dtype] > 0 || packedBits[dtype] > 0 }
 
 // byteSize returns the size of a tensor's data in bytes.

@@ -16,7 +16,7 @@ type scanner struct {
 	rest string // unread text; valid UTF-8
 }
 
-// accept skips white space and, if it follows, c. It reports whether c followed.
+// accept skips white space. If the next character is c, it skips c and returns true.
 func (s *scanner) accept(c byte) bool {
 	s.rest = strings.TrimLeft(s.rest, " \t\r\n")
 	if s.rest == "" || s.rest[0] != c {

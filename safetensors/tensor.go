@@ -37,7 +37,8 @@ func (t Tensor) Decode() (flashkit.Tensor, error) {
 }
 
 // DecodeBSHD is Decode for data in the order [batch, rows, heads, elements]. The result has the
-// shape [batch, heads, rows, elements] and the strides of the data's order.
+// shape [batch, heads, rows, elements]. Its strides describe the order of the data, which stays the
+// same.
 func (t Tensor) DecodeBSHD() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -86,9 +87,9 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 	return x, nil
 }
 
-// Encode returns a file tensor with a copy of x's elements in the order of its shape, independent
-// of its strides. Float32 becomes F32, Float16 F16, BFloat16 BF16 and Bool BOOL. Encode returns an
-// error if x is on a device, or if its shape and strides reach beyond its memory.
+// Encode returns a file tensor with a copy of x's elements in row-major order of x's shape,
+// whatever the strides of x are. Float32 becomes F32, Float16 F16, BFloat16 BF16 and Bool BOOL.
+// Encode returns an error if x is on a device, or if its shape and strides reach beyond its memory.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }
@@ -152,7 +153,8 @@ func appendRow(b []byte, x flashkit.Tensor, from, to int) []byte {
 	return b
 }
 
-// within returns an error if a view reaches beyond its n elements, or before the first.
+// within returns an error if a view with the given shape and strides reaches outside memory of n
+// elements.
 func within(shape, strides [4]int, n int) error {
 	last := shape[3] - 1
 	for d := range 3 {

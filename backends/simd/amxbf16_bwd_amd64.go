@@ -14,13 +14,13 @@ func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, b
 // gradientsAMXBF16 computes the weights w[i][j] = e^(scale·s[i][j] - lse[i]) of query row i and key j, and the
 // gradients x[i][j] = w[i][j]·(dp[i][j] - delta[i]). Where bit j of masks[i] is clear, both are 0, even if s or
 // dp is NaN there. The routine rounds w and x to bf16. Word p[i][j] gets the pair of w[2i][j] and w[2i+1][j],
-// and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. rows gets the rows of x, step elements apart. s and dp are
+// and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. x is also stored row by row in rows, with rows step elements apart. s and dp are
 // [2*pairs][32], p and ds are [pairs][32]. pairs > 0.
 //
 //go:noescape
 func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
-// shapedGradientsAMXBF16 is gradientsAMXBF16 with dropout, softcap or both. z is keep if bit j of kept[i] is
+// shapedGradientsAMXBF16 is gradientsAMXBF16 with dropout, softcap or both. Let z be keep if bit j of kept[i] is
 // set, else 0. p gets w[i][j]·z in place of w[i][j], and x[i][j] is
 // w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If kept is nil, z is 1. If softcapGrad is nil, it counts
 // as 1. At most one of them is nil. softcapGrad is [2*pairs][32].
@@ -44,10 +44,10 @@ func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, ke
 //go:noescape
 func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 
-// planeGradientsAMXBF16 is gradientsAMXBF16 without rounding: p, ds and rows get three bf16 planes each. Planes
+// planeGradientsAMXBF16 is gradientsAMXBF16 for float32 results: p, ds and rows get three bf16 planes each. Planes
 // of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by
-// scale and reports whether all |x| are below 2^58. At the same time it sets next to the scores of k and q, as
-// planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.
+// scale and reports whether all |x| are below 2^58. At the same time it sets the matrix next to the scores of k
+// and q, as planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool

@@ -11,7 +11,7 @@ package simd
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32)
 
-// seenScoresAMXBF16 is scoresAMXBF16 for a mask that hides whole keys. Before it raises rowMax, it sets row j
+// seenScoresAMXBF16 is scoresAMXBF16 for a mask that hides keys from all queries. Before it raises rowMax, it sets row j
 // of s to -Inf if bit j%32 of seen[j/32] is clear. seen has one word for each 32 rows of s.
 //
 //go:noescape
@@ -56,7 +56,7 @@ func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, b
 //go:noescape
 func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 
-// tilePeakAMXBF16 repeats four tile products n times: 65536 FLOP in each repetition. It measures the peak rate.
+// tilePeakAMXBF16 repeats four tile products n times, 65536 FLOP in each repetition, to measure the peak rate.
 // a is [32][32] bf16.
 //
 //go:noescape
@@ -74,20 +74,20 @@ func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, 
 //go:noescape
 func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
 
-// planeWeightsAMXBF16 is expScoresAMXBF16 without rounding: it splits the weights into three bf16 planes of p,
-// plane bytes apart.
+// planeWeightsAMXBF16 is expScoresAMXBF16 for float32 weights: it splits each weight into three bf16 and stores
+// them in the three planes of p. plane is the distance between planes in bytes.
 //
 //go:noescape
 func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// planePairsAMXBF16 splits s into three bf16 planes, plane bytes apart. In each plane of p, word [j][i] is the
-// pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][32], a plane of p is [pairs][32]. pairs > 0.
+// planePairsAMXBF16 splits each element of s into three bf16, one for each plane of p. plane is the distance
+// between planes in bytes. In each plane, word [j][i] is the pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][32], a plane of p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func planePairsAMXBF16(p *uint32, plane int, s *float32, pairs int)
 
-// splitRowsAMXBF16 splits the float32 matrix src, [rows][n], into three bf16 planes, plane bytes apart. Rows of
-// src are srcStep elements apart, rows of each plane of dst dstStep elements. An element that is NaN or has a
+// splitRowsAMXBF16 splits the float32 matrix src, [rows][n], into the three bf16 planes of dst, which are plane
+// bytes apart. Rows of src are srcStep elements apart, rows of a plane dstStep. An element that is NaN or has a
 // magnitude of 2^58 or more becomes 0. The routine reports whether src has no such element. n > 0, rows > 0.
 //
 //go:noescape

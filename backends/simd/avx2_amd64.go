@@ -7,7 +7,8 @@ package simd
 // scoresAVX2 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is
 // [keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
-// prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
+// prefetches memory that begins at address ahead into L2: about 2·dim bytes for each row of k, at most 3·dim.
+// dim > 0.
 //
 //go:noescape
 func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
@@ -59,7 +60,7 @@ func narrowF16AVX2(dst *uint16, src *float32, n int)
 //go:noescape
 func narrowBF16AVX2(dst *uint16, src *float32, n int)
 
-// hasF16C reports whether the processor has F16C. Instructions of F16C also need AVX.
+// hasF16C reports whether the processor has F16C, the conversions of float16. They also need AVX.
 func hasF16C() bool
 
 // dotsAVX2 sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.
@@ -129,8 +130,8 @@ func dropoutMaskAVX2(kept *uint32, rows int, row int, key int, head uint32, batc
 //go:noescape
 func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 
-// fetchAVX2 prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the
-// size of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchAVX2 prefetches every cache line of some rows of memory into L2. The first row begins at address from.
+// rows is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchAVX2(from *byte, step int, bytes int, rows int)

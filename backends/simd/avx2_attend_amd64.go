@@ -10,7 +10,7 @@ package simd
 // and totals[3][i] gets LSE = unit·m + ln(l), both as in finalizeLSEAVX2. Rows of o, q, k and v are oStep, qStep,
 // kStep and vStep elements apart. The routine reads 16 rows of q, each up to a multiple of 16 elements. vdim is
 // a multiple of 16. queries and s are scratch: queries is [dims][16], where dims is dim rounded up to a
-// multiple of 16, and s is [keys][16]. The routine prefetches from ahead on, as scoresAVX2 does. rows > 0,
+// multiple of 16, and s is [keys][16]. The routine prefetches memory at address ahead, as scoresAVX2 does. rows > 0,
 // keys > 0.
 //
 //go:noescape

@@ -4,7 +4,7 @@
 
 package simd
 
-// clearLines sets lines cache lines from p on to 0, with non-temporal stores. p is the start of a cache line. lines > 0.
+// clearLines sets cache lines of memory to 0 with non-temporal stores. p points to the first line, and lines is their number. lines > 0.
 //
 //go:noescape
 func clearLines(p *byte, lines int)

@@ -7,7 +7,8 @@ package simd
 // scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][32], s is
 // [keys][32]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
-// prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.
+// prefetches memory that begins at address ahead into L2: about 2·dim bytes for each row of k, at most 3·dim.
+// dim > 0.
 //
 //go:noescape
 func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
@@ -138,8 +139,8 @@ func dropoutMaskAVX512(kept *uint32, rows int, row int, key int, head uint32, ba
 //go:noescape
 func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 
-// fetchAVX512 prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the
-// size of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchAVX512 prefetches every cache line of some rows of memory into L2. The first row begins at address from.
+// rows is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchAVX512(from *byte, step int, bytes int, rows int)

@@ -10,8 +10,8 @@ package simd
 // and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
 // oStep elements apart, multiples of 32.
 // Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
-// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and
+// j+ahead-16. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
 // and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
@@ -23,8 +23,8 @@ func attendF32AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qSte
 // and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
 // oStep elements apart, multiples of 32.
 // Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
-// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and
+// j+ahead-16. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
 // and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
@@ -36,8 +36,8 @@ func attendF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qSte
 // and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
 // oStep elements apart, multiples of 32. The function split has moved the even elements of each 32 elements of q and o to the front.
 // Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row
-// j+ahead. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
+// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and
+// j+ahead-16. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
 // and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
 //
 //go:noescape
@@ -52,7 +52,7 @@ func attendBF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qSt
 //go:noescape
 func decodeWeightsAVX512(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)
 
-// readPeakAVX512 reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of 512.
+// readPeakAVX512 reads n bytes that begin at address x, to measure the memory bandwidth. n is a positive multiple of 512.
 //
 //go:noescape
 func readPeakAVX512(x *byte, n int)

@@ -46,7 +46,7 @@ func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep
 //go:noescape
 func decodeWeightsNEON(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 
-// readPeakNEON reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of 256.
+// readPeakNEON reads n bytes that begin at address x, to measure the memory bandwidth. n is a positive multiple of 256.
 //
 //go:noescape
 func readPeakNEON(x *byte, n int)

@@ -46,8 +46,8 @@ func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed 
 //go:noescape
 func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 
-// fetchNEON prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the size
-// of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchNEON prefetches every cache line of some rows of memory into L2. The first row begins at address from. rows
+// is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchNEON(from *byte, step, bytes, rows int)

@@ -19,19 +19,19 @@ func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, r
 //go:noescape
 func addValuesNEONBF16(o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32)
 
-// packQueriesNEONBF16 packs 16 rows of src, step elements apart, as q of scoresNEONBF16. dst is
+// packQueriesNEONBF16 packs 16 rows of src, step elements apart, in the layout that scoresNEONBF16 expects for q. dst is
 // [dim/8][2][8][2][4]: index [b][h][p][i][e] gets src[2p+i][8b+4h+e]. dim is a multiple of 8. dim > 0.
 //
 //go:noescape
 func packQueriesNEONBF16(dst, src *uint16, step, dim int)
 
-// packKeysNEONBF16 packs 4·quads rows of src, step elements apart, as v of addValuesNEONBF16. dst is
+// packKeysNEONBF16 packs 4·quads rows of src, step elements apart, in the layout that addValuesNEONBF16 expects for v. dst is
 // [quads][vdim/2][2][4]: index [b][p][i][e] gets src[4b+e][2p+i]. vdim is a multiple of 8. vdim, quads > 0.
 //
 //go:noescape
 func packKeysNEONBF16(dst, src *uint16, step, vdim, quads int)
 
-// packWeightsNEONBF16 rounds s, [4·quads][16], to bfloat16 and packs it as p of addValuesNEONBF16. dst is
+// packWeightsNEONBF16 rounds s, [4·quads][16], to bfloat16 and packs it in the layout that addValuesNEONBF16 expects for p. dst is
 // [quads][8][2][4]: index [b][p][i][e] gets s[4b+e][2p+i]. quads > 0.
 //
 //go:noescape

@@ -31,7 +31,7 @@ typedef struct placed {
 	const char *name;
 	fk_tensor t;
 	unsigned char *memory;
-	char *used; /* for each element: whether the tensor has it */
+	char *used; /* for each element of the memory: whether the tensor contains it */
 	size_t n;   /* number of elements, guards included */
 	array dense;
 	const side *side; /* NULL for a tensor with rows of neither queries nor keys */
@@ -68,7 +68,7 @@ static int64_t place_of(const placed *x, int64_t b, int64_t h, int64_t r)
 	return at;
 }
 
-/* walk calls f for each element of x->dense, with the index in dense and the index in memory, or -1. */
+/* walk calls f for each element of x->dense, with its index in dense and its index in memory, or -1 if it is not there. */
 static void walk(placed *x, void (*f)(placed *, size_t, int64_t))
 {
 	size_t i = 0;

@@ -100,7 +100,7 @@ int main(void)
 	}
 	/* In training, a call with few query rows must not use the decode kernel, because its
 	   summation order differs from the backward kernel's. */
-	for (int how = 0; how < 4; how++) { /* by default calls with LSE are for training */
+	for (int how = 0; how < 4; how++) { /* by default, a call with LSE counts as training */
 		static const uint32_t flags[] = {FK_OPEN_UNPAIRED, FK_OPEN_PAIRED, 0, 0};
 		int paired = how == 1 || how == 2;
 		fk_dispatcher *few;

@@ -60,7 +60,7 @@ void free_vector(vector *v)
 	free(v->data);
 }
 
-/* find returns the text of the header that follows "key": and the character next, or NULL. */
+/* find searches the header for the quoted key, a colon and the character next. It returns the text after them, or NULL. */
 static const char *find(const vector *v, const char *key, char next)
 {
 	char quoted[80];

@@ -12,7 +12,7 @@ package elements
 func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 
 // gradientsAVX2 computes the gradients of a layer norm. moments holds the mean and scale of each row, as
-// rowsAVX2 stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets
+// the routine rowsAVX2 stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets
 // scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight
 // and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,
 // rows > 0.
@@ -20,13 +20,13 @@ func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, moments 
 //go:noescape
 func gradientsAVX2(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
 
-// addAVX2 adds each row of x to the row sum. x is [rows][cols], with rows step elements apart. cols,
-// rows > 0.
+// addAVX2 adds all rows of the matrix x to the vector sum: sum[c] gets sum[c] + x[0][c] + x[1][c] + ... x is
+// [rows][cols], with rows step elements apart. cols, rows > 0.
 //
 //go:noescape
 func addAVX2(sum *float32, x *float32, step int, cols int, rows int)
 
-// adamWAVX2 updates the n parameters x by AdamW. It sets mean = by[0]·mean + by[1]·grad and
+// adamWAVX2 updates the n weights x of a model by AdamW. It sets mean = by[0]·mean + by[1]·grad and
 // square = by[2]·square + by[3]·grad². It then sets x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7]). x,
 // mean, square and grad are [n], by is [8]. n > 0.
 //

@@ -11,14 +11,15 @@
 // machines the processor has AVX512-BF16, but CPUID does not report it. The processor then executes
 // these instructions itself.
 //
-// The program is loaded into this process. An illegal instruction replaces its CPUID instruction,
-// and the SIGILL handler returns CPUID's result with the features' bits set. Other instructions
-// that the processor lacks raise SIGILL once. The handler overwrites such an instruction with a
-// jump to a stub, and the stub calls emulate. A seccomp filter keeps the program from replacing the
-// handler. Goroutine stacks are small. So each thread has a block of memory with its saved
-// registers, its tiles and a stack for C. GS points to the block, because Go does not use GS. An
-// instruction that decode does not know ends the program by SIGILL. Child processes run without the
-// emulation. In the program, /proc/self/exe is amx.
+// The program is loaded into this process. Its CPUID instruction is overwritten by an illegal one.
+// The SIGILL handler then returns CPUID's result with the bits of AMX-BF16 and AVX512-BF16 set.
+// Other instructions that the processor lacks raise SIGILL once. The handler overwrites such an
+// instruction with a jump to a stub, and the stub calls emulate. A seccomp filter keeps the program
+// from replacing the handler. Goroutine stacks are too small for C. So each thread has a block of
+// memory with its saved registers, its tiles and a stack for the C code. GS points to the block,
+// because Go does not use GS. An instruction that decode does not know ends the program by SIGILL.
+// Child processes run without the emulation. If the program opens /proc/self/exe, it gets the file
+// amx.
 //
 // Code in the program's threads must not call libc, because FS does not point to libc's thread
 // data. memcpy and similar functions are allowed, but not through a PLT, because libc would resolve
@@ -63,8 +64,8 @@ int main(void) {
 
 #include "amx.h"
 
-// A site is an instruction to emulate and the code of its stub, to which a jump in the program
-// leads.
+// A site is an emulated instruction and the code of its stub. A jump that replaces the instruction
+// in the program leads to the stub.
 typedef struct {
 	instruction in;
 	uint8_t code[28];
@@ -72,7 +73,7 @@ typedef struct {
 
 enum { SITES = 1 << 16 };
 
-static site *sites; // within the range of a jump from the program; sites[0] holds the address of enter
+static site *sites; // so close to the program that a jump reaches them; sites[0] holds the address of enter
 static int met;
 
 // First bytes of replaced instructions: an illegal instruction, and a jump.
@@ -92,7 +93,7 @@ static uint8_t *put(uint8_t *to, const void *from, int n) { return (uint8_t *)me
 // replace overwrites the instruction at p with a jump to a new stub. At any time, other threads
 // execute the old instruction, an illegal instruction or the complete jump.
 static void replace(uint8_t *p, int length, instruction *in) {
-	site *s = &sites[++met]; // from sites[1] on
+	site *s = &sites[++met]; // the first site of an instruction is sites[1]
 	if (met == SITES)
 		refuse("amx: too many instructions\n");
 	s->in = *in;
@@ -198,7 +199,8 @@ void fail(const char *what, const char *name) {
 	exit(125);
 }
 
-// prepare allocates stubs within jump distance of place and installs the SIGILL handler.
+// prepare allocates memory for stubs, so close to place that a jump reaches them. It installs the
+// SIGILL handler.
 __attribute__((target("fsgsbase"))) void prepare(uint8_t *place) {
 	sites = mmap(place, SITES * sizeof(site), PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (sites == MAP_FAILED || labs((uint8_t *)sites - place) > 1 << 30)
@@ -248,9 +250,9 @@ static void *contents(const char *name) {
 	return file;
 }
 
-// patch replaces CPUID by an illegal instruction in part of the program. It finds CPUID within the
-// code of the function cpuid, which is the same in golang.org/x/sys/cpu and in Go's standard
-// library.
+// patch replaces CPUID by an illegal instruction in the given part of the program. It searches for
+// the machine code of the Go function cpuid, which is the same in golang.org/x/sys/cpu and in Go's
+// standard library.
 static void patch(uint8_t *part, size_t size) {
 	static const uint8_t whole[] = {
 		0x8b, 0x44, 0x24, 0x08, 0x8b, 0x4c, 0x24, 0x0c, // MOVL eaxArg, AX; MOVL ecxArg, CX

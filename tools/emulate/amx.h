@@ -16,7 +16,7 @@ typedef enum { LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED, TDPBF16P
 typedef struct {
 	operation op;
 	uint8_t dst, a, b;   // registers; dst is the source of TILESTORED
-	uint8_t base, index; // of memory; 4 means no index
+	uint8_t base, index; // registers of a memory operand; 4 means no index
 	uint8_t scale;
 	int32_t disp;
 } instruction;
@@ -25,8 +25,8 @@ typedef struct {
 // returns 0 for an instruction that is not emulated.
 int decode(const uint8_t *p, instruction *in);
 
-// Each thread has its own block of memory for the emulation. enter takes the thread's block from
-// [next_block, end_of_blocks).
+// Each thread has its own block of memory for the emulation. On a thread's first emulated
+// instruction, enter takes a block from [next_block, end_of_blocks).
 enum { BLOCK_BYTES = 32768, BLOCKS = 4096 };
 extern uint64_t next_block, end_of_blocks;
 
@@ -39,8 +39,8 @@ long kernel(long number, long a, long b, long c, long d);
 // refuse ends the program by SIGILL, in place of the processor's #UD or #GP.
 void refuse(const char *why);
 
-// prepare allocates memory for stubs within the range of a jump from place, and installs the SIGILL
-// handler.
+// prepare allocates memory for stubs, so close to place that a jump reaches them. It installs the
+// SIGILL handler.
 void prepare(uint8_t *place);
 
 // force replaces all instructions in [first, end) that decode knows, even if the processor has

@@ -47,7 +47,7 @@ __asm__(
 	"	rdfsbase %rbx\n"
 	"	cmpq %rbx, %gs:0\n"
 	"	je 1f\n"
-	"	movl $32768, %ebx\n" // the block is another thread's: take a new block
+	"	movl $32768, %ebx\n" // GS points to another thread's block: take a new block
 	"	lock xaddq %rbx, next_block(%rip)\n"
 	"	cmpq end_of_blocks(%rip), %rbx\n"
 	"	jb 2f\n"
@@ -153,7 +153,8 @@ VECTORS static inline __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm
 VECTORS static inline __m512 high(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(0xffff0000))); }
 
 // products computes TDPBF16PS. It accumulates the products of low halves and of high halves
-// separately, then adds both sums to dst. Elements beyond a tile's shape are 0 and stay 0.
+// separately, then adds both sums to dst. Elements outside a tile's configured shape are 0 and stay
+// 0.
 VECTORS static void products(block *t, int dst, int a, int b) {
 	configured(t, dst), configured(t, a), configured(t, b);
 	if (dst == a || dst == b || a == b || t->rows[dst] != t->rows[a] || t->row_bytes[dst] != t->row_bytes[b] || t->row_bytes[a] / 4 != t->rows[b])

@@ -139,8 +139,8 @@ static uint32_t draw(uint64_t *state) {
 	return *state >> 32;
 }
 
-// number returns a random float32 whose upper half is a bf16 of the given kind: 0 near 1, 1 with
-// tiny products, 2 any bits.
+// number returns a random float32 whose upper half is a bf16. kind selects its range: 0 is near 1,
+// 1 is so small that products are tiny, 2 is any bits.
 static uint32_t number(uint64_t *state, int kind) {
 	uint32_t x = draw(state), exponent = (kind == 0 ? 119 : 60) + draw(state) % 12;
 	if (kind == 2)

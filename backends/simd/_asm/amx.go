@@ -11,14 +11,15 @@ import (
 //
 //	C[r][c] += Σ over w of A[r][w]·B[w][c]
 //
-// A tile of A holds 16 rows as they are in memory. A tile of B holds 16 pairs of rows, which
-// pairRows has packed. Four tiles of C, two of A and two of B fill all eight registers.
+// The product of two bf16 pairs is their dot product. A tile of A holds 16 rows of A as they are in
+// memory. A tile of B holds 32 rows of B: the routine pairRows has packed every two rows into one
+// row of pairs. Four tiles of C, two of A and two of B fill all eight registers.
 //
 // The Go runtime does not save tiles. Each routine configures and releases the tiles, and the
-// runtime does not stop a goroutine inside a routine, so no other code sees the tiles.
+// runtime does not preempt a goroutine inside an assembly routine, so no other code sees the tiles.
 
-// amxForward emits the routines of forward passes, some of which serve other passes too. For other
-// steps, the kernels call routines of AVX512 and AVX512BF16.
+// amxForward emits the routines of forward passes, some of which serve other passes too. For the
+// other steps of a forward pass, the kernels call routines for AVX512 and AVX512BF16.
 func (g *generator) amxForward() {
 	g.scoresOfTiles()
 	g.seenScoresOfTiles()
@@ -55,9 +56,9 @@ const (
 	tileBytes = 64 // bytes of a tile row
 )
 
-// Registers of the addresses of tiles. The two tiles of A are one below the other, the two tiles of
-// B side by side. The tiles of C are in two rows of two. The registers are fixed because tile
-// instructions are written as data.
+// Registers that hold the addresses of tiles. The two tiles of A are one below the other, the two
+// tiles of B side by side. The tiles of C are in two rows of two. avo cannot allocate these
+// registers, because the generator encodes tile instructions itself, as data.
 var (
 	tileA = [2]GPPhysical{R8, R9}
 	tileB = GPPhysical(R11)
@@ -68,7 +69,8 @@ var (
 
 // takeTiles configures the tiles and sets the row strides of B and C to rowBytes.
 func (g *generator) takeTiles() {
-	// Palette 1, then the bytes per row of each of the eight tiles, then their numbers of rows.
+	// The table holds palette 1, the bytes per row of each of the eight tiles, and the number of
+	// rows of each tile.
 	shape := g.table("tileShape", func() {
 		for i, word := range [8]uint64{1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0} {
 			DATA(8*i, U64(word))
@@ -80,8 +82,9 @@ func (g *generator) takeTiles() {
 	MOVQ(stepB, stepC)
 }
 
-// setTiles emits C = A B for four tiles of C and advances A to the rows below. b names the
-// parameter that holds the address of B. products emits the products and gets the address of A.
+// setTiles emits C = A B for four tiles of C and advances A to its next 32 rows. b names the
+// parameter that holds the address of B. products emits the tile products. Its argument is the
+// address of A.
 func setTiles(b string, products func(a GPVirtual)) {
 	a := GP64()
 	MOVQ(tileA[0], a)
@@ -95,15 +98,15 @@ func setTiles(b string, products func(a GPVirtual)) {
 	down(tileA[0], stepA, tileA[0])
 }
 
-// down sets the register to to the address 16 rows below from.
+// down adds 16 row strides to the address in from and stores the sum in to. step holds the stride.
 func down(from, step, to Register) {
 	LEAQ(Mem{Base: from, Index: step, Scale: 8}, to)
 	LEAQ(Mem{Base: to, Index: step, Scale: 8}, to)
 }
 
-// tileProducts adds the products of A and B to the tiles of C. wide is the number of tiles of C side
-// by side. pairs names the parameter that holds the number of pairs. The code advances the tiles of
-// A and B.
+// tileProducts adds the products of A and B to the tiles of C. wide is the number of tiles of C
+// side by side. pairs names the parameter that holds the number of bf16 pairs in a row of A. The
+// emitted code advances the addresses of A and B.
 func tileProducts(label, pairs string, wide int) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
@@ -113,8 +116,8 @@ func tileProducts(label, pairs string, wide int) {
 	JNZ(LabelRef(label))
 }
 
-// productStep emits the products of the current tiles of A and B and advances both to the next
-// tiles.
+// productStep emits the products of the current tiles of A and B, and advances the addresses of A
+// and B to the next tiles.
 func productStep(wide int) {
 	for c := range wide {
 		loadTileB(c)
@@ -145,8 +148,8 @@ func (g *generator) multiplyAwake(r, c int) {
 	VADDPS(idle, idle, idle)
 }
 
-// eachTile calls f for each tile of C with its number t, its row of tiles r and its byte offset in
-// this row.
+// eachTile calls f for each tile of C. t is the number of the tile, r its row in the grid of tiles,
+// and offset its byte offset in this row. wide is the number of tiles of C side by side.
 func eachTile(wide int, f func(t, r, offset int)) {
 	for r := range tileC {
 		for c := range wide {

@@ -38,7 +38,7 @@ func (g *generator) tileSums() {
 	g.done()
 }
 
-// tileSum emits the loop over the rows of C, for wide tiles side by side.
+// tileSum emits the loop over the rows of C. wide is the number of tiles of C side by side, 1 or 2.
 func tileSum(label string, c, b GPVirtual, wide int) {
 	rows := param("rows")
 	Load(Param("a"), tileA[0])
@@ -66,7 +66,7 @@ func (g *generator) gradientPairs() {
 		"computes the weights w[i][j] = e^(scale·s[i][j] - lse[i]) of query row i and key j, and the",
 		"gradients x[i][j] = w[i][j]·(dp[i][j] - delta[i]). Where bit j of masks[i] is clear, both are 0, even if s or",
 		"dp is NaN there. The routine rounds w and x to bf16. Word p[i][j] gets the pair of w[2i][j] and w[2i+1][j],",
-		"and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. rows gets the rows of x, step elements apart. s and dp are",
+		"and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. x is also stored row by row in rows, with rows step elements apart. s and dp are",
 		"[2*pairs][LANES], p and ds are [pairs][LANES]. pairs > 0.")
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	s, dp, masks, pairs := param("s"), param("dp"), param("masks"), param("pairs")
@@ -111,8 +111,8 @@ func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecP
 }
 
 // rowGradient emits vector v of row i of a pair of rows: w = e^(s·by - lse) and x = w·(dp - delta).
-// Both are 0 where the mask is clear. vector returns the address of an operand's vector in row i.
-// word returns the address of an operand's word for the first row.
+// Both are 0 where the mask is clear. vector returns the address of vector v of row i of the named
+// operand. word returns the address of the named operand's word for the first row of the pair.
 func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
 	n, p, y := scratch[0], scratch[1], scratch[2]
 	VMOVUPS(vector("s"), w)
@@ -129,7 +129,7 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 
 func (g *generator) shapedGradients() {
 	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)",
-		"is gradientsAMXBF16 with dropout, softcap or both. z is keep if bit j of kept[i] is",
+		"is gradientsAMXBF16 with dropout, softcap or both. Let z be keep if bit j of kept[i] is",
 		"set, else 0. p gets w[i][j]·z in place of w[i][j], and x[i][j] is",
 		"w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If kept is nil, z is 1. If softcapGrad is nil, it counts",
 		"as 1. At most one of them is nil. softcapGrad is [2*pairs][LANES].")

@@ -6,15 +6,15 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The decode routines use tiles. Their passes over K and V prefetch a later block line by line,
-// because the processor has little other work to hide the latency of memory.
+// The decode routines use tiles. While they read one block of K or V, they prefetch a later block
+// line by line. Decode has too little arithmetic to hide the latency of memory.
 
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
 		"sets s[j][i] to the dot product of row j of k and column i of q. Rows of k are step bf16",
-		"apart and have words bf16 pairs. q is [words][16] pairs, s is [keys][16]. For each cache line of k the",
-		"routine prefetches one line, from ahead bytes after k on. words is a positive multiple of 16, and keys a",
-		"positive multiple of 32.")
+		"apart, and words is their number of bf16 pairs. q is [words][16] pairs, s is [keys][16]. For each cache line",
+		"of k the routine prefetches one line. The first of these lines is ahead bytes after k. words is a positive",
+		"multiple of 16, and keys a positive multiple of 32.")
 	ahead, keys, k := param("ahead"), param("keys"), param("k")
 	ADDQ(k, ahead)
 	g.takeTiles()
@@ -56,15 +56,16 @@ func (g *generator) aheadScores() {
 	g.done()
 }
 
-// blockValues emits the routine that computes P V. It packs pairs of rows of V into scratch memory
-// as it goes. A tile load waits for recent stores, so the routine packs the next keys before the
-// products of the current keys.
+// blockValues emits the routine that computes P V. It packs the rows of V in pairs into scratch
+// memory, 32 keys at a time. A tile load waits for recent stores to its memory. The routine
+// therefore packs the rows of the next 32 keys before it multiplies the current 32 keys.
 func (g *generator) blockValues() {
 	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
 		"sets sum[r][c] = Σ over j < keys of p[r][j]·v[j][c] for r < rows and c < vdim. rows is 16",
 		"or 32. The columns of sum are permuted: each 32 columns hold the groups 0, 2, 4, 6, 1, 3, 5, 7 of four",
 		"columns, in this order. Rows of sum, p and v are step, pStep and vStep elements apart. For each cache line of",
-		"v the routine prefetches one line, from ahead bytes after v on. keys and vdim are positive multiples of 32.",
+		"v the routine prefetches one line. The first of these lines is ahead bytes after v. keys and vdim are positive",
+		"multiples of 32.",
 		"pairs is scratch, [2][16][LANES].")
 	v, vStep, ahead := param("v"), bytes16(param("vStep")), param("ahead")
 	ADDQ(v, ahead)
@@ -110,10 +111,10 @@ func (g *generator) blockValues() {
 	g.done()
 }
 
-const pairsBytes = tileRows * 2 * tileBytes // bytes of 32 rows and columns of V
+const pairsBytes = tileRows * 2 * tileBytes // bytes of 32 rows of V with 32 columns each
 
-// packPairs packs 32 rows and 32 columns of V into pairs at tileB. It advances row and prefetches
-// from ahead.
+// packPairs packs 32 columns of 32 rows of V into pairs of rows at tileB. row holds the address of
+// the first row, ahead the address of the first line to prefetch. The code advances both.
 func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	for i := range tileRows {
 		x, y, t := g.registers[0], g.registers[1], g.registers[2]
@@ -131,7 +132,7 @@ func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	ADDQ(U32(pairsBytes), ahead)
 }
 
-// productsOfRows adds the products of 32 keys and 16 or 32 rows of P.
+// productsOfRows adds the products of 16 or 32 rows of P and the packed rows of V of 32 keys.
 func (g *generator) productsOfRows() {
 	for c := range 2 {
 		loadTileB(c)
@@ -150,7 +151,8 @@ func (g *generator) productsOfRows() {
 	Label("few")
 }
 
-// storeRows stores the sums of 16 or 32 rows and advances to the next columns.
+// storeRows stores the sums of 16 or 32 rows of P V and advances the addresses of C to the next
+// columns.
 func storeRows() {
 	eachTile(2, func(t, r, offset int) {
 		if t == 2 {
@@ -167,10 +169,10 @@ func storeRows() {
 
 func (g *generator) addPlanes() {
 	g.arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
-		"adds the rows of high and low to the rows of o and returns true. If a sum of high and low is",
+		"adds high + low to o, row by row, and returns true. If an element of high + low is",
 		"not finite, it returns false and leaves o unchanged. Rows of o are oStep elements apart and have n elements.",
-		"Rows of high and low are step elements apart, and have the column order of blockValuesAMXBF16 and a multiple",
-		"of 32 columns. rows > 0, n > 0.")
+		"Rows of high and low are step elements apart, and have the column order of blockValuesAMXBF16. Their number of",
+		"columns is n, rounded up to a multiple of 32. rows > 0, n > 0.")
 	o, oStep, high, step, low := param("o"), bytes(param("oStep")), param("high"), bytes(param("step")), param("low")
 	x, y, z, zero, wild, order := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5:7]
 	g.loadQuarterOrder(order)
@@ -212,7 +214,7 @@ func (g *generator) addPlanes() {
 	g.done()
 }
 
-// loadQuarterOrder loads the permutations that undo the order of blockValues.
+// loadQuarterOrder loads the two permutations that undo the column order of blockValues' results.
 func (g *generator) loadQuarterOrder(order []VecPhysical) {
 	table := g.table("quarterOrder", func() {
 		for i := range 32 {
@@ -225,8 +227,8 @@ func (g *generator) loadQuarterOrder(order []VecPhysical) {
 }
 
 // sumRows emits a loop over rows and, within a row, over groups of 32 columns. It sets x and y to
-// high + low. columns emits the code of a group and gets the number of columns left. next emits the
-// end of a row.
+// the sum of high and low in these 32 columns. columns emits the code for a group. Its argument is
+// the number of columns left. next emits the code at the end of a row.
 func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns func(left GPVirtual), next func()) {
 	rows := param("rows")
 	Label(label)
@@ -248,8 +250,8 @@ func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns 
 	JNZ(LabelRef(label))
 }
 
-// columnMasks sets K1 and K2 to the masks of the next 32 columns. left is the number of columns
-// left.
+// columnMasks sets K1 and K2 to the masks of the next 32 columns of a row. left is the number of
+// columns left in the row.
 func columnMasks(left GPVirtual) {
 	ones := GP64()
 	MOVQ(left, RCX)

@@ -21,15 +21,15 @@ func (g *generator) scoresOfTiles() {
 // all query rows or to none.
 func (g *generator) seenScoresOfTiles() {
 	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, seen *uint32)",
-		"is scoresAMXBF16 for a mask that hides whole keys. Before it raises rowMax, it sets row j",
+		"is scoresAMXBF16 for a mask that hides keys from all queries. Before it raises rowMax, it sets row j",
 		"of s to -Inf if bit j%32 of seen[j/32] is clear. seen has one word for each 32 rows of s.")
 	lowest, seen := g.registers[1], param("seen")
 	g.constant(float32(math.Inf(-1)), lowest)
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, func() { g.hideRows(seen, lowest) })
 }
 
-// hideRows stores -Inf in the rows of a panel of scores whose bits in seen are clear. It advances
-// seen.
+// hideRows stores -Inf in the rows of scores whose bits are clear in the word at seen. The rows are
+// a panel: 32 rows of S, one row per key. The code advances seen to the next panel's word.
 func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	hidden, row, next := GP64(), GP64(), GP64()
 	MOVL(Mem{Base: seen}, hidden.As32())
@@ -50,9 +50,9 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	Label("seen")
 }
 
-// tileScores emits the body of scores. products emits the tile products and gets the address of A.
-// stored emits changes of a stored panel: 32 rows of scores, which begin at the first tile of C.
-// The maxima are taken after these changes.
+// tileScores emits the body of the routine scores and its variants. products emits the tile
+// products. Its argument is the address of A. stored emits changes to a stored panel: 32 rows of
+// scores, which begin at the first tile of C. The code reads the row maxima after these changes.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, rowMax := param("s"), param("keys"), param("rowMax")
 	g.takeTiles()
@@ -115,8 +115,8 @@ func (g *generator) valuesOfTiles() {
 	g.tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
 }
 
-// tileValues emits the body of addValues. products emits the tile products and gets the address of
-// A.
+// tileValues emits the body of the routine addValues and its variants. products emits the tile
+// products. Its argument is the address of A.
 func (g *generator) tileValues(products func(a GPVirtual)) {
 	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
 	g.takeTiles()
@@ -177,8 +177,9 @@ func (g *generator) weightPairs() {
 	})
 }
 
-// weighPairs emits the body of expScores. store emits the store of vector v of two rows of P. It
-// gets the two vectors and the address of their row of pairs. It may change the vectors.
+// weighPairs emits the body of the routine expScores and its variants. store emits the store of
+// vector v of two rows of P. x and y are the vectors, which store may change. dst is the address of
+// the row of pairs.
 func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
 	g.exp2Constants()
@@ -261,7 +262,7 @@ func (g *generator) finite() {
 // tilePeak emits the routine that measures the peak rate of tile products.
 func (g *generator) tilePeak() {
 	g.routine("tilePeak", "func(n int, a *uint16)",
-		"repeats four tile products n times: 65536 FLOP in each repetition. It measures the peak rate.",
+		"repeats four tile products n times, 65536 FLOP in each repetition, to measure the peak rate.",
 		"a is [32][32] bf16.")
 	n := param("n")
 	g.takeTiles()

@@ -11,28 +11,29 @@ import (
 
 // A shaper holds the operands of a routine that computes dot products and then modifies them as
 // scoreMod does. A panel is 32 rows of S. During the tile products of a panel, the routine modifies
-// the panel before it, two rows at a time. Both overlap, because tile products use no vector port.
+// the previous panel, two rows at a time. The two kinds of work overlap, because tile products use
+// no vector port.
 type shaper struct {
 	adjuster
 
-	odd           [2][]VecPhysical // maxima and distances of odd rows
-	lowest, upper VecPhysical      // -Inf; the mask of a pair's second element
+	odd           [2][]VecPhysical // of odd rows: the maxima, and the positions relative to the lanes
+	lowest, upper VecPhysical      // -Inf; the mask of the second element of a bf16 pair
 	masks         GPVirtual        // forward: the masks; backward: the current row of softcapGrad
 	frame         Mem
 
-	asks []asked          // features that select a loop over rows, in addition to softcap
+	asks []asked          // the features other than softcap: each set of features has its own loop over rows
 	caps func()           // emits the loads of the constants of softcap
 	row  func(i, has int) // emits the modification of row i, 0 or 1, of the current two rows
 	next func(has int)    // emits the advance to the next two rows
 }
 
-// An asked is a feature that a call uses if a pointer parameter is not nil.
+// An asked is a feature that a call of the routine uses if the pointer parameter param is not nil.
 type asked struct {
 	param string
 	bit   int
 }
 
-// Bits of the features of a loop over rows.
+// Bits of the features of a loop over rows of S. Each set of features has its own loop.
 const (
 	shapedCap = 1 << iota
 	shapedLanes
@@ -44,9 +45,9 @@ const (
 // Frame offsets of the variables of the loop over panels.
 const (
 	frameA       = 8 * iota // the panel's first row of A
-	frameKeys               // number of rows of this panel and of later panels
-	frameRows               // pairs of rows of the previous panel, not yet modified
-	frameMost               // pairs of rows to modify in each step of products
+	frameKeys               // number of rows of this panel and all later panels
+	frameRows               // number of row pairs of the previous panel that are not yet modified
+	frameMost               // number of row pairs to modify during each step of tile products
 	frameFeature            // bits of the call's features
 	frameBias               // bytes between rows of a bias
 	frameBytes
@@ -118,7 +119,7 @@ func (a *shaper) beginRows() {
 	DIVQ(RCX)
 	MOVQ(RAX, a.frame.Offset(frameMost))
 	floatParam("scale", a.scale)
-	a.constant(2, a.one.(VecPhysical)) // advances distances by two rows
+	a.constant(2, a.one.(VecPhysical)) // a loop handles two rows, so positions advance by 2
 	a.word(0x7fffffff, a.abs.(VecPhysical))
 	a.features()
 }
@@ -152,8 +153,8 @@ func (a *shaper) features() {
 	Label("level")
 }
 
-// endPanel emits the advance to the next panel. After it, the flags compare the number of rows left
-// with 0.
+// endPanel emits the advance to the next panel. The processor's flags then compare the number of
+// rows left with 0.
 func (a *shaper) endPanel() {
 	t, rows := GP64(), GP64()
 	down(tileC[1], stepC, tileC[0])
@@ -174,8 +175,8 @@ func (a *shaper) endPanel() {
 	TESTQ(t, t)
 }
 
-// takeRows emits the modification of the rows for a step of products. After the last step it takes
-// all rows that remain. n is the number of steps to come.
+// takeRows emits the code that modifies rows of the previous panel during a step of tile products.
+// n is the number of steps left. After the last step the code modifies all remaining rows.
 func (a *shaper) takeRows(n GPVirtual) {
 	left, rows := GP64(), GP64()
 	MOVQ(a.frame.Offset(frameRows), left)
@@ -195,8 +196,8 @@ func (a *shaper) takeRows(n GPVirtual) {
 	a.split(kind, rows, shapedCap, 0)
 }
 
-// split emits jumps to the loop for the features in kind. It tests the bits from bit on. has holds
-// the tested bits that are set.
+// split emits the jumps to the loop for the features in kind, and these loops. bit is the lowest
+// bit of kind that these jumps test. has holds the lower bits that are set.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
@@ -227,8 +228,8 @@ func (a *shaper) rowsOf(rows GPVirtual, has int) {
 	JMP(LabelRef("taken"))
 }
 
-// distance subtracts slope·|away| from the scores, where away is the row's position minus the
-// lanes' positions. It then advances away by two rows.
+// distance subtracts slope·|away| from the scores in w.z, where away is the row's position minus
+// the lanes' positions. It then adds 2 to away, for the next two rows.
 func (a *shaper) distance(w adjustment, away VecPhysical) {
 	VANDPS(a.abs, away, w.u)
 	VFNMADD231PS(a.slope, w.u, w.z)
@@ -300,8 +301,8 @@ func (a *scoreShaper) scoreRow(i, has int) {
 	}
 }
 
-// biased adds the bias to a vector of scores. Without a cap it first loads the vector. It scales
-// the vector if there is a bias or a slope.
+// biased adds the bias, if there is one, to a vector of scores. With softcap, the vector is already
+// loaded and scaled. Otherwise biased loads it, and scales it if there is a bias or a slope.
 func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	score, capped := a.score(i, v), has&shapedCap != 0
 	switch {
@@ -325,7 +326,7 @@ func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	}
 }
 
-// nextScores advances the bias and the masks.
+// nextScores advances the addresses of the bias and of the masks by two rows of S.
 func (a *scoreShaper) nextScores(has int) {
 	if has&shapedBias != 0 {
 		ADDQ(U32(uint32(a.rowBytes)), a.bias)

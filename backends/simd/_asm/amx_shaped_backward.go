@@ -93,7 +93,8 @@ func (a *dotShaper) dotRow(i, has int) {
 	}
 }
 
-// capRow sets z to the capped scores of row i of two, and stores the derivatives in softcapGrad.
+// capRow sets z to the capped scores of row i, 0 or 1, of the current two rows. It stores the
+// derivatives in softcapGrad.
 func (a *dotShaper) capRow(i int) {
 	const signed = 0xf2 // z | score &^ abs
 	each := a.each

@@ -8,11 +8,11 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// attend emits the routine for attention of a whole tile that sees all keys of a block. Its results
-// equal, bit for bit, the results of transpose, scores, expScores, finalizeLSE, addValues and
-// transpose in sequence. Each of these routines sets and restores MXCSR, which waits for pending
-// instructions. Short sequences have too little work to hide these waits, so one routine does all
-// steps. It computes O = P V with columns in the lanes, so O needs no transpose.
+// attend emits the routine that computes a tile's attention in one call, if each query sees all
+// keys. Its results equal, bit for bit, the results of transpose, scores, expScores, finalizeLSE,
+// addValues and transpose in sequence. Each of these routines sets and restores MXCSR, which waits
+// for pending instructions. Short sequences have too little work to hide these waits, so one
+// routine does all steps. It computes O = P V with columns in the lanes, so O needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
 		"computes the attention of one tile. The number of query rows in q and o is rows, and the",
@@ -21,7 +21,7 @@ func (g *generator) attend() {
 		"and totals[3][i] gets LSE = unit·m + ln(l), both as in finalizeLSE"+g.suffix+". Rows of o, q, k and v are oStep, qStep,",
 		"kStep and vStep elements apart. The routine reads LANES rows of q, each up to a multiple of 16 elements. vdim is",
 		"a multiple of LANES. queries and s are scratch: queries is [dims][LANES], where dims is dim rounded up to a",
-		"multiple of 16, and s is [keys][LANES]. The routine prefetches from ahead on, as scores"+g.suffix+" does. rows > 0,",
+		"multiple of 16, and s is [keys][LANES]. The routine prefetches memory at address ahead, as scores"+g.suffix+" does. rows > 0,",
 		"keys > 0.")
 	g.transposeQuery()
 	g.attendScores()
@@ -105,7 +105,7 @@ type rowSum struct {
 	vStep, step3 GPVirtual
 }
 
-// attendValues emits O = P V / l. It sums in the same order as addValues.
+// attendValues emits O = P V / l. It adds the products in the same order as the routine addValues.
 func (g *generator) attendValues() {
 	values := param("keys")
 	IMULQ(address("vdim"), values)

@@ -37,7 +37,7 @@ func (g *generator) gradients() {
 		VBROADCASTSS(Mem{Base: lse}, y)
 		VFMSUB213PS(y, by, x)
 		if !g.avx512 {
-			VMINPS(x, high, x) // power needs this bound if LSE is wrong. This operand order keeps NaN
+			VMINPS(x, high, x) // a wrong LSE may make x too large for power. This operand order keeps NaN
 		}
 		g.power(x, base2, n, p) // multiplies after the difference, so that large scores lose no digits
 		VMOVUPS(at(dp), d)
@@ -70,8 +70,8 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// dots emits the routine that computes delta. It adds the products in the same order as scores adds
-// them for dP. A row that sees one key thus has a difference dP - delta of 0.
+// dots emits the routine that computes delta. It adds products in the same order as the routine
+// scores, which computes dP. In a row that sees one key, dP - delta is therefore exactly 0.
 func (g *generator) dots() {
 	rows := "dim"
 	if g.bf16 {
@@ -103,12 +103,13 @@ func (g *generator) dots() {
 
 type dotSums struct {
 	*generator
-	a, b GPVirtual // at the current column
+	a, b GPVirtual // addresses of the current row
 	x, y VecPhysical
 }
 
-// columns emits the products of n columns, or of n pairs of columns. Each iteration takes one
-// column for each entry of sums. The number of columns that remain is left in n.
+// columns emits a loop over n rows of a and b, and adds the products to sums. For bf16, each row
+// holds pairs. An iteration handles one row for each entry of sums. n then holds the number of rows
+// left over.
 func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
 	SUBQ(Imm(uint64(len(sums))), n)
 	JL(LabelRef(label + "end"))
@@ -162,11 +163,11 @@ type matrixProduct struct {
 	aStep3, bStep3                  GPVirtual // three times the strides
 }
 
-// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. Opmasks select the
-// columns of a partial row. Whole rows use no opmasks, because masked loads compete with
-// multiply-adds for ports. The float32 product is summed from zero, then added to C: a sum of few
-// products is smaller than C and has smaller rounding errors. The bf16 product starts from C,
-// because its results need fewer digits.
+// product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. masked selects the
+// variant for rows with fewer than LANES columns, which opmasks select. Whole rows use no opmasks,
+// because masked loads compete with multiply-adds for ports. In float32, the products are summed
+// from zero, and the sum is then added to C: a sum of few products is smaller than C and has
+// smaller rounding errors. In bf16, the sum starts from C, because its results need fewer digits.
 func (g *generator) product(transposed, masked bool) {
 	g.declareProduct(transposed, masked)
 	if masked {
@@ -206,7 +207,7 @@ func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	} else {
 		clearSums(acc)
 	}
-	for range acc { // prefetches the next rows of C, which may be in another core's cache
+	for range acc { // prefetches the next rows of C, which another core's cache may hold
 		for line := 0; line < g.rowBytes; line += 64 {
 			PREFETCHT0(Mem{Base: at, Disp: line})
 		}
@@ -258,7 +259,7 @@ func (g *matrixProduct) store(acc [][]VecPhysical) {
 	}
 }
 
-// advance moves a pointer by steps times step. steps is 1, 2, 4 or 8.
+// advance adds steps·step to the pointer p. steps is 1, 2, 4 or 8.
 func advance(p, step GPVirtual, steps int) {
 	if steps == 1 {
 		ADDQ(step, p)

@@ -10,7 +10,8 @@ import (
 // neighboring rows. A pair is a 32-bit word with its first element in the low half. Broadcasts,
 // loads and loops are therefore the same as for float32.
 
-// bf16Routines emits the routines on pairs. For other steps, the kernels call routines of AVX512.
+// bf16Routines emits the routines that multiply bf16 pairs. For the other steps, the kernels call
+// routines for AVX512.
 func (g *generator) bf16Routines() {
 	g.pairScores()
 	g.pairValues()
@@ -73,8 +74,8 @@ func (g *generator) pairScores() {
 	g.done()
 }
 
-// halfStep is step for the last column of an odd dim. It reads one bf16 of each row and sets the
-// other half of the pair to 0. In b, the other half is 0 too.
+// halfStep is step for the last column of K if dim is odd. It reads one bf16 from each row and sets
+// the upper half of the pair to 0. In b, the upper halves are 0 too.
 func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	TESTQ(U32(1), dim)
 	JZ(LabelRef(label + "even"))
@@ -113,8 +114,8 @@ func (g *generator) transposePairs() {
 	g.done()
 }
 
-// pairRows emits the routine that packs pairs of rows of V, and of operands that the backward pass
-// sums over rows.
+// pairRows emits the routine that packs every two rows of a matrix into one row of pairs. The
+// matrix is V, or an operand whose rows the backward pass sums.
 func (g *generator) pairRows() {
 	g.routine("pairRows", "func(dst *uint32, src *uint16, step, n, pairs int)",
 		"sets dst[j][c] to the pair of src[2j][c] and src[2j+1][c] for j < pairs and c < n. Rows of",
@@ -159,7 +160,8 @@ func (g *generator) pairRows() {
 	g.done()
 }
 
-// loadPairOrder loads the permutation that interleaves the halves of a vector as pairs.
+// loadPairOrder loads the permutation that turns a vector's two halves into pairs: pair i is
+// element i of the lower half and element i of the upper half.
 func (g *generator) loadPairOrder(z VecPhysical) {
 	VMOVDQU32(g.table("pairOrder", func() {
 		for i := range 16 {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	decodeKeys  = 4   // keys of a register tile
+	decodeKeys  = 4   // rows of K or V that a loop handles at a time
 	decodeBlock = 128 // keys of a block, at most
-	scoreStep   = 144 // elements from a row of S to the next: a block, and room for stores past its last key
+	scoreStep   = 144 // row stride of S in elements: a block of keys, and room for stores past the last key
 	scoreBytes  = 4 * scoreStep
 )
 
@@ -32,8 +32,8 @@ func (g *generator) decodeRows() int {
 	return 2
 }
 
-// decodeTile returns the registers of a tile. both has one for each pair of row and key, keys one
-// for each key, and rows one for each row.
+// decodeTile returns the registers of a tile. both has one register for each query row and key,
+// keys one for each key, and rows one for each query row.
 func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 	n := decodeKeys * g.decodeRows()
 	return g.registers[:n], g.registers[n : n+decodeKeys], g.registers[n+decodeKeys:][:g.decodeRows()]
@@ -41,8 +41,8 @@ func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 
 // attend emits the routine that reads K and V in decode, with the head dim in the lanes. It
 // computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V. Thus rows of V load while it computes with K, and rows of K
-// load while it computes with V.
+// four rows of K and four rows of V. Prefetched rows of V thus arrive while it computes with K, and
+// rows of K arrive while it computes with V.
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
@@ -52,8 +52,8 @@ func (t storage) attend() {
 		fmt.Sprintf("and p in groups of %d, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and", t.decodeRows()),
 		fmt.Sprintf("oStep elements apart, multiples of 32.%s", t.order()),
 		"Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If",
-		"kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also the rows 8 and 16 before row",
-		fmt.Sprintf("j+ahead. kAt then needs ahead+%d entries after its last key and %d before its first. The same holds for vAhead, vAt", decodeKeys-1, slices.Max(nearer)),
+		"kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and",
+		fmt.Sprintf("j+ahead-16. kAt then needs ahead+%d entries after its last key and %d before its first. The same holds for vAhead, vAt", decodeKeys-1, slices.Max(nearer)),
 		fmt.Sprintf("and V. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
 	var apart []func()
 	beginKeys("k")
@@ -103,8 +103,8 @@ func (t storage) limit(dim string) string {
 	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
 }
 
-// scores emits the scores of all rows of Q with the next keys, and then advances past these keys.
-// keys is the number of these keys.
+// scores emits the scores of all rows of Q with the next rows of K, and then advances past these
+// rows. keys is their number.
 func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
 	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
@@ -146,7 +146,8 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	k.end()
 }
 
-// part returns the label of a part of a row: its whole vectors, or the rest after them.
+// part returns the label for a part of a row: for the whole vectors if end is nil, else for the
+// elements after them.
 func part(label string, end *rowEnd) string {
 	if end == nil {
 		return label + "whole"
@@ -154,10 +155,9 @@ func part(label string, end *rowEnd) string {
 	return label + "part"
 }
 
-// sumLanes sets the first four elements of a[0] to the sums over the lanes of
-// a[0] to a[3]. t is scratch.
+// sumLanes sets element i of a[0] to the sum of the lanes of a[i], for i = 0 to 3. t is scratch.
 func (g *generator) sumLanes(a, t []VecPhysical) {
-	for i := 0; i < 4; i += 2 { // adds pairs of vectors, in each quarter
+	for i := 0; i < 4; i += 2 { // within each quarter, adds neighboring lanes of two vectors
 		VUNPCKLPS(a[i+1], a[i], t[i])
 		VUNPCKHPS(a[i+1], a[i], t[i+1])
 		VADDPS(t[i], t[i+1], a[i])
@@ -168,7 +168,8 @@ func (g *generator) sumLanes(a, t []VecPhysical) {
 	g.quarters(a[0], t[0], func(x, y, z VecPhysical) { VADDPS(x, y, z) })
 }
 
-// quarters reduces the quarters of z (halves in AVX2) elementwise into the first one. t is scratch.
+// quarters reduces the four quarters of z (in AVX2 the two halves), each of four elements, into the
+// first one. combine emits the reduction, for example an addition. t is scratch.
 func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 	if g.avx512 {
 		VEXTRACTF64X4(Imm(1), z, t.AsY())
@@ -180,7 +181,8 @@ func (g *generator) quarters(z, t VecPhysical, combine func(x, y, z VecPhysical)
 	combine(t.AsX().(VecPhysical), z.AsX().(VecPhysical), z.AsX().(VecPhysical))
 }
 
-// acrossLanes reduces all elements of z and sets every lane to the result. t is scratch.
+// acrossLanes reduces all elements of z and sets every lane of z to the result. combine emits the
+// reduction. t is scratch.
 func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysical)) {
 	g.quarters(z, t, combine)
 	x, y := z.AsX().(VecPhysical), t.AsX().(VecPhysical)
@@ -192,9 +194,9 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 }
 
 // values adds the rows of V of the next keys, times the keys' weights, to all rows of O. It then
-// advances past these keys. keys is the number of these keys. The weights of a tile are broadcast
-// once. Each tile loads and stores its rows of O. Rows of the tile beyond the last row of O use
-// scratch.
+// advances past these rows of V. keys is their number. The code handles a few rows of O at a time
+// and broadcasts their weights only once. It loads and stores these rows of O. If fewer rows of O
+// are left, it uses rows of scratch for the missing ones.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
@@ -211,7 +213,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	MOVQ(o, row)
 	for r := 1; r < t.decodeRows(); r++ {
 		at = append(at, param("scratch"))
-		for range r - 1 { // each has its own row of scratch: a load from a shared one would wait for a store
+		for range r - 1 { // each row of O uses another row of scratch: a load from a shared one would wait for a store
 			ADDQ(oStep, at[r])
 		}
 		ADDQ(oStep, row)
@@ -305,8 +307,8 @@ func (g *generator) decodeWeights() {
 	g.done()
 }
 
-// rescale multiplies a row of O by a factor. It skips a factor of 1, which is the usual one: most
-// blocks do not raise the maximum.
+// rescale multiplies a row of O by a factor. It does nothing if the factor is 1, the usual case:
+// most blocks of keys do not raise the maximum.
 func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	g.constant(1, one)
 	VUCOMISS(one.AsX(), by.AsX())
@@ -323,12 +325,12 @@ func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	Label("same")
 }
 
-// readLimit emits the routine that measures the memory read bandwidth. It does the least work that
-// uses every byte.
+// readLimit emits the routine that measures the memory read bandwidth. It does little else per
+// vector, so that memory limits its speed.
 func (g *generator) readLimit() {
 	const vectors = 8
 	g.routine("readPeak", "func(x *byte, n int)",
-		fmt.Sprintf("reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of %d.", vectors*g.vectorBytes))
+		fmt.Sprintf("reads n bytes that begin at address x, to measure the memory bandwidth. n is a positive multiple of %d.", vectors*g.vectorBytes))
 	x, n := param("x"), param("n")
 	Label("loop")
 	for i := range vectors {

@@ -6,32 +6,32 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A keyRows holds the rows of K or V of a register tile's keys. The rows' offsets come from a
-// table.
+// A keyRows holds the current rows of K or V, one row per key. The rows' offsets come from a table:
+// the argument kAt or vAt.
 //
-// Prefetches fetch one line of each row at a time into L2. Some processors allow few outstanding L1
-// misses, and many prefetches at once would delay the loads. If the rows to prefetch are at a fixed
-// distance from the current rows, prefetches use that distance. Otherwise they use the rows'
-// entries in the table.
+// In each step along the rows, the code prefetches one cache line for each row into L2. Some
+// processors allow few outstanding L1 misses, and many prefetches at once would delay the loads. If
+// the rows to prefetch are at a fixed distance from the current rows, the code adds that distance
+// to their addresses. Otherwise it reads the offsets of the rows from the table.
 type keyRows struct {
 	storage
 	name, dim string // argument names
 	keys      int
 	rows      []GPVirtual
-	offset    GPVirtual // bytes from the start of a row to the current vector
-	later     GPVirtual // if odd, the offset of prefetches from the rows; if even, the address of table entries
+	offset    GPVirtual // address k or v, plus the bytes from the start of a row to the current vector
+	later     GPVirtual // if odd, the same for the next prefetch, plus 1; if even, the address of table entries
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
-// nearer lists numbers of keys. A row is prefetched once for each number, when it is nearer than
-// the prefetch distance by this number of keys. One prefetch may not suffice: a processor may drop
-// it when its miss buffers are full.
+// nearer says how often a row is prefetched. For each number n in nearer, a row is prefetched when
+// it is n keys nearer than the prefetch distance. One prefetch may not suffice: a processor may
+// drop it when its miss buffers are full.
 var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry
 
-// beginKeys replaces the prefetch distance of k or v by the first prefetch offset. It makes the
-// offset odd, so that it differs from the address of a table entry. A distance of 0 stays.
+// beginKeys replaces the argument kAhead or vAhead by the offset of the first prefetch. It makes
+// this offset odd, to tell it apart from the address of a table entry. An argument of 0 stays 0.
 func beginKeys(name string) {
 	ahead := param(name + "Ahead")
 	TESTQ(ahead, ahead)
@@ -42,8 +42,8 @@ func beginKeys(name string) {
 	Label(name + "places")
 }
 
-// keyRows loads the offsets of the next keys' rows. name is k or v. dim names the argument with the
-// number of elements of a row.
+// keyRows loads the offsets of the next keys' rows. name is k or v. dim names the argument that
+// holds the number of elements of a row.
 func (t storage) keyRows(name, dim string, keys int, apart *[]func()) *keyRows {
 	k := &keyRows{storage: t, name: name, dim: dim, keys: keys, apart: apart}
 	at := param(name + "At")
@@ -89,7 +89,7 @@ func (k *keyRows) prefetch(label string) {
 		Label(label + "table")
 		times, row := nearer, GP64()
 		if k.vectorBytes < line {
-			times = nearer[:1] // every pass over rows of Q repeats the prefetches
+			times = nearer[:1] // one prefetch suffices: every pass over rows of Q repeats it
 		}
 		for _, before := range times {
 			for i := range k.rows {

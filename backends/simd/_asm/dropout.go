@@ -43,7 +43,7 @@ func (g *generator) dropWeights() {
 				at := GP64()
 				LEAQ(Mem{Base: j, Disp: key}, at)
 				CMPQ(at, keys)
-				JCC(LabelRef(skip)) // also if the key is below 0: the comparison is unsigned
+				JCC(LabelRef(skip)) // also if at is negative: the comparison is unsigned
 				g.dropVector(numbers, below, x.t, g.part(Mem{Base: s, Disp: key * g.rowBytes}, v))
 				Label(skip)
 			}
@@ -106,8 +106,8 @@ func (g *generator) broadcastWord(r GPVirtual, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// dropVector zeroes the elements of the vector at m whose random words are below limits. t is
-// scratch.
+// dropVector sets element i of the vector at m to 0 if element i of words is less than element i of
+// limits. t is scratch.
 func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
 	if g.avx512 {
 		const notBelow = 5
@@ -121,9 +121,9 @@ func (g *generator) dropVector(words, limits, t VecPhysical, m Mem) {
 	VMOVUPS(t, m)
 }
 
-// rowProducts emits the products m0·c0 of round 2, which are the same for all keys. Each vector of
-// rows has two: one for its even rows and one for its odd rows. load returns product i and its
-// upper half.
+// rowProducts emits the products m0·c0 of round 2, which depend on the query row but not on the
+// key. Each vector of query rows has two vectors of products: one for even rows and one for odd
+// rows. load returns vector i of products, and a vector of their upper halves.
 func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (product, high VecPhysical)) {
 	const n = 2 * vectors
 	rows, products, highs := param("rows"), x.registers[len(x.registers)-2*n:], x.registers[len(x.registers)-n:]
@@ -156,8 +156,8 @@ func (x *philox) rowProducts(z VecPhysical) (load func(i int, c counter) (produc
 	}
 }
 
-// Words of the frame for a group of eight keys. The loop xors them into c2 in round 2, c0 and c2 in
-// round 3, and c2 in round 4.
+// Words of the stack frame that depend only on the group of eight keys. The loop xors them into the
+// counter: into c2 in round 2, c0 and c2 in round 3, and c2 in round 4.
 const (
 	wordC2 = wordOwn + iota
 	wordC0Third
@@ -185,7 +185,7 @@ func (x *philox) keyWords(group GPVirtual) {
 	x.set(wordC2Fourth, p)
 }
 
-// evenAndOdd emits the random words of the even and the odd rows of vector v.
+// evenAndOdd emits the random words for the even and the odd query rows in vector v of a tile.
 func (x *philox) evenAndOdd(v int, products func(i int, c counter) (product, high VecPhysical), r []VecPhysical) []counter {
 	rows := []counter{counter(r[0:4]), counter(r[4:8])}
 	for i, c := range rows {
@@ -196,7 +196,7 @@ func (x *philox) evenAndOdd(v int, products func(i int, c counter) (product, hig
 	return rows
 }
 
-// rowRounds emits the part of rounds 2 to 4 that depends on the rows.
+// rowRounds emits the part of rounds 2 to 4 that depends on the query rows.
 func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2, high, c[0])
 	VPMULUDQ(x.m1, c[0], c[0])
@@ -207,8 +207,8 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 	x.xor(wordC2Fourth, c[3], c[3])
 }
 
-// dropoutMask emits the routine for the dropout mask of a backward pass and of decode. The lanes of
-// a vector alternate between the counters of two rows.
+// dropoutMask emits the routine for the dropout mask of a backward pass and of decode. Neighboring
+// 64-bit lanes of a vector hold the counters of two query rows.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
 		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",
@@ -247,7 +247,8 @@ func (g *generator) dropoutMask() {
 	g.done()
 }
 
-// keyRounds emits the part of rounds 1 to 4 that depends on the row, for row+i and row+i+1.
+// keyRounds emits the part of rounds 1 to 4 that depends on the query row. It handles the two rows
+// numbered row+i and row+i+1.
 func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	both := x.table("rowOrder", func() {
 		for i := range x.lanes / 4 {
@@ -270,13 +271,13 @@ func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	x.xorVectors(of.third, c[3], c[3])
 }
 
-// keyProducts hold the terms that do not depend on the row. first is m0·c0 of round 1. second is
-// m1·c2 of round 2, xored with the key of round 3. high is the upper half of m0·c0 of round 3.
-// third is that product, xored with the key of round 4.
+// keyProducts holds the terms that do not depend on the query row. first is m0·c0 of round 1.
+// second is m1·c2 of round 2, xored with the key of round 3. high is the upper half of m0·c0 of
+// round 3. third is the same product, xored with the key of round 4.
 type keyProducts struct{ first, second, high, third VecPhysical }
 
-// keyProducts computes the terms of groups of eight keys. Each group has two 64-bit lanes, one for
-// each of two rows.
+// keyProducts emits these terms for several groups of eight attention keys. Each group has two
+// 64-bit lanes, one for each of two query rows.
 func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	of := keyProducts{r[0], r[1], r[2], r[3]}
 	order := x.table("groupOrder", func() {
@@ -301,13 +302,14 @@ func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	return of
 }
 
-// storeKept computes the mask bits of two rows from their random words and stores them. between
-// emits code between the two stores. This code may end the routine.
+// storeKept emits the mask bits of two query rows: it compares their random words with below.
+// between emits code between the stores of the first and the second row. This code may end the
+// routine.
 func (x *philox) storeKept(c counter, below VecPhysical, kept Mem, between func()) {
 	x.odds(c[2], c[0])
 	x.odds(c[3], c[1])
 	x.pairHalves(c[1], c[0], c[2], c[0])
-	VPUNPCKHQDQ(c[0], c[2], c[1]) // the upper half of each 128 bits belongs to the second row
+	VPUNPCKHQDQ(c[0], c[2], c[1]) // in each 128 bits, the upper half belongs to the second row
 	VPUNPCKLQDQ(c[0], c[2], c[0])
 	rows := []VecPhysical{c[0], c[1]}
 	if x.avx512 {

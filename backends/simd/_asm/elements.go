@@ -7,10 +7,10 @@ import (
 )
 
 // normGradients emits the routine for the gradients of layer norms. It passes twice over each row:
-// for the sums, then for the result.
+// first for the two averages, then for dx.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
-		"computes the gradients of a layer norm. moments holds the mean and scale of each row, as", "rows"+g.suffix+" stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets",
+		"computes the gradients of a layer norm. moments holds the mean and scale of each row, as", "the routine rows"+g.suffix+" stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets",
 		"scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight", "and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,",
 		"rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
@@ -69,7 +69,8 @@ func (g *generator) normGradients() {
 	g.done()
 }
 
-// meanOf sets every element of mean to the sum of z divided by count. It destroys z and t.
+// meanOf sets every element of mean to the sum of z's elements, divided by count. It destroys z and
+// t.
 func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 	g.addLanes(z, t)
 	VDIVSS(count.AsX(), z.AsX(), z.AsX())
@@ -78,8 +79,8 @@ func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 
 func (g *generator) addTo() {
 	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
-		"adds each row of x to the row sum. x is [rows][cols], with rows step elements apart. cols,",
-		"rows > 0.")
+		"adds all rows of the matrix x to the vector sum: sum[c] gets sum[c] + x[0][c] + x[1][c] + ... x is",
+		"[rows][cols], with rows step elements apart. cols, rows > 0.")
 	sum, x, step, cols, rows := param("sum"), param("x"), bytes(param("step")), param("cols"), param("rows")
 	mask := g.registers[8]
 	left := GP64()
@@ -101,7 +102,7 @@ func (g *generator) addTo() {
 
 func (g *generator) adamW() {
 	g.arithmetic("adamW", "func(x, mean, square, grad, by *float32, n int)",
-		"updates the n parameters x by AdamW. It sets mean = by[0]·mean + by[1]·grad and",
+		"updates the n weights x of a model by AdamW. It sets mean = by[0]·mean + by[1]·grad and",
 		"square = by[2]·square + by[3]·grad². It then sets x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7]). x,",
 		"mean, square and grad are [n], by is [8]. n > 0.")
 	x, mean, square, grad, by, n := param("x"), param("mean"), param("square"), param("grad"), param("by"), param("n")

@@ -14,11 +14,12 @@ import (
 // Neither avo nor Go's assembler has the instructions of AVX512-BF16, so this file writes them as
 // data. Operands are in Go's order: the destination is last.
 
-// VDPBF16PS adds the two products of each pair of bf16 in y and x to the float32
-// in sum.
+// VDPBF16PS adds to each float32 of sum the dot product of the bf16 pairs in the same lane of x and
+// y.
 func VDPBF16PS(x, y, sum VecPhysical) { bf16Instruction("VDPBF16PS", prefixF3, 0x52, x, y, sum) }
 
-// VCVTNE2PS2BF16 rounds low and high to bf16. The lower half of z gets low, the upper half high.
+// VCVTNE2PS2BF16 rounds the vectors low and high to bf16. The lower half of z gets the elements of
+// low, the upper half the elements of high.
 func VCVTNE2PS2BF16(low, high, z VecPhysical) {
 	bf16Instruction("VCVTNE2PS2BF16", prefixF2, 0x72, low, high, z)
 }
@@ -50,9 +51,9 @@ func encoded(text, isa string, code []byte, uses []Op) {
 	Instruction(&ir.Instruction{Opcode: strings.Join(words, "; ") + " // " + text, Inputs: uses, ISA: []string{isa}})
 }
 
-// evex encodes an instruction of the map 0F38, with W0, on three 512-bit registers. In the order of
-// the manuals these are z, y, x: the fields reg, vvvv and rm. The encoding inverts the number of y
-// and the upper two bits of the other numbers.
+// evex encodes an instruction of the map 0F38, with W0, on three 512-bit registers. The fields reg,
+// vvvv and rm, in the order of Intel's manuals, hold the register numbers of z, y and x. The
+// encoding inverts the number of y and the upper two bits of the numbers of z and x.
 func evex(prefix, opcode byte, x, y, z Index) [6]byte {
 	bit := func(r Index, n int) byte { return byte(r>>n) & 1 }
 	const map0F38, length512, registers = 2, 2, 3

@@ -8,12 +8,12 @@ import (
 
 const line = 64 // bytes of a cache line
 
-// fetch emits the routine that prefetches rows. Kernels read more rows at a time than the hardware
-// prefetcher follows, so they prefetch rows themselves.
+// fetch emits the routine that prefetches rows of a matrix. Kernels read several rows in parallel,
+// more than the hardware prefetcher tracks, so they prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "func(from *byte, step, bytes, rows int)",
-		"prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the",
-		"size of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
+		"prefetches every cache line of some rows of memory into L2. The first row begins at address from.",
+		"rows is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := param("from"), param("step"), param("bytes"), param("rows")
 	Label("row")
 	at, end := GP64(), GP64()
@@ -27,7 +27,8 @@ func (g *generator) fetch() {
 	RET()
 }
 
-// prefetchLines emits prefetches from at up to end, one for each cache line. It advances at.
+// prefetchLines emits a loop that prefetches every cache line from address at up to address end. It
+// advances at.
 func prefetchLines(label string, at, end GPVirtual) {
 	Label(label)
 	PREFETCHT1(Mem{Base: at})

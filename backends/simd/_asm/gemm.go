@@ -26,8 +26,8 @@ func clearSums(acc [][]VecPhysical) {
 	}
 }
 
-// step multiplies the row at b by one element for each row of the tile, and adds the products to
-// that row's sums.
+// step multiplies the vector row at b by element(r) for each row r of the tile, and adds the
+// products to the sums in acc[r].
 func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	for v, z := range g.lanesB {
 		VMOVUPS(g.part(b, v), z)
@@ -35,8 +35,8 @@ func (g *generator) step(acc [][]VecPhysical, b Mem, element func(r int) Mem) {
 	g.multiply(acc, element)
 }
 
-// multiply multiplies the row in lanesB by one element for each row of the tile, and adds the
-// products to that row's sums.
+// multiply multiplies the vector row in lanesB by element(r) for each row r of the tile, and adds
+// the products to the sums in acc[r].
 func (g *generator) multiply(acc [][]VecPhysical, element func(r int) Mem) {
 	for r := range acc {
 		x := g.broadcasts[r%len(g.broadcasts)]
@@ -47,7 +47,8 @@ func (g *generator) multiply(acc [][]VecPhysical, element func(r int) Mem) {
 	}
 }
 
-// multiplyAdd adds x·y to sum, as float32 or as bf16 pairs.
+// multiplyAdd adds x·y to sum in each lane. If g.bf16 is set, x and y hold bf16 pairs, and · is
+// their dot product.
 func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	if g.bf16 {
 		VDPBF16PS(x, y, sum)
@@ -56,7 +57,8 @@ func (g *generator) multiplyAdd(x, y, sum VecPhysical) {
 	}
 }
 
-// groupsOf returns the sizes of groups of rows if each row has the given number of sums.
+// groupsOf returns the numbers of rows that a register tile may have. sums is the number of sums
+// that the tile keeps for each element of a row.
 func (g *generator) groupsOf(sums int) []int {
 	var sizes []int
 	for _, rows := range g.groups {
@@ -67,11 +69,12 @@ func (g *generator) groupsOf(sums int) []int {
 	return sizes
 }
 
-// inGroups emits loops over count rows: groups of the first size, then groups of smaller sizes for
-// the rest. body emits the code of one group and must not change count.
+// inGroups emits loops over count rows: groups of sizes[0] rows each, then smaller groups for the
+// rows left over. body emits the code of one group and must not change count.
 //
-// Sizes 6, 4, 2 and 1 split 8 rows into 4 + 4, not 6 + 2. Sizes 3, 2 and 1 split 4 rows into 2 + 2,
-// not 3 + 1. The smallest groups have too few sums to hide the latency of the multiply-add.
+// With the sizes 6, 4, 2 and 1, it splits the last 8 rows into 4 + 4, not 6 + 2. With the sizes 3,
+// 2 and 1, it splits the last 4 rows into 2 + 2, not 3 + 1. The smallest groups have too few sums
+// to hide the latency of the multiply-add.
 func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
@@ -116,8 +119,8 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 	Label(label + "end")
 }
 
-// rowAt returns the address of row r, 0 to 4. step1 is the row stride, step3 three times the
-// stride.
+// rowAt returns the address of row r of a matrix at base. r is 0 to 4. step1 is the row stride in
+// bytes, step3 three times the stride.
 func rowAt(base, step1, step3 GPVirtual, r int) Mem {
 	switch r {
 	case 0:

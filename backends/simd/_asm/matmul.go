@@ -27,8 +27,8 @@ func (g *generator) matmul() {
 	}
 }
 
-// tileRows returns the largest number of rows of a register tile: tiles of three vectors per row
-// must fit in the registers.
+// tileRows returns the largest number of rows of a register tile. It is chosen so that tiles with
+// three vectors per row fit in the registers.
 func (g *generator) tileRows() int {
 	if g.avx512 {
 		return 8
@@ -39,12 +39,12 @@ func (g *generator) tileRows() int {
 // A panel holds the operands of a routine that multiplies rows of A by a panel of B.
 type panel struct {
 	vectors            int
-	widened            bool // B holds pairs of bf16, A float32
+	widened            bool // B holds bf16 pairs, A holds float32
 	upper              VecPhysical
 	sums, a, b         GPVirtual
 	aRow, aRow3        GPVirtual // row stride of A in bytes, and three times it
 	ahead              prefetcher
-	a0, a4, at, n      GPVirtual // of the current tile: rows 0 and 4 of A, the row of B, the steps left
+	a0, a4, at, n      GPVirtual // addresses of rows 0 and 4 of A in the current tile and of the current row of B; the steps left
 	lanesB, broadcasts []VecPhysical
 }
 
@@ -68,15 +68,16 @@ func (g *generator) widenPanel(vectors int) {
 		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.")
 }
 
-// panel emits one multiplication routine.
+// panel emits one multiplication routine. does is the first sentence of its documentation.
 func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
 		fmt.Sprintf("It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have %d columns. If c is not", vectors*g.vectorBytes/4),
 		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory from ahead on into L2, up to the",
-		fmt.Sprintf("size of b, during the first fetch tiles of %d rows. fetch is 1, 2, 4, 8 or 16. k, rows > 0.", g.tileRows()))
+		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into",
+		fmt.Sprintf("L2, at most the size of b. The prefetches are spread over the first tiles of %d rows, and fetch is the", g.tileRows()),
+		"number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.")
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()
@@ -95,9 +96,9 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 }
 
 // tiles emits the loop over tiles. The last tile may have fewer rows. Each number of rows has its
-// own loop over K, and all tiles share the other code. Once the memory ahead is prefetched,
-// prefetches stay at the first line of the panel. They then cost little, because this line is in
-// the cache.
+// own loop over K, and all tiles share the other code. When all memory at the address ahead is
+// prefetched, the later prefetches all take the first line of the panel. They then cost little,
+// because this line is in the cache.
 func (g *generator) tiles(p *panel, most int) {
 	acc := make([][]VecPhysical, most)
 	for r := range acc {
@@ -156,8 +157,8 @@ func (g *generator) beginTile(p *panel, most int) {
 	MOVQ(address("k"), p.n)
 }
 
-// storeTile emits the end of a tile. It adds the old sums, the bias and the old C if the arguments
-// ask for them. It stores the tile in C, or in sums if C is nil.
+// storeTile emits the end of a tile. Depending on the arguments, it adds the old sums, the bias and
+// the old C. It stores the tile in C, or in sums if C is nil.
 func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	eachSum := func(next string, f func(r, v int, z VecPhysical)) {
 		for r := range acc {
@@ -219,7 +220,8 @@ func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 // turnProducts is the largest number of multiply-adds in an iteration of the loop over K.
 const turnProducts = 60
 
-// steps emits the loop over K. A step takes one stored row of B, which holds elements or pairs.
+// steps emits the loop over K. A step multiplies by one stored row of B, which holds float32
+// elements or bf16 pairs.
 func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	halves := 1
 	if p.widened {
@@ -249,7 +251,7 @@ func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	Label(label + "one")
 	g.prefetchStep(p, len(acc), 0)
 	for half := range halves {
-		if half > 0 { // K may end amid a pair
+		if half > 0 { // k may be odd, so the last pair may have one element only
 			DECQ(p.n)
 			JZ(LabelRef(label + "end"))
 		}
@@ -261,13 +263,13 @@ func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	Label(label + "end")
 }
 
-// linesBefore returns the number of cache lines of the panel that begin before a step.
+// linesBefore returns the number of the panel's cache lines that begin before the given step.
 func (g *generator) linesBefore(p *panel, step int) int {
 	return (step*p.vectors*g.vectorBytes + line - 1) / line
 }
 
-// prefetchStep prefetches one line for each line of the panel that begins in step i. A tile of
-// fewer rows is the last tile, so it prefetches all lines that remain.
+// prefetchStep emits one prefetch for each cache line of the panel that begins in step i. A tile
+// with fewer rows than the others is the last tile, so it prefetches all lines that remain.
 func (g *generator) prefetchStep(p *panel, rows, i int) {
 	for n := g.linesBefore(p, i); n < g.linesBefore(p, i+1); n++ {
 		if rows == g.tileRows() {
@@ -291,13 +293,15 @@ func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 	}
 }
 
-// A prefetcher prefetches memory ahead during a tile, once for each cache line of the panel.
+// A prefetcher prefetches memory at the address ahead while a tile reads the panel. It emits one
+// prefetch for each cache line of the panel. Prefetches may repeat a line.
 type prefetcher struct {
 	next  GPVirtual    // the address of the next prefetch
-	steps [3]GPVirtual // bytes that next advances for 1, 3 and 5 lines of the panel
+	steps [3]GPVirtual // bytes by which next advances while the tile reads 1, 3 and 5 lines of the panel
 }
 
-// newPrefetcher emits the strides that spread the prefetches over the first fetch tiles.
+// newPrefetcher emits the strides that spread the prefetches over the first tiles. The parameter
+// fetch is the number of these tiles.
 func newPrefetcher() prefetcher {
 	f := prefetcher{next: param("ahead"), steps: [3]GPVirtual{GP64(), GP64(), GP64()}}
 	one, three, five := f.steps[0], f.steps[1], f.steps[2]
@@ -309,7 +313,8 @@ func newPrefetcher() prefetcher {
 	return f
 }
 
-// at returns the address to prefetch for line n of the panel, 0 to 5 lines after the current line.
+// at returns the address to prefetch when the tile reads the panel's line n after the current one.
+// n is 0 to 5.
 func (f prefetcher) at(n int) Mem {
 	m := Mem{Base: f.next}
 	switch n {
@@ -324,7 +329,7 @@ func (f prefetcher) at(n int) Mem {
 	return m
 }
 
-// advance moves next over n lines of the panel. n is 1 to 4, or 6.
+// advance advances next by the bytes for n lines of the panel. n is 1 to 4, or 6.
 func (f prefetcher) advance(n int) {
 	switch n {
 	case 3, 6:
@@ -334,7 +339,7 @@ func (f prefetcher) advance(n int) {
 	}
 }
 
-// stay keeps the prefetcher at the first line of the panel, which is in the cache.
+// stay sets next to the first line of the panel, which is in the cache, and all strides to 0.
 func (f prefetcher) stay(panel GPVirtual) {
 	MOVQ(panel, f.next)
 	for _, r := range f.steps {
@@ -366,7 +371,7 @@ func (g *generator) loadB(p *panel, offset, half int) {
 // upperHalves returns the mask of the upper half of each pair.
 func (g *generator) upperHalves() Mem { return g.everyLane("upperHalves", []uint32{0xffff0000}) }
 
-// addStep adds the products of one element of each row of A and one row of B, in step i.
+// addStep adds the products of step i: one element of each row of A times one row of B.
 func (g *generator) addStep(p *panel, acc [][]VecPhysical, i, half, halves int) {
 	g.loadB(p, i*p.vectors*g.vectorBytes, half)
 	for r := range acc {

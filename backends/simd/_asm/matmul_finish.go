@@ -19,12 +19,12 @@ type activation struct {
 	slope func(x, dy VecPhysical)
 }
 
-// elements addresses a vector of adjacent elements at offset at: a whole vector, or the rest of a
-// row.
+// elements addresses a vector of adjacent elements at byte offset at. The vector is whole, or it
+// holds the elements left at the end of a row.
 type elements struct {
 	g      *generator
 	at     GPVirtual   // byte offset
-	masked bool        // true for the rest of a row, which K1 selects, or mask in AVX2
+	masked bool        // true at the end of a row, where K1 (in AVX2, mask) selects the elements
 	mask   VecPhysical // used in AVX2
 }
 
@@ -52,8 +52,8 @@ func (e elements) store(z VecPhysical, base GPVirtual) {
 	}
 }
 
-// tailMask sets K1, or mask in AVX2, to the mask of the elements that remain of n after whole
-// vectors. It destroys n.
+// tailMask sets K1 (in AVX2, mask) to select the elements left over after n elements are split into
+// whole vectors. It destroys n.
 func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
 	lanes := g.vectorBytes / 4
 	ANDQ(Imm(uint64(lanes-1)), n)
@@ -81,7 +81,8 @@ func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
 	VMOVUPS(Mem{Base: at}, mask)
 }
 
-// eachVector emits a loop over n elements: whole vectors, then the rest.
+// eachVector emits a loop over n elements: whole vectors, then the elements left over. body emits
+// the code for one vector.
 func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elements, label string)) {
 	e := elements{g: g, at: GP64(), mask: mask}
 	whole := GP64()
@@ -104,8 +105,8 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c",
-		"if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
+		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds",
+		"the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
 		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]

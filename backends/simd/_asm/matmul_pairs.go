@@ -20,7 +20,8 @@ func (g *generator) roundRows() {
 		"Rows of src are srcStep elements apart. n, rows > 0.")
 	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]
-	// K1 and K2 mask the elements after the last whole group of 32.
+	// K1 and K2 select the elements after the last whole group of 32: K1 the first 16 elements, K2
+	// the others.
 	bits := GP64()
 	MOVQ(n, RCX)
 	ANDL(Imm(31), ECX)

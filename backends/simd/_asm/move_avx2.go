@@ -45,8 +45,8 @@ func (g *generator) convertAVX2() {
 		})
 }
 
-// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap earlier ones, so
-// that no access passes the end.
+// conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap the 8 before them,
+// so that no access is beyond the end of the arrays. from and to are the bytes of an element.
 func (g *generator) conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")
@@ -74,7 +74,7 @@ func (g *generator) conversionAVX2(name, signature, does string, from, to uint8,
 // it.
 func cpuidF16C() {
 	TEXT("hasF16C", NOSPLIT, "func() bool")
-	Doc("hasF16C reports whether the processor has F16C. Instructions of F16C also need AVX.")
+	Doc("hasF16C reports whether the processor has F16C, the conversions of float16. They also need AVX.")
 	MOVL(U32(1), EAX)
 	XORL(ECX, ECX)
 	CPUID()

@@ -13,9 +13,9 @@ func (g *generator) elementwise() {
 	g.adamW()
 }
 
-// normRows emits the routine for layer norms of rows. It passes three times over a row: for the
-// mean, for the variance and for the result. The first two passes keep four sums each, to hide the
-// latency of additions.
+// normRows emits the routine that computes the layer norm of each row. It reads a row three times:
+// for the mean, for the variance and for the result. For the mean and the variance it keeps four
+// partial sums each, to hide the latency of additions.
 func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
 		"normalizes each row of x: dst gets (x - mean) / sqrt(variance + eps)·weight + bias. If moments is",
@@ -84,8 +84,9 @@ func keepMoments(place GPVirtual, mean, scale Register) {
 	Label("kept")
 }
 
-// fourAtATime emits a loop over a row: four vectors at a time, then single vectors, then the rest
-// of the row. body gets the vector's index among the four, or 0.
+// fourAtATime emits a loop over a row: four vectors at a time, then single vectors, then the
+// elements left over. body emits the code for one vector. i is the vector's index among the four,
+// or 0.
 func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, body func(e elements, i int)) {
 	e := elements{g: g, at: GP64(), mask: mask}
 	loop := func(label string, vectors int, count GPVirtual) {
@@ -116,7 +117,8 @@ func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, 
 	Label(label + "End")
 }
 
-// fourSums sets the first element of sums[0] to the total of the sums that body accumulates.
+// fourSums emits a sum over a row. body adds a vector to one of four partial sums. The first
+// element of sums[0] gets their total.
 func (g *generator) fourSums(label string, cols GPVirtual, mask VecPhysical, sums []VecPhysical, body func(e elements, sum VecPhysical)) {
 	for _, z := range sums {
 		VXORPS(z, z, z)

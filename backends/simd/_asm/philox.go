@@ -7,15 +7,17 @@ import (
 )
 
 // Dropout uses Philox4x32-7 with the counter {key/8, row, head, batch}. A counter yields random
-// bits for eight attention keys, half a word each. The first four keys get the lower halves of the
-// four words. Each of the seven rounds changes the counter c and the Philox key k:
+// bits for eight attention keys, half of a 32-bit word for each. The first four keys get the lower
+// halves of the four words, the other four the upper halves. Each of the seven rounds changes the
+// counter c and the Philox key k:
 //
 //	hi0:lo0, hi1:lo1 = m0*c0, m1*c2
 //	c0, c1, c2, c3 = hi1^c1^k0, lo1, hi0^c3^k1, lo0
 //	k0, k1 = k0+w0, k1+w1
 //
-// Each word of a counter is in the lower half of a 64-bit lane. A product is then one instruction.
-// It serves unchanged as the next c1 or c3, because the next rounds ignore its upper half.
+// Each word of a counter is in the lower half of a 64-bit lane. One instruction then computes a
+// 64-bit product. The whole product can be the next c1 or c3, because later rounds ignore its upper
+// half.
 //
 // In the first rounds most words are equal in all lanes, and many do not depend on the loop
 // variable. Scalar code, or code before the loop, computes these words. Only five instructions of
@@ -26,8 +28,8 @@ const (
 	philoxRounds       = 7
 )
 
-// Words of a philox's frame: the keys of all rounds, then words that the loop computes in scalar
-// code. The keys of the first two rounds include terms of head and batch.
+// Words of the stack frame: the Philox keys of all rounds, then words that the loop computes in
+// scalar code. In the first two rounds, the stored keys also include terms of head and batch.
 const (
 	wordK0, wordK1 = 0, philoxRounds
 	wordOwn        = 2 * philoxRounds
@@ -80,8 +82,8 @@ func (g *generator) newPhilox(m0, m1, t VecPhysical) *philox {
 }
 
 // inLanes reports whether the frame stores word i once for each lane. AVX-512 broadcasts words as
-// it reads them. AVX2 would need an extra instruction, so it stores the keys of the rounds in all
-// lanes.
+// it reads them. AVX2 would need an extra instruction, so the frame holds a copy of each Philox key
+// for every lane.
 func (g *generator) inLanes(i int) bool {
 	return !g.avx512 && i < wordOwn
 }
@@ -109,8 +111,8 @@ func (x *philox) set(i int, from GPVirtual) {
 	VMOVDQU(x.t, x.at(i))
 }
 
-// times multiplies p by m0 or m1 in scalar code. The lower half of p then holds the lower half of
-// the product. times returns the upper half.
+// times emits the scalar product of p and m0 (by = 0) or m1 (by = 1). The lower half of p then
+// holds the lower half of the product. The returned register holds the upper half.
 func (x *philox) times(by int, p GPVirtual) (hi GPVirtual) {
 	hi = GP64()
 	IMULQ(x.by[by], p)
@@ -155,9 +157,9 @@ func (g *generator) xorVectors(x, y, z VecPhysical) {
 // so that latencies overlap.
 type counter [4]VecPhysical
 
-// upper sets the lower halves of z's lanes to the upper halves of y's lanes. Processors with AMX
-// shift on one port and shuffle on another. The routines for AMX use the shuffle, which leaves the
-// other port to multiplications.
+// upper sets the lower half of each 64-bit lane of z to the upper half of this lane of y.
+// Processors with AMX shift on one port and shuffle on another. The routines for AMX use the
+// shuffle, which leaves the other port to multiplications.
 func (x *philox) upper(y, z VecPhysical) {
 	if x.suffix == "AMXBF16" {
 		VMOVSHDUP(y, z)
@@ -177,7 +179,8 @@ func (x *philox) fourth(c counter) {
 	x.upper(c[1], c[3])
 }
 
-// rest emits the rounds after the fourth and puts the counters' words in order.
+// rest emits the rounds after the fourth. It also reorders each counter, so that c[i] is the
+// register of word i.
 func (x *philox) rest(counters []counter) {
 	for i, c := range counters {
 		counters[i] = counter{c[0], c[2], c[3], c[1]}
@@ -195,7 +198,7 @@ func (x *philox) rest(counters []counter) {
 	}
 }
 
-// odds sets the upper halves of low's lanes to the lower halves of high's lanes.
+// odds sets the upper half of each 64-bit lane of low to the lower half of this lane of high.
 func (x *philox) odds(high, low VecPhysical) {
 	if x.avx512 {
 		VMOVSLDUP(high, K1, low)
@@ -214,8 +217,8 @@ func (g *generator) oddLanes() {
 	}
 }
 
-// oddHalves sets the words of z to the lower halves of low's words and the upper halves of high's
-// words.
+// oddHalves combines the 32-bit words of low and high in z: each word of z has the lower half of
+// low's word and the upper half of high's word.
 func (g *generator) oddHalves(high, low, z VecPhysical) {
 	if g.avx512 {
 		VPBLENDMW(high, low, K1, z)
@@ -224,8 +227,9 @@ func (g *generator) oddHalves(high, low, z VecPhysical) {
 	VPBLENDW(Imm(0xaa), high, low, z)
 }
 
-// pairHalves interleaves the lower halves of even's and odd's words in lower, and their upper
-// halves in upper. upper may be the register even.
+// pairHalves pairs the 32-bit words of even and odd. Each word of lower gets their two lower
+// halves, with even's half first. Each word of upper gets their two upper halves. upper may be the
+// register even.
 func (g *generator) pairHalves(odd, even, lower, upper VecPhysical) {
 	VPSLLD(Imm(16), odd, lower)
 	g.oddHalves(lower, even, lower)

@@ -11,16 +11,17 @@ import (
 //
 //	x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + ...
 //
-// The routines leave out the three smallest. If both operands are rounded, these are below half a
-// unit in the last place of the largest product. If an operand is truncated, they are below one
-// unit.
+// The routines leave out the three smallest products. If both operands are split with rounding, the
+// sum of these three is below half a unit in the last place of x0 y0. If one operand is split with
+// truncation, their sum is below one unit.
 //
-// The small products are summed first, over all columns, because small sums have small rounding
-// errors. An operand is three planes of bf16 in memory. The distance between planes is in bytes.
+// The routines first add up the five small products over all columns, because small sums have small
+// rounding errors. In memory, an operand is three planes: bf16 matrices of x0, of x1 and of x2. The
+// distance between planes is in bytes.
 
 const (
 	planes   = 3
-	wildFrom = 0x1p58 // magnitudes from here on and NaN are wild: splitRows sets them to 0
+	wildFrom = 0x1p58 // NaN and numbers with at least this magnitude are wild: splitRows sets them to 0
 )
 
 func (g *generator) planeScores() {
@@ -37,13 +38,15 @@ func (g *generator) planeValues() {
 	g.tileValues(func(a GPVirtual) { g.planeProducts("", "pairs", "vPlane", "p", "pPlane", a, nothing) })
 }
 
-// planeProducts adds the six products to four tiles of C. pairs names the parameter that holds the
-// number of pairs. from holds the address of A. label prefixes the labels of loops. meanwhile emits
-// interleaved work, four times for each 16 pairs.
+// planeProducts adds the six products of planes to four tiles of C. pairs names the parameter that
+// holds the number of bf16 pairs in a row of A. from holds the address of A. label prefixes the
+// labels of loops. meanwhile emits other work between the products. It is called four times, for
+// four positions in the loop over 16 pairs.
 func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
-	// The five small products. From one product to the next, the plane of A or of B changes.
+	// The five small products of planes. Between two of them, either the plane of A or the plane of
+	// B changes.
 	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
 	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
 	for i, a := range tileA {
@@ -88,10 +91,10 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 // nothing emits no interleaved work.
 func nothing() {}
 
-// phaseA, phaseB and phaseAB emit the four products of the loaded tiles. No tile register is spare,
-// so a tile can load only after the last product of the tile that used its register before. The
-// order of the products frees the tiles of A, of B, or of both one by one. next loads a tile into
-// the freed register during the remaining products.
+// phaseA, phaseB and phaseAB emit the four products of the loaded tiles. All tile registers are in
+// use, so a new tile can load only after the last product that reads its register. The order of the
+// products frees the registers of A first in phaseA, of B first in phaseB, and of both one by one
+// in phaseAB. next loads a tile into a freed register during the remaining products.
 func (g *generator) phaseA(next func(r int)) {
 	g.multiplyAwake(0, 0)
 	g.multiplyAwake(0, 1)
@@ -121,8 +124,9 @@ func (g *generator) phaseAB(nextA func(r int), nextB func(c int)) {
 	nextA(1)
 }
 
-// tilesOfA and tilesOfB return a function that loads a tile, given its number. move first changes
-// the address. Each tile of A has its own address, and both tiles of B share one.
+// tilesOfA and tilesOfB return a function that emits the load of a tile, given its number. move
+// emits the change of the address before the load. Each tile of A has its own address. Both tiles
+// of B share one, so it changes only once.
 func tilesOfA(move func(r int)) func(r int) {
 	return func(r int) {
 		move(r)
@@ -139,7 +143,8 @@ func tilesOfB(move func()) func(c int) {
 	}
 }
 
-// tileSteps adds the products of the loaded tiles, then the products of all later steps.
+// tileSteps emits the products of the tiles that are already loaded, then the products of all later
+// steps.
 func (g *generator) tileSteps(label, pairs string) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)

@@ -9,8 +9,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeSums emits the routine that computes C += A B for up to 32 columns. It sums the products of
-// planes from zero, the smallest products first, and then adds the sums to C.
+// planeSums emits the routine that computes C += A B for up to 32 columns. It adds up the products
+// of planes, the small ones first, in sums that start from 0. It then adds these sums to C.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
 		"is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a",
@@ -73,14 +73,14 @@ func (g *generator) planeSums() {
 }
 
 // planeGradients emits the routine that computes P = e^(scale S - LSE) and dS = scale P (dP -
-// delta) in planes. It also computes the next S or dP, because tile products leave most of the
-// processor free.
+// delta) as three bf16 planes each. It also computes the S or dP of the next block, because tile
+// products leave most of the processor's units free.
 func (g *generator) planeGradients() {
 	g.arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
-		"is gradientsAMXBF16 without rounding: p, ds and rows get three bf16 planes each. Planes",
+		"is gradientsAMXBF16 for float32 results: p, ds and rows get three bf16 planes each. Planes",
 		"of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by",
-		"scale and reports whether all |x| are below 2^58. At the same time it sets next to the scores of k and q, as",
-		"planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.")
+		"scale and reports whether all |x| are below 2^58. At the same time it sets the matrix next to the scores of k",
+		"and q, as planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.")
 	x := g.newGradientPair()
 	CMPQ(address("keys"), Imm(0))
 	JEQ(LabelRef("rest"))
@@ -128,8 +128,8 @@ type gradientPair struct {
 	w, x, piece [2][]VecPhysical // of two rows
 	scratch     [3]VecPhysical
 	by, base2   VecPhysical
-	most        VecPhysical // the largest |x| as bits without the sign, shifted left; NaN is above all numbers
-	at, row     GPVirtual   // 32 for each finished pair of rows; the address of the current pair
+	most        VecPhysical // bits of the largest |x| so far, shifted left by one to drop the sign; NaN is above all numbers
+	at, row     GPVirtual   // 32 times the number of finished row pairs; the address in rows of the current pair
 }
 
 func (g *generator) newGradientPair() *gradientPair {

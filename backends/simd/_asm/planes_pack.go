@@ -6,19 +6,20 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeWeights emits the routine that computes P = 2^(scale·(S - max)) in planes of pairs.
+// planeWeights emits the routine that computes P = 2^(scale·(S - max)) and splits P into three
+// planes of bf16 pairs.
 func (g *generator) planeWeights() {
 	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
-		"is expScoresAMXBF16 without rounding: it splits the weights into three bf16 planes of p,",
-		"plane bytes apart.")
+		"is expScoresAMXBF16 for float32 weights: it splits each weight into three bf16 and stores",
+		"them in the three planes of p. plane is the distance between planes in bytes.")
 	plane, store := param("plane"), g.cutPairs(g.registers[9:11], g.registers[12])
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }
 
 func (g *generator) planePairs() {
 	g.arithmetic("planePairs", "func(p *uint32, plane int, s *float32, pairs int)",
-		"splits s into three bf16 planes, plane bytes apart. In each plane of p, word [j][i] is the",
-		"pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][LANES], a plane of p is [pairs][LANES]. pairs > 0.")
+		"splits each element of s into three bf16, one for each plane of p. plane is the distance",
+		"between planes in bytes. In each plane, word [j][i] is the pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][LANES], a plane of p is [pairs][LANES]. pairs > 0.")
 	dst, plane, s, pairs := param("p"), param("plane"), param("s"), param("pairs")
 	row, store := g.registers[0:2], g.cutPairs(g.registers[2:4], g.registers[4])
 	Label("pair")
@@ -35,8 +36,9 @@ func (g *generator) planePairs() {
 	g.done()
 }
 
-// cutPairs returns a function that stores the planes of the pairs of x and y, vector v of two rows.
-// The function destroys x and y. It uses the registers piece and upper.
+// cutPairs returns a function that splits x and y, vector v of two adjacent rows, and stores their
+// pairs in the three planes at dst. The function destroys x and y. It uses the registers piece and
+// upper.
 func (g *generator) cutPairs(piece []VecPhysical, upper VecPhysical) func(dst, plane GPVirtual, v int, x, y VecPhysical) {
 	g.cutConstant(upper)
 	return func(dst, plane GPVirtual, v int, x, y VecPhysical) {
@@ -62,23 +64,24 @@ func (g *generator) cutConstant(z VecPhysical) {
 	g.word(0xffff0000, g.upperHalf)
 }
 
-// split sets piece to x, rounded to bf16, and leaves the remainder in x. NaN is not lost: if the
-// carry of the rounding changes a NaN in piece, the difference leaves NaN in x.
+// split sets piece to x, rounded to bf16, and leaves the remainder in x. A NaN is never lost: even
+// if the addition that rounds turns it into a number in piece, the subtraction leaves NaN in x.
 func (g *generator) split(x, piece VecPhysical) {
 	VPADDD(g.half, x, piece)
 	VPANDD(g.upperHalf, piece, piece)
 	VSUBPS(piece, x, x)
 }
 
-// cut is split with truncation in place of rounding. Truncation suffices for one operand of a
-// product. The other operand is rounded, so its planes have both signs and are small, which keeps
-// the omitted products small.
+// cut is split with truncation in place of rounding. One operand of a product may be truncated if
+// the other is rounded. Rounded parts are smaller and have both signs, which keeps the omitted
+// products small.
 func (g *generator) cut(x, piece VecPhysical) {
 	VPANDD(g.upperHalf, x, piece)
 	VSUBPS(piece, x, x)
 }
 
-// pairUp truncates two vectors to bf16 and stores their pairs. It destroys x.
+// pairUp truncates x and y to bf16 and stores pairs of x[i] and y[i] in memory at to. It destroys
+// x.
 func (g *generator) pairUp(x, y VecPhysical, to Mem) {
 	const orAnd = 0xf8 // x | y & upperHalf
 	VPSRLD(Imm(16), x, x)
@@ -90,14 +93,14 @@ type splitter struct {
 	*generator
 	x, piece              []VecPhysical
 	limit, absolute, both VecPhysical
-	whole, all            Op // opmasks: all columns, and the columns without a wild element so far
+	whole, all            Op // opmasks: all columns; the columns in which no wild element was seen so far
 	plane, srcStep        GPVirtual
 }
 
 func (g *generator) splitRows() {
 	g.routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
-		"splits the float32 matrix src, [rows][n], into three bf16 planes, plane bytes apart. Rows of",
-		"src are srcStep elements apart, rows of each plane of dst dstStep elements. An element that is NaN or has a",
+		"splits the float32 matrix src, [rows][n], into the three bf16 planes of dst, which are plane",
+		"bytes apart. Rows of src are srcStep elements apart, rows of a plane dstStep. An element that is NaN or has a",
 		"magnitude of 2^58 or more becomes 0. The routine reports whether src has no such element. n > 0, rows > 0.")
 	dst, dstStep, plane := param("dst"), bytes16(param("dstStep")), param("plane")
 	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
@@ -147,8 +150,8 @@ func (g *generator) splitRows() {
 	g.done()
 }
 
-// load loads 16 columns under a mask and sets wild elements to 0: NaN and magnitudes from wildFrom
-// on.
+// load loads the columns selected by mask, up to 16, into x. It sets wild elements to 0: NaN and
+// numbers with a magnitude of at least wildFrom. It clears the bits of wild elements in g.all.
 func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVUPS_Z(from, mask, x)
 	VPANDD(g.absolute, x, piece)
@@ -158,7 +161,7 @@ func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVAPS_Z(x, wildless, x)
 }
 
-// sixteen splits 16 columns under a mask and stores their planes.
+// sixteen splits the columns selected by mask, up to 16, and stores them in the three planes.
 func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 	x, piece := g.x[0], g.piece[0]
 	g.load(Mem{Base: from}, mask, K4, x, piece)
@@ -172,7 +175,7 @@ func (g *splitter) sixteen(to, from GPVirtual, mask Op) {
 }
 
 func (g *splitter) thirtyTwo(to, from GPVirtual) {
-	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // the hardware prefetcher stops at the end of a page
+	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8}) // eight rows down: the hardware prefetcher stops at the end of a page
 	PREFETCHT0(Mem{Base: from, Index: g.srcStep, Scale: 8, Disp: 64})
 	for v, wildless := range []Op{K4, K5} {
 		g.load(Mem{Base: from, Disp: 64 * v}, g.whole, wildless, g.x[v], g.piece[v])

@@ -47,7 +47,7 @@ func (g *generator) copyRows(add bool) {
 func clearLines() {
 	TEXT("clearLines", NOSPLIT, "func(p *byte, lines int)")
 	Pragma("noescape")
-	Doc("clearLines sets lines cache lines from p on to 0, with non-temporal stores. p is the start of a cache line. lines > 0.")
+	Doc("clearLines sets cache lines of memory to 0 with non-temporal stores. p points to the first line, and lines is their number. lines > 0.")
 	p, lines := param("p"), param("lines")
 	XORPS(X0, X0)
 	Label("line")

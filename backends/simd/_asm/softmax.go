@@ -22,8 +22,9 @@ func (g *generator) word(x uint32, z VecPhysical) {
 	VPBROADCASTD(z.AsX(), z)
 }
 
-// An exponential holds the constants of exp2, in registers or in memory. They are the coefficients
-// c0 to c5 and, for AVX2, the lowest argument and the rounding constant.
+// An exponential holds the constants of exp2, in registers or in memory. c holds the coefficients
+// of the polynomial. low is the lowest argument and rounding the rounding constant; only AVX2 uses
+// both.
 type exponential struct {
 	c             [6]Op
 	low, rounding Op
@@ -67,9 +68,9 @@ func (e *exponential) set(i int, c Op) {
 	}
 }
 
-// Constants of power for AVX2. powerNumbers go to registers. They are c1 to c6 of a minimax fit of
-// degree 6 to 2^f on [-1/2, 1/2], then the lower bounds of n and f. The fit has c0 = 1 and relative
-// error 2e-8. powerTable goes to memory: the rounding constant and c0.
+// Constants of power for AVX2. powerNumbers are kept in registers. They are c1 to c6 of a minimax
+// fit of degree 6 to 2^f on [-1/2, 1/2], then the lower bounds of n and f. The fit has c0 = 1 and
+// relative error 2e-8. powerTable is kept in memory. It holds the rounding constant and c0.
 var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
 	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
 
@@ -124,7 +125,8 @@ func (g *generator) power(x, by, n, p VecPhysical) {
 // The multiplication by 2^n keeps a NaN. An integer addition of n to the exponent would lose it.
 func (g *generator) exp2(x, n, p VecPhysical) { g.exp2Masked(x, n, p, nil) }
 
-// exp2Masked is exp2. With a mask, which requires AVX-512, lanes whose bits are clear become 0.
+// exp2Masked is exp2 with an optional opmask, which requires AVX-512. Lanes whose bits in the
+// opmask are clear become 0.
 func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	f := x
 	if g.avx512 {
@@ -162,8 +164,9 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneMask sets z to the mask of vector v of a row. A lane is all ones if its bit is set in the
-// word at mask, else 0. Instruction sets without opmasks use this mask.
+// laneMask turns the word at mask, which has one bit for each element of a row, into a vector mask
+// for vector v of the row. A lane of z is all ones if its bit is set, else 0. Instruction sets
+// without opmasks use this mask.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {
@@ -245,8 +248,9 @@ func (g *generator) expScores() {
 	g.done()
 }
 
-// sumWeights replaces keys rows of s by the weights 2^(scale·(s - shift)) and adds the weights to
-// l. It advances s. x, n, p and sum are scratch.
+// sumWeights emits a loop over the rows of s, one for each key. It replaces the scores by the
+// weights 2^(scale·(s - shift)) and adds the weights to l. keys holds the number of rows. The loop
+// advances s. x, n, p and sum are scratch.
 func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical, shift, sum []VecPhysical) {
 	Comment("The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.")
 	left := GP64()
@@ -280,8 +284,8 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 	JNZ(LabelRef("part"))
 }
 
-// finalizeLSE emits the routine that ends a tile. It computes LSE and the factors 1/l, by which O
-// is multiplied.
+// finalizeLSE emits the routine that computes a tile's LSE, and the factors 1/l by which the kernel
+// multiplies O.
 //
 // For x = 2^e (1+f), 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). p is a
 // minimax fit of degree 7. The relative error of the logarithm is 2e-8. ln(2) is the sum of two

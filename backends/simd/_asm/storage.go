@@ -30,10 +30,10 @@ func (g *generator) laneNumbers() Mem {
 	})
 }
 
-// halves returns the number of float32 vectors into which one vector of elements is widened.
+// halves returns the number of float32 vectors that hold the elements of one stored vector: 1 or 2.
 func (t storage) halves() int { return 4 / t.bytes }
 
-// step returns the number of elements in a vector.
+// step returns the number of stored elements in a vector.
 func (t storage) step() int { return t.vectorBytes / t.bytes }
 
 // tails reports whether rows may end with part of a vector.
@@ -46,16 +46,16 @@ func (t storage) order() string {
 	return fmt.Sprintf(" The function split has moved the even elements of each %d elements of q and o to the front.", t.step())
 }
 
-// A rowEnd is the mask of a row's elements after the last whole vector.
+// A rowEnd is the mask of the elements that a row has after its last whole vector.
 type rowEnd struct {
-	masks  [2]OpmaskPhysical // the first has the bits of a whole vector, the second the bits of its upper half
+	masks  [2]OpmaskPhysical // the first has one bit for each element of a vector, the second the bits of its upper half
 	vector VecPhysical       // the mask of AVX2, which has no opmasks
 }
 
-// load sets z to one half of the vector of elements at m, widened to float32. At the end of a row
-// it reads no element beyond the row and fills z with 0. The halves of a bf16 vector are its even
-// and its odd elements. A bf16 is the upper half of a float32, so one shift or mask widens each
-// half.
+// load sets z to one half of the vector of elements at m, widened to float32. If end is not nil,
+// the vector is the last of a row: load reads no element beyond the row and sets the other lanes of
+// z to 0. The halves of a bf16 vector are its even and its odd elements. A bf16 is the upper half
+// of a float32, so one shift or mask widens each half.
 func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	avx512 := t.avx512
 	switch t.name {
@@ -130,8 +130,9 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 	return ends
 }
 
-// alongRow emits a loop over the vectors of a row of n elements. vector gets nil for a whole
-// vector, and end for the part of a vector at the end of the row. It destroys n.
+// alongRow emits a loop over the vectors of a row of n elements. vector emits the code for a
+// vector. Its argument is nil for a whole vector, and end for the elements left at the end of the
+// row. The loop destroys n.
 func (t storage) alongRow(label string, n GPVirtual, end *rowEnd, vector func(end *rowEnd), advance func()) {
 	step := Imm(uint64(t.step()))
 	SUBQ(step, n)

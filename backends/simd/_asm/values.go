@@ -16,8 +16,8 @@ type valueSum struct {
 	step3                                   GPVirtual // three times step
 }
 
-// newValueSum loads all arguments except masks. keys names the argument with the number of rows of
-// P.
+// newValueSum loads all arguments except masks. keys names the argument that holds the number of
+// rows of P.
 func (g *generator) newValueSum(keys string) *valueSum {
 	x := &valueSum{generator: g, o: param("o"), v: param("v"), step: bytes(param("step")), p: param("p"), keys: param(keys), vdim: param("vdim"), alpha: param("alpha"), step3: GP64()}
 	LEAQ(Mem{Base: x.step, Index: x.step, Scale: 2}, x.step3)
@@ -69,7 +69,8 @@ func (g *valueSum) sums(name string, masked bool) {
 	Label(name + "all")
 }
 
-// columns emits the loops over columns of V. each is the number of sums per column, 1 or 2.
+// columns emits the loops over columns of V. each is the number of sums per column: 1, or 2 if even
+// and odd keys have separate sums.
 func (g *valueSum) columns(name string, masked bool, each int) {
 	inGroups(name, g.vdim, g.groupsOf(each), func(rows int, label string) {
 		sums := g.accumulators(each * rows)
@@ -110,7 +111,7 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 			ADDQ(U32(uint32(steps*4)), m)
 		}
 	}
-	if masked && !g.avx512 { // a rare case, as V is not finite: unrolled less
+	if masked && !g.avx512 { // only if V is not finite, which is rare: less code, by less unrolling
 		inPairs(label+"keys", n, 2, step, next)
 	} else {
 		overKeys(label+"keys", even, odd, n, step, next)
@@ -187,9 +188,9 @@ func (g *valueSum) ifFinite(label string) {
 	JZ(LabelRef(label))
 }
 
-// maskedStep is step for the lanes whose bits are set in the word at mask. The elements may be NaN.
-// Without opmasks it replaces the elements by 0 in the other lanes. b must be finite in the other
-// lanes.
+// maskedStep is step for the lanes whose bits are set in the word at mask. In the other lanes, it
+// adds nothing even if element returns NaN. Without opmasks, it multiplies 0 and b in these other
+// lanes, where b must be finite.
 func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 	if g.avx512 {
 		opmask := []OpmaskPhysical{K1, K2}

@@ -42,7 +42,8 @@ func TDPBF16PS(b, a, sum int) {
 	encoded(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), amxBF16, vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
 }
 
-// A modRM is the end of an encoded instruction: its ModRM byte and the bytes after it.
+// A modRM holds the operands of an instruction: its ModRM byte and the bytes after it, and the bits
+// that its prefix needs.
 type modRM struct {
 	code []byte
 	x, b byte // the fourth bits of the index's and the base's register numbers
@@ -57,13 +58,13 @@ func rowsAt(reg, offset int, base, step GPPhysical) modRM {
 	return modRM{binary.LittleEndian.AppendUint32(code, uint32(offset)), high(step), high(base), []Op{base, step}}
 }
 
-// low and high split a register's number. The operand holds its three low bits, the prefix the
-// fourth.
+// low and high split a register's number. The instruction's operand bytes hold the three low bits,
+// the prefix the fourth.
 func low(r GPPhysical) byte  { return byte(r.PhysicalIndex() & 7) }
 func high(r GPPhysical) byte { return byte(r.PhysicalIndex() >> 3) }
 
 // vex encodes an instruction of the map 0F38, with W0 and 128 bits. v is the register number in the
-// field vvvv. The encoding inverts v and the upper bits of the other register numbers.
+// field vvvv. The encoding inverts v, and the fourth bits of the register numbers in m.
 func vex(prefix, opcode byte, v int, m modRM) []byte {
 	const map0F38, noR = 2, 1 << 7
 	return append([]byte{0xc4, noR | (1^m.x)<<6 | (1^m.b)<<5 | map0F38, ^byte(v)&15<<3 | prefix, opcode}, m.code...)

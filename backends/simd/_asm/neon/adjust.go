@@ -15,7 +15,8 @@ const (
 	capLimit  = 0x1p64        // replaces a larger cap, which changes only scores above 2^52
 )
 
-// Registers of scoreMod: four for each of two vectors of a row, then the constants.
+// Vector registers of scoreMod: four for each of two vectors of a row, the row maxima and
+// positions, then the constants.
 const (
 	adjustZ, adjustU, adjustP, adjustQ = 0, 2, 4, 6
 	adjustTop, adjustAway              = 8, 12 // the first of four vectors each
@@ -67,8 +68,8 @@ func (g *generator) scoreMod() {
 	g.done()
 }
 
-// scaleOfTanh loads the cap into limit and sets scale so that z = scale·score. t is scratch and
-// ends as the largest finite number.
+// scaleOfTanh loads the cap into limit and sets scale so that z, the argument of the fit of
+// tanh(4z), is scale·score. t is scratch and ends as the largest finite number.
 func (a *adjuster) scaleOfTanh(scale, limit, t int) {
 	a.broadcast("scale", scale)
 	a.broadcast("softcap", limit)
@@ -98,8 +99,9 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. Its loop runs
-// before the other loops, because the constants of exp2 and of tanh use the same registers.
+// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. Its own loop over
+// the rows runs before the loop that computes tanh, because the constants of exp2 and of tanh use
+// the same registers.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()
@@ -183,7 +185,7 @@ func (a *adjuster) loop(label string, has variant) {
 	a.op("B end")
 }
 
-// terms adds the bias and the slope term to two vectors of scores. Without a cap it scales the
+// terms adds the bias and the slope term to two vectors of scores. Without softcap it scales the
 // vectors first.
 func (a *adjuster) terms(pair int, has variant) {
 	if has.bias {
@@ -231,7 +233,7 @@ func (a *adjuster) tanh() {
 	a.both("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
 	a.both("fmul v%d.4s, v%d.4s, v%d.4s", u, z, z)
 	a.both("fmin v%d.4s, v%d.4s, v%d.4s", u, u, adjustLimit)
-	from, into := p, q // each sum begins with a copy of a coefficient, so registers alternate
+	from, into := p, q // a multiply-add begins with a copy of a coefficient, so two registers alternate
 	a.both("mov v%d.16b, v%d.16b", from, adjustPs+4)
 	for i := 3; i >= 0; i-- {
 		a.both("mov v%d.16b, v%d.16b", into, adjustPs+i)

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	lanes    = 16 // queries of a tile, or keys or columns: four vectors
+	lanes    = 16 // queries of a tile (in backward passes, keys or columns): four vectors
 	vectors  = lanes / 4
 	rowBytes = 4 * lanes // bytes of a row of S, Qᵀ and Oᵀ
 	line     = 64        // bytes of a cache line
@@ -130,7 +130,7 @@ func (g *generator) load(name string, r reg) {
 	}
 }
 
-// param loads an argument into an unused register. params does so for several arguments.
+// param loads an argument into an unused register. params loads several arguments.
 func (g *generator) param(name string) reg {
 	r := g.temp()
 	g.load(name, r)
@@ -144,7 +144,7 @@ func (g *generator) params(names ...string) (list []reg) {
 	return list
 }
 
-// stepParam loads an argument that counts float32, and converts it to bytes.
+// stepParam loads an argument that is a number of float32 elements, and converts it to bytes.
 func (g *generator) stepParam(name string) reg {
 	r := g.param(name)
 	g.op("LSL $2, %v", r)
@@ -211,9 +211,9 @@ func (g *generator) count(n reg, label string) {
 	g.op("BNE %s", label)
 }
 
-// inGroups writes loops over n rows: groups of the first size, then groups of smaller sizes for the
-// rest. body writes the code of one group and must not change n. 8 rows are two groups of 4, not 6
-// + 2: groups of 2 have too few sums to hide the latency of the multiply-add.
+// inGroups writes loops over n rows: groups of sizes[0] rows each, then smaller groups for the rows
+// left over. body writes the code of one group and must not change n. The last 8 rows become 4 + 4,
+// not 6 + 2: a group of 2 has too few sums to hide the latency of the multiply-add.
 func (g *generator) inGroups(name string, n reg, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)

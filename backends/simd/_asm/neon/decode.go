@@ -3,10 +3,10 @@ package main
 import "fmt"
 
 const (
-	decodeKeys  = 4   // keys of a tile
-	manyKeys    = 8   // keys of a tile with one query row
+	decodeKeys  = 4   // rows of K or V that a tile covers
+	manyKeys    = 8   // the same for a tile with one query row
 	tileQueries = 2   // query rows of a tile
-	scoreStep   = 144 // elements between rows of S
+	scoreStep   = 144 // row stride of S in elements
 	scoreBytes  = 4 * scoreStep
 	entry       = 8 // bytes of a table entry
 	octet       = 8 // elements of a step along a row
@@ -17,13 +17,13 @@ type storage struct {
 	*generator
 	name   string
 	bytes  int
-	halves bool // elements, also of Q, have 16 bits and are multiplied without widening
+	halves bool // elements of Q, K and V have 16 bits and are multiplied without widening
 }
 
 // Registers of a decode tile. Scores have two sums for each query row and key: one over even
-// vectors of the row, one over odd vectors. Values have the weights of a row's keys in one or two
-// vectors, and vectors of O. Keys use the vectors of K and V in turn: the processor renames these
-// vectors.
+// vectors of the row, one over odd vectors. For values, one or two vectors hold the weights of a
+// query row, and others hold a part of O. Several keys share the vectors for rows of K and V,
+// because the processor renames registers.
 const (
 	decodeSums    = 0  // the first sum; (2r+half)*keys + key is the number of a sum
 	decodeKeysV   = 16 // to 23 for scores, four for each of two keys; to 31 for values
@@ -40,8 +40,8 @@ func (g *generator) attend() {
 
 // attend writes the routine that reads K and V in decode, with the head dim in the lanes. It
 // computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V. Thus rows of V load while it computes with K, and rows of K
-// load while it computes with V.
+// four rows of K and four rows of V. Prefetched rows of V thus arrive while it computes with K, and
+// rows of K arrive while it computes with V.
 func (t storage) attend() {
 	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {
@@ -93,8 +93,8 @@ type attention struct {
 	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of these rows, its scores, the prefetch distance
 }
 
-// half writes the scores or the values of the next keys. It takes four keys, or eight if there is a
-// single query row, or one if fewer than four are left.
+// half writes the scores or the values of the next keys. It handles four keys at a time. It handles
+// eight if there is a single query row, and one if fewer than four keys are left.
 func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
 	x.op("CBZ %v, %sEnd", s.keys, label)
 	x.op("CMP $%d, %v", decodeKeys, s.keys)
@@ -138,7 +138,8 @@ func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile f
 	})
 }
 
-// setKeys sets the addresses of the next keys' rows and advances to the table entries after them.
+// setKeys sets the addresses of the rows of K or V of the next keys. It advances s.at past their
+// table entries.
 func (x *attention) setKeys(s *side, keys int, label string) {
 	first := x.n
 	x.load(s.name, first)
@@ -153,8 +154,9 @@ func (x *attention) setKeys(s *side, keys int, label string) {
 	x.op("ADD $%d, %v", entry*keys, s.at)
 }
 
-// prefetchPlaces prefetches the rows of the table entries ahead, one row after another, because the
-// lines of a page load faster in sequence.
+// prefetchPlaces prefetches the rows of later keys. Their table entries are at a distance given by
+// the argument ahead. It prefetches each row completely before the next, because the lines of a
+// page load faster in sequence.
 func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	table, end, at := x.left, x.first, x.weights
 	x.load("ahead", table)
@@ -169,7 +171,7 @@ func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	}
 }
 
-// setOthers sets the addresses of the rows of Q or O of a tile and advances to the rows after them.
+// setOthers sets the addresses of a tile's rows of Q or O. It advances x.first past these rows.
 func (x *attention) setOthers(s *side, rows int) {
 	x.load(s.step, x.n)
 	for r := range rows {
@@ -178,7 +180,7 @@ func (x *attention) setOthers(s *side, rows int) {
 	}
 }
 
-// back moves the addresses in the rows of keys back to the starts of the rows.
+// back moves the addresses in the rows of K or V back to the starts of the rows.
 func (x *attention) back(s *side, keys int) {
 	x.load(s.dim, x.n)
 	for _, row := range x.rows[:keys] {
@@ -186,9 +188,9 @@ func (x *attention) back(s *side, keys int) {
 	}
 }
 
-// alongRow writes loops over the rows of keys: one cache line of each row at a time, then eight
-// elements, then one. octets writes the work of n groups of eight elements, and one writes the work
-// of one element.
+// alongRow writes loops along the rows of K or V: over whole cache lines of each row, then groups
+// of eight elements, then single elements. octets writes the code for n groups of eight elements,
+// and one the code for a single element.
 func (x *attention) alongRow(label string, keys int, octets func(n int), one func()) {
 	perLine := line / x.bytes
 	x.op("SUBS $%d, %v", perLine, x.n)
@@ -220,8 +222,9 @@ func (x *attention) alongRow(label string, keys int, octets func(n int), one fun
 	x.label(label + "end")
 }
 
-// eachOctet writes the work of n groups of eight elements as float32 vectors. It takes two groups
-// at a time if one instruction loads both. step gets the number of float32 vectors.
+// eachOctet writes the code for n groups of eight elements, as vectors of four float32. It handles
+// two groups at a time if one instruction loads both. step writes the code for the given number of
+// float32 vectors.
 func (x *attention) eachOctet(n int, step func(vectors int)) {
 	if x.bytes == 2 && n%2 == 0 {
 		for range n / 2 {
@@ -301,7 +304,7 @@ func (x *attention) scores(label string, keys, rows int) {
 	}
 }
 
-// storeScores adds the two sums of each key, reduces them over the lanes and stores the scores.
+// storeScores adds the two sums of each key, adds up the lanes of the result and stores this score.
 func (x *attention) storeScores(first, second, keys, offset int) {
 	for i := range keys {
 		x.v("fadd v%d.4s, v%d.4s, v%d.4s", first+i, first+i, second+i)
@@ -321,8 +324,8 @@ func (x *attention) storeScores(first, second, keys, offset int) {
 	}
 }
 
-// values adds the rows of V of a tile's keys, times the keys' weights, to rows of O. Each step loads
-// and stores a part of these rows of O.
+// values adds a tile's rows of V, times the keys' weights, to rows of O. Each step along the rows
+// loads and stores a part of O.
 func (x *attention) values(label string, keys, rows int) {
 	for r := range rows {
 		for i := 0; i < keys; i += 4 {
@@ -352,7 +355,7 @@ func (x *attention) values(label string, keys, rows int) {
 				for pair := 0; pair < vectors; pair += 2 {
 					x.v2("stp", valueOs+4*r+pair, x.others[r], 16*pair)
 				}
-				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // not by the store, for which the next load would wait
+				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // not as part of the store: the next load would wait for it
 			}
 		})
 	}, func() {

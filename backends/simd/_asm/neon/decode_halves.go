@@ -7,10 +7,10 @@ func (g *generator) attendHalves(tier, name string) {
 	storage{g, name, 2, true}.attend()
 }
 
-// Registers of a tile of 16-bit elements. Scores use the registers of float32, except that a line
-// of a query row takes four vectors. Values have the weights of a row's keys as elements of one
-// vector. This vector is one of V0 to V15, because products by element accept no other vector. Keys
-// use the vectors of V in turn.
+// Registers of a tile of 16-bit elements. Scores use the same registers as float32 tiles, except
+// that a cache line of a query row takes four vectors. For values, one vector holds a query row's
+// weights. It is one of V0 to V15, because multiplications by one element of a vector accept no
+// other vector. Several keys share the vectors for rows of V.
 const (
 	halfWeights = 0  // one for each row
 	halfKeys    = 2  // to 13: four for each of three keys
@@ -19,8 +19,9 @@ const (
 )
 
 // products returns the texts of the two instructions that add the products of eight elements to two
-// vectors of sums. The texts lack the last operand. half is the shape of this operand. With
-// bfloat16, one instruction multiplies the even elements, the other the odd elements.
+// vectors of sums. The texts lack the last operand. half is the shape of this operand: four or
+// eight 16-bit elements. With bfloat16, one instruction multiplies the even elements, the other the
+// odd elements.
 func (x *attention) products() (one, other, half string) {
 	if x.name == "BF16" {
 		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
@@ -39,8 +40,8 @@ func (x *attention) loadHalves(v, octets int, row reg) {
 	}
 }
 
-// halfScores writes the scores of keys with rows of Q. Elements of Q and K have 16 bits. The sums
-// equal the sums of widened elements.
+// halfScores writes the dot products of rows of K and rows of Q, whose elements have 16 bits. The
+// results are the same as with elements widened to float32.
 func (x *attention) halfScores(label string, keys, rows int) {
 	sum := func(r, half, key int) int { return decodeSums + (2*r+half)*keys + key }
 	one, other, half := x.products()
@@ -77,8 +78,8 @@ func (x *attention) halfScores(label string, keys, rows int) {
 	}
 }
 
-// halfValues adds the rows of V of a tile's keys, times the keys' weights in 16 bits, to rows of O.
-// Each step loads and stores a part of these rows of O.
+// halfValues adds a tile's rows of V, times the keys' weights rounded to 16 bits, to rows of O.
+// Each step along the rows loads and stores a part of O.
 func (x *attention) halfValues(label string, keys, rows int) {
 	one, other, _ := x.products()
 	for r := range rows {

@@ -66,7 +66,8 @@ func (g *generator) decodeWeights() {
 	g.done()
 }
 
-// endWeights sets weightX to alpha, and l to alpha·l plus the sums of the weights.
+// endWeights sets the vector weightX to alpha, the factor that rescales l and O. It sets l to
+// alpha·l plus the sum of the row's weights.
 func (g *generator) endWeights(e exponential, before int, l reg) {
 	g.v("mov v%d.16b, v%d.16b", weightX, before)
 	g.v("mov v%d.16b, v%d.16b", weightX+1, before)
@@ -83,8 +84,8 @@ func (g *generator) endWeights(e exponential, before int, l reg) {
 	g.v("str s%d, [x%d], #4", weightSum, l)
 }
 
-// rescale multiplies a row of O by weightX. It skips a factor of 1, which is the usual one: most
-// blocks do not raise the maximum.
+// rescale multiplies a row of O by weightX. It does nothing if the factor is 1, the usual case:
+// most blocks of keys do not raise the maximum.
 func (g *generator) rescale(o, oStep, at, n, one reg) {
 	g.v("umov w%d, v%d.s[0]", n, weightX)
 	g.op("CMPW %v, %v", one, n)

@@ -105,7 +105,7 @@ func (g *generator) dropWeights() {
 			skip := fmt.Sprintf("skip%d", 8*pair/2+key)
 			g.op("ADD $%d, %v, %v", key, j, row)
 			g.op("CMP %v, %v", keys, row)
-			g.op("BHS %s", skip) // also if the key is below 0: the comparison is unsigned
+			g.op("BHS %s", skip) // also if row is negative: the comparison is unsigned
 			g.op("ADD $%d, %v, %v", key*rowBytes, s, at)
 			g.v2("ldp", x, at, 16*pair)
 			for i := range 2 {
@@ -124,8 +124,9 @@ func (g *generator) dropWeights() {
 	g.done()
 }
 
-// half sets all bits of kept in the lanes that keep a key, and clears the other lanes. words holds
-// the random words. key, 0 to 7, selects the half of each word.
+// half sets all bits of the lanes of kept whose weight dropout keeps, and clears the other lanes.
+// words holds the random words. key, 0 to 7, is the key's number in its group. It selects the half
+// of each word.
 func (g *generator) half(kept, words, key int) {
 	if key < philoxCounterLen {
 		g.v("shl v%d.4s, v%d.4s, #16", kept, words)
@@ -134,9 +135,9 @@ func (g *generator) half(kept, words, key int) {
 	g.v("cmhs v%d.4s, v%d.4s, v%d.4s", kept, words, philoxLimit)
 }
 
-// dropoutMask writes the routine for the dropout mask of a backward pass and of decode. Two lanes
-// of a vector of counters are the two groups of eight keys of a row. The other two lanes are the
-// groups of the next row.
+// dropoutMask writes the routine for the dropout mask of a backward pass and of decode. A vector
+// holds a word of four counters. The first two counters are for a query row and two groups of eight
+// keys, the other two for the next query row.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
 		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",

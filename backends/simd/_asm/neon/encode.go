@@ -11,17 +11,18 @@ import (
 // they have. The generator therefore writes all vector instructions as data. Their texts have the
 // syntax of other assemblers. A test compares the words with the output of llvm-mc.
 
-// A form is an instruction without its numbers. word is the instruction with all numbers 0. fields
-// has one letter for each number of the text.
+// A form describes an instruction whose text has no numbers of registers or constants. word is the
+// encoding with all these numbers 0. fields has one letter for each number of the text.
 type form struct {
 	word   uint32
 	fields string
 }
 
-// fields places numbers in a word. d, n and m are registers, and t is the second register of a
-// pair. i, f and e are indices: of a word in a product, of a half in a product, and of the element
-// of dup. l and r are left and right shifts of words. p, o, w and h are offsets of a pair of
-// vectors, a vector, a word and a doubleword. u is a post-index offset. b is the byte count of ext.
+// fields maps each letter of a form to a function that shifts a number into its place in the
+// encoding. d, n and m are registers, and t is the second register of a pair. i, f and e are
+// indices: of a word in a product, of a half in a product, and of the element of dup. l and r are
+// left and right shifts of words. p, o, w and h are offsets of a pair of vectors, a vector, a word
+// and a doubleword. u is a post-index offset. b is the byte count of ext.
 var fields = map[rune]func(x uint32) uint32{
 	'd': func(x uint32) uint32 { return x },
 	'n': func(x uint32) uint32 { return x << 5 },

@@ -54,7 +54,8 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// gradConstants loads the constants. unit names the argument that scales scores.
+// gradConstants loads the constants of the gradient routines. unit names the argument by which the
+// scores are multiplied.
 func (g *generator) gradConstants(unit string) exponential {
 	e := g.exp2Constants(gradNumbers)
 	g.laneBits(gradBits)
@@ -78,7 +79,8 @@ func (g *generator) gradWeights(e exponential) {
 }
 
 // A pairGradients holds the registers that gradientsOf uses in addition to the registers of
-// gradients. pairBy and pairKept are scratch vectors of the exponential, which are free after it.
+// gradients. pairBy and pairKept are scratch vectors of the exponential. They are free again after
+// it.
 type pairGradients struct {
 	*generator
 	s, dp, ds, kept, softcapGrad, db, at reg

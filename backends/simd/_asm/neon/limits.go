@@ -25,7 +25,7 @@ func (g *generator) limits() {
 func (g *generator) readLimit() {
 	const pairs = 8
 	g.routine("readPeak", "x *byte, n int",
-		fmt.Sprintf("reads n bytes from x on. It measures the memory bandwidth. n is a positive multiple of %d.", 32*pairs))
+		fmt.Sprintf("reads n bytes that begin at address x, to measure the memory bandwidth. n is a positive multiple of %d.", 32*pairs))
 	x, n := g.param("x"), g.param("n")
 	g.label("loop")
 	for i := range pairs {

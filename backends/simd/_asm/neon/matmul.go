@@ -3,9 +3,9 @@ package main
 import "fmt"
 
 // matmul writes the routines of internal/matmul. A register tile of C has six rows and 16 columns,
-// with the vectors of sums of products.go. It loads four elements of each row of A at a time. Of B
-// it loads half a row, or one vector of bf16 pairs, at a time. The last panel may have eight
-// columns.
+// in the vectors that products.go describes. The code loads four elements of each row of A at a
+// time. It loads half a row of B at a time, or one vector if B holds bf16 pairs. The last panel of
+// B may have eight columns.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 2; vectors++ {
 		g.multiplyPanel(vectors, false)
@@ -30,7 +30,7 @@ type panel struct {
 	pairs                             bool
 	sums, a, b, aRow, k, rows         reg
 	add, c, cStep, bias, ahead, fetch reg
-	line                              reg // bytes by which prefetches advance for each cache line of b
+	line                              reg // bytes by which ahead advances for each cache line of b
 	as                                []reg
 	size, index, at, n                reg // of the current tile: its rows, the offset in A, the row of B, the steps left
 }
@@ -47,8 +47,9 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 		"sets sums[r][x] = Σ over i < k of "+does+" for r < rows.",
 		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. If c is not", 8*vectors),
 		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil. The routine prefetches memory from ahead on into L2, up to the size of b, during the first fetch tiles",
-		"of up to 6 rows. fetch is 1, 2, 4, 8, 16, 32 or 64. k, rows > 0.")
+		"bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The",
+		"prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,",
+		"32 or 64. k, rows > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")
@@ -63,8 +64,8 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 }
 
 // tiles writes the loop over tiles. Each number of rows has its own loop over K, and all tiles
-// share the other code. Once the memory ahead is prefetched, prefetches stay at the first line of
-// the panel. They then cost little, because this line is in the cache.
+// share the other code. When all memory at the address ahead is prefetched, the later prefetches
+// all take the first line of the panel. They then cost little, because this line is in the cache.
 func (x *panel) tiles() {
 	most := tileRows[0]
 	x.label("tile")
@@ -99,8 +100,8 @@ func (x *panel) tiles() {
 	x.label("end")
 }
 
-// setSize sets the number of rows of a tile: the rows left, or a full tile. Seven and eight rows
-// become two tiles of similar size.
+// setSize sets the number of rows of the next tile: the largest possible, or the number of rows
+// left if this is smaller. It splits the last seven or eight rows into two tiles of similar size.
 func (x *panel) setSize() {
 	most := tileRows[0]
 	x.op("MOVD $%d, %v", most, x.size)
@@ -134,7 +135,8 @@ func (x *panel) begin() {
 	}
 }
 
-// eachRow calls f for the rows of a tile. The written code of a tile with fewer rows jumps to next.
+// eachRow calls f for each row of a largest tile. If the tile has fewer rows, the written code
+// jumps to the label next after its last row.
 func (x *panel) eachRow(next string, f func(r int)) {
 	for r := range x.as {
 		if r > 0 { // the tile may have fewer rows
@@ -146,15 +148,15 @@ func (x *panel) eachRow(next string, f func(r int)) {
 	x.label(next)
 }
 
-// moveRow loads or stores a row of a tile, or loads a row of an addend. name is the instruction.
+// moveRow loads or stores one row of sums, C or the bias. name is the instruction, ldp or stp.
 func (x *panel) moveRow(name string, v int, at reg, offset int) {
 	for i := range x.vectors {
 		x.v2(name, v+2*i, at, offset+32*i)
 	}
 }
 
-// store writes the end of a tile. It adds the old sums and the bias if the arguments ask for them.
-// It stores the tile in C, or in sums if C is nil.
+// store writes the end of a tile. Depending on the arguments, it adds the old sums and the bias. It
+// stores the tile in C, or in sums if C is nil.
 func (x *panel) store() {
 	size := 32 * x.vectors
 	add := func(r int) {

@@ -21,9 +21,10 @@ const (
 	powers                                 = 24 // the first constant of exp2
 )
 
-// eachElements writes a loop over the whole vectors of n elements, then code for two more and one
-// more element. body gets the name of the registers of each size and a label prefix. at holds the
-// byte offset of the current elements.
+// eachElements writes a loop over n elements: four at a time, then two if at least two are left,
+// then one if one is left. body writes the code for four, two or one elements. name is the letter
+// of registers of this size, and label a prefix for labels. at holds the byte offset of the current
+// elements.
 func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
 	g.op("MOVD $0, %v", at)
 	g.op("LSR $2, %v, %v", n, left)
@@ -44,8 +45,8 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. It adds the old c",
-		"if add != 0. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
+		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds",
+		"the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
 		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")

@@ -32,7 +32,7 @@ func (g *generator) transpose() {
 	g.done()
 }
 
-// transposeFours writes the transpose of the four vectors from r on. The four vectors from t on are
+// transposeFours writes the transpose of the four vectors numbered r to r+3. Vectors t to t+3 are
 // scratch.
 func (g *generator) transposeFours(r, t int) {
 	for i := 0; i < 4; i += 2 { // pairs of rows, even columns and odd ones
@@ -49,8 +49,9 @@ func (g *generator) transposeFours(r, t int) {
 // least that many elements.
 const converted = 8
 
-// inEights writes a loop over n >= 8 elements, eight at a time. The last eight may overlap earlier
-// elements, so that no access passes the end.
+// inEights writes a loop over n >= 8 elements, eight at a time. The last eight may overlap the
+// eight before them, so that no access is beyond the end of the arrays. dstSize and srcSize are the
+// bytes of an element.
 func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func()) {
 	back := g.temp()
 	g.label("eights")
@@ -109,9 +110,9 @@ func (g *generator) narrowF16() {
 	})
 }
 
-// narrowBF16 writes the routine that converts float32 to bfloat16. It rounds by an addition to the
-// bits: half a unit in the last place of the result, minus one where this place is even. A NaN
-// becomes quiet instead.
+// narrowBF16 writes the routine that converts float32 to bfloat16. It rounds by an integer addition
+// to the bits of the float32: half a unit in the last place of the result. If this place is even,
+// it adds one less. A NaN becomes a quiet NaN instead.
 func (g *generator) narrowBF16() {
 	g.routine("narrowBF16", "dst *uint16, src *float32, n int",
 		"rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for",
@@ -139,8 +140,8 @@ func (g *generator) narrowBF16() {
 	})
 }
 
-// copyRows writes the routine that copies rows of src to dst, or with add the routine that adds
-// them.
+// copyRows writes the routine that copies the rows of src to dst. If add is set, the routine adds
+// them to dst instead.
 func (g *generator) copyRows(add bool) {
 	name, does := "copyRows", "sets dst[r][i] = src[r][i]"
 	if add {
@@ -162,12 +163,12 @@ func (g *generator) copyRows(add bool) {
 	g.done()
 }
 
-// fetch writes the routine that prefetches rows. Kernels read more rows at a time than the hardware
-// prefetcher follows, so they prefetch rows themselves.
+// fetch writes the routine that prefetches rows of a matrix. Kernels read several rows in parallel,
+// more than the hardware prefetcher tracks, so they prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
-		"prefetches into L2 every cache line of the rows at from. rows is the number of rows, bytes the size",
-		"of a row, and step the distance between rows in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
+		"prefetches every cache line of some rows of memory into L2. The first row begins at address from. rows",
+		"is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
 	at, end := g.temp(), g.temp()
 	g.label("row")
@@ -179,7 +180,8 @@ func (g *generator) fetch() {
 	g.done()
 }
 
-// prefetchLines writes prefetches from at up to end, one for each cache line. It advances at.
+// prefetchLines writes a loop that prefetches every cache line from address at up to address end.
+// It advances at.
 func (g *generator) prefetchLines(label string, at, end reg) {
 	g.label(label)
 	g.v("prfm pldl2keep, [x%d]", at)

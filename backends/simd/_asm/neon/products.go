@@ -7,7 +7,7 @@ import "fmt"
 // row are the lanes. The other 8 vectors hold A and B:
 //
 //	if rows of A are contiguous (scores, addProduct): V24 to V29 hold four elements of each row
-//	of A, V30 and V31 half a row of B. scores has two sums per element of C and half the rows.
+//	of A, V30 and V31 half a row of B. The routine scores has two sums per element of C, so its tiles have half the rows.
 //
 //	if columns of A are contiguous (addValues, addProductT): V24 and V25 hold one element of A
 //	for each row of C, V26 to V29 a row of B.
@@ -65,7 +65,7 @@ func (x *rowProduct) wordRows(n int) int {
 }
 
 // rowSums writes the loop that adds the products to the sums. meanwhile, unless nil, writes
-// additional work of each iteration.
+// additional code for each iteration, such as prefetches.
 func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.op("SUBS $%d, %v", steps, x.n)
 	g.op("BLT %srest", label)
@@ -118,8 +118,8 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 	}
 }
 
-// upperHalves is the vector with the mask of the upper half of every word. It is set if B holds
-// pairs.
+// upperHalves is the number of the vector that masks the upper half of every word. The vector is
+// set only if B holds bf16 pairs.
 const upperHalves = rowHalf + 1
 
 // addPairs adds the products of A and half a row of words of B. half selects the lower or the upper
@@ -138,7 +138,8 @@ func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset,
 	}
 }
 
-// setRows sets registers to the addresses of consecutive rows.
+// setRows sets the registers in rows to the addresses of consecutive rows. step holds the row
+// stride in bytes.
 func (g *generator) setRows(rows []reg, first, step reg) {
 	for r, a := range rows {
 		if r == 0 {
@@ -151,14 +152,15 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 
 // scores writes the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd elements have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the routine computes dP in place of S. dP - delta is often much smaller than
-// dP, and has the same absolute error.
+// matter most where the backward pass uses the routine for dP in place of S. The difference dP -
+// delta is often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
 		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
 		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is",
 		"[keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
-		"prefetches memory from ahead on into L2: about 2·dim bytes for each row of k, at most 3·dim. dim > 0.")
+		"prefetches memory that begins at address ahead into L2: about 2·dim bytes for each row of k, at most 3·dim.",
+		"dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
 	dim, keys, rowMax, ahead := g.param("dim"), g.param("keys"), g.param("rowMax"), g.param("ahead")
 	rows, index, b, n := g.temps(scoreRows[0]), g.temp(), g.temp(), g.temp()
@@ -218,7 +220,7 @@ func (g *generator) product() {
 	g.done()
 }
 
-// fetchRows prefetches rows of C, which may be in another core's cache.
+// fetchRows prefetches rows of C, which another core's cache may hold.
 func (g *generator) fetchRows(c, step, at reg, rows int) {
 	g.op("MOVD %v, %v", c, at)
 	for range rows {
@@ -264,8 +266,8 @@ type columnProduct struct {
 	n        reg // number of steps; destroyed
 }
 
-// columnSums writes the loop over the rows of A and B. Only the last load of a step advances a, so
-// that the other loads do not wait for the new address.
+// columnSums writes the loop over the rows of A and B. In a step, only the last load from A
+// advances the address a, so that the other loads do not wait for the new address.
 func (g *generator) columnSums(label string, rows int, x columnProduct) {
 	g.unrolled(label, x.n, steps, func(n int) {
 		for i := range n {

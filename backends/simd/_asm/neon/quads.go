@@ -71,8 +71,8 @@ func (g *generator) quadScores() {
 }
 
 // loadPairs loads eight elements of each row and makes quads of pairs of rows. low lists the quads
-// of the first four elements, high the quads of the last four. A last row without a partner is
-// paired with itself. free lists two unused vectors.
+// of the first four elements, high the quads of the last four. If the number of rows is odd, the
+// last row is paired with itself. free lists two unused vectors.
 func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	spare := quadRows + 6
 	for i := 0; i < len(rows); i += 2 {
@@ -87,8 +87,9 @@ func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	return low, high, []int{spare, quadRows + 7}
 }
 
-// rowsOfPair separates the two rows of a pair of sums. The four vectors from to on get the first
-// row. It returns the four vectors of the second row, which replace half of the sums.
+// rowsOfPair separates the two rows of S or O in the sums of a pair. The first row goes to four
+// vectors, whose first number is to. The second row replaces half of the sums. rowsOfPair returns
+// the numbers of its four vectors.
 func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	for j := range vectors {
 		a, b := quadSum(pair, 2*j), quadSum(pair, 2*j+1)
@@ -162,7 +163,8 @@ func (x *valueSum) quadStep(pairs int) {
 	x.op("ADD $%d, %v", quadBytes, x.at)
 }
 
-// storeQuads adds alpha·O to the sums, unless alpha is nil, and stores the sums in O.
+// storeQuads adds alpha·O to the sums in quads, unless alpha is nil, and stores the rows of the
+// result in O.
 func (x *valueSum) storeQuads(size int, label string) {
 	const alpha, row = quadQuery, quadRows
 	x.op("CBZ %v, %salpha", x.alpha, label)
@@ -189,7 +191,7 @@ func (x *valueSum) storeQuads(size int, label string) {
 
 func (g *generator) packQueries() {
 	g.routine("packQueries", "dst, src *uint16, step, dim int",
-		"packs 16 rows of src, step elements apart, as q of scoresNEONBF16. dst is",
+		"packs 16 rows of src, step elements apart, in the layout that scoresNEONBF16 expects for q. dst is",
 		"[dim/8][2][8][2][4]: index [b][h][p][i][e] gets src[2p+i][8b+4h+e]. dim is a multiple of 8. dim > 0.")
 	dst, src, step, dim := g.param("dst"), g.param("src"), g.param("step"), g.param("dim")
 	at := g.temp()
@@ -228,7 +230,7 @@ func (g *generator) zipQuads(v, z int) {
 
 func (g *generator) packKeys() {
 	g.routine("packKeys", "dst, src *uint16, step, vdim, quads int",
-		"packs 4·quads rows of src, step elements apart, as v of addValuesNEONBF16. dst is",
+		"packs 4·quads rows of src, step elements apart, in the layout that addValuesNEONBF16 expects for v. dst is",
 		"[quads][vdim/2][2][4]: index [b][p][i][e] gets src[4b+e][2p+i]. vdim is a multiple of 8. vdim, quads > 0.")
 	dst, src, step, vdim, quads := g.param("dst"), g.param("src"), g.param("step"), g.param("vdim"), g.param("quads")
 	rows, index := g.temps(4), g.temp()
@@ -255,7 +257,7 @@ func (g *generator) packKeys() {
 
 func (g *generator) packWeights() {
 	g.routine("packWeights", "dst *uint16, s *float32, quads int",
-		"rounds s, [4·quads][16], to bfloat16 and packs it as p of addValuesNEONBF16. dst is",
+		"rounds s, [4·quads][16], to bfloat16 and packs it in the layout that addValuesNEONBF16 expects for p. dst is",
 		"[quads][8][2][4]: index [b][p][i][e] gets s[4b+e][2p+i]. quads > 0.")
 	dst, s, quads := g.param("dst"), g.param("s"), g.param("quads")
 	g.label("quad")

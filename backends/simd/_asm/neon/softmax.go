@@ -13,7 +13,7 @@ type exponential struct {
 // [-1/2, 1/2] with c0 = 1, relative error 1e-7.
 var exp2Numbers = [8]float32{1, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149, -127, 0x1.8p23 + 127}
 
-// exp2Constants loads the constants of exp2 into eight vectors from first on.
+// exp2Constants loads the constants of exp2 into the vectors first to first+7.
 func (g *generator) exp2Constants(first int) exponential {
 	for i, x := range exp2Numbers {
 		g.constant(x, first+i)
@@ -21,7 +21,7 @@ func (g *generator) exp2Constants(first int) exponential {
 	return exp2At(first)
 }
 
-// exp2At returns the exponential whose constants are in the vectors from first on.
+// exp2At returns the exponential whose constants are in the vectors first to first+7.
 func exp2At(first int) exponential {
 	return exponential{[6]int{first, first + 1, first + 2, first + 3, first + 4, first + 5}, first + 6, first + 7}
 }
@@ -36,7 +36,7 @@ func (g *generator) constant(x float32, v int) {
 
 // exp2 sets vectors to 2^x for x <= 128. It splits x into a whole number n and a fraction f,
 // computes 2^f by a polynomial, and multiplies by 2^n. -Inf gives 0, and NaN stays NaN. Each vector
-// takes four adjacent scratch vectors.
+// needs four adjacent scratch vectors.
 //
 // The last place of rounding is 1. Adding it to x rounds x to n and leaves n + 127 in the low bits.
 // A shift makes these bits 2^n as a float32: 0 for n = -127, infinity for n = 128. The
@@ -91,8 +91,8 @@ func (g *generator) maskScores() {
 	g.done()
 }
 
-// Registers of expScores: two vectors of scores at a time and their scratch vectors, then sums and
-// constants.
+// Vector registers of expScores, which handles two vectors of scores at a time: scores and scratch
+// vectors, then sums and constants.
 const (
 	weightX, weightScratch     = 0, 2
 	weightShift, weightSum     = 10, 14
@@ -138,8 +138,8 @@ func (g *generator) expScores() {
 	g.done()
 }
 
-// weigh replaces two vectors of scores by the weights 2^(scale·(x - shift)). It subtracts before it
-// scales, so that large scores lose no digits.
+// weigh replaces two vectors of scores x by the weights 2^(scale·(x - shift)). It subtracts shift
+// before it multiplies by scale, so that large scores lose no digits.
 func (g *generator) weigh(e exponential, pair int) {
 	for i := range 2 {
 		g.v("fsub v%d.4s, v%d.4s, v%d.4s", weightX+i, weightX+i, weightShift+pair+i)
@@ -173,8 +173,8 @@ func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
 	}
 }
 
-// finalizeLSE writes the routine that ends a tile. It computes LSE, with the logarithm of
-// ../softmax.go, and the factors 1/l, by which O is multiplied.
+// finalizeLSE writes the routine that computes a tile's LSE, with the logarithm of ../softmax.go,
+// and the factors 1/l by which the kernel multiplies O.
 func (g *generator) finalizeLSE() {
 	g.routine("finalizeLSE", "lse, by, m, l *float32, scale float32",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",

@@ -34,8 +34,8 @@ func (g *generator) values() {
 	g.done()
 }
 
-// sums writes the loops over columns of V, in groups of the given sizes. add writes the sums of a
-// group.
+// sums writes the loops over columns of V, in groups of the given sizes. add writes the loop that
+// adds the products of a group of columns to their sums.
 func (x *valueSum) sums(name string, sizes []int, add func(label string, rows int)) {
 	x.inGroups(name, x.vdim, sizes, func(rows int, label string) {
 		x.op("MOVD %v, %v", x.value, x.from)
@@ -72,8 +72,8 @@ func (g *generator) v2(name string, v int, at reg, offset int) {
 	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
 }
 
-// ifFinite writes a check of V. It jumps to label if V holds neither NaN nor infinity. It sums the
-// products of the elements and 0, which are NaN for NaN and infinity.
+// ifFinite writes a check of V. It jumps to label if V holds neither NaN nor infinity. It
+// multiplies each element by 0, which gives NaN for NaN and infinity, and adds up the products.
 func (x *valueSum) ifFinite(label string) {
 	g := x.generator
 	n, row := g.temp(), g.temp()
@@ -112,8 +112,8 @@ func (x *valueSum) ifFinite(label string) {
 	g.used -= 2
 }
 
-// maskedSums adds the products in the lanes whose bits in masks are set. Elements of V may be NaN:
-// in the other lanes it replaces them by 0.
+// maskedSums adds the products in the lanes whose bits in masks are set. In the other lanes it
+// multiplies by 0 in place of the element of V, which may be NaN.
 func (x *valueSum) maskedSums(label string, rows int) {
 	g := x.generator
 	const bits, seen, element, weight = 16, 20, elements, 28
@@ -137,7 +137,7 @@ func (x *valueSum) maskedSums(label string, rows int) {
 	g.count(x.left, label)
 }
 
-// laneBits loads four vectors, from v on. Lane i of their 16 lanes is 1<<i.
+// laneBits sets the 16 lanes of the vectors v to v+3: lane i gets 1<<i.
 func (g *generator) laneBits(v int) {
 	var words []uint32
 	for i := range lanes {
@@ -165,8 +165,8 @@ func (g *generator) addSum() {
 	g.done()
 }
 
-// dots writes the routine that computes delta. It adds the products in the same order as scores
-// adds them for dP. A row that sees one key thus has a difference dP - delta of 0.
+// dots writes the routine that computes delta. It adds products in the same order as the routine
+// scores, which computes dP. In a row that sees one key, dP - delta is therefore exactly 0.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
 		"sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
