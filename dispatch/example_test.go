@@ -24,7 +24,7 @@ func ExampleDefault() {
 		v[i] = float32(i % 128)
 	}
 
-	d, err := dispatch.Default(ctx) // every backend that this machine can run; once per program
+	d, err := dispatch.Default(ctx) // every backend that this machine can run
 	if err != nil {
 		log.Fatal(err)
 	}
