@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// describes returns an error unless the kernel's About and Requires are single lines and Fits
-// agrees with its DTypes, MaxDim and MaxRows.
+// describes returns an error unless the kernel's About and Requires are single lines, and the
+// kernel's Fits agrees with its DTypes, MaxDim and MaxRows.
 func describes(k flashkit.Kernel) error {
 	switch {
 	case strings.TrimSpace(k.About) == "" || strings.ContainsAny(k.About+k.Requires, "\r\n|"):
@@ -50,8 +50,8 @@ func describes(k flashkit.Kernel) error {
 	return nil
 }
 
-// takes returns an error unless Fits accepts p if want is true, and refuses p if want is false.
-// field begins the message.
+// takes returns an error unless Fits accepts p if want is true, and refuses p if want is false. The
+// error's message begins with the text in field.
 func takes(k flashkit.Kernel, p flashkit.Problem, want bool, field string) error {
 	if reason := k.Fits(p.Ask(k.Pass)); (reason == "") != want {
 		return fmt.Errorf("%s, but Fits(%s) = %q", field, p, reason)

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Case is one problem with its inputs. A trap is a small case that catches a single mistake and
-// is named after it. A case of the grid is named after its problem.
+// A Case is one problem with its inputs. A trap is a small case that catches a single mistake,
+// which its name describes. A case of Grid is named after its problem.
 type Case struct {
 	Name    string           // without the type and the layout, which FullName adds
 	Catches string           // the mistake that the case catches, in words; "" in the grid
@@ -16,16 +16,16 @@ type Case struct {
 
 	fill   func(in *Inputs) // changes the noise inputs; nil leaves them
 	layout layout
-	within string           // name of the layout, if raggeds chose it and not the trap
+	within string           // name of the layout if raggeds chose it; "" if the trap did
 	dlse   bool             // the backward pass gets a DLSE
 	grid   bool             // a case of Grid; several of these share a golden vector, see patterns
 	mixed  bool             // mixes returned the case
-	brief  bool             // a long case that a brief run asks of every kernel, in float32
+	brief  bool             // a case of longSums; every kernel runs it even if Options.Brief is set, in Float32 only
 	only   []flashkit.DType // the types that represent the inputs exactly; nil for all
 
 	// Results and bounds of a case without a golden vector:
 	truth  func() result
-	bounds map[flashkit.DType]func() bounds // largest error from truth, by type
+	bounds map[flashkit.DType]func() bounds // largest allowed difference from truth, by type
 }
 
 // InDType returns the case with its tensors stored as t: Float32, Float16 or BFloat16. The suite
@@ -89,9 +89,10 @@ func (c Case) FullName() string {
 	return name
 }
 
-// raggeds returns the case in every layout of sequences. It returns none if the trap sets a layout.
-// Layout and type are independent, so only Float32 runs in all layouts. Float16 and BFloat16 run
-// packed only. Of the mixed cases, only BFloat16 keys run, and only in pages.
+// raggeds returns the case in every layout of ragged sequences: padded, packed, paged. It returns
+// none if the trap sets a layout. Layout and type are independent, so only Float32 runs in all
+// layouts. Float16 and BFloat16 run packed only. The cases of mixes run with BFloat16 keys only, in
+// pages.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {

@@ -14,8 +14,8 @@ import (
 // its results with the oracle.
 
 // conductProblem returns a problem that the kernel supports and that is large enough for several
-// workers. It returns false if there is none. The problem has the given features, but for a
-// backward kernel only features with a backward pass.
+// workers. It returns false if no such problem exists. The problem has the given features. For a
+// backward kernel it omits features that exist in the forward pass only.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures
@@ -39,7 +39,8 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 	return flashkit.Problem{}, false
 }
 
-// prepare returns a function that returns new arguments of conductProblem in each call.
+// prepare returns a function. Each call of this function returns new arguments for the problem of
+// conductProblem.
 func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, error) {
 	p, ok := conductProblem(k, features)
 	if !ok {

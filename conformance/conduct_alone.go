@@ -11,8 +11,8 @@ import (
 
 // A BatchInvariant is a backend that may promise batch invariance: a call on one sequence gives the
 // same bits as a call on any batch with this sequence, padded or packed. In the forward pass, a
-// call on one KV head with its query heads also gives the same bits as a call on more heads.
-// Conformance tests the promise on all kernels of the backend.
+// call on one KV head and its query heads also gives the same bits as a call on all heads. The
+// suite tests the promise on all kernels of the backend.
 type BatchInvariant interface {
 	BatchInvariant() bool // reports whether the backend promises batch invariance
 }
@@ -35,7 +35,7 @@ type batch struct {
 }
 
 // batches are problems that kernels split among workers. A kernel may split a sequence differently
-// if it is alone. The problems with few rows are for decode kernels.
+// if the batch holds no other sequence. The problems with few rows are for decode kernels.
 var batches = sync.OnceValue(func() (list []batch) {
 	for _, text := range []string{
 		"b4-h4-g2-n70-m282-d40-f32", "b3-h4-g2-n5-m282-d40-f32", "b3-h2-g2-n2-m2700-d8-f32",
@@ -89,7 +89,8 @@ func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 }
 
 // compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on one
-// KV head of this sequence. It compares the bits.
+// KV head of this sequence. It compares the bits of the partial calls' outputs with the whole
+// call's.
 func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) error {
 	a := newArguments(whole, x.l, k.Pass, x.want)
 	if err := a.run(ctx, k); err != nil {
@@ -115,8 +116,8 @@ func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) e
 	return nil
 }
 
-// part returns the inputs of sequence b, reduced to KV heads [g0, g1) and their query heads, and
-// the same part of want.
+// part returns the inputs of sequence b, reduced to KV heads [g0, g1) and their query heads. It
+// also returns O and LSE of want for the same sequence and heads.
 func (in *Inputs) part(b, g0, g1 int, want result) (*Inputs, result) {
 	p := in.seq(b)
 	group := p.Heads / p.KVHeads
@@ -132,7 +133,7 @@ func (in *Inputs) part(b, g0, g1 int, want result) (*Inputs, result) {
 	}
 }
 
-// rowsOf returns the first n rows of heads [head, head+heads) of a dense array.
+// rowsOf returns rows [0, n) of heads [head, head+heads) of batch b from a dense array.
 func rowsOf[T any](x []T, shape [4]int, b, head, heads, n int) (part []T) {
 	for h := head; h < head+heads; h++ {
 		at := (b*shape[1] + h) * shape[2] * shape[3]
@@ -141,12 +142,13 @@ func rowsOf[T any](x []T, shape [4]int, b, head, heads, n int) (part []T) {
 	return part
 }
 
-// sameAsPart compares the bits of an output with the same part of a larger output whole: sequence
-// b, from KV head g on.
+// sameAsPart compares the bits of x, an output for one sequence, with the same elements in the
+// output of a whole batch. x holds sequence b of the batch, and its first head belongs to KV head
+// g.
 func (x *placed) sameAsPart(whole *placed, b, g int) error {
 	got, want := x.bits(), whole.bits()
 	n, of := x.dense, whole.dense
-	first := g * n[1] // first head of the part: the part has all heads, or the query heads of KV head g
+	first := g * n[1] // index in the batch of x's first head: x has all heads, or the query heads of KV head g
 	for i, at := range x.index {
 		h, r, c := i/n[3]/n[2], i/n[3]%n[2], i%n[3]
 		j := whole.index[((b*of[1]+first+h)*of[2]+r)*of[3]+c]

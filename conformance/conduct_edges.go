@@ -11,8 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// A tensor may end at the end of a memory mapping, as in a memory-mapped file, or begin at its
-// start. The adjacent page is unreadable, so a vector load or store beyond the tensor faults.
+// A tensor may end at the last byte of a memory mapping, as in a memory-mapped file, or begin at
+// its first byte. The adjacent page is unreadable, so a vector load or store beyond the tensor
+// faults.
 
 var edgeProblems = []string{
 	"b1-h2-g1-n33-m31-d17-f32-causal",
@@ -24,8 +25,9 @@ var edgeProblems = []string{
 const edgeBytes = 1 << 18 // bytes of memory per tensor
 
 // edgesOfMemory checks that a kernel touches no memory outside the tensors, and that its results do
-// not depend on their addresses. Calls have one worker, because most kernels then compute on this
-// goroutine, where a fault becomes a panic. A fault on another goroutine ends the process.
+// not depend on the tensors' addresses. Calls have one worker, because most kernels then compute on
+// the caller's goroutine, where a fault becomes a panic. A fault on another goroutine ends the
+// process.
 func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Feature) error {
 	if k.Device {
 		return notHeld("its tensors are copied to a device")
@@ -40,7 +42,7 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	defer free()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	asked := 0
-	layouts := [...]layout{bhsd, gaps, bshd} // in these layouts the last element ends the tensor
+	layouts := [...]layout{bhsd, gaps, bshd} // in these layouts no unused element follows the last one
 	for i, text := range edgeProblems {
 		p, err := flashkit.ParseProblem(text)
 		if err != nil {
@@ -73,8 +75,8 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 	return nil
 }
 
-// edgesOf runs the kernel on tensors on the heap, at the end and at the start of mappings. It
-// compares the bits of the outputs.
+// edgesOf runs the kernel on tensors on the heap, then at the end and at the start of memory
+// mappings. It compares the bits of the outputs.
 func edgesOf(ctx context.Context, k flashkit.Kernel, newArgs func() *arguments, memory [][]byte) error {
 	free := newArgs()
 	if err := free.run(ctx, k); err != nil {
@@ -100,7 +102,8 @@ func edgesOf(ctx context.Context, k flashkit.Kernel, newArgs func() *arguments, 
 	return nil
 }
 
-// copied returns a copy of a tensor, with its gaps, at the end or the start of memory.
+// copied returns a copy of a tensor, with the gaps between its rows, at the end or the start of
+// memory.
 func copied(t *flashkit.Tensor, memory []byte, atEnd bool) flashkit.Tensor {
 	n, from := t.Len()*t.DType().Size(), 0
 	if atEnd {

@@ -15,9 +15,9 @@ import (
 )
 
 // canceledInside checks that a forward pass stops soon after its context ends. The call has a few
-// rows of one head, which no kernel splits among workers. If the call stops, its result differs
-// from the result of a whole call. The check doubles the number of keys until all tries with this
-// number stop, so it does not depend on the kernel's speed.
+// rows of one head, which no kernel splits among workers. An output that differs from the finished
+// call's output shows that the call stopped. The check doubles the number of keys until all tries
+// with this number stop, so it does not depend on the kernel's speed.
 func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 	const least, most, tries = 1 << 14, 1 << 23, 4 // keys
 	if k.Device {
@@ -73,15 +73,15 @@ func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 	return notHeld(fmt.Sprintf("a call of %d rows and %d keys is over before it can be canceled", p.QLen, p.KVLen/2))
 }
 
-// computeFor calls the kernel with a context. The context is canceled d after the kernel first
-// checks it.
+// computeFor calls the kernel with a context that is canceled after a time d. The time begins when
+// the kernel first checks the context.
 func computeFor(ctx context.Context, d time.Duration, k flashkit.Kernel, p flashkit.Problem, args *flashkit.Args) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return k.Compute(&ending{Context: ctx, begin: sync.OnceFunc(func() { time.AfterFunc(d, cancel) })}, p, args)
 }
 
-// An ending is a context that calls begin when the kernel first checks it. Compute itself calls Err
+// An ending is a context that calls begin when the kernel first calls Err. Compute itself calls Err
 // once before the kernel runs.
 type ending struct {
 	context.Context

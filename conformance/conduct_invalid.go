@@ -101,8 +101,8 @@ var mistakes = []mistake{
 	}},
 }
 
-// featureMistakes are mistakes in features. Each group has a layout in which the mistaken fields
-// exist.
+// featureMistakes are mistakes in features. Each group has a layout in which the mistaken fields of
+// the arguments exist.
 var featureMistakes = []struct {
 	layout   layout
 	mistakes []mistake
@@ -150,8 +150,8 @@ var featureMistakes = []struct {
 	}},
 }
 
-// numberMistakes returns mistakes in each float32 parameter of a problem: a negative number and
-// NaN.
+// numberMistakes returns two mistakes for each float32 parameter of a problem: a negative number
+// and NaN.
 func numberMistakes() (list []mistake) {
 	for _, x := range flashkit.Parameters() {
 		if _, ok := x.Of(new(flashkit.Problem)).(*float32); ok {
@@ -162,7 +162,7 @@ func numberMistakes() (list []mistake) {
 	return list
 }
 
-// shape replaces a dense tensor by one over the same memory, with dimension d set to n.
+// shape replaces t, a dense tensor, by a tensor over the same memory, with dimension d set to n.
 func shape(t *flashkit.Tensor, d, n int) {
 	s := t.Shape()
 	s[d] = n

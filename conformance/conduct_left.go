@@ -7,10 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Kernels keep the scores and weights of a tile in workspace, in panels of some keys. If a mask
-// hides a panel from all rows of a tile, a kernel may skip the panel. It must then not read the
-// previous tile's data from the panel's workspace. The masks of the traps hide single pairs or
-// whole tiles. The masks below hide blocks of any size, sometimes the first one.
+// Kernels keep the scores and weights of a tile in workspace, in panels of, say, 16 or 64 keys. If
+// a mask hides a panel's keys from all rows of a tile, a kernel may skip the panel. It must then
+// not read the previous tile's data from the panel's workspace. The masks of the traps hide single
+// pairs of a row and a key, or whole tiles. The masks below hide blocks of other sizes, sometimes
+// the first one.
 var leftCases = []struct {
 	name, catches, problem string
 
@@ -24,7 +25,7 @@ var leftCases = []struct {
 		"b1-h2-g1-n37-m330-d8-f32-softcap5-mask", all(once(1), once(2), showPairs(showKeys), nanBehindMask)},
 }
 
-// showKeys reports whether a mask shows key j. It shows runs of keys between hidden panels of 16,
+// showKeys reports whether a mask shows key j. Between the shown keys it hides whole panels of 16,
 // 32 and 64 keys.
 func showKeys(_, j int) bool {
 	for _, run := range [...][2]int{{16, 24}, {64, 80}, {96, 100}, {192, 200}, {256, 320}} {
@@ -35,7 +36,7 @@ func showKeys(_, j int) bool {
 	return false
 }
 
-// showPairs returns a fill that hides all pairs for which shown returns false.
+// showPairs returns a fill that hides key j from row i if shown(i, j) is false.
 func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {

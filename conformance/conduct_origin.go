@@ -11,8 +11,8 @@ import (
 )
 
 // originOfParts checks that a call on a part of a problem drops the same weights as the call on the
-// whole. A part has some of the sequences, heads, rows or keys; its Origin is their position in the
-// whole. All weights are equal, and each appears in its own output element.
+// whole problem. A part has some of the sequences, heads, rows or keys; its Origin is their
+// position in the whole problem. All weights are equal, and each appears in its own output element.
 func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	const batch, heads, rows, keys = 2, 3, 19, 40
 	whole, err := droppedBy(ctx, k, [4]int{batch, heads, rows, keys}, flashkit.Origin{})
@@ -23,7 +23,7 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 		return errors.New("of the whole no weight is dropped, or each")
 	}
 	for _, x := range []struct {
-		n [4]int // the part's numbers of sequences, heads, rows and keys
+		n [4]int // numbers of sequences, heads, rows and keys of the part
 		flashkit.Origin
 	}{
 		{[4]int{1, heads, rows, keys}, flashkit.Origin{Batch: 1}},
@@ -47,7 +47,8 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// droppedBy returns, by sequence, head, row and key, whether the kernel drops the weight.
+// droppedBy returns whether the kernel drops each weight, in an array by sequence, head, row and
+// key.
 func droppedBy(ctx context.Context, k flashkit.Kernel, n [4]int, o flashkit.Origin) ([]bool, error) {
 	wide := max(n[2], n[3])
 	p := flashkit.Problem{Batch: n[0], Heads: n[1], KVHeads: n[1], QLen: n[2], KVLen: n[3], Dim: 8, VDim: wide, Scale: 1}

@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// calledInTurns checks that a call does not reuse the plan of an earlier call with the same problem
-// and other traits. The calls have full or short sequences, padded or packed, and run in both
-// orders.
+// calledInTurns checks that a call does not reuse the plan of an earlier call with an equal Problem
+// but other sequence lengths or another layout. The calls have full or short sequences, padded or
+// packed, and run in both orders.
 func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	ran := false
 	for turn := range 2 {
@@ -42,14 +42,14 @@ func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	return nil
 }
 
-// A turn is one of calledInTurns's calls, with the bounds of its errors.
+// A turn is one of calledInTurns's calls. bound returns the bounds of its errors.
 type turn struct {
 	batch
 	bound func(t flashkit.DType, parts int) bounds
 }
 
-// turns returns the calls of two problems. The calls of one problem pass the same Problem to the
-// kernel; their sequence lengths and layouts differ.
+// turns returns two lists of calls, one for each of two problems. All calls of a list pass the same
+// Problem to the kernel; their sequence lengths and layouts differ.
 var turns = sync.OnceValue(func() (list [2][]turn) {
 	for i := range list {
 		for _, x := range []struct {
@@ -73,8 +73,8 @@ var turns = sync.OnceValue(func() (list [2][]turn) {
 	return list
 })
 
-// boundsByType returns a function that returns the bounds by type of a case without a golden
-// vector. It computes them once per type, unless gradients are summed from parts.
+// boundsByType returns a function that returns the bounds of a case without a golden vector, for a
+// type. The function computes them once per type, unless gradients are summed from parts.
 func boundsByType(in *Inputs, want result) func(t flashkit.DType, parts int) bounds {
 	limits := func(t flashkit.DType, parts int) bounds {
 		x := *in

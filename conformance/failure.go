@@ -48,14 +48,14 @@ func (r Result) Rerun() string {
 	return fmt.Sprintf("flashrun conformance --kernel %s --case %s", r.Kernel, r.Case)
 }
 
-// rerun returns the go test command line that runs the failed subtest alone.
+// rerun returns the go test command line that runs the failed subtest of r alone.
 func (o Options) rerun(t *testing.T, r Result) string {
 	names := strings.Split(t.Name(), "/")
 	for i, name := range names {
 		names[i] = "^" + regexp.QuoteMeta(name) + "$"
 	}
 	command := fmt.Sprintf("go test -run '%s' %s", strings.Join(names, "/"), packageOfTest())
-	if strings.HasPrefix(r.Case, sweepPrefix) { // seed and number determine the random problems
+	if strings.HasPrefix(r.Case, sweepPrefix) { // the seed and the number of problems determine the random problems
 		command = fmt.Sprintf("FLASHKIT_SEED=%d FLASHKIT_SWEEP=%d %s", o.Seed, o.Sweep, command)
 	}
 	return command

@@ -46,7 +46,8 @@ func farChecks() (list []kernelCheck) {
 	return list
 }
 
-// check runs the kernel on far-apart and on dense tensors, and compares the outputs' bits.
+// check runs the kernel on tensors whose rows are far apart and on dense tensors, and compares the
+// outputs' bits.
 func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	if k.Device {
 		return notHeld("its tensors are copied to a device")
@@ -87,7 +88,8 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 	return nil
 }
 
-// moved returns a copy of t in memory, from element from on, with the strides of the case.
+// moved returns a copy of t with the strides of the case. The copy begins at element number from of
+// memory.
 func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
 	s := t.Shape()
 	far := over(t, memory[from*t.DType().Size():])

@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// spare holds unused mappings for reuse. The page tables of an emulator cover every address ever
-// mapped, so a new mapping for each case would take gigabytes.
+// spare holds unused mappings for reuse. An emulator such as QEMU keeps page tables for every
+// address ever mapped, so a new mapping for each case would take gigabytes.
 var spare struct {
 	sync.Mutex
 	list [][]byte
 }
 
-// sparse returns farBytes bytes of zeros. Only written pages take memory.
+// sparse returns farBytes bytes of zeros. Only pages that the caller writes take memory.
 func sparse() (memory []byte, free func(), err error) {
 	const noHugePages = 15 // MADV_NOHUGEPAGE: with huge pages one byte would take two megabytes
 	if bits.UintSize < 64 {

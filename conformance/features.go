@@ -7,10 +7,10 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// features are a case's inputs beyond dense attention. Sequences are padded here; a layout may pack
-// or page them later.
+// features are a case's inputs beyond dense attention. Sequences are padded here. If the case's
+// layout is packed or paged, place packs or pages them later.
 type features struct {
-	bias, mask  pairs // in mask, 0 hides a pair
+	bias, mask  pairs // in mask, 0 hides a key from a row
 	slopes      []float32
 	sink        []float32
 	seed        uint64
@@ -22,15 +22,15 @@ type features struct {
 	narrowPairs bool // the bias has the problem's type, not float32
 }
 
-// pairs is an array with a number for each batch, head, row and key. A dimension of 1 repeats,
-// except the last.
+// pairs is an array with a number for each batch, head, row and key, such as a bias. A dimension of
+// size 1 broadcasts, except the last.
 type pairs struct {
 	x     []float32
 	shape [4]int
 }
 
-// newFeatures returns noise for p's features: a bias and a mask element per pair, a slope and a
-// sink per head, different lengths per sequence, O and LSE of earlier keys.
+// newFeatures returns noise for p's features: a bias and a mask element per row and key, a slope
+// and a sink per head, different lengths per sequence, O and LSE of earlier keys.
 func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []float32) (f features) {
 	score, scores := p.Score, [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}
 	if score.Bias {
@@ -72,7 +72,7 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	return f
 }
 
-// newMask turns noise into a mask that shows three of four pairs.
+// newMask turns noise into a mask that shows three of four keys to a row.
 func (f *features) newMask() {
 	for i, x := range f.mask.x {
 		f.mask.x[i] = 1
@@ -120,8 +120,8 @@ func (f *features) copyTo(x *oracle.Inputs) {
 	}
 }
 
-// randomLengths draws the sequence lengths from r. Sometimes all queries or all keys have full
-// length.
+// randomLengths sets the sequence lengths to random numbers from r. Sometimes all queries or all
+// keys have full length.
 func (f *features) randomLengths(r *rand.Rand) {
 	for _, lens := range []*[]int32{&f.qLens, &f.kvLens} {
 		full := (*lens)[0] // newFeatures gives the first sequence full length
@@ -136,14 +136,14 @@ func (f *features) randomLengths(r *rand.Rand) {
 	}
 }
 
-// randomOrigin draws the origin of dropout from r.
+// randomOrigin sets the origin of dropout to random numbers from r.
 func (f *features) randomOrigin(r *rand.Rand) {
 	far := func() int { return r.IntN(1<<30) >> r.IntN(31) }
 	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 }
 
-// randomShapes changes bias and mask by draws from r: it may set dimensions to 1, hide a run of
-// keys, and set biases to -Inf.
+// randomShapes changes bias and mask by random numbers from r: it may set dimensions to 1, hide a
+// run of keys, and set biases to -Inf.
 func (f *features) randomShapes(r *rand.Rand) {
 	for _, x := range []*pairs{&f.bias, &f.mask} {
 		for d := range 3 {
@@ -171,7 +171,7 @@ func (f *features) randomShapes(r *rand.Rand) {
 	}
 }
 
-// randomMask gives half of the masks a structure drawn from r: a mask that models use, or one that
+// randomMask gives half of the masks a structure chosen by r: a mask that models use, or one that
 // changes at tile edges.
 func (f *features) randomMask(r *rand.Rand) {
 	if len(f.mask.x) == 0 || r.IntN(2) == 0 {
@@ -202,7 +202,7 @@ func (f *features) randomMask(r *rand.Rand) {
 	})
 }
 
-// seq returns the problem of sequence b, with the sequence's lengths.
+// seq returns the problem with QLen and KVLen set to the lengths of sequence b.
 func (in *Inputs) seq(b int) flashkit.Problem {
 	p := in.p
 	if in.qLens != nil {
@@ -214,7 +214,7 @@ func (in *Inputs) seq(b int) flashkit.Problem {
 	return p
 }
 
-// at returns the index in x.x of a pair's number: batch b, head h, row i, key j.
+// at returns the index in x.x of the number for batch b, head h, row i and key j.
 func (x *pairs) at(b, h, i, j int) int {
 	at := 0
 	for d, k := range [...]int{b, h, i} {
@@ -227,7 +227,7 @@ func (x *pairs) at(b, h, i, j int) int {
 }
 
 // array returns the dense values of an input argument. In the backward pass O and LSE come from
-// want. array returns nil if the case does not have the argument, or only writes it.
+// want. array returns nil if the case lacks the argument or only writes it.
 func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 {
 	switch name {
 	case "Q":

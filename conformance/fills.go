@@ -17,7 +17,7 @@ func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	}
 }
 
-// once sets dimension d of bias and mask to 1, so that it broadcasts.
+// once sets dimension d of bias and mask to 1, so that they broadcast along it.
 func once(d int) func(in *Inputs) {
 	return func(in *Inputs) {
 		for _, x := range []*pairs{&in.bias, &in.mask} {
@@ -30,14 +30,15 @@ func once(d int) func(in *Inputs) {
 	}
 }
 
-// eachPair calls f with the row, the key and the address of every element of x.
+// eachPair calls f with the row, the key and the address of every element of x, in all batches and
+// heads.
 func (x *pairs) eachPair(f func(i, j int, x *float32)) {
 	for at := range x.x {
 		f(at/x.shape[3]%x.shape[2], at%x.shape[3], &x.x[at])
 	}
 }
 
-// biasNear sets all biases to whole numbers near at, so that several keys share a row's weight. If
+// biasNear sets all biases to whole numbers near at, so that no key has all the weight of a row. If
 // one key had all the weight, LSE would equal its score. A kernel that rounds like the plain
 // algorithm would then have no error.
 func biasNear(at float32) func(in *Inputs) {
@@ -46,7 +47,7 @@ func biasNear(at float32) func(in *Inputs) {
 	}
 }
 
-// biasInf sets the bias to -Inf in the pairs that which selects.
+// biasInf sets the bias of row i and key j to -Inf if which(i, j) is true.
 func biasInf(which func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(i, j int, x *float32) {
@@ -60,7 +61,7 @@ func biasInf(which func(i, j int) bool) func(in *Inputs) {
 // wideBias stores the bias as float32 in a problem of any type.
 func wideBias(in *Inputs) { in.narrowPairs = false }
 
-// nanBehindBand sets the bias of pairs outside the band to NaN.
+// nanBehindBand sets the bias of keys outside a row's band to NaN.
 func nanBehindBand(in *Inputs) {
 	in.bias.eachPair(func(i, j int, x *float32) {
 		if !oracle.Sees(in.p, i, j) {
@@ -127,7 +128,7 @@ func slopes(x float32) func(in *Inputs) {
 	}
 }
 
-// slopesOfSequences gives each sequence other slopes than the previous one.
+// slopesOfSequences gives each sequence its own slopes, half as large as the previous sequence's.
 func slopesOfSequences(in *Inputs) {
 	one := in.features.slopes
 	for b := 1; b < in.p.Batch; b++ {

@@ -95,9 +95,9 @@ func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	}
 }
 
-// steer sets element 0 of Q's rows to by and element 0 of K's row j to value(j). These contribute
-// scale * by * value(j) to the score of key j. The other elements keep their noise, so that
-// rounding shows.
+// steer sets element 0 of each row of Q to by, and element 0 of row j of K to value(j). The two
+// contribute scale * by * value(j) to the score of key j. The other elements keep their noise, so
+// that rounding errors show.
 func steer(by float32, value func(j int) float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(_ int, row []float32) { row[0] = by })
@@ -139,8 +139,8 @@ func repeat(in *Inputs) {
 	}
 }
 
-// random draws new inputs from r: normally distributed, with some large outliers, or nearly equal.
-// The tensors' types represent the values exactly.
+// random sets the inputs to new random values from r: normally distributed, with some large
+// outliers, or nearly equal. The tensors' types represent the values exactly.
 func (in *Inputs) random(r *rand.Rand) {
 	kind := r.IntN(4)
 	for n, x := range [...][]float32{in.q, in.k, in.v, in.do} {

@@ -14,12 +14,12 @@ type layout uint8
 const (
 	bhsd       layout = iota // dense [batch, heads, rows, elements]
 	bshd                     // dense [batch, rows, heads, elements]
-	gaps                     // bhsd with unused elements after each row and head
-	expanded                 // K and V with stride 0 for batch and heads; the rest as bhsd
-	oddStrides               // bhsd, but the stride of a dimension of size 1 is meaningless; in an empty tensor all strides are
+	gaps                     // as bhsd, with unused elements after each row and head
+	expanded                 // K and V with stride 0 for batch and heads; other tensors as bhsd
+	oddStrides               // as bhsd, with a meaningless stride for each dimension of size 1, and for all dimensions of an empty tensor
 	numLayouts
 
-	// Layouts of sequences. They turn any problem into a ragged one: see sides.
+	// Layouts of ragged sequences. newSides turns any problem into a ragged one for them.
 	padded   // tensors longer than any sequence
 	packed   // packed queries and keys
 	packedQ  // packed queries
@@ -40,7 +40,7 @@ const (
 	poison16, untouched16 = 0x7fed, 0x7fab
 )
 
-// A placed tensor is one tensor of a call in its own memory, between guards.
+// A placed tensor is one tensor of a call in its own memory, with a guard before and after it.
 type placed struct {
 	name   string
 	tensor flashkit.Tensor
@@ -49,14 +49,15 @@ type placed struct {
 	u16    []uint16
 	bools  []bool
 	dense  [4]int
-	index  []int     // memory index of each element of the dense array, -1 for an element outside its sequence
-	rest   []int     // memory indices of the tensor's elements outside all sequences
+	index  []int     // index in f32, u16 or bools of each element of the dense array, -1 for an element outside its sequence
+	rest   []int     // indices in f32, u16 or bools of the tensor's elements outside all sequences
 	filler float64   // expected value of an output's elements in rest
-	used   []bool    // by memory index: index or rest contains it
+	used   []bool    // true for each index in f32, u16 or bools that index or rest contains
 	start  []float32 // initial values of an output that is also read
 }
 
-// place returns a tensor of the given shape in layout l, between guards. kv is true for K and V.
+// place returns a tensor of the given shape in layout l, with a guard before and after it. kv is
+// true for K and V.
 func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *placed {
 	dim, rows, heads := shape[3], shape[2], shape[1]
 	s := [3]int{heads * rows * dim, rows * dim, dim} // of batch, heads, rows
@@ -100,9 +101,9 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 	return x
 }
 
-// fill sets x.index, the memory indices of a dense array's elements. locate returns the place of
-// row r of sequence b in the tensor; batch is -1 if the row is outside its sequence. If hasRest,
-// fill adds all other elements of the tensor to x.rest.
+// fill sets x.index, the memory indices of a dense array's elements. locate returns the batch and
+// row of the tensor that hold row r of sequence b. batch is -1 if the sequence has no row r. If
+// hasRest, fill adds all other elements of the tensor to x.rest.
 func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasRest bool) {
 	x.dense, x.index = dense, make([]int, 0, size(dense))
 	for b := range dense[0] {
@@ -142,13 +143,13 @@ func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasR
 	}
 }
 
-// poison fills the tensor's elements with one NaN, or with x.start if the output is also read. It
-// fills the memory outside the tensor with the other NaN.
+// poison fills the tensor's elements with the NaN poison32 or poison16, or with x.start if the
+// output is also read. It fills the memory outside the tensor with untouched32 or untouched16.
 func (x *placed) poison() {
 	for at, used := range x.used {
 		switch {
 		case x.bools != nil:
-			x.bools[at] = used != (at%2 == 0) // a bool has no NaN, so elements get the inverse of the pattern of their surroundings
+			x.bools[at] = used != (at%2 == 0) // a bool has no NaN, so elements and the memory around them get opposite alternating values
 		case x.f32 != nil && used:
 			x.f32[at] = math.Float32frombits(poison32)
 		case x.f32 != nil:
@@ -212,7 +213,8 @@ func (x *placed) bits() []uint32 {
 	return b
 }
 
-// checkGuards returns an error if memory outside the tensor was written, or an element was not.
+// checkGuards returns an error if a call wrote memory outside the tensor or left an element
+// unwritten.
 func (x *placed) checkGuards() error {
 	poison, untouched := uint32(poison32), uint32(untouched32)
 	if x.f32 == nil {

@@ -10,9 +10,9 @@ import (
 )
 
 // A long case has thousands of keys or query rows. Most have sums of 65,536 terms of one sign, so
-// that the sums grow. If one float32 accumulates all terms one by one, it loses their low bits: its
-// error grows with the square root of their number. A kernel avoids this by adding the sums of
-// blocks of some hundred terms.
+// that the sums grow. If one float32 accumulates all terms one by one, it loses the terms' low
+// bits: its error grows with the square root of their number. A kernel avoids this by adding the
+// sums of blocks of some hundred terms.
 //
 // Inputs and results would fill megabytes, so no golden vector stores them. A formula gives the
 // inputs, and the oracle computes the results during the test.
@@ -36,8 +36,8 @@ type longCase struct {
 	fill func(in *Inputs)
 }
 
-// heavyLast gives the last key about half of every row's weight, which maximizes the gradients of
-// its score.
+// heavyLast gives the last key about half of every row's weight. This maximizes the gradients of
+// that key's score.
 func heavyLast(in *Inputs) {
 	last := in.p.KVLen - 1
 	steer(4, func(j int) float32 { return 6.5 * float32(j/last) })(in)
@@ -47,8 +47,8 @@ func heavyLast(in *Inputs) {
 // the weight.
 func rising(in *Inputs) { steer(1, func(j int) float32 { return float32(j/4096) / 16 })(in) }
 
-// follow sets each element of to to the same element of from plus 1. The elements then have mean 1,
-// and a sum of products of both grows with every term.
+// follow sets each element of the array to to the same element of the array from, plus 1. The
+// elements of to then have mean 1, and a sum of products of both arrays grows with every term.
 func follow(to, from []float32) {
 	for i := range to {
 		to[i] = from[i] + 1
@@ -85,9 +85,8 @@ var long = sync.OnceValue(func() []Case {
 	return cases
 })
 
-// answers makes the oracle the source of the case's results, and bound the source of its bounds.
-// The case then needs no golden vector. All kernels share the results and bounds, which are
-// computed once.
+// answers makes the oracle compute the case's results, and the function bound its bounds. The case
+// then needs no golden vector. All kernels share the results and bounds, which are computed once.
 func (c *Case) answers(bound func(in *Inputs, t flashkit.DType, want result) bounds) {
 	asked := *c
 	c.truth = sync.OnceValue(func() result { return truth(asked.Inputs()) })
@@ -110,10 +109,10 @@ func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 // plain algorithm, but with float64 sums over keys and rows. Each term is then rounded as usual,
 // and the sums add no error.
 //
-// The allowance for sums is fixed: 2^-20 of the largest value, 16 roundings of a float32. A running
-// sum of n terms of one sign has an error of sqrt(n)/4 such roundings on average, and three times
-// that at worst. Thus 512 sums of blocks of 128 terms stay below 2^-20, and a running sum of 65,536
-// terms exceeds it tenfold.
+// A fixed allowance for the sums is added: 2^-20 of the largest value, or 16 roundings of a
+// float32. A running sum of n terms of one sign has an error of sqrt(n)/4 such roundings on
+// average, and three times that at worst. Thus 512 sums of blocks of 128 terms stay below 2^-20,
+// and a running sum of 65,536 terms exceeds it tenfold.
 func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
 	raise(&made, plain[float32, float64](in, t, want, 1), want)

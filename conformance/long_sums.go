@@ -1,13 +1,13 @@
 package conformance
 
-// The terms of the sums in long.go are noise, and their rounding errors partly cancel. Here all
-// terms of a sum are equal. Each has more digits than a float32 of the sum's size, so all additions
-// round to the same side. A few thousand terms then have the error of 65,536 noisy terms. The cases
-// are therefore short, and even brief runs give them to every kernel.
+// In the cases of long.go the terms of a sum are noise, and their rounding errors partly cancel.
+// Here all terms of a sum are equal. Each has more digits than a float32 of the sum's size, so all
+// additions round to the same side. A few thousand terms then have the error of 65,536 noisy terms.
+// The cases are therefore short, and every kernel runs them even if Options.Brief is set.
 //
-// All scores are 0. Of two keys only the first has a nonzero V; with a sink there is one key. All
-// weights are thus 1/2, and dO·v = x gives terms of x/4 and -x/4. No 16-bit type represents such a
-// dO.
+// All scores are 0. There are two keys, and only the first has a nonzero V; a case with a sink has
+// one key. All weights are thus 1/2. If dO·v is x for the first key, the terms of the gradients are
+// x/4 and -x/4. No 16-bit type represents such a dO.
 
 // longSums is the table of these cases. Long returns them after longCases.
 var longSums = []longCase{

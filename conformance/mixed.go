@@ -12,23 +12,25 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A backward kernel recomputes Q·K and derives P from the forward pass's LSE. If the two kernels
-// sum Q·K in different orders, their scores differ by rounding errors. At scores of 1e4 these cause
-// an error of P that neither kernel has alone. The golden vectors cannot show this error, as they
-// give backward kernels the oracle's O and LSE. So each backward kernel also runs on the O and LSE
-// of each forward kernel, even of another backend, because dispatch may combine both. GPU kernels
-// are combined only with each other, because the tensors of a training step stay on the device.
+// A backward kernel recomputes Q·K and derives P from the forward pass's LSE. If the forward and
+// the backward kernel sum Q·K in different orders, their scores differ by rounding errors. At
+// scores of 1e4 these errors make P wrong by more than either kernel's own error. The golden
+// vectors cannot show this, as they give backward kernels the oracle's O and LSE. So each backward
+// kernel also runs on the O and LSE of each forward kernel, even of another backend, because
+// dispatch may combine both. GPU kernels are combined only with each other, because the tensors of
+// a training step stay on the device.
 //
-// A family has all kernels of one variant: fwd_avx2, decode_avx2 and bwd_avx2. A family's error is
-// the error of its own forward and backward kernel. The bound of a pair is three times the error of
-// the worse of its two families, plus the floor of all bounds.
+// A family has all kernels of one variant, such as fwd_avx2, decode_avx2 and bwd_avx2. A family's
+// error is the error of its own backward kernel after its own fwd kernel. A pair is a forward and a
+// backward kernel, often of two families. Its bound is three times the larger of the two families'
+// errors, plus a floor: see allowed.
 
-// mixedCases are the problems of pairs. Their rows are few enough for decode kernels. Every key
-// appears twice, so that a row's weight is spread over two keys at least. If one key had all the
-// weight, LSE would equal its score, and the families would have no error to compare with.
+// mixedCases are the problems on which pairs run. Their rows are few enough for decode kernels.
+// Every key appears twice, so that a row's weight is spread over two keys at least. If one key had
+// all the weight, LSE would equal its score, and the families' errors would be 0.
 var mixedCases = []struct {
 	problem string
-	size    float64 // standard deviation of the elements of Q and K; scores are about its square, up to three times as large
+	size    float64 // standard deviation of the elements of Q and K; typical scores are its square, and the largest are three times that
 }{
 	{"b2-h4-g2-n2-m96-d64-f32", 10},
 	{"b2-h4-g2-n2-m96-d64-f32", 55},
@@ -37,11 +39,11 @@ var mixedCases = []struct {
 	{"b2-h4-g2-n2-m96-d64-f32-softcap16384-dropout0.25", 55}, // kernels have separate code paths for features
 }
 
-const mixedSeeds = 3 // per case
+const mixedSeeds = 3 // number of random inputs per case
 
-// mixedMisses lists, by backward kernel, the forward kernels after which it exceeds the bound.
-// Remove an entry if one of the two kernels is changed to sum in the other's order. The check fails
-// for a listed pair within the bound, and for an unlisted pair beyond it.
+// mixedMisses lists, by backward kernel, the forward kernels after which its error exceeds the
+// bound. Remove an entry if one of the two kernels is changed to sum Q·K in the other's order. The
+// check fails if a listed pair's error is within the bound, or an unlisted pair's error beyond it.
 var mixedMisses = map[string][]string{
 	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
 	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
@@ -55,8 +57,8 @@ var mixedMisses = map[string][]string{
 	"cuda/bwd_f32": {"decode_sm80"},
 }
 
-// mixedPrefix is the prefix of the checks' names, such as after_decode_avx2: a backward kernel
-// after this forward kernel.
+// mixedPrefix is the prefix of these checks' names. The check after_decode_avx2 runs a backward
+// kernel after the forward kernel decode_avx2.
 const mixedPrefix = "after_"
 
 // family returns the backend and the variant that identify the kernel's family.
@@ -66,8 +68,8 @@ func family(k *flashkit.Kernel) (backend, variant string) {
 	return backend, variant
 }
 
-// mixed returns the checks of a backward kernel k after each forward kernel, except the one of its
-// own family.
+// mixed returns the checks of backward kernel k after each forward kernel, except after the fwd
+// kernel of its own family.
 func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	backend, variant := family(&k)
 	for _, f := range kernels {
@@ -112,7 +114,8 @@ func (p *pairOf) fits(problem flashkit.Problem) bool {
 	return p.forward.Fits(problem.Ask(flashkit.PassForward)) == "" && p.backward.Fits(problem.Ask(flashkit.PassBackward)) == ""
 }
 
-// A missed is the error of a pair that exceeds its bound. times is the pair's error over the bound.
+// A missed is the error of a pair that exceeds its bound. times is the pair's numerical error
+// divided by the bound.
 type missed struct {
 	times float64
 	text  string
@@ -120,10 +123,11 @@ type missed struct {
 
 func (e *missed) Error() string { return e.text }
 
-// mixedExcuse limits the errors of the pairs in mixedMisses, as a multiple of the bound.
+// mixedExcuse is the largest error that the check excuses for a pair listed in mixedMisses, as a
+// multiple of the pair's bound.
 const mixedExcuse = 8
 
-// verdict returns the result of the check of a pair, given err from checkMixed. listed reports
+// verdict returns the result of a pair's check, given err, the result of checkMixed. listed reports
 // whether mixedMisses has the pair.
 func (p *pairOf) verdict(err error, listed bool) error {
 	var miss *missed

@@ -10,16 +10,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// The bound of a case is an allowance for rounding. Its unit is the largest error of the plain
-// algorithm in the problem's precision. The plain algorithm stores all scores. The bound is twice
-// this error, three times for gradients. A floor is added, since the plain algorithm may happen to
-// be exact. FlashAttention's tests use the same rule.
+// The bound of a case is an allowance for rounding. It is twice the largest error of the plain
+// algorithm in the problem's precision, and three times for gradients. The plain algorithm is
+// attention that stores all scores. A floor is added, since the plain algorithm may happen to be
+// exact. FlashAttention's tests use the same rule.
 //
 // The precision of a problem is its dtype for inputs, outputs, P and dS, and float32 for sums and
 // LSE.
 //
 // On a random problem the plain algorithm may be unusually exact. So it also runs on slightly
-// changed inputs, the neighbors, and once in float64 with only inputs and outputs rounded. The
+// changed inputs, called neighbors, and once in float64 with only inputs and outputs rounded. The
 // largest error of all runs counts.
 //
 // If several ranks share a sequence, they round more. Each rank stores its part of a gradient in
@@ -71,8 +71,8 @@ func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	return allowed(t, want, made, sumFloor)
 }
 
-// sweepBounds returns the bounds of a random problem. It draws neighbors from r. Gradients are
-// summed from the given number of parts.
+// sweepBounds returns the bounds of a random problem. It makes the neighbors of in with random
+// numbers from r. parts is the number of parts from which gradients are summed.
 func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	t := in.p.DType
 	var made bounds
@@ -86,7 +86,8 @@ func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	return allowed(t, want, made, sumFloor)
 }
 
-// raise raises each bound in made to the largest error of the same array of got, if that is larger.
+// raise replaces each bound in made by the largest error of the same array of got, if this error is
+// larger.
 func raise(made *bounds, got, want result) {
 	for i, x := range got.arrays() {
 		made[i] = max(made[i], maxError(i, x, want.arrays()[i]))
@@ -107,8 +108,8 @@ func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	return &near
 }
 
-// allowed returns the bounds for made, the errors of the plain algorithm. floor returns the unit of
-// the floor for array i, given the array's largest value.
+// allowed returns the bounds, given made, the errors of the plain algorithm. floor(i, largest)
+// returns the unit of the floor for array i, where largest is the array's largest value.
 func allowed(t flashkit.DType, want result, made bounds, floor func(i int, largest float64) float64) (b bounds) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {
@@ -132,8 +133,8 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 	return b
 }
 
-// maxError returns the largest error in array i, except of values that are not finite and of LSEs
-// out of reach.
+// maxError returns the largest error in array i. It skips values that are not finite, and LSEs for
+// which outOfReach is true.
 func maxError(i int, got, want []float64) float64 {
 	worst := 0.0
 	for at := range want {
@@ -158,7 +159,7 @@ func rounder(t flashkit.DType) func(float32) float32 {
 // plain computes both passes by the plain algorithm, with tensors stored as t. F is the type of
 // scores and products, A the type of sums over keys and rows. If F is float32, P and dS are rounded
 // to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to float32.
-// Gradients are the sums of the given number of parts, each stored as t.
+// Each gradient is computed as a number of parts, each stored as t, and then summed.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {
@@ -189,8 +190,8 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 	return r
 }
 
-// stored returns the n sums of parts as tensors hold them: each part is rounded, and then their
-// sum.
+// stored returns the n elements of an output from its parts, as a tensor holds them: each part is
+// rounded, and then their sum.
 func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
 	list := make([]float64, n)
 	for c := range list {
@@ -205,7 +206,7 @@ func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32
 
 type plainRun[F, A float32 | float64] struct {
 	in     *Inputs
-	store  func(float32) float32 // rounds to the tensors' type
+	store  func(float32) float32 // rounds a number to the tensors' type
 	want   result
 	sums   [len(outputNames)][][]A // the outputs, by output and part
 	s      []F                     // scores of the current row
@@ -224,7 +225,7 @@ const (
 	sumDSink
 )
 
-// part returns the part of a gradient to which row or key i of n contributes.
+// part returns the part of a gradient to which row or key number i of n contributes.
 func (x *plainRun[F, A]) part(output, i, n int) []A {
 	parts := x.sums[output]
 	return parts[i*len(parts)/max(1, n)]
@@ -239,7 +240,8 @@ func (x *plainRun[F, A]) round(w F) F {
 }
 
 // A plainRow is a query row: row is its index over all batches and heads, and b, h, i are batch,
-// head and row. keys is the first row of its K and V. p is its sequence's problem.
+// head and row. keys is the index of the first row of its K and V over all batches and KV heads. p
+// is the problem with the lengths of its sequence.
 type plainRow struct {
 	row, b, h, i, keys int
 	p                  flashkit.Problem
@@ -267,8 +269,8 @@ func (f *features) keeps(p float32, at *plainRow, j int) bool {
 	return oracle.Kept(p, f.seed, o.Batch+at.b, o.Head+at.h, o.Row+at.i, o.Key+j)
 }
 
-// scores sets x.s to the scores of a row and returns their maximum. It sets x.counts for the
-// visible keys; other elements of x.s are not set.
+// scores sets x.s to the scores of a row and returns their maximum. It sets x.counts to true for
+// the keys that the row sees. It does not set the other keys' elements of x.s.
 func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 	p, in := at.p, x.in
 	q, scale := in.q[at.row*p.Dim:][:p.Dim], F(p.SoftmaxScale())
@@ -331,7 +333,7 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 }
 
 // backward computes P = exp(S - LSE) and dS = P (dP - delta) for one row, with the scores from
-// forward. It adds the row's part to the gradients.
+// forward. It adds the row's contribution to the gradients.
 func (x *plainRun[F, A]) backward(at *plainRow) {
 	p, in, row := at.p, x.in, at.row
 	lse := F(float32(x.want.lse[row]))

@@ -9,7 +9,7 @@ import (
 
 // A Poisoner is a backend that keeps workspace between calls or tiles. A kernel that wrongly reads
 // old data from workspace may still be right by chance: the previous call of the same problem often
-// left the same values.
+// left the same values there.
 //
 // Poison fills all workspace that no call is using with NaN. The suite calls Poison before each
 // call of a kernel, even while other calls run. After Poison, calls may also fill workspace with
@@ -18,7 +18,7 @@ type Poisoner interface {
 	Poison() // fill unused workspace with NaN, now and in later calls
 }
 
-// poisoned returns copies of the kernels whose Run first calls Poison of their backend.
+// poisoned returns copies of the kernels. A copy's Run first calls Poison of the kernel's backend.
 func (o Options) poisoned(kernels []flashkit.Kernel) []flashkit.Kernel {
 	list := make([]flashkit.Kernel, len(kernels))
 	for i, k := range kernels {

@@ -29,14 +29,14 @@ type Options struct {
 	Seed   uint64 // seed of the random problems
 	Brief  bool   // each kernel runs fewer cases: a third of the grid, shape and long cases, half of the traps with K and V of another type, a sixth of the traps in layouts of sequences
 
-	// Budget is the time for further random problems after all other cases. Each kernel runs the
-	// same number. A Case pattern keeps them only if it begins with sweep. Run ignores Budget.
+	// Budget is the time for further random problems after all other cases. Every kernel runs each
+	// of these problems. If Case is set, they run only if it begins with sweep. Run ignores Budget.
 	Budget time.Duration
 
 	// Backends are the backends of the kernels. The suite uses their optional methods: see Run.
 	Backends []flashkit.Backend
 
-	parts int // number of parts from which gradients of random problems are summed
+	parts int // number of parts from which gradients of random problems are summed: see Run
 }
 
 // A Result is the outcome of one case on one kernel.
@@ -57,7 +57,7 @@ type kernelCheck struct {
 	run     func(ctx context.Context, k flashkit.Kernel) error
 	needs   flashkit.Feature // features that a kernel must have in Takes
 	forward bool             // the check applies to forward kernels only
-	turn    int              // if above 0, only every third kernel of a backend runs the check
+	turn    int              // 0, or one of 1, 2 and 3; then only a third of a backend's kernels run the check
 	slow    bool             // short runs under the race detector skip the check, as faster checks find the same races
 }
 
@@ -134,8 +134,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// kernelChecks returns the checks for k: the applicable ones of all, its pairs with the other
-// kernels, and its backend's promises.
+// kernelChecks returns the checks for k: the applicable ones of all, the checks of mixed with the
+// other kernels, and the checks of its backend's promises.
 func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
 	for _, c := range slices.Concat(all, mixed(k, kernels), o.promised(k)) {
@@ -156,9 +156,9 @@ func (o Options) Count(kernels []flashkit.Kernel) int {
 }
 
 // Results returns the results of every chosen case on every chosen kernel, in order. The cases run
-// while the caller iterates, until ctx is done. At most GOMAXPROCS cases run concurrently. The
-// random problems of Budget come last, each on all kernels. When the iteration ends, no check is
-// running.
+// while the caller iterates over the results, until ctx is done. At most GOMAXPROCS cases run
+// concurrently. The random problems of Budget come last, each on all kernels. When the iteration
+// ends, no check is running.
 func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -187,9 +187,8 @@ func Results(ctx context.Context, kernels []flashkit.Kernel, o Options) iter.Seq
 	}
 }
 
-// each calls ask with each kernel and check until ask returns false. The checks that Count counts
-// come first, kernel by kernel. Then follow random problems, each on all kernels, until Budget is
-// spent.
+// each calls ask for each kernel and check until ask returns false. The checks that Count counts
+// come first, kernel by kernel. Then follow the random problems of Budget, each on all kernels.
 func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *kernelCheck) bool) {
 	checks, kernels := o.checks(), o.poisoned(kernels)
 	chosen := o.choose(kernels)
@@ -215,8 +214,8 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 }
 
 // Caught returns the first failure of the kernels on the trap or long case with the given name, in
-// all its types. It returns nil if there is none or the name is unknown. Kernels that do not
-// support the case are skipped.
+// any of the case's types. It returns nil if no kernel fails or the name is unknown. Kernels that
+// do not support the case are skipped.
 func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 	for _, c := range slices.Concat(Traps(), Long()) {
 		if c.Name != trap {
@@ -238,12 +237,12 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // FLASHKIT_REQUIRE names it. There are 40 random problems of each kind; FLASHKIT_SWEEP sets another
 // number, FLASHKIT_SEED the seed.
 //
-// With -short the run is brief, see [Options], with at most 4 random problems of each kind. Under
+// With -short, Run sets Brief of [Options], and runs at most 4 random problems of each kind. Under
 // the race detector, -short also skips the grid, long sums, layouts other than packed, and pairs of
 // kernels, unless FLASHKIT_SLOW is 1.
 //
-// A backend may have a method Parts() int, such as ranks that share a sequence. Its gradients are
-// then sums of at most this number of parts, each rounded to the problem's type. The bounds of
+// A backend whose ranks share a sequence may have a method Parts() int. It returns the largest
+// number of parts that are summed to a gradient, each rounded to the problem's type. The bounds of
 // random problems then include that rounding. [Poisoner] and [BatchInvariant] are further optional
 // methods.
 func Run(t *testing.T, b flashkit.Backend) {

@@ -14,12 +14,13 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// A sweepCase is a random problem with lengths near the boundaries of tiles, and random inputs and
-// layout. All of them follow from its seed. The oracle computes the results during the test.
+// A sweepCase is a random problem with random inputs and a random layout. Its lengths are near the
+// boundaries of tiles. The seed determines everything. The oracle computes the results during the
+// test.
 type sweepCase struct {
 	seed  uint64
 	kind  sweepKind
-	parts int // number of parts from which gradients are summed, see [Run]
+	parts int // number of parts from which gradients are summed: see Run
 }
 
 // A sweepKind is a distribution of random problems.
@@ -51,7 +52,7 @@ func parseSweep(name string) (s sweepCase, ok bool) {
 	return s, err == nil && swept
 }
 
-// generate returns the inputs, which include the problem, and the layout.
+// generate returns the inputs and the layout. The inputs include the problem.
 func (s sweepCase) generate() (*Inputs, layout) {
 	r := rand.New(rand.NewPCG(s.seed, 0))
 	p := sweepProblem(r)
@@ -86,7 +87,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	return in, l
 }
 
-// few returns a random length, below 6 in seven of eight draws.
+// few returns a random length. It is below 6 in seven of eight draws.
 func few(r *rand.Rand) int {
 	if r.IntN(8) == 0 {
 		return edge(r, 140)
@@ -94,8 +95,8 @@ func few(r *rand.Rand) int {
 	return r.IntN(6)
 }
 
-// sweepWide sets the problem's sizes: one is large, and the others are small because the oracle is
-// slow.
+// sweepWide sets the problem's sizes. One size is large, and the others are small because the
+// oracle is slow. Or all sizes are powers of two.
 func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	few := func() int { return 1 + r.IntN(9) }
 	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
@@ -136,8 +137,8 @@ func sweptParameters() (list []flashkit.Parameter) {
 	return append(list, flashkit.Parameter{Feature: flashkit.FeatureShift}, flashkit.Parameter{Feature: flashkit.FeatureMixed})
 }
 
-// sweepFeatures gives the problem one to most features. It shortens the lengths if there may be
-// several, because the oracle is slow.
+// sweepFeatures gives the problem between one and most features. If most is above 1, it shortens
+// the lengths, because the oracle is slow.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	if most > 1 {
 		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
@@ -156,8 +157,8 @@ func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	p.Ragged = p.Ragged || p.Page != 0
 }
 
-// edge returns a random length at, just below or just above a multiple of a common tile size. It is
-// at most limit.
+// edge returns a random length, at most limit. It is equal to, one below or one above a multiple of
+// a power of two up to 256, as tile sizes are.
 func edge(r *rand.Rand, limit int) int {
 	tile := 1 << r.IntN(9)
 	return max(0, min(limit, tile*(1+r.IntN(2))-1+r.IntN(3)))
@@ -193,16 +194,16 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 	return p
 }
 
-// neighbors returns the number of neighbors of a random problem on which the plain algorithm also
-// runs to find the bound. A small problem has more neighbors: its error depends more on single
-// roundings, and the plain algorithm is fast on it.
+// neighbors returns the number of neighbors of a random problem: slightly changed inputs on which
+// the plain algorithm also runs to find the bound. A small problem has more neighbors: its error
+// depends more on single roundings, and the plain algorithm is fast on it.
 func neighbors(p flashkit.Problem) int {
 	products := p.Batch * p.Heads * p.QLen * p.KVLen * (p.Dim + p.VDim)
 	return min(63, max(7, 1<<23/max(1, products)))
 }
 
-// kernelCheck returns the check of the case. All kernels share the case's bounds, which take most
-// of the check's time.
+// kernelCheck returns the check of the case. All kernels share the case's bounds, whose computation
+// takes most of the check's time.
 func (s sweepCase) kernelCheck() kernelCheck {
 	limits := sync.OnceValue(func() bounds {
 		in, _ := s.generate()

@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A trap is a small case that catches one mistake. Package mutants has a kernel that makes this
-// mistake, of the same name; it must fail the trap.
+// A trap is a small case that catches one mistake. Package mutants has a kernel of the same name
+// that makes this mistake. That kernel must fail the trap.
 type trap struct {
 	name, catches, problem string
 

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// edgeTraps is the table of traps at edges: of tiles, of bands, and of counts of rows, heads and
-// sequences.
+// edgeTraps is the table of traps at edges: at the edges of tiles and bands, and with the smallest
+// or largest counts of rows, heads and sequences.
 var edgeTraps = []trap{
 	// Edges of a band, and masks that change at tile edges. The number of rows is odd.
 	{name: "edge_nan_bias", catches: "NaN from the bias of a pair that the mask hides", problem: "b1-h2-g1-n17-m67-d8-f32-bias-mask", fill: nanBehindPairs},
@@ -60,8 +60,8 @@ var edgeTraps = []trap{
 	{name: "many_heads", catches: "the keys of head h mod 16", problem: "b1-h20-g20-n16-m16-d8-f32-causal"},
 }
 
-// hideInBand hides the given keys from the rows whose band contains them, and shows them to the
-// other rows.
+// hideInBand hides the given keys from the rows whose band contains the key. It shows the keys to
+// the other rows.
 func hideInBand(keys ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {
@@ -77,8 +77,8 @@ func hideInBand(keys ...int) func(in *Inputs) {
 	}
 }
 
-// maskEdges hides keys on both sides of tile edges. The hidden keys depend on the row. The last row
-// sees only keys at edges of 16 keys.
+// maskEdges hides keys on both sides of the multiples of 16. The hidden keys depend on the row. The
+// last row sees only keys at these edges.
 func maskEdges(in *Inputs) {
 	in.mask.eachPair(func(i, j int, x *float32) {
 		hidden := false
@@ -103,7 +103,8 @@ func maskEdges(in *Inputs) {
 	})
 }
 
-// oddRuns shows one run of keys with odd ends per sequence, as if both sides were padded.
+// oddRuns shows one run of keys per sequence, which begins and ends inside tiles, as if both sides
+// of the sequence were padded.
 func oddRuns(in *Inputs) {
 	for at := range in.mask.x {
 		b, j := at/in.p.KVLen, at%in.p.KVLen
@@ -114,8 +115,8 @@ func oddRuns(in *Inputs) {
 	}
 }
 
-// nanBehindPairs sets the bias of pairs that the band or the mask hides to NaN. It also sets K and
-// V of keys that no row sees to NaN.
+// nanBehindPairs sets to NaN the bias of each row and key that the band or the mask hides. It also
+// sets K and V of keys that no row sees to NaN.
 func nanBehindPairs(in *Inputs) {
 	seen := map[[3]int]bool{} // by sequence, KV head and key
 	for b := range in.p.Batch {
@@ -185,7 +186,7 @@ func origin(batch, head, row, key int) func(in *Inputs) {
 	}
 }
 
-// levels makes the scores of a row nearly equal. The level differs by row: from far below to far
+// levels makes the scores of a row nearly equal. Their size differs by row: from far below to far
 // above the softcap, with both signs.
 func levels(limit float64) func(in *Inputs) {
 	return func(in *Inputs) {

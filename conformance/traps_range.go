@@ -8,10 +8,10 @@ import (
 )
 
 // rangeTraps is the table of traps at the ends of the number range: the lowest finite scores,
-// distant scores, infinities and NaN. docs/limits.md has the rules.
+// scores far from the others, infinities and NaN. docs/limits.md has the rules.
 var rangeTraps = []trap{
-	// Even the lowest finite score counts: if all scores of a row are the lowest, O is the mean of
-	// V over its keys.
+	// Even the lowest finite score counts: if all scores of a row have this value, O is the mean of
+	// V over the row's keys.
 	{name: "bias_min_f32", catches: "a row of the lowest float32 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(-math.MaxFloat32, 1, 3))},
 	{name: "bias_min_bf16", catches: "a row of the lowest bf16 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: biasRows(-0x1.fep127, 1, 3), types: []flashkit.DType{flashkit.Float32, flashkit.BFloat16}},
 	{name: "bias_min_f16", catches: "a row of the lowest f16 taken for a row that sees no key", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: biasRows(-65504, 1, 3), types: []flashkit.DType{flashkit.Float32, flashkit.Float16}},
@@ -19,8 +19,8 @@ var rangeTraps = []trap{
 	{name: "bias_min_part", catches: "keys of the lowest float32 that keep their weight when a higher score comes", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasPart(-math.MaxFloat32))},
 	{name: "bias_largest", catches: "a row of the largest float32 that overflows in base 2", problem: "b1-h2-g1-n5-m70-d8-f32-bias", fill: all(wideBias, biasRows(math.MaxFloat32, 1, 3))},
 
-	// The score of one key is far above the others. The products are exact, so the key's weight is
-	// 1 in both passes.
+	// The score of one key is far above the other keys' scores. The products are exact, so the
+	// key's weight is 1 in both passes.
 	{name: "far_key_1e4", catches: "the binary exponent of a weight kept in 16 bits", problem: "b1-h2-g2-n5-m90-d8-f32-scale4", fill: farKey(1<<6, 1<<6)},
 	{name: "far_key_1e8", catches: "P of the backward pass from an LSE that is rounded once more", problem: "b1-h2-g2-n5-m90-d8-f32-scale4", fill: farKey(1<<12, 1<<12)},
 	{name: "far_key_1e11", catches: "the binary exponent of a weight kept in 32 bits", problem: "b1-h2-g2-n5-m90-d8-f32-scale256", fill: farKey(1<<14, 1<<13)},
@@ -54,8 +54,8 @@ func biasRows(x float32, rows ...int) func(in *Inputs) {
 	}
 }
 
-// biasPart sets the biases of some keys to x: in row 0 of the first 40 keys, in row 1 of the
-// others. In row 2 it sets all biases but the last, in row 3 all.
+// biasPart sets some biases to x: in row 0 the biases of the first 40 keys, in row 1 of the later
+// keys. In row 2 it sets all biases but the last key's, in row 3 all.
 func biasPart(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		last := in.p.KVLen - 1
@@ -89,9 +89,9 @@ func biasBehindMask(in *Inputs) {
 	}
 }
 
-// farKey makes scores that are q times k times the scale times a number of a few bits. One key's
-// score is far above the others. The scores of odd rows of the first head have the opposite sign.
-// In the second head all scores of a row have one sign.
+// farKey sets Q and K so that each score is q times k times the scale times a number of a few bits.
+// One key's score is far above the others. The scores of odd rows of the first head have the
+// opposite sign. In the second head all scores of a row have one sign.
 func farKey(q, k float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(i int, row []float32) {

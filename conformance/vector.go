@@ -27,15 +27,16 @@ var testdata embed.FS
 
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// patterns is the number of heads stored in a golden vector of the grid. The grid takes 64
-// different heads from these 8, because a rotated head is a new head with known results: if the
+// patterns is the number of heads stored in a golden vector of the grid. The grid makes 64
+// different heads from these 8 by rotation, because a rotated head has known results. If the
 // elements of all rows of Q and K are rotated alike, S does not change. If the rows of V and dO are
 // rotated as well, all results are the same, but rotated.
 const patterns = 8
 
 // spread returns an array of the given shape [B,H,rows,elements] from x, an array
-// [patterns,rows,elements]. Head h of batch b is pattern 3b+h with each row's elements rotated by
-// b. All heads of the largest case differ, and smaller batches or head counts are a corner of it.
+// [patterns,rows,elements]. Head h of batch b is pattern 3b+h, modulo patterns, with each row's
+// elements rotated by b. All heads of the largest case differ. A case with fewer batches or heads
+// gets the first heads of the largest.
 func spread[T any](x []T, shape [4]int) []T {
 	y := make([]T, 0, size(shape))
 	for b := range shape[0] {
@@ -51,8 +52,8 @@ func spread[T any](x []T, shape [4]int) []T {
 	return y
 }
 
-// stored returns the case that the golden vector stores: c in float32, or for the grid, a case
-// whose heads are the patterns.
+// stored returns the case that the golden vector stores: c in float32. For a case of the grid, the
+// stored case has one batch with the heads counted by patterns.
 func (c Case) stored() Case {
 	c = c.InDType(flashkit.Float32)
 	if c.grid {
@@ -102,7 +103,7 @@ func (c Case) Vector() *safetensors.File {
 	for _, i := range written(p) {
 		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))
 	}
-	if c.grid { // the bounds come from the largest case, which contains the others
+	if c.grid { // the bounds come from the largest case, which contains the heads of the others
 		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
 		in = c.Inputs()
 		want = truth(in)

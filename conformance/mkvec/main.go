@@ -1,5 +1,5 @@
 // Mkvec writes the golden vectors: go run ./conformance/mkvec conformance/testdata. It first
-// deletes all old vectors in the folder, as some may no longer be written.
+// deletes all old vectors in the folder, because cases may have been removed.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// kind recognizes a golden vector: its header begins with a bound.
+// kind recognizes a golden vector. Its header begins with a bound.
 var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
 	r, err := gzip.NewReader(bytes.NewReader(begin))
 	if err != nil {
