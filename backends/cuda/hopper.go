@@ -116,7 +116,7 @@ func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 }
 
 // headsTogether returns how many heads fwd_sm90 processes together under a mask. It computes the
-// same number as heads_together of fwd_sm90.cuh.
+// same number as heads_together of fwd_sm90_schedule.cuh.
 func headsTogether(p *flashkit.Problem, heads int) int {
 	elements := p.KVLen * (p.Dim + p.VDim)
 	if p.QLen <= fewRows {

@@ -24,23 +24,16 @@ const (
 	cFuncLines  = 120
 )
 
-// longFiles and longFuncs are the offenders: the lists may only shrink, and so may the numbers.
-var (
-	longFiles = map[string]int{
-		"backends/cuda/kernels/fwd_sm90.cu": 641,
-	}
-	longFuncs = map[string]int{
-		"backends/cuda/kernels/bwd_f32.cu: gradients":      242,
-		"backends/cuda/kernels/bwd_sm90.cu: compute":       359,
-		"backends/cuda/kernels/bwd_wide.cuh: compute_wide": 169,
-		"backends/cuda/kernels/decode_sm80.cu: decode":     168,
-		"backends/cuda/kernels/fwd_f32.cu: forward":        188,
-		"backends/cuda/kernels/fwd_sm80.cu: forward":       452,
-		"backends/cuda/kernels/fwd_sm90.cu: compute":       408,
-		"backends/cuda/kernels/fwd_sm90_short.cu: forward": 231,
-		"backends/cuda/kernels/sums.cu: dbias":             152,
-	}
-)
+// longFuncs are the offenders: the list may only shrink, and so may the numbers.
+var longFuncs = map[string]int{
+	"backends/cuda/kernels/bwd_f32.cu: gradients":      242,
+	"backends/cuda/kernels/bwd_wide.cuh: compute_wide": 168,
+	"backends/cuda/kernels/decode_sm80.cu: decode":     168,
+	"backends/cuda/kernels/fwd_f32.cu: forward":        188,
+	"backends/cuda/kernels/fwd_sm80.cu: forward":       452,
+	"backends/cuda/kernels/fwd_sm90_short.cu: forward": 231,
+	"backends/cuda/kernels/sums.cu: dbias":             152,
+}
 
 // nestedFiles returns the Go files of the modules in underscored folders, which write the
 // assembly.
@@ -99,8 +92,7 @@ func fits(t *testing.T, name string, lines, limit int, offenders map[string]int)
 func TestSizes(t *testing.T) {
 	seen := map[string]bool{}
 	check := func(file string, text []byte, fileLines, funcLines int, funcs map[string]int) {
-		fits(t, file, bytes.Count(text, []byte("\n")), fileLines, longFiles)
-		seen[file] = true
+		fits(t, file, bytes.Count(text, []byte("\n")), fileLines, nil)
 		for name, lines := range funcs {
 			name = file + ": " + name
 			fits(t, name, lines, funcLines, longFuncs)
@@ -119,10 +111,8 @@ func TestSizes(t *testing.T) {
 		require.NoError(t, err)
 		check(file, text, cFileLines, cFuncLines, cFunctions(string(text)))
 	}
-	for _, list := range []map[string]int{longFiles, longFuncs} {
-		for name := range list {
-			require.True(t, seen[name], "%s is gone: strike it off the list", name)
-		}
+	for name := range longFuncs {
+		require.True(t, seen[name], "%s is gone: strike it off the list", name)
 	}
 }
 

@@ -15,8 +15,8 @@ ARCHES="80 86 89 90"
 FLAGS="-O3 -std=c++17"
 MOST_SPILLED=600 # bytes of spill stores and loads together; fwd_sm80 with features at head dim 64 has the most, on 8.0
 MOST_FEATURED=3000 # for bwd_f32 with features, whose gradient sums fill most registers
-MOST_STAYING=64 # for bwd_sm90 whose blocks loop over tiles of keys: values that all tiles share, reloaded once per tile
-MOST_FETCHED=1700 # for fwd_sm90 and bwd_sm90 with features: values of the warp that fetches tiles, and values reloaded once per tile, such as the first dropout counter
+MOST_STAYING=112 # for bwd_sm90 whose blocks loop over tiles of keys: values of the lane that fetches
+MOST_FETCHED=1500 # for fwd_sm90 and bwd_sm90 with features: values of the warp that fetches tiles, and values reloaded once per tile, such as the first dropout counter
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -103,7 +103,6 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
     constexpr int groups = S::rows / 16; // groups of 16 rows
     const Params &p = a.p;
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     auto thread = [] { return fresh(threadIdx.x) % 128; };
     const int key0 = uniform(w.key0), steps = uniform(w.steps);
     float dk[S::dim / 2], dv[S::v_dim / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], half[16], stat[4 * groups];

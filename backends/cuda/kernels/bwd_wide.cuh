@@ -132,7 +132,6 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
     constexpr int groups = S::rows / 16, columns = of_v ? S::v_dim : S::dim; // groups of 16 rows; columns of the sum
     const Params &p = a.p;
     volatile Work &w = sh.work();
-    auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); }; // makes loop bounds uniform
     const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
     const int key0 = uniform(w.key0), from = uniform(w.from), to = uniform(w.to), steps = uniform(w.steps);
     // Offset in dS for the lane's store_matrix_transposed of four 8x8 blocks of dS^T. dS has a row per query row, in chunks of 8 keys.

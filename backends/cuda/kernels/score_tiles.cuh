@@ -61,6 +61,7 @@ template <int size, int keys> struct SideRows {
     const char *own; // the lane's 16-byte chunk at key 0, in the first row that it copies if whole, else in row 0
     int64_t step;    // bytes between rows
     bool whole;      // the tensor has all 16 rows
+    SideRows() = default;
     __device__ __forceinline__ SideRows(const View &x, const Params &p, int b, int h, int row, int lane) {
         whole = row + 16 <= p.q_len;
         own = (const char *)x.data + (b * x.batch + h * x.head) * size + lane % chunks * 16;
