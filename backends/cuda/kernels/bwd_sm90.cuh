@@ -378,7 +378,7 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
-// The same for up to 32 sequences, longest first, without spare slots. After the last slot, count is 0.
+// sorted_slots is slots for up to 32 sequences, longest first: each has exactly as many slots as tiles. After the last one, count is 0.
 __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
     const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
     int first = 0;
