@@ -47,8 +47,9 @@ func heavyLast(in *Inputs) {
 // the weight.
 func rising(in *Inputs) { steer(1, func(j int) float32 { return float32(j/4096) / 16 })(in) }
 
-// follow sets each element of the array to to the same element of the array from, plus 1. The
-// elements of to then have mean 1, and a sum of products of both arrays grows with every term.
+// follow sets each element of the array to to the same element of the array from, plus 1. If
+// from has mean 0, the destination has mean 1, and the expected sum of products of both arrays grows
+// with every term.
 func follow(to, from []float32) {
 	for i := range to {
 		to[i] = from[i] + 1

@@ -17,8 +17,8 @@ template <class Edge> struct Visit {
     __device__ __forceinline__ Visit(int n, Edge edge, bool hidden) : n(n), edge(edge), hidden(hidden) {}
 };
 
-// A warpgroup's 64 keys of a tile of keys, for all visits of rows. The transposed scores have keys as rows: the lane's keys
-// are key and key + 8 of own_key.
+// A warpgroup's 64 keys of a tile of keys, for all visits of rows. The transposed scores have keys as rows. The lane's two
+// keys are own_key() and own_key() + 8.
 template <class S> struct KeyTile {
     using T = typename S::T;
     static constexpr int groups = S::rows / 16, size = groups / S::parts; // groups of 16 rows, of a tile and of a part

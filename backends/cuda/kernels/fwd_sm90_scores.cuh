@@ -44,7 +44,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::prefetch_side(int
     if constexpr (sides) side.copy(side_at(), side_view(), g.p, top_row + g.warp * 16, tile * S::keys, g.lane);
 }
 
-// Does the work of features for a tile that needs no scores, while they are in flight; prefetches the next tile's mask.
+// Does the part of a tile's feature work that needs no scores, while the product that computes them runs. Prefetches the
+// next tile's mask.
 template <class S> template <class Next> __device__ __forceinline__ void RowTile<S>::prepare(int n, int tile, Next next) {
     if constexpr (S::drops) {
         share_key_words<S::keys>(g.f, side_at(), w.batch, w.head, tile * S::keys, g.lane);
