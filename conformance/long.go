@@ -125,5 +125,6 @@ func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	})
 }
 
-// sumFloor returns the unit of the floor in allowed, for sums of ordinary length.
+// sumFloor is the argument floor of allowed for sums of ordinary length: the bound of an array has a
+// term of 2^-20 times its result.
 func sumFloor(_ int, largest float64) float64 { return math.Max(1, largest) }

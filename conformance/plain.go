@@ -108,8 +108,8 @@ func (in *Inputs) neighbor(r *rand.Rand) *Inputs {
 	return &near
 }
 
-// allowed returns the bounds, given made, the errors of the plain algorithm. floor(i, largest)
-// returns the unit of the floor for array i, where largest is the array's largest value.
+// allowed returns the bounds, given made, the errors of the plain algorithm. Each bound
+// has a term of 2^-20 times floor(i, largest), where largest is the largest value of array i.
 func allowed(t flashkit.DType, want result, made bounds, floor func(i int, largest float64) float64) (b bounds) {
 	unit := map[flashkit.DType]float64{flashkit.Float32: 0x1p-24, flashkit.Float16: 0x1p-11, flashkit.BFloat16: 0x1p-8}[t]
 	for i := range b {

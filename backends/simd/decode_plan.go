@@ -183,7 +183,8 @@ func seenOf(s *flashkit.Seq) (first, last int) {
 	return first, max(first, last)
 }
 
-// setChunk cuts the keys into chunks of whole blocks, with at least the given keys.
+// setChunk cuts the keys into chunks of whole blocks. Each chunk but the last has `keys` keys or
+// more.
 func (d *kvSplit) setChunk(keys int) {
 	d.chunk, d.chunks = max(1, ceilDiv(keys, decodeBlock))*decodeBlock, 1
 	if n := d.last - d.first; n > d.chunk {
