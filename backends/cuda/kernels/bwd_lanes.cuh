@@ -207,7 +207,7 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
 
 // stay is the body of persistent blocks, which process tickets until none is left.
 template <class S> __device__ __forceinline__ void stay(const MapParams &a, const Features &f, Shared<S> sh) {
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    const int group = uniform(threadIdx.x / 128);
     auto next = [&] { // waits for the next work; returns whether there is more
         barrier_wait(sh.work_full(), sh.turn / S::works % 2);
         return sh.work().steps >= 0;
@@ -240,7 +240,7 @@ template <class S> __device__ __forceinline__ void stay(const MapParams &a, cons
         registers_grow<240>();
 #pragma unroll 1
         for (; next(); sh.turn++) {
-            compute(a, f, sh, __shfl_sync(~0u, fresh(threadIdx.x) / 128, 0) - 1);
+            compute(a, f, sh, uniform(fresh(threadIdx.x) / 128) - 1);
             if constexpr (!S::frees_v)
                 if (sh.work().steps) {
                     async_fence(); // orders the staging of dV before the next copy of V

@@ -302,7 +302,7 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     extern __shared__ char unaligned[];
     Shared<S> sh;
     sh.base = unaligned + (-shared_address(unaligned) & 1023); // the permutation of chunks repeats every 1024 bytes
-    sh.at = __shfl_sync(~0u, shared_address(sh.base), 0);      // makes the address uniform
+    sh.at = uniform(shared_address(sh.base));
     if (threadIdx.x == 0) {
         for (int i = 0; i < S::dq_blocks; i++) barrier_init(sh.dq_full(i), S::whole && i == 1 ? 8 : 4), barrier_init(sh.dq_empty(i), 1);
         for (int i = 0; i < 2; i++) {
@@ -314,7 +314,7 @@ template <class S> __device__ __forceinline__ void backward_wide(const MapParams
     }
     if (threadIdx.x < 32) __syncwarp(), find(a.p, f, sh);
     __syncthreads(); // the barriers and the work are written
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0); // uniform, too
+    const int group = uniform(threadIdx.x / 128);
     const bool of_values = __shfl_sync(~0u, sh.work().share, 0);
     if (group == 0) {
         registers_shrink<S::dim == 256 || S::whole ? 24 : 40>();

@@ -66,9 +66,6 @@ WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%
 template <class A> constexpr int length = 0; // elements of an array
 template <class X, int n> constexpr int length<X (&)[n]> = n;
 
-// Returns x, which is equal in all lanes, in a uniform register: wgmma needs its descriptors there.
-__device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(~0u, x, 0); }
-
 // The block's shared memory. The phase of a stage's "full" barrier ends when the contents have arrived, and the phase of its
 // "empty" barrier when all warps have read them. "cleared" has one phase per tile of V that is cleared.
 template <class S> struct Shared {

@@ -45,8 +45,8 @@ template <int n, class F> __device__ __forceinline__ void each(F f) {
     for (int i = 0; i < n; i++) f(i);
 }
 
-// Returns lane 0's x, which the compiler then keeps in a uniform register: loop bounds, for example.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+// Returns x, which is equal in all lanes, in a uniform register: wgmma needs its descriptors there, and loops their bounds.
+template <class T> __device__ __forceinline__ T uniform(T x) { return __shfl_sync(~0u, x, 0); }
 
 // A compile-time number as an argument of a lambda.
 template <int n> struct Count {
