@@ -100,16 +100,16 @@ type Parameter struct {
 
 var parameters = [...]Parameter{
 	{"scale", "Scale", 0, ScopeCall, "x", "multiply Q·K by x (default 1/sqrt(head dim))", func(p *Problem) any { return &p.Scale }},
-	{"softcap", "Score.Softcap", FeatureSoftcap, ScopeCall, "c", "bend scores s to c*tanh(s/c), after the scale and before bias and masks", func(p *Problem) any { return &p.Score.Softcap }},
+	{"softcap", "Score.Softcap", FeatureSoftcap, ScopeCall, "c", "replace scores s by c*tanh(s/c), after the scale and before bias and masks", func(p *Problem) any { return &p.Score.Softcap }},
 	{"alibi", "Score.ALiBi", FeatureALiBi, ScopeHead | ScopePosition, "", "subtract slope times distance from scores", func(p *Problem) any { return &p.Score.ALiBi }},
 	{"bias", "Score.Bias", FeatureBias, ScopePair, "", "add a bias to scores", func(p *Problem) any { return &p.Score.Bias }},
 	{"mask", "Score.Mask", FeatureMask, ScopePair, "", "hide pairs of a row and a key", func(p *Problem) any { return &p.Score.Mask }},
-	{"sink", "Score.Sink", FeatureSink, ScopeHead, "", "add a logit to each head that takes weight and has no value", func(p *Problem) any { return &p.Score.Sink }},
+	{"sink", "Score.Sink", FeatureSink, ScopeHead, "", "add a score without a value to the softmax of each head", func(p *Problem) any { return &p.Score.Sink }},
 	{"dropout", "Score.Dropout", FeatureDropout, ScopePosition, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
-	{"origin", "Score.Origin", FeatureOrigin, ScopePosition, "", "of dropout: drop what a call of the whole drops in this part", func(p *Problem) any { return &p.Score.Origin }},
+	{"origin", "Score.Origin", FeatureOrigin, ScopePosition, "", "in a part of a larger problem: drop the weights that a call of the larger problem drops", func(p *Problem) any { return &p.Score.Origin }},
 	{"ragged", "Ragged", FeatureRagged, ScopeCall, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
 	{"page", "Page", FeaturePage, ScopeCall, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
-	{"carry", "Carry", FeatureCarry, ScopeCall, "", "continue O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
+	{"carry", "Carry", FeatureCarry, ScopeCall, "", "merge the result with O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
 }
 
 // Parameters returns the fields of Problem other than dimensions, types and band, in the order
