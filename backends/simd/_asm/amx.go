@@ -82,9 +82,9 @@ func (g *generator) takeTiles() {
 	MOVQ(stepB, stepC)
 }
 
-// setTiles emits C = A B for four tiles of C and advances A to its next 32 rows. b names the
-// parameter that holds the address of B. products emits the tile products. Its argument is the
-// address of A.
+// setTiles emits C = A B for four tiles of C and advances the address of A by 32 rows. b names the
+// parameter that holds the address of B. products emits the tile products. The argument of products
+// is the address of A.
 func setTiles(b string, products func(a GPVirtual)) {
 	a := GP64()
 	MOVQ(tileA[0], a)

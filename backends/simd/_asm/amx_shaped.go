@@ -153,8 +153,8 @@ func (a *shaper) features() {
 	Label("level")
 }
 
-// endPanel emits the advance to the next panel. The processor's flags then compare the number of
-// rows left with 0.
+// endPanel emits the advance to the next panel. Afterwards the processor's flags hold the
+// comparison of the number of rows left with 0.
 func (a *shaper) endPanel() {
 	t, rows := GP64(), GP64()
 	down(tileC[1], stepC, tileC[0])
@@ -196,8 +196,8 @@ func (a *shaper) takeRows(n GPVirtual) {
 	a.split(kind, rows, shapedCap, 0)
 }
 
-// split emits the jumps to the loop for the features in kind, and these loops. bit is the lowest
-// bit of kind that these jumps test. has holds the lower bits that are set.
+// split emits one loop for each set of features, and branches that test the bits of kind to select
+// a loop. bit is the lowest bit that these branches test. has holds the lower bits that are set.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)

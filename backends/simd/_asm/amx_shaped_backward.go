@@ -10,7 +10,7 @@ import (
 // A dotShaper is a shaper of backward passes. Rows of S are query rows, and lanes of S are keys.
 // Biases are in float32 or bf16, and there are no maxima.
 //
-// softcap and its derivative share the exponential e = exp(-2|x|):
+// softcap and its derivative share the exponential e = exp(-2|x|), where x is the argument of tanh:
 //
 //	|tanh(x)| = (1-e)/(1+e), 1-tanh(x)^2 = 4e/(1+e)^2
 //

@@ -19,13 +19,13 @@ type keyRows struct {
 	keys      int
 	rows      []GPVirtual
 	offset    GPVirtual // address k or v, plus the bytes from the start of a row to the current vector
-	later     GPVirtual // if odd, the same for the next prefetch, plus 1; if even, the address of table entries
+	later     GPVirtual // if odd, the offset for the next prefetch, plus 1; if even, the address of table entries
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
 // nearer says how often a row is prefetched. For each number n in nearer, a row is prefetched when
-// it is n keys nearer than the prefetch distance. One prefetch may not suffice: a processor may
-// drop it when its miss buffers are full.
+// its distance is n keys less than the prefetch distance. One prefetch may not suffice: a processor
+// may drop a prefetch when the miss buffers are full.
 var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry

@@ -97,7 +97,7 @@ func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, lab
 const unroll = 4
 
 // unrolled emits a loop of n steps. Each iteration calls step(i) for i in [0, unroll), and then
-// advance. A second loop does the remaining steps one by one. It destroys n.
+// advance. A second loop does the remaining steps one by one. The loops destroy n.
 func unrolled(label string, n GPVirtual, step func(i int), advance func(steps int)) {
 	SUBQ(U32(unroll), n)
 	JL(LabelRef(label + "rest"))

@@ -44,7 +44,7 @@ type panel struct {
 	sums, a, b         GPVirtual
 	aRow, aRow3        GPVirtual // row stride of A in bytes, and three times it
 	ahead              prefetcher
-	a0, a4, at, n      GPVirtual // addresses of rows 0 and 4 of A in the current tile and of the current row of B; the steps left
+	a0, a4, at, n      GPVirtual // a0, a4: addresses of rows 0 and 4 of A in the tile; at: address of the current row of B; n: steps left
 	lanesB, broadcasts []VecPhysical
 }
 
@@ -68,7 +68,8 @@ func (g *generator) widenPanel(vectors int) {
 		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.")
 }
 
-// panel emits one multiplication routine. does is the first sentence of its documentation.
+// panel emits one multiplication routine. does is the first sentence of the routine's
+// documentation.
 func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
@@ -96,9 +97,9 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 }
 
 // tiles emits the loop over tiles. The last tile may have fewer rows. Each number of rows has its
-// own loop over K, and all tiles share the other code. When all memory at the address ahead is
-// prefetched, the later prefetches all take the first line of the panel. They then cost little,
-// because this line is in the cache.
+// own loop over k, the inner dimension. All tiles share the other code. When all memory at the
+// address ahead is prefetched, the later prefetches all take the first line of the panel. These
+// prefetches cost little, because this line is in the cache.
 func (g *generator) tiles(p *panel, most int) {
 	acc := make([][]VecPhysical, most)
 	for r := range acc {
@@ -217,11 +218,12 @@ func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 	}
 }
 
-// turnProducts is the largest number of multiply-adds in an iteration of the loop over K.
+// turnProducts is the largest number of multiply-adds in an iteration of the loop over the inner
+// dimension k.
 const turnProducts = 60
 
-// steps emits the loop over K. A step multiplies by one stored row of B, which holds float32
-// elements or bf16 pairs.
+// steps emits the loop over the inner dimension k. A step multiplies by one stored row of B, which
+// holds float32 elements or bf16 pairs.
 func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	halves := 1
 	if p.widened {

@@ -10,8 +10,8 @@ import (
 )
 
 // An activation is a function act. value replaces x by act(x), and slope replaces x by dy·act'(x).
-// A nil value stands for the identity. Both may use registers 1 to 5 and the registers of
-// exp2Constants.
+// A nil value stands for the identity. value and slope may use registers 1 to 5 and the registers
+// of exp2Constants.
 type activation struct {
 	name  string
 	exp   bool
@@ -19,8 +19,8 @@ type activation struct {
 	slope func(x, dy VecPhysical)
 }
 
-// elements addresses a vector of adjacent elements at byte offset at. The vector is whole, or it
-// holds the elements left at the end of a row.
+// elements addresses a vector of adjacent elements. at is the byte offset of the vector. The vector
+// is whole, or it holds the elements left at the end of a row.
 type elements struct {
 	g      *generator
 	at     GPVirtual   // byte offset
@@ -240,8 +240,7 @@ func (g *generator) bits(table string, mask uint32, x, z VecPhysical) {
 	VANDPS(g.everyLane(table, []uint32{mask}), x, z)
 }
 
-// gelu emits max(x, 0) - z Φ(-z). It has no product of an infinity and 0, because normalTail bounds
-// z.
+// gelu emits max(x, 0) - z Φ(-z). normalTail bounds z, so no infinity is multiplied by 0.
 func (g *generator) gelu(x VecPhysical) {
 	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	g.normalTail(x, z, q, e, n, p)

@@ -58,8 +58,8 @@ type tilePanel struct {
 	a, rows, ahead GPVirtual
 }
 
-// block emits the products of the next 16·high rows of A, where high is 1 or 2. It then advances to
-// the rows after them. fetch adds prefetches.
+// block emits the products of the next 16·high rows of A, where high is 1 or 2. It then advances
+// past these rows of A. If fetch is true, the code also prefetches.
 func (p *tilePanel) block(name string, high int, fetch bool) {
 	Label(name)
 	MOVQ(p.a, tileA[0])
@@ -112,8 +112,9 @@ func (p *tilePanel) begin(name string, high int) {
 	Label(name + "begun")
 }
 
-// fourTiles emits the loop over K for four tiles of C. It loads the tiles of the next step during
-// the products of the current step. meanwhile emits the prefetches of a step.
+// fourTiles emits the loop over the inner dimension k for four tiles of C. The loop loads the tiles
+// of the next step during the products of the current step. meanwhile emits the prefetches of a
+// step.
 func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	for i := range 2 {
 		loadTileB(i)
@@ -132,7 +133,7 @@ func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	p.phaseAB(none, none)
 }
 
-// fewTiles emits the loop over K for one or two tiles of C.
+// fewTiles emits the loop over the inner dimension k for one or two tiles of C.
 func (p *tilePanel) fewTiles(name string, high int, steps GPVirtual, meanwhile func()) {
 	Label(name + "step")
 	for c := range p.vectors {

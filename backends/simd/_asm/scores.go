@@ -11,8 +11,8 @@ import (
 
 // scores emits the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd columns have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the backward pass uses the routine for dP in place of S. The difference dP -
-// delta is often much smaller than dP, but has the same absolute error.
+// matter most when the backward pass computes dP with this routine. The difference dP - delta is
+// often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
 		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
@@ -77,9 +77,9 @@ func (x *scoreTile) columns(n GPVirtual, fetch bool) {
 	})
 }
 
-// inPairs emits three loops that together run n steps. The first has most steps per iteration, the
-// second two, the third one. An iteration is step(i) for each of its steps, counted from 0, and
-// then advance. It destroys n.
+// inPairs emits loops that together run n steps. The parameter most is the number of steps in an
+// iteration of the first loop. The later loops have iterations of two steps and of one step. An
+// iteration emits step(0), step(1) and so on, and then advance. The loops destroy n.
 func inPairs(label string, n GPVirtual, most int, step func(i int), advance func(steps int)) {
 	for _, steps := range slices.Compact([]int{most, 2, 1}) {
 		label := fmt.Sprintf("%sby%d", label, steps)

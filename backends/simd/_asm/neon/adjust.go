@@ -12,7 +12,7 @@ var (
 const (
 	tanhScale = 1. / 4
 	tanhLimit = 2.375 * 2.375 // of z²: here the quotient exceeds 1 by more than its rounding errors
-	capLimit  = 0x1p64        // replaces a larger cap, which changes only scores above 2^52
+	capLimit  = 0x1p64        // a larger cap counts as this one: only scores above 2^52 differ
 )
 
 // Vector registers of scoreMod: four for each of two vectors of a row, the row maxima and

@@ -38,10 +38,10 @@ func (g *generator) attend() {
 	}
 }
 
-// attend writes the routine that reads K and V in decode, with the head dim in the lanes. It
-// computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V. Prefetched rows of V thus arrive while it computes with K, and
-// rows of K arrive while it computes with V.
+// attend writes the routine that reads K and V in decode, with the head dim in the lanes. The
+// routine computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates
+// between four rows of K and four rows of V. Prefetched rows of V thus arrive during the work on K,
+// and rows of K arrive during the work on V.
 func (t storage) attend() {
 	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {

@@ -79,8 +79,8 @@ func (g *generator) gradWeights(e exponential) {
 }
 
 // A pairGradients holds the registers that gradientsOf uses in addition to the registers of
-// gradients. pairBy and pairKept are scratch vectors of the exponential. They are free again after
-// it.
+// gradients. pairBy and pairKept are scratch vectors of the exponential. Both are free again after
+// the exponential is computed.
 type pairGradients struct {
 	*generator
 	s, dp, ds, kept, softcapGrad, db, at reg

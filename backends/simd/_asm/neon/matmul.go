@@ -63,9 +63,10 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	g.done()
 }
 
-// tiles writes the loop over tiles. Each number of rows has its own loop over K, and all tiles
-// share the other code. When all memory at the address ahead is prefetched, the later prefetches
-// all take the first line of the panel. They then cost little, because this line is in the cache.
+// tiles writes the loop over tiles. Each number of rows has its own loop over k, the inner
+// dimension. All tiles share the other code. When all memory at the address ahead is prefetched,
+// the later prefetches all take the first line of the panel. These prefetches cost little, because
+// this line is in the cache.
 func (x *panel) tiles() {
 	most := tileRows[0]
 	x.label("tile")

@@ -161,8 +161,7 @@ func (g *generator) normalTail() {
 	g.do("fmul", q, q, e)
 }
 
-// gelu writes max(x, 0) - z Φ(-z). It has no product of an infinity and 0, because normalTail
-// bounds z.
+// gelu writes max(x, 0) - z Φ(-z). normalTail bounds z, so no infinity is multiplied by 0.
 func (g *generator) gelu() {
 	g.normalTail()
 	g.do("fmax", elementX, elementX, normalZero)

@@ -152,8 +152,8 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 
 // scores writes the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd elements have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the backward pass uses the routine for dP in place of S. The difference dP -
-// delta is often much smaller than dP, but has the same absolute error.
+// matter most when the backward pass computes dP with this routine. The difference dP - delta is
+// often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
 		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
