@@ -9,7 +9,8 @@ const (
 	philoxRounds       = 7
 )
 
-// Registers of philox. It computes two vectors of counters in parallel, so that latencies overlap.
+// Registers of the function philox, which computes two vectors of counters in parallel, so that
+// latencies overlap.
 const (
 	philoxCounters   = 0  // two counters of four words
 	philoxScratch    = 8  // four for each counter
@@ -136,8 +137,8 @@ func (g *generator) half(kept, words, key int) {
 }
 
 // dropoutMask writes the routine for the dropout mask of a backward pass and of decode. A vector
-// holds a word of four counters. The first two counters are for a query row and two groups of eight
-// keys, the other two for the next query row.
+// holds one word of each of four counters. The first two counters are for a query row and two
+// groups of eight keys. The last two counters are for the next query row and the same keys.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
 		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",

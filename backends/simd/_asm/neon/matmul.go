@@ -32,7 +32,7 @@ type panel struct {
 	add, c, cStep, bias, ahead, fetch reg
 	line                              reg // bytes by which ahead advances for each cache line of b
 	as                                []reg
-	size, index, at, n                reg // of the current tile: its rows, the offset in A, the row of B, the steps left
+	size, index, at, n                reg // of the current tile: number of rows, offset in A, row of B, number of steps left
 }
 
 // multiplyPanel writes C += A B for a float32 A and a panel of float32 or of bf16 pairs. A bf16 is
@@ -137,7 +137,7 @@ func (x *panel) begin() {
 }
 
 // eachRow calls f for each row of a largest tile. If the tile has fewer rows, the written code
-// jumps to the label next after its last row.
+// jumps, after the tile's last row, to the label that next names.
 func (x *panel) eachRow(next string, f func(r int)) {
 	for r := range x.as {
 		if r > 0 { // the tile may have fewer rows

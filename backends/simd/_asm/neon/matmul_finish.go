@@ -2,9 +2,10 @@ package main
 
 import "math"
 
-// An activation is a function act. value replaces the vector elementX by act(x), and slope replaces
-// it by elementY·act'(x). A nil value stands for the identity. Both may use the vectors between
-// elementX and elementY. constants loads their constants into the vectors after elementY.
+// An activation is a function act. value replaces x in the vector elementX by act(x), and slope
+// replaces x by elementY·act'(x). A nil value stands for the identity. value and slope may use the
+// vectors between elementX and elementY. constants loads the constants of value and slope into the
+// vectors after elementY.
 type activation struct {
 	name      string
 	constants func()
@@ -23,8 +24,8 @@ const (
 
 // eachElements writes a loop over n elements: four at a time, then two if at least two are left,
 // then one if one is left. body writes the code for four, two or one elements. name is the letter
-// of registers of this size, and label a prefix for labels. at holds the byte offset of the current
-// elements.
+// of registers of this size, and label is a prefix for labels. at holds the byte offset of the
+// current elements.
 func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
 	g.op("MOVD $0, %v", at)
 	g.op("LSR $2, %v, %v", n, left)

@@ -64,7 +64,7 @@ func (x *rowProduct) wordRows(n int) int {
 	return n
 }
 
-// rowSums writes the loop that adds the products to the sums. meanwhile, unless nil, writes
+// rowSums writes the loop that adds the products to the sums. If meanwhile is not nil, it writes
 // additional code for each iteration, such as prefetches.
 func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.op("SUBS $%d, %v", steps, x.n)
@@ -122,8 +122,8 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 // set only if B holds bf16 pairs.
 const upperHalves = rowHalf + 1
 
-// addPairs adds the products of A and half a row of words of B. half selects the lower or the upper
-// halves of the words.
+// addPairs adds the products of A and half a row of words of B. If half is 0, the elements of B are
+// the lower halves of the words, else the upper halves.
 func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset, half int) {
 	for q := first; q < first+2; q++ {
 		g.v("ldr q%d, [x%d, #%d]", rowHalf, x.b, offset+16*q)
@@ -197,8 +197,9 @@ func (g *generator) storeScores(s, rowMax reg, rows int) {
 	g.op("ADD $%d, %v", rows*rowBytes, s)
 }
 
-// product writes C += A B, with 16 columns of B and C in the lanes. It sums the products from zero,
-// then adds them to C: a sum of few products is smaller than C and has smaller rounding errors.
+// product writes C += A B, with 16 columns of B and C in the lanes. The routine sums the products
+// from zero, and then adds the sum to C: a sum of few products is smaller than C and has smaller
+// rounding errors.
 func (g *generator) product() {
 	g.routine("addProduct", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
 		"adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n]. Rows",

@@ -87,9 +87,9 @@ func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	return low, high, []int{spare, quadRows + 7}
 }
 
-// rowsOfPair separates the two rows of S or O in the sums of a pair. The first row goes to four
-// vectors, whose first number is to. The second row replaces half of the sums. rowsOfPair returns
-// the numbers of its four vectors.
+// rowsOfPair separates the two rows of S or O in the sums of a pair. Four vectors get the first
+// row. The parameter to is the number of the first of these vectors. The second row replaces half
+// of the sums. rowsOfPair returns the numbers of the four vectors of the second row.
 func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	for j := range vectors {
 		a, b := quadSum(pair, 2*j), quadSum(pair, 2*j+1)
