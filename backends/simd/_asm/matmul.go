@@ -76,8 +76,8 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
 		fmt.Sprintf("It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have %d columns. If c is not", vectors*g.vectorBytes/4),
 		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into",
-		fmt.Sprintf("L2, at most the size of b. The prefetches are spread over the first tiles of %d rows, and fetch is the", g.tileRows()),
+		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from",
+		fmt.Sprintf("address ahead on, at most the size of b. The prefetches are spread over the first tiles of %d rows, and fetch is the", g.tileRows()),
 		"number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.")
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")

@@ -105,9 +105,10 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds",
-		"the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
-		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.",
+		"If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is",
+		"the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,",
+		"before and residual may be nil. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {

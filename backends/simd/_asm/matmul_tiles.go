@@ -21,8 +21,8 @@ func (g *generator) tilePanel(vectors int) {
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
 		"sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.",
 		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. The number of", tileRows*vectors),
-		"rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches memory that begins at",
-		"address ahead and has the size of b into L2. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
+		"rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that",
+		"begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)

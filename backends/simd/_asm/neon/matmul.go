@@ -47,7 +47,7 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 		"sets sums[r][x] = Σ over i < k of "+does+" for r < rows.",
 		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. If c is not", 8*vectors),
 		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The",
+		"bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The",
 		"prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,",
 		"32 or 64. k, rows > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}

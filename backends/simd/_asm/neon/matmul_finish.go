@@ -46,9 +46,10 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds",
-		"the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
-		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.",
+		"If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is",
+		"the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,",
+		"before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
