@@ -140,8 +140,8 @@ func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
 func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 
 // multiplyAwake is multiplyTiles plus a dummy float32 addition, which keeps the vector FMA unit
-// powered. Without this addition the unit powers down, and the next tile store waits until it is
-// powered again. Neither tile products nor integer instructions keep the unit powered.
+// powered. Without this addition the unit powers down, and the next tile store waits until the unit
+// is powered again. Neither tile products nor integer instructions keep the unit powered.
 func (g *generator) multiplyAwake(r, c int) {
 	multiplyTiles(r, c)
 	idle := g.registers[len(g.registers)-1]

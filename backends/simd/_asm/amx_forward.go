@@ -179,8 +179,8 @@ func (g *generator) weightPairs() {
 }
 
 // weighPairs emits the body of the routine expScores and its variants. store emits the store of
-// vector v of two rows of P. x and y are the vectors, which store may change. dst is the address of
-// the row of pairs.
+// vector v of two rows of P. x and y hold the two vectors, and store may change x and y. dst is the
+// address of the row of pairs.
 func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
 	g.exp2Constants()

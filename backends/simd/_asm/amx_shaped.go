@@ -302,7 +302,8 @@ func (a *scoreShaper) scoreRow(i, has int) {
 }
 
 // biased adds the bias, if there is one, to a vector of scores. With softcap, the vector is already
-// loaded and scaled. Otherwise biased loads it, and scales it if there is a bias or a slope.
+// loaded and scaled. Otherwise biased loads the vector, and scales the vector if there is a bias or
+// a slope.
 func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	score, capped := a.score(i, v), has&shapedCap != 0
 	switch {

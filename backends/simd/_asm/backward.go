@@ -71,8 +71,9 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// dots emits the routine that computes delta. It adds products in the same order as the routine
-// scores, which computes dP. In a row that sees one key, dP - delta is therefore exactly 0.
+// dots emits the routine that computes delta. The routine adds products in the same order as the
+// routine scores, with which the backward pass computes dP. In a row that sees one key, dP - delta
+// is therefore exactly 0.
 func (g *generator) dots() {
 	rows := "dim"
 	if g.bf16 {

@@ -34,8 +34,8 @@ const (
 	capLimit  = 0x1p64        // a larger cap counts as this one: only scores above 2^52 differ
 )
 
-// An adjuster holds the operands of scoreMod. Its constants are in registers. AVX2 has too few
-// registers and keeps some constants in memory.
+// An adjuster holds the operands of scoreMod. With AVX-512, the constants are in registers. With
+// AVX2, some constants are in memory, because there are too few registers.
 type adjuster struct {
 	*generator
 

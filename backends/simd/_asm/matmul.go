@@ -27,7 +27,7 @@ func (g *generator) matmul() {
 	}
 }
 
-// tileRows returns the largest number of rows of a register tile. It is chosen so that tiles with
+// tileRows returns the largest number of rows of a register tile. With this number, tiles with
 // three vectors per row fit in the registers.
 func (g *generator) tileRows() int {
 	if g.avx512 {
@@ -158,8 +158,8 @@ func (g *generator) beginTile(p *panel, most int) {
 	MOVQ(address("k"), p.n)
 }
 
-// storeTile emits the end of a tile. Depending on the arguments, it adds the old sums, the bias and
-// the old C. It stores the tile in C, or in sums if C is nil.
+// storeTile emits the end of a tile. Depending on the arguments, the code adds the old sums, the
+// bias and the old C. It stores the tile in C, or in sums if C is nil.
 func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	eachSum := func(next string, f func(r, v int, z VecPhysical)) {
 		for r := range acc {
@@ -295,8 +295,8 @@ func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 	}
 }
 
-// A prefetcher prefetches memory at the address ahead while a tile reads the panel. It emits one
-// prefetch for each cache line of the panel. Prefetches may repeat a line.
+// A prefetcher prefetches memory at the address ahead while a tile reads the panel. There is one
+// prefetch for each cache line of the panel. Several prefetches may fetch the same line.
 type prefetcher struct {
 	next  GPVirtual    // the address of the next prefetch
 	steps [3]GPVirtual // bytes by which next advances while the tile reads 1, 3 and 5 lines of the panel

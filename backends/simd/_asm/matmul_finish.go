@@ -270,7 +270,7 @@ func (g *generator) geluSlope(x, dy VecPhysical) {
 	VMULPS(dy, x, x)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
+// GELUTanh is x/(1 + 2^y) with y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
 // least -tanhEnd to avoid infinity times 0.
 const (
 	tanhEnd   = 13

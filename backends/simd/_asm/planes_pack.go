@@ -94,7 +94,7 @@ type splitter struct {
 	*generator
 	x, piece              []VecPhysical
 	limit, absolute, both VecPhysical
-	whole, all            Op // opmasks: all columns; the columns in which no wild element was seen so far
+	whole, all            Op // opmasks; whole: all columns; all: the columns in which no wild element was seen so far
 	plane, srcStep        GPVirtual
 }
 
@@ -151,9 +151,9 @@ func (g *generator) splitRows() {
 	g.done()
 }
 
-// load loads the columns selected by mask, up to 16, into x. It sets wild elements to 0: NaN and
-// numbers with a magnitude of at least wildFrom. It clears the bits of wild elements in wildless
-// and in g.all.
+// load loads the columns selected by mask, up to 16, into x. It sets wild elements (NaN, and
+// numbers with a magnitude of at least wildFrom) to 0. It clears the bits of wild elements in
+// wildless and in g.all.
 func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVUPS_Z(from, mask, x)
 	VPANDD(g.absolute, x, piece)

@@ -54,8 +54,8 @@ type rowEnd struct {
 
 // load sets z to one half of the vector of elements at m, widened to float32. If end is not nil,
 // the vector is the last of a row: load reads no element beyond the row and sets the other lanes of
-// z to 0. The halves of a bf16 vector are its even and its odd elements. A bf16 is the upper half
-// of a float32, so one shift or mask widens each half.
+// z to 0. For bf16, the two halves are the even and the odd elements of the vector. A bf16 is the
+// upper half of a float32, so one shift or mask widens each half.
 func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	avx512 := t.avx512
 	switch t.name {

@@ -25,7 +25,7 @@ func (g *generator) newValueSum(keys string) *valueSum {
 }
 
 // values emits Oᵀ = alpha Oᵀ + Vᵀ P. It sums the products from zero and then adds alpha Oᵀ. The sum
-// over few keys is smaller than O, so its rounding errors are smaller.
+// over few keys is smaller than O and has smaller rounding errors.
 //
 // If V is finite, a weight of 0 adds 0, and no mask is needed. Masks are slow without opmasks, so
 // AVX2 first checks whether V is finite.
@@ -149,7 +149,7 @@ func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
 	}
 }
 
-// ifFinite emits a check of V, for AVX2 only. It jumps to label if V holds neither NaN nor
+// ifFinite emits a check of V, for AVX2 only. The code jumps to label if V holds neither NaN nor
 // infinity.
 func (g *valueSum) ifFinite(label string) {
 	magnitude, tail, most := g.registers[0], g.registers[1], g.registers[2:2+unroll]

@@ -1,7 +1,7 @@
 package main
 
 // attendHalves writes the routine that multiplies 16-bit elements without widening. A product of
-// two elements is exact, so only the addition to its sum rounds.
+// two elements is exact, so only the addition to the sum rounds.
 func (g *generator) attendHalves(tier, name string) {
 	g.tier = tier
 	storage{g, name, 2, true}.attend()

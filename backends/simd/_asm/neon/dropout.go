@@ -126,8 +126,8 @@ func (g *generator) dropWeights() {
 }
 
 // half sets all bits of the lanes of kept whose weight dropout keeps, and clears the other lanes.
-// words holds the random words. key, 0 to 7, is the key's number in its group. It selects the half
-// of each word.
+// words holds the random words. key, 0 to 7, is the number of the attention key in its group of
+// eight. The number selects the half of each word.
 func (g *generator) half(kept, words, key int) {
 	if key < philoxCounterLen {
 		g.v("shl v%d.4s, v%d.4s, #16", kept, words)

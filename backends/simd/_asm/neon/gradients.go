@@ -65,8 +65,8 @@ func (g *generator) gradConstants(unit string) exponential {
 	return e
 }
 
-// gradWeights sets two vectors of scores to e^(scale S - LSE). It bounds the exponent from above,
-// because LSE may be wrong.
+// gradWeights sets two vectors of scores to e^(scale S - LSE). It limits the exponent to 128,
+// because a wrong LSE may make the exponent too large for exp2.
 func (g *generator) gradWeights(e exponential) {
 	for i := range 2 {
 		x, t := gradX+i, gradScratch+4*i

@@ -156,8 +156,8 @@ func (x *panel) moveRow(name string, v int, at reg, offset int) {
 	}
 }
 
-// store writes the end of a tile. Depending on the arguments, it adds the old sums and the bias. It
-// stores the tile in C, or in sums if C is nil.
+// store writes the end of a tile. Depending on the arguments, the code adds the old sums and the
+// bias. It stores the tile in C, or in sums if C is nil.
 func (x *panel) store() {
 	size := 32 * x.vectors
 	add := func(r int) {

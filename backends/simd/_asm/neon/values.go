@@ -8,7 +8,7 @@ type valueSum struct {
 }
 
 // values writes Oᵀ = alpha Oᵀ + Vᵀ P. It sums the products from zero and then adds alpha Oᵀ. The
-// sum over few keys is smaller than O, so its rounding errors are smaller.
+// sum over few keys is smaller than O and has smaller rounding errors.
 //
 // If V is finite, a weight of 0 adds 0, and no mask is needed. Masks are slow, so the routine first
 // checks whether V is finite.
@@ -166,8 +166,9 @@ func (g *generator) addSum() {
 	g.done()
 }
 
-// dots writes the routine that computes delta. It adds products in the same order as the routine
-// scores, which computes dP. In a row that sees one key, dP - delta is therefore exactly 0.
+// dots writes the routine that computes delta. The routine adds products in the same order as the
+// routine scores, with which the backward pass computes dP. In a row that sees one key, dP - delta
+// is therefore exactly 0.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
 		"sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
