@@ -42,7 +42,7 @@ const (
 	shapedHalves = shapedMask // in backward passes: a bias in bf16
 )
 
-// Frame offsets of the variables of the loop over panels.
+// Offsets in the stack frame of the variables of the loop over panels.
 const (
 	frameA       = 8 * iota // the panel's first row of A
 	frameKeys               // number of rows of this panel and all later panels

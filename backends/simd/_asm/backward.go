@@ -40,7 +40,7 @@ func (g *generator) gradients() {
 		if !g.avx512 {
 			VMINPS(x, high, x) // a wrong LSE may make x too large for power. This operand order keeps NaN
 		}
-		g.power(x, base2, n, p) // multiplies after the difference, so that large scores lose no digits
+		g.power(x, base2, n, p) // power multiplies after the subtraction, so that large scores lose no digits
 		VMOVUPS(at(dp), d)
 		VBROADCASTSS(Mem{Base: delta}, y)
 		VSUBPS(y, d, d)

@@ -31,7 +31,7 @@ var nearer = []int{0, 8, 16}
 const entry = 8 // bytes of a table entry
 
 // beginKeys replaces the argument kAhead or vAhead by the offset of the first prefetch. It makes
-// this offset odd, to tell it apart from the address of a table entry. An argument of 0 stays 0.
+// this offset odd, because the address of a table entry is even. An argument of 0 stays 0.
 func beginKeys(name string) {
 	ahead := param(name + "Ahead")
 	TESTQ(ahead, ahead)

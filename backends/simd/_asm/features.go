@@ -41,7 +41,7 @@ type adjuster struct {
 
 	work         [vectors]adjustment
 	rowMax, away []VecPhysical // away: the row's position minus the lanes' positions
-	scale        VecPhysical   // with a cap, scaled further so that z = scale·score
+	scale        VecPhysical   // with softcap, multiplied by a factor so that z = scale·score
 	cap, low     VecPhysical   // low = -cap
 	slope        VecPhysical
 	ps, qs       [5]Op // coefficients of tanh; the last of qs is the limit of z²
@@ -225,8 +225,8 @@ func (a *adjuster) loop(label string, has variant) {
 	JMP(LabelRef("end"))
 }
 
-// terms adds the bias and the slope term to one vector of scores. Without a cap it loads and scales
-// the vector first.
+// terms adds the bias and the ALiBi term to one vector of scores. Without softcap, the code first
+// loads and scales the vector.
 func (a *adjuster) terms(v int, w adjustment, has variant) {
 	score, bias := a.part(Mem{Base: a.s}, v), a.part(Mem{Base: a.bias}, v)
 	switch {

@@ -22,7 +22,7 @@ type generator struct {
 	groups      []int // row counts of register tiles: the largest, then smaller ones for the last rows
 
 	registers  []VecPhysical // all vector registers; the first ones are accumulators
-	lanesB     []VecPhysical // one row of the operand whose columns are the lanes
+	lanesB     []VecPhysical // the current row of the operand that has its columns in the lanes
 	broadcasts []VecPhysical // broadcast elements, used in turn: one loads during the products of another
 
 	tables map[string]Mem // constants in memory, by name

@@ -75,7 +75,7 @@ func (g *pairGradients) weights(v int) {
 	if !g.avx512 {
 		VMINPS(g.x, g.high, g.x) // a wrong LSE may make x too large for power. This operand order keeps NaN
 	}
-	g.power(g.x, g.base2, g.n, g.p) // multiplies after the difference, so that large scores lose no digits
+	g.power(g.x, g.base2, g.n, g.p) // power multiplies after the subtraction, so that large scores lose no digits
 }
 
 func (g *pairGradients) drop(v int) {

@@ -9,7 +9,8 @@ import (
 )
 
 // matmul emits the routines of internal/matmul. A register tile of C has up to tileRows rows of one
-// to three vectors. Elements of A are broadcast, and vectors of a panel of B are loaded.
+// to three vectors. The code broadcasts elements of A. It loads whole vectors of a panel of B, a
+// block of columns.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
@@ -36,7 +37,8 @@ func (g *generator) tileRows() int {
 	return 4
 }
 
-// A panel holds the operands of a routine that multiplies rows of A by a panel of B.
+// A panel holds the operands of a routine that multiplies rows of A by a panel of B. A panel of B
+// is a block of one to three vectors of columns, stored row by row.
 type panel struct {
 	vectors            int
 	widened            bool // B holds bf16 pairs, A holds float32

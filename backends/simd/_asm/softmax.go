@@ -23,8 +23,8 @@ func (g *generator) word(x uint32, z VecPhysical) {
 }
 
 // An exponential holds the constants of exp2, in registers or in memory. c holds the coefficients
-// of the polynomial. low is the lowest argument, and rounding is the rounding constant. AVX-512
-// uses neither low nor rounding.
+// of the polynomial. low is the lowest argument of exp2, and rounding is the rounding constant.
+// AVX-512 uses neither low nor rounding.
 type exponential struct {
 	c             [6]Op
 	low, rounding Op

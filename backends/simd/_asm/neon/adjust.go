@@ -185,8 +185,8 @@ func (a *adjuster) loop(label string, has variant) {
 	a.op("B end")
 }
 
-// terms adds the bias and the slope term to two vectors of scores. Without softcap it scales the
-// vectors first.
+// terms adds the bias and the ALiBi term to two vectors of scores. Without softcap, the code first
+// scales the vectors.
 func (a *adjuster) terms(pair int, has variant) {
 	if has.bias {
 		a.v2("ldp", adjustU, a.bias, 16*pair)

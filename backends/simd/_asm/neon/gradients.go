@@ -72,7 +72,7 @@ func (g *generator) gradWeights(e exponential) {
 		x, t := gradX+i, gradScratch+4*i
 		g.v("fneg v%d.4s, v%d.4s", t, gradLSE)
 		g.v("fmla v%d.4s, v%d.4s, v%d.4s", t, x, gradScale)
-		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the difference, so that large scores lose no digits
+		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the subtraction, so that large scores lose no digits
 		g.v("fmin v%d.4s, v%d.4s, v%d.4s", x, x, gradHigh)  // fmin returns NaN for NaN
 	}
 	g.exp2(e, []int{gradX, gradX + 1}, []int{gradScratch, gradScratch + 4})

@@ -23,7 +23,8 @@ func (g *generator) matmul() {
 	}
 }
 
-// A panel holds the operands of a routine that multiplies rows of A by a panel of B.
+// A panel holds the operands of a routine that multiplies rows of A by a panel of B. A panel of B
+// is a block of 8 or 16 columns, stored row by row.
 type panel struct {
 	*generator
 	vectors                           int // vectors of eight columns
