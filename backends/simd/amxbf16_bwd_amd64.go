@@ -29,7 +29,7 @@ func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32,
 func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)
 
 // shapedDotsAMXBF16 computes scores of a backward pass: dot products as in scoresAMXBF16, modified as in
-// scoreModAVX512 by the arguments scale to at. It computes no maxima. Rows of the bias are biasStep elements
+// scoreModAVX512 by the last eight arguments. It computes no maxima. Rows of the bias are biasStep elements
 // apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If
 // softcap != 0, softcapGrad, [keys][32], gets the derivatives of softcap. The absolute error of capped scores
 // is a few roundings of softcap. If keys is odd, it is rounded up to an even number.
@@ -38,16 +38,16 @@ func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *fl
 func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, softcapGrad *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 
 // planeSumsAMXBF16 is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a
-// are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, b
-// for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
+// are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, and b
+// room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
 //
 //go:noescape
 func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 
 // planeGradientsAMXBF16 is gradientsAMXBF16 for float32 results: p, ds and rows get three bf16 planes each. Planes
 // of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by
-// scale and reports whether all |x| are below 2^58. At the same time it sets the matrix next to the scores of k
-// and q, as planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.
+// scale and reports whether all |x| are below 2^58. At the same time it stores the scores of k and q in
+// the matrix next, as planeScoresAMXBF16 stores them in s. pairs >= 0, keys >= 0.
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool

@@ -18,7 +18,7 @@ func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys i
 func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, seen *uint32)
 
 // shapedScoresAMXBF16 computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the
-// arguments scale to at. Without softcap, bias and lanes it does not scale the scores. bias is nil or
+// last six arguments. Without softcap, bias and lanes it does not scale the scores. bias is nil or
 // [keys/2][32] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]
 // becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],
 // ignoring NaN. If keys is odd, it is rounded up to an even number.

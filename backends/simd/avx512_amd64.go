@@ -7,7 +7,7 @@ package simd
 // scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][32], s is
 // [keys][32]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
-// prefetches memory that begins at address ahead into L2: about 2·dim bytes for each row of k, at most 3·dim.
+// prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.
 // dim > 0.
 //
 //go:noescape

@@ -6,16 +6,16 @@ package matmul
 
 // multiply1AMXBF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.
 // It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. The number of
-// rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches memory that begins at
-// address ahead and has the size of b into L2. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
+// rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that
+// begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
 //
 //go:noescape
 func multiply1AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // multiply2AMXBF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.
 // It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 32 columns. The number of
-// rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches memory that begins at
-// address ahead and has the size of b into L2. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
+// rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that
+// begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
 //
 //go:noescape
 func multiply2AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)

@@ -7,8 +7,8 @@ package matmul
 // multiply1AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -17,8 +17,8 @@ func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 // widen1AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -27,8 +27,8 @@ func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 // multiply2AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -37,8 +37,8 @@ func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 // widen2AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -47,8 +47,8 @@ func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 // multiply3AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -57,8 +57,8 @@ func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 // widen3AVX512 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -71,16 +71,18 @@ func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// finishNoneAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishNoneAVX512 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// finishReLUAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishReLUAVX512 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -90,9 +92,10 @@ func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 //go:noescape
 func slopeReLUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishGELUAVX512 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -102,9 +105,10 @@ func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 //go:noescape
 func slopeGELUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX512 sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishGELUTanhAVX512 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)

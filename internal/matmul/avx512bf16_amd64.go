@@ -7,8 +7,8 @@ package matmul
 // multiply1AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -17,8 +17,8 @@ func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 // multiply2AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape
@@ -27,8 +27,8 @@ func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 // multiply3AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
 // It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into
-// L2, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
+// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
+// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
 // number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
 //
 //go:noescape

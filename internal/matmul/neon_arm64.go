@@ -7,7 +7,7 @@ package matmul
 // multiply1NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
 // It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The
+// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
 // prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
 // 32 or 64. k, rows > 0.
 //
@@ -17,7 +17,7 @@ func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cSte
 // widen1NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
 // It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The
+// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
 // prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
 // 32 or 64. k, rows > 0.
 //
@@ -27,7 +27,7 @@ func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32,
 // multiply2NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
 // It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The
+// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
 // prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
 // 32 or 64. k, rows > 0.
 //
@@ -37,7 +37,7 @@ func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cSte
 // widen2NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
 // It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
 // nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The
+// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
 // prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
 // 32 or 64. k, rows > 0.
 //
@@ -51,16 +51,18 @@ func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32,
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
-// finishNoneNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishNoneNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// finishReLUNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishReLUNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -70,9 +72,10 @@ func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 //go:noescape
 func slopeReLUNEON(dx, x, dy *float32, n int)
 
-// finishGELUNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishGELUNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -82,9 +85,10 @@ func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 //go:noescape
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
-// finishGELUTanhNEON sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds
-// the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays
-// are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.
+// finishGELUTanhNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
+// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
+// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
+// before and residual may be nil. rows > 0.
 //
 //go:noescape
 func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)

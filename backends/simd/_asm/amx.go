@@ -82,9 +82,9 @@ func (g *generator) takeTiles() {
 	MOVQ(stepB, stepC)
 }
 
-// setTiles emits C = A B for four tiles of C and advances A to its next 32 rows. b names the
-// parameter that holds the address of B. products emits the tile products. Its argument is the
-// address of A.
+// setTiles emits C = A B for four tiles of C and advances the address of A by 32 rows. b names the
+// parameter that holds the address of B. products emits the tile products. The argument of products
+// is the address of A.
 func setTiles(b string, products func(a GPVirtual)) {
 	a := GP64()
 	MOVQ(tileA[0], a)
@@ -140,8 +140,8 @@ func loadTileB(c int)        { TILELOADD(c*tileBytes, tileB, stepB, 4+c) }
 func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 
 // multiplyAwake is multiplyTiles plus a dummy float32 addition, which keeps the vector FMA unit
-// powered. Without this addition the unit powers down, and the next tile store waits until it is
-// powered again. Neither tile products nor integer instructions keep the unit powered.
+// powered. Without this addition the unit powers down, and the next tile store waits until the unit
+// is powered again. Neither tile products nor integer instructions keep the unit powered.
 func (g *generator) multiplyAwake(r, c int) {
 	multiplyTiles(r, c)
 	idle := g.registers[len(g.registers)-1]

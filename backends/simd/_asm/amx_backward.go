@@ -118,7 +118,7 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 	VMOVUPS(vector("s"), w)
 	VBROADCASTSS(word("lse").Offset(4*i), y)
 	VFMSUB213PS(y, by, w)
-	VMULPS(base2, w, w) // after the difference, so that large scores lose no digits
+	VMULPS(base2, w, w) // after the subtraction, so that large scores lose no digits
 	KMOVW(word("masks").Offset(4*i+2*v), K1)
 	g.exp2Masked(w, n, p, K1)
 	VMOVUPS(vector("dp"), x)
@@ -196,7 +196,7 @@ func (g *gradientShape) rowOf(i, v int, w, x VecPhysical, kept, softcapGrad bool
 	VMOVUPS(vector("s"), w)
 	VBROADCASTSS(word("lse"), y)
 	VFMSUB213PS(y, g.by, w)
-	VMULPS(g.base2, w, w) // after the difference, so that large scores lose no digits
+	VMULPS(g.base2, w, w) // after the subtraction, so that large scores lose no digits
 	KMOVW(word("masks").Offset(2*v), K1)
 	g.exp2Masked(w, n, p, K1)
 	VMOVUPS(vector("dp"), x)

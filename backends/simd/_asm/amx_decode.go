@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The decode routines use tiles. While they read one block of K or V, they prefetch a later block
-// line by line. Decode has too little arithmetic to hide the latency of memory.
+// The decode routines use tiles. While a routine reads one block of K or V, it prefetches a later
+// block line by line. Decode has too little arithmetic to hide the latency of memory.
 
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
@@ -57,7 +57,7 @@ func (g *generator) aheadScores() {
 }
 
 // blockValues emits the routine that computes P V. It packs the rows of V in pairs into scratch
-// memory, 32 keys at a time. A tile load waits for recent stores to its memory. The routine
+// memory, 32 keys at a time. A tile load waits for recent stores to the same memory. The routine
 // therefore packs the rows of the next 32 keys before it multiplies the current 32 keys.
 func (g *generator) blockValues() {
 	g.arithmetic("blockValues", "func(sum *float32, step int, p *uint16, pStep, rows int, v *uint16, vStep int, pairs *uint32, keys, vdim, ahead int)",
@@ -114,7 +114,8 @@ func (g *generator) blockValues() {
 const pairsBytes = tileRows * 2 * tileBytes // bytes of 32 rows of V with 32 columns each
 
 // packPairs packs 32 columns of 32 rows of V into pairs of rows at tileB. row holds the address of
-// the first row, ahead the address of the first line to prefetch. The code advances both.
+// the first row, and ahead holds the address of the first line to prefetch. The code advances row
+// and ahead.
 func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	for i := range tileRows {
 		x, y, t := g.registers[0], g.registers[1], g.registers[2]
@@ -132,7 +133,8 @@ func (g *generator) packPairs(row, vStep, ahead GPVirtual) {
 	ADDQ(U32(pairsBytes), ahead)
 }
 
-// productsOfRows adds the products of 16 or 32 rows of P and the packed rows of V of 32 keys.
+// productsOfRows multiplies 16 or 32 rows of P by the packed rows of V of 32 keys, and adds the
+// products to the sums.
 func (g *generator) productsOfRows() {
 	for c := range 2 {
 		loadTileB(c)
@@ -227,8 +229,8 @@ func (g *generator) loadQuarterOrder(order []VecPhysical) {
 }
 
 // sumRows emits a loop over rows and, within a row, over groups of 32 columns. It sets x and y to
-// the sum of high and low in these 32 columns. columns emits the code for a group. Its argument is
-// the number of columns left. next emits the code at the end of a row.
+// the sum of high and low in these 32 columns. columns emits the code for a group. The argument of
+// columns is the number of columns left. next emits the code at the end of a row.
 func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns func(left GPVirtual), next func()) {
 	rows := param("rows")
 	Label(label)

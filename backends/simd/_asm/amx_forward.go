@@ -28,8 +28,9 @@ func (g *generator) seenScoresOfTiles() {
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, func() { g.hideRows(seen, lowest) })
 }
 
-// hideRows stores -Inf in the rows of scores whose bits are clear in the word at seen. The rows are
-// a panel: 32 rows of S, one row per key. The code advances seen to the next panel's word.
+// hideRows emits the code that hides keys of one panel: 32 rows of S, one row per key. It stores
+// -Inf in the rows whose bits are clear in the word at seen. It then advances seen to the next
+// panel's word.
 func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 	hidden, row, next := GP64(), GP64(), GP64()
 	MOVL(Mem{Base: seen}, hidden.As32())
@@ -51,13 +52,13 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 }
 
 // tileScores emits the body of the routine scores and its variants. products emits the tile
-// products. Its argument is the address of A. stored emits changes to a stored panel: 32 rows of
-// scores, which begin at the first tile of C. The code reads the row maxima after these changes.
+// products. The argument of products is the address of A. stored emits changes to a stored panel:
+// 32 rows of scores, which begin at the first tile of C. The row maxima include these changes.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, rowMax := param("s"), param("keys"), param("rowMax")
 	g.takeTiles()
 	max, more, x := g.registers[4:6], g.registers[6:8], g.registers[0]
-	for v, z := range max { // max is for the even rows, more for the odd rows
+	for v, z := range max { // max is for the even rows, and more is for the odd rows
 		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 		VMOVAPS(z, more[v])
 	}
@@ -116,7 +117,7 @@ func (g *generator) valuesOfTiles() {
 }
 
 // tileValues emits the body of the routine addValues and its variants. products emits the tile
-// products. Its argument is the address of A.
+// products. The argument of products is the address of A.
 func (g *generator) tileValues(products func(a GPVirtual)) {
 	o, vdim, alpha := param("o"), param("vdim"), param("alpha")
 	g.takeTiles()
@@ -178,8 +179,8 @@ func (g *generator) weightPairs() {
 }
 
 // weighPairs emits the body of the routine expScores and its variants. store emits the store of
-// vector v of two rows of P. x and y are the vectors, which store may change. dst is the address of
-// the row of pairs.
+// vector v of two rows of P. x and y hold the two vectors, and store may change x and y. dst is the
+// address of the row of pairs.
 func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x, y VecPhysical)) {
 	s, pairs := param("s"), param("pairs")
 	g.exp2Constants()

@@ -42,7 +42,7 @@ const (
 	shapedHalves = shapedMask // in backward passes: a bias in bf16
 )
 
-// Frame offsets of the variables of the loop over panels.
+// Offsets in the stack frame of the variables of the loop over panels.
 const (
 	frameA       = 8 * iota // the panel's first row of A
 	frameKeys               // number of rows of this panel and all later panels
@@ -153,8 +153,8 @@ func (a *shaper) features() {
 	Label("level")
 }
 
-// endPanel emits the advance to the next panel. The processor's flags then compare the number of
-// rows left with 0.
+// endPanel emits the advance to the next panel. Afterwards the processor's flags hold the
+// comparison of the number of rows left with 0.
 func (a *shaper) endPanel() {
 	t, rows := GP64(), GP64()
 	down(tileC[1], stepC, tileC[0])
@@ -196,8 +196,8 @@ func (a *shaper) takeRows(n GPVirtual) {
 	a.split(kind, rows, shapedCap, 0)
 }
 
-// split emits the jumps to the loop for the features in kind, and these loops. bit is the lowest
-// bit of kind that these jumps test. has holds the lower bits that are set.
+// split emits one loop for each set of features, and branches that test the bits of kind to select
+// a loop. bit is the lowest bit that these branches test. has holds the lower bits that are set.
 func (a *shaper) split(kind, rows GPVirtual, bit, has int) {
 	if bit > a.asks[len(a.asks)-1].bit {
 		a.rowsOf(rows, has)
@@ -246,7 +246,7 @@ type scoreShaper struct{ shaper }
 func (g *generator) shapedScores() {
 	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
 		"computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the",
-		"arguments scale to at. Without softcap, bias and lanes it does not scale the scores. bias is nil or",
+		"last six arguments. Without softcap, bias and lanes it does not scale the scores. bias is nil or",
 		"[keys/2][LANES] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]",
 		"becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],",
 		"ignoring NaN. If keys is odd, it is rounded up to an even number.")
@@ -302,7 +302,8 @@ func (a *scoreShaper) scoreRow(i, has int) {
 }
 
 // biased adds the bias, if there is one, to a vector of scores. With softcap, the vector is already
-// loaded and scaled. Otherwise biased loads it, and scales it if there is a bias or a slope.
+// loaded and scaled. Otherwise biased loads the vector, and scales the vector if there is a bias or
+// a slope.
 func (a *scoreShaper) biased(i, v int, w adjustment, has int) {
 	score, capped := a.score(i, v), has&shapedCap != 0
 	switch {

@@ -10,7 +10,7 @@ import (
 // A dotShaper is a shaper of backward passes. Rows of S are query rows, and lanes of S are keys.
 // Biases are in float32 or bf16, and there are no maxima.
 //
-// softcap and its derivative share the exponential e = exp(-2|x|):
+// softcap and its derivative share the exponential e = exp(-2|x|), where x is the argument of tanh:
 //
 //	|tanh(x)| = (1-e)/(1+e), 1-tanh(x)^2 = 4e/(1+e)^2
 //
@@ -22,7 +22,7 @@ type dotShaper struct{ shaper }
 func (g *generator) shapedDots() {
 	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, softcapGrad *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
 		"computes scores of a backward pass: dot products as in scoresAMXBF16, modified as in",
-		"scoreModAVX512 by the arguments scale to at. It computes no maxima. Rows of the bias are biasStep elements",
+		"scoreModAVX512 by the last eight arguments. It computes no maxima. Rows of the bias are biasStep elements",
 		"apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If",
 		"softcap != 0, softcapGrad, [keys][LANES], gets the derivatives of softcap. The absolute error of capped scores",
 		"is a few roundings of softcap. If keys is odd, it is rounded up to an even number.")

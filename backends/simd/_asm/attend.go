@@ -10,9 +10,10 @@ import (
 
 // attend emits the routine that computes a tile's attention in one call, if each query sees all
 // keys. Its results equal, bit for bit, the results of transpose, scores, expScores, finalizeLSE,
-// addValues and transpose in sequence. Each of these routines sets and restores MXCSR, which waits
-// for pending instructions. Short sequences have too little work to hide these waits, so one
-// routine does all steps. It computes O = P V with columns in the lanes, so O needs no transpose.
+// addValues and transpose in sequence. Each of these routines sets and restores MXCSR. Every write
+// to MXCSR waits for pending instructions. Short sequences have too little work to hide these
+// waits, so one routine does all steps. The product O = P V has columns of O in the lanes, so O
+// needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
 		"computes the attention of one tile. The number of query rows in q and o is rows, and the",
@@ -145,7 +146,7 @@ func (g *generator) rowValues(name string, each int) {
 }
 
 // tile adds the products of all keys to the sums of len(even) rows of O. odd holds the sums of odd
-// keys, or is the slice even if all keys share sums.
+// keys. If all keys share their sums, even and odd are the same slice.
 func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	weights, b, n := GP64(), GP64(), param("keys")
 	MOVQ(g.s, weights)

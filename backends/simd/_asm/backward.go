@@ -10,7 +10,8 @@ import (
 )
 
 // gradients emits the routine that computes P = e^(scale S - LSE) and dS = scale P (dP - delta).
-// With AVX512-BF16, which later rounds dS to bf16, dS lacks the factor scale.
+// The variant for AVX512-BF16 omits the factor scale, because its kernels round dS to bf16
+// afterwards.
 func (g *generator) gradients() {
 	scaled := "scale·"
 	if g.bf16 {
@@ -39,7 +40,7 @@ func (g *generator) gradients() {
 		if !g.avx512 {
 			VMINPS(x, high, x) // a wrong LSE may make x too large for power. This operand order keeps NaN
 		}
-		g.power(x, base2, n, p) // multiplies after the difference, so that large scores lose no digits
+		g.power(x, base2, n, p) // power multiplies after the subtraction, so that large scores lose no digits
 		VMOVUPS(at(dp), d)
 		VBROADCASTSS(Mem{Base: delta}, y)
 		VSUBPS(y, d, d)
@@ -70,8 +71,9 @@ func (g *generator) gradients() {
 	g.done()
 }
 
-// dots emits the routine that computes delta. It adds products in the same order as the routine
-// scores, which computes dP. In a row that sees one key, dP - delta is therefore exactly 0.
+// dots emits the routine that computes delta. The routine adds products in the same order as the
+// routine scores, with which the backward pass computes dP. In a row that sees one key, dP - delta
+// is therefore exactly 0.
 func (g *generator) dots() {
 	rows := "dim"
 	if g.bf16 {
@@ -108,8 +110,8 @@ type dotSums struct {
 }
 
 // columns emits a loop over n rows of a and b, and adds the products to sums. For bf16, each row
-// holds pairs. An iteration handles one row for each entry of sums. n then holds the number of rows
-// left over.
+// holds pairs. An iteration handles one row for each entry of sums. After the loop, n holds the
+// number of rows left over.
 func (g *dotSums) columns(label string, n GPVirtual, sums ...[]VecPhysical) {
 	SUBQ(Imm(uint64(len(sums))), n)
 	JL(LabelRef(label + "end"))
@@ -164,10 +166,11 @@ type matrixProduct struct {
 }
 
 // product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. masked selects the
-// variant for rows with fewer than LANES columns, which opmasks select. Whole rows use no opmasks,
-// because masked loads compete with multiply-adds for ports. In float32, the products are summed
-// from zero, and the sum is then added to C: a sum of few products is smaller than C and has
-// smaller rounding errors. In bf16, the sum starts from C, because its results need fewer digits.
+// variant for rows with fewer than LANES columns: opmasks then select the columns. Whole rows use
+// no opmasks, because masked loads compete with multiply-adds for ports. In float32, the products
+// are summed from zero, and the sum is then added to C: a sum of few products is smaller than C and
+// has smaller rounding errors. In bf16, the sum starts from C, because bf16 results need fewer
+// digits.
 func (g *generator) product(transposed, masked bool) {
 	g.declareProduct(transposed, masked)
 	if masked {

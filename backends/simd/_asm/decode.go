@@ -32,17 +32,17 @@ func (g *generator) decodeRows() int {
 	return 2
 }
 
-// decodeTile returns the registers of a tile. both has one register for each query row and key,
-// keys one for each key, and rows one for each query row.
+// decodeTile returns the registers of a tile. both has one register for each pair of a query row
+// and a key. keys has one register for each key, and rows has one for each query row.
 func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 	n := decodeKeys * g.decodeRows()
 	return g.registers[:n], g.registers[n : n+decodeKeys], g.registers[n+decodeKeys:][:g.decodeRows()]
 }
 
-// attend emits the routine that reads K and V in decode, with the head dim in the lanes. It
-// computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V. Prefetched rows of V thus arrive while it computes with K, and
-// rows of K arrive while it computes with V.
+// attend emits the routine that reads K and V in decode, with the head dim in the lanes. The
+// routine computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates
+// between four rows of K and four rows of V. Prefetched rows of V thus arrive during the work on K,
+// and rows of K arrive during the work on V.
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
@@ -104,7 +104,7 @@ func (t storage) limit(dim string) string {
 }
 
 // scores emits the scores of all rows of Q with the next rows of K, and then advances past these
-// rows. keys is their number.
+// rows of K. keys is the number of these rows.
 func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("score%d", keys)
 	s, k := param("s"), t.keyRows("k", "dim", keys, apart)
@@ -194,9 +194,9 @@ func (g *generator) acrossLanes(z, t VecPhysical, combine func(x, y, z VecPhysic
 }
 
 // values adds the rows of V of the next keys, times the keys' weights, to all rows of O. It then
-// advances past these rows of V. keys is their number. The code handles a few rows of O at a time
-// and broadcasts their weights only once. It loads and stores these rows of O. If fewer rows of O
-// are left, it uses rows of scratch for the missing ones.
+// advances past these rows of V. keys is the number of keys. The code loads and stores a few rows
+// of O at a time, and broadcasts their weights only once. If fewer rows of O are left, rows of
+// scratch stand in for the missing rows.
 func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	label := fmt.Sprintf("value%d", keys)
 	p, o, oStep, left := param("p"), param("o"), bytes(param("oStep")), param("oRows")
@@ -213,7 +213,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 	MOVQ(o, row)
 	for r := 1; r < t.decodeRows(); r++ {
 		at = append(at, param("scratch"))
-		for range r - 1 { // each row of O uses another row of scratch: a load from a shared one would wait for a store
+		for range r - 1 { // each missing row has its own row of scratch: a load from a shared row would wait for a store
 			ADDQ(oStep, at[r])
 		}
 		ADDQ(oStep, row)
@@ -325,8 +325,8 @@ func (g *generator) rescale(o, oStep GPVirtual, by, x, one VecPhysical) {
 	Label("same")
 }
 
-// readLimit emits the routine that measures the memory read bandwidth. It does little else per
-// vector, so that memory limits its speed.
+// readLimit emits the routine that measures the memory read bandwidth. The routine does little else
+// per vector, so memory limits its speed.
 func (g *generator) readLimit() {
 	const vectors = 8
 	g.routine("readPeak", "func(x *byte, n int)",

@@ -19,19 +19,19 @@ type keyRows struct {
 	keys      int
 	rows      []GPVirtual
 	offset    GPVirtual // address k or v, plus the bytes from the start of a row to the current vector
-	later     GPVirtual // if odd, the same for the next prefetch, plus 1; if even, the address of table entries
+	later     GPVirtual // if odd, the offset for the next prefetch, plus 1; if even, the address of table entries
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
 // nearer says how often a row is prefetched. For each number n in nearer, a row is prefetched when
-// it is n keys nearer than the prefetch distance. One prefetch may not suffice: a processor may
-// drop it when its miss buffers are full.
+// its distance is n keys less than the prefetch distance. One prefetch may not suffice: a processor
+// may drop a prefetch when the miss buffers are full.
 var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry
 
 // beginKeys replaces the argument kAhead or vAhead by the offset of the first prefetch. It makes
-// this offset odd, to tell it apart from the address of a table entry. An argument of 0 stays 0.
+// this offset odd, because the address of a table entry is even. An argument of 0 stays 0.
 func beginKeys(name string) {
 	ahead := param(name + "Ahead")
 	TESTQ(ahead, ahead)

@@ -247,8 +247,8 @@ func (g *generator) dropoutMask() {
 	g.done()
 }
 
-// keyRounds emits the part of rounds 1 to 4 that depends on the query row. It handles the two rows
-// numbered row+i and row+i+1.
+// keyRounds emits the part of rounds 1 to 4 that depends on the query row. The two rows of a vector
+// have the numbers row+i and row+i+1.
 func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 	both := x.table("rowOrder", func() {
 		for i := range x.lanes / 4 {
@@ -276,8 +276,8 @@ func (x *philox) keyRounds(row GPVirtual, i int, of keyProducts, c counter) {
 // round 3. third is the same product, xored with the key of round 4.
 type keyProducts struct{ first, second, high, third VecPhysical }
 
-// keyProducts emits these terms for several groups of eight attention keys. Each group has two
-// 64-bit lanes, one for each of two query rows.
+// keyProducts emits the terms of the type keyProducts for several groups of eight attention keys.
+// Each group has two 64-bit lanes, one for each of two query rows.
 func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	of := keyProducts{r[0], r[1], r[2], r[3]}
 	order := x.table("groupOrder", func() {
@@ -302,9 +302,9 @@ func (x *philox) keyProducts(r []VecPhysical, c counter) keyProducts {
 	return of
 }
 
-// storeKept emits the mask bits of two query rows: it compares their random words with below.
-// between emits code between the stores of the first and the second row. This code may end the
-// routine.
+// storeKept emits the code that compares the random words of two query rows with below, and stores
+// the resulting mask bits. between emits code between the stores of the first and the second row.
+// This code may end the routine.
 func (x *philox) storeKept(c counter, below VecPhysical, kept Mem, between func()) {
 	x.odds(c[2], c[0])
 	x.odds(c[3], c[1])

@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// normGradients emits the routine for the gradients of layer norms. It passes twice over each row:
-// first for the two averages, then for dx.
+// normGradients emits the routine for the gradients of layer norms. The routine reads each row
+// twice: first for the two averages, then for dx.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
 		"computes the gradients of a layer norm. moments holds the mean and scale of each row, as", "the routine rows"+g.suffix+" stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets",

@@ -6,8 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// The GNU assembler produced the expected bytes. Each bit of a register's number has its own field,
-// so each operand also takes registers of the upper half.
+// The GNU assembler produced the expected bytes. The fourth and fifth bits of a register's number
+// have their own fields, so for each operand some cases use a register above 15.
 func TestEVEX(t *testing.T) {
 	for _, c := range []struct {
 		prefix, opcode byte

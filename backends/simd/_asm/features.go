@@ -21,8 +21,8 @@ func (g *generator) featureRoutines() {
 
 // The approximation of tanh(4z) is z p(z²) / q(z²), a minimax fit on [-2.2, 2.2] with float32
 // coefficients and relative error 3e-8. The leading coefficient of q is 1 and has no entry in
-// tanhQ. The code multiplies the coefficients of p by the cap. Outside the interval the quotient
-// exceeds the cap, and the code clamps it.
+// tanhQ. The code multiplies the coefficients of p by the cap, which is the softcap. Outside the
+// interval the quotient is beyond the cap, and the code clamps the quotient to [-cap, cap].
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -31,17 +31,17 @@ var (
 const (
 	tanhScale = 1. / 4
 	tanhLimit = 2.375 * 2.375 // of z²: here the quotient exceeds 1 by more than its rounding errors
-	capLimit  = 0x1p64        // replaces a larger cap, which changes only scores above 2^52
+	capLimit  = 0x1p64        // a larger cap counts as this one: only scores above 2^52 differ
 )
 
-// An adjuster holds the operands of scoreMod. Its constants are in registers. AVX2 has too few
-// registers and keeps some constants in memory.
+// An adjuster holds the operands of scoreMod. With AVX-512, the constants are in registers. With
+// AVX2, some constants are in memory, because there are too few registers.
 type adjuster struct {
 	*generator
 
 	work         [vectors]adjustment
 	rowMax, away []VecPhysical // away: the row's position minus the lanes' positions
-	scale        VecPhysical   // with a cap, scaled further so that z = scale·score
+	scale        VecPhysical   // with softcap, multiplied by a factor so that z = scale·score
 	cap, low     VecPhysical   // low = -cap
 	slope        VecPhysical
 	ps, qs       [5]Op // coefficients of tanh; the last of qs is the limit of z²
@@ -225,8 +225,8 @@ func (a *adjuster) loop(label string, has variant) {
 	JMP(LabelRef("end"))
 }
 
-// terms adds the bias and the slope term to one vector of scores. Without a cap it loads and scales
-// the vector first.
+// terms adds the bias and the ALiBi term to one vector of scores. Without softcap, the code first
+// loads and scales the vector.
 func (a *adjuster) terms(v int, w adjustment, has variant) {
 	score, bias := a.part(Mem{Base: a.s}, v), a.part(Mem{Base: a.bias}, v)
 	switch {
@@ -253,8 +253,9 @@ func (a *adjuster) each(f func(v int, w adjustment)) {
 	}
 }
 
-// tanh loads a row of scores and sets z to cap·tanh(4z), with z = scale·score. Above the limit of
-// z² both polynomials stay constant. The quotient then grows with z and is clamped.
+// tanh loads a row of scores and sets z to cap·tanh(4·scale·score). Above the limit of z² both
+// polynomials stay constant. The quotient then grows with z, and the code clamps the quotient to
+// [-cap, cap].
 func (a *adjuster) tanh() { a.tanhOf(func(v int) Mem { return a.part(Mem{Base: a.s}, v) }) }
 
 // tanhOf is tanh for the vectors at the addresses that score returns.
@@ -277,9 +278,10 @@ func (a *adjuster) tanhOf(score func(v int) Mem) {
 	each(func(_ int, w adjustment) { VMAXPS(w.z, a.low, w.z) })
 }
 
-// storeUncap stores the derivative 1-t² of softcap for one row, where t = tanh(x). It computes
-// exp(-2|x|)·(1+|t|)², because the difference 1-t² loses its digits near the cap. The exponential
-// is a power of 2, with |score| times a constant as exponent.
+// storeUncap stores the derivative 1-t² of softcap for one row. Here t = tanh(x), and x is the
+// scaled score divided by the cap. storeUncap computes 1-t² as exp(-2|x|)·(1+|t|)², because the
+// difference 1-t² loses its digits near the cap. The exponential is a power of 2, with |score|
+// times a constant as exponent.
 func (a *adjuster) storeUncap() {
 	each := a.each
 	each(func(v int, w adjustment) { VMOVUPS(a.part(Mem{Base: a.s}, v), w.u) })

@@ -9,7 +9,7 @@ import (
 const line = 64 // bytes of a cache line
 
 // fetch emits the routine that prefetches rows of a matrix. Kernels read several rows in parallel,
-// more than the hardware prefetcher tracks, so they prefetch rows themselves.
+// more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "func(from *byte, step, bytes, rows int)",
 		"prefetches every cache line of some rows of memory into L2. The first row begins at address from.",

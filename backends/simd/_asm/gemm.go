@@ -72,9 +72,9 @@ func (g *generator) groupsOf(sums int) []int {
 // inGroups emits loops over count rows: groups of sizes[0] rows each, then smaller groups for the
 // rows left over. body emits the code of one group and must not change count.
 //
-// With the sizes 6, 4, 2 and 1, it splits the last 8 rows into 4 + 4, not 6 + 2. With the sizes 3,
-// 2 and 1, it splits the last 4 rows into 2 + 2, not 3 + 1. The smallest groups have too few sums
-// to hide the latency of the multiply-add.
+// With the sizes 6, 4, 2 and 1, the last 8 rows become groups of 4 + 4, not 6 + 2. With the sizes
+// 3, 2 and 1, the last 4 rows become groups of 2 + 2, not 3 + 1. The smallest groups have too few
+// sums to hide the latency of the multiply-add.
 func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, label string)) {
 	for i, rows := range sizes {
 		label := fmt.Sprintf("%s%d", name, rows)
@@ -97,7 +97,7 @@ func inGroups(name string, count GPVirtual, sizes []int, body func(rows int, lab
 const unroll = 4
 
 // unrolled emits a loop of n steps. Each iteration calls step(i) for i in [0, unroll), and then
-// advance. A second loop does the remaining steps one by one. It destroys n.
+// advance. A second loop does the remaining steps one by one. The loops destroy n.
 func unrolled(label string, n GPVirtual, step func(i int), advance func(steps int)) {
 	SUBQ(U32(unroll), n)
 	JL(LabelRef(label + "rest"))

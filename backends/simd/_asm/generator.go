@@ -22,7 +22,7 @@ type generator struct {
 	groups      []int // row counts of register tiles: the largest, then smaller ones for the last rows
 
 	registers  []VecPhysical // all vector registers; the first ones are accumulators
-	lanesB     []VecPhysical // one row of the operand whose columns are the lanes
+	lanesB     []VecPhysical // the current row of the operand that has its columns in the lanes
 	broadcasts []VecPhysical // broadcast elements, used in turn: one loads during the products of another
 
 	tables map[string]Mem // constants in memory, by name
@@ -63,8 +63,8 @@ func newGenerator(name string) *generator {
 // part returns the address of vector v in the row at m.
 func (g *generator) part(m Mem, v int) Mem { return m.Offset(v * g.vectorBytes) }
 
-// routine begins a routine whose pointers do not escape. does is its documentation, in which LANES
-// stands for the number of queries of a tile.
+// routine begins a routine whose pointers do not escape. does holds the documentation of the
+// routine. LANES in this text stands for the number of queries of a tile.
 func (g *generator) routine(name, signature string, does ...string) {
 	TEXT(name+g.suffix, NOSPLIT, signature)
 	Pragma("noescape")
@@ -75,8 +75,8 @@ func (g *generator) routine(name, signature string, does ...string) {
 	Doc(does...)
 }
 
-// arithmetic begins a routine that reads and writes denormal numbers as 0, because many processors
-// compute slowly with them. This mode is in MXCSR, a register of the thread. The thread later runs
+// arithmetic begins a routine that reads and writes denormal numbers as 0, because denormal numbers
+// slow many processors down. This mode is in MXCSR, a register of the thread. The thread later runs
 // other goroutines, so done restores MXCSR.
 func (g *generator) arithmetic(name, signature string, does ...string) {
 	g.routine(name, signature, does...)
@@ -163,10 +163,11 @@ func (g *generator) transpose() {
 	g.done()
 }
 
-// transposeBlock emits the transpose of one block of 4-byte elements, four columns at a time. A
-// load inserts four elements of a row into one quarter of a vector, which needs no shuffle. The
-// quarters of one vector hold the rows i, i+4 and so on. The function four may then change the four
-// vectors of columns c to c+3. Unpack instructions finally transpose within quarters.
+// transposeBlock emits the transpose of one block of 4-byte elements, four columns at a time. Each
+// load inserts four elements of a row into one quarter of a vector. No shuffle between quarters is
+// needed then. Vector i has one quarter for each of the rows i, i+4, i+8 and so on. The function
+// four may change the four vectors of columns c to c+3. Unpack instructions finally transpose
+// within quarters.
 func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
 	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()

@@ -36,7 +36,7 @@ type pairGradients struct {
 	*generator
 
 	s, dp, ds, dsStep, masks, rows, lse, delta, kept, softcapGrad, db GPVirtual
-	at, row                                                           GPVirtual // the current row's byte offset; its number
+	at, row                                                           GPVirtual // at: byte offset of the current row; row: number of the current row
 
 	x, n, p, y, unit, base2, high, t VecPhysical
 	w, d                             VecPhysical // the registers of n and p, used again after the exponential
@@ -73,9 +73,9 @@ func (g *pairGradients) weights(v int) {
 	VBROADCASTSS(g.word(g.lse), g.y)
 	VFMSUB213PS(g.y, g.unit, g.x)
 	if !g.avx512 {
-		VMINPS(g.x, g.high, g.x) // power needs this bound if LSE is wrong. This operand order keeps NaN
+		VMINPS(g.x, g.high, g.x) // a wrong LSE may make x too large for power. This operand order keeps NaN
 	}
-	g.power(g.x, g.base2, g.n, g.p) // multiplies after the difference, so that large scores lose no digits
+	g.power(g.x, g.base2, g.n, g.p) // power multiplies after the subtraction, so that large scores lose no digits
 }
 
 func (g *pairGradients) drop(v int) {

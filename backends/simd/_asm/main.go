@@ -9,8 +9,9 @@
 // Some instruction sets have further passes:
 //
 //   - decode (AVX512, AVX2, AMXBF16) writes the routines of the decode kernels.
-//   - values, rows and attend (AVX512, AVX2) write sums of values, row copies and sums, and
-//     attention of whole tiles of short sequences.
+//   - values (AVX512, AVX2) writes the routines that sum products of weights and V.
+//   - rows (AVX512, AVX2) writes the routines that copy, add and clear rows of memory.
+//   - attend (AVX512, AVX2) writes the routine that computes a whole tile of a short sequence.
 //   - matmul (all four) writes the routines of internal/matmul.
 //   - elements (AVX512, AVX2) writes the routines of internal/elements.
 //

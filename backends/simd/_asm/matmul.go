@@ -9,7 +9,8 @@ import (
 )
 
 // matmul emits the routines of internal/matmul. A register tile of C has up to tileRows rows of one
-// to three vectors. Elements of A are broadcast, and vectors of a panel of B are loaded.
+// to three vectors. The code broadcasts elements of A. It loads whole vectors of a panel of B, a
+// block of columns.
 func (g *generator) matmul() {
 	for vectors := 1; vectors <= 3; vectors++ {
 		g.multiplyPanel(vectors)
@@ -27,7 +28,7 @@ func (g *generator) matmul() {
 	}
 }
 
-// tileRows returns the largest number of rows of a register tile. It is chosen so that tiles with
+// tileRows returns the largest number of rows of a register tile. With this number, tiles with
 // three vectors per row fit in the registers.
 func (g *generator) tileRows() int {
 	if g.avx512 {
@@ -36,7 +37,8 @@ func (g *generator) tileRows() int {
 	return 4
 }
 
-// A panel holds the operands of a routine that multiplies rows of A by a panel of B.
+// A panel holds the operands of a routine that multiplies rows of A by a panel of B. A panel of B
+// is a block of one to three vectors of columns, stored row by row.
 type panel struct {
 	vectors            int
 	widened            bool // B holds bf16 pairs, A holds float32
@@ -44,7 +46,7 @@ type panel struct {
 	sums, a, b         GPVirtual
 	aRow, aRow3        GPVirtual // row stride of A in bytes, and three times it
 	ahead              prefetcher
-	a0, a4, at, n      GPVirtual // addresses of rows 0 and 4 of A in the current tile and of the current row of B; the steps left
+	a0, a4, at, n      GPVirtual // a0, a4: addresses of rows 0 and 4 of A in the tile; at: address of the current row of B; n: steps left
 	lanesB, broadcasts []VecPhysical
 }
 
@@ -68,15 +70,16 @@ func (g *generator) widenPanel(vectors int) {
 		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.")
 }
 
-// panel emits one multiplication routine. does is the first sentence of its documentation.
+// panel emits one multiplication routine. does is the first sentence of the routine's
+// documentation.
 func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
 		fmt.Sprintf("It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have %d columns. If c is not", vectors*g.vectorBytes/4),
 		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches memory that begins at address ahead into",
-		fmt.Sprintf("L2, at most the size of b. The prefetches are spread over the first tiles of %d rows, and fetch is the", g.tileRows()),
+		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from",
+		fmt.Sprintf("address ahead on, at most the size of b. The prefetches are spread over the first tiles of %d rows, and fetch is the", g.tileRows()),
 		"number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.")
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
@@ -96,9 +99,9 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 }
 
 // tiles emits the loop over tiles. The last tile may have fewer rows. Each number of rows has its
-// own loop over K, and all tiles share the other code. When all memory at the address ahead is
-// prefetched, the later prefetches all take the first line of the panel. They then cost little,
-// because this line is in the cache.
+// own loop over k, the inner dimension. All tiles share the other code. When all memory at the
+// address ahead is prefetched, the later prefetches all take the first line of the panel. These
+// prefetches cost little, because this line is in the cache.
 func (g *generator) tiles(p *panel, most int) {
 	acc := make([][]VecPhysical, most)
 	for r := range acc {
@@ -157,8 +160,8 @@ func (g *generator) beginTile(p *panel, most int) {
 	MOVQ(address("k"), p.n)
 }
 
-// storeTile emits the end of a tile. Depending on the arguments, it adds the old sums, the bias and
-// the old C. It stores the tile in C, or in sums if C is nil.
+// storeTile emits the end of a tile. Depending on the arguments, the code adds the old sums, the
+// bias and the old C. It stores the tile in C, or in sums if C is nil.
 func (g *generator) storeTile(p *panel, acc [][]VecPhysical) {
 	eachSum := func(next string, f func(r, v int, z VecPhysical)) {
 		for r := range acc {
@@ -217,11 +220,12 @@ func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 	}
 }
 
-// turnProducts is the largest number of multiply-adds in an iteration of the loop over K.
+// turnProducts is the largest number of multiply-adds in an iteration of the loop over the inner
+// dimension k.
 const turnProducts = 60
 
-// steps emits the loop over K. A step multiplies by one stored row of B, which holds float32
-// elements or bf16 pairs.
+// steps emits the loop over the inner dimension k. A step multiplies by one stored row of B, which
+// holds float32 elements or bf16 pairs.
 func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 	halves := 1
 	if p.widened {
@@ -293,8 +297,8 @@ func (g *generator) advanceSteps(p *panel, rows, steps, halves int) {
 	}
 }
 
-// A prefetcher prefetches memory at the address ahead while a tile reads the panel. It emits one
-// prefetch for each cache line of the panel. Prefetches may repeat a line.
+// A prefetcher prefetches memory at the address ahead while a tile reads the panel. There is one
+// prefetch for each cache line of the panel. Several prefetches may fetch the same line.
 type prefetcher struct {
 	next  GPVirtual    // the address of the next prefetch
 	steps [3]GPVirtual // bytes by which next advances while the tile reads 1, 3 and 5 lines of the panel

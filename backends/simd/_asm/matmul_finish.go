@@ -10,8 +10,8 @@ import (
 )
 
 // An activation is a function act. value replaces x by act(x), and slope replaces x by dy·act'(x).
-// A nil value stands for the identity. Both may use registers 1 to 5 and the registers of
-// exp2Constants.
+// A nil value stands for the identity. value and slope may use registers 1 to 5 and the registers
+// of exp2Constants.
 type activation struct {
 	name  string
 	exp   bool
@@ -19,8 +19,8 @@ type activation struct {
 	slope func(x, dy VecPhysical)
 }
 
-// elements addresses a vector of adjacent elements at byte offset at. The vector is whole, or it
-// holds the elements left at the end of a row.
+// elements addresses a vector of adjacent elements. at is the byte offset of the vector. The vector
+// is whole, or it holds the elements left at the end of a row.
 type elements struct {
 	g      *generator
 	at     GPVirtual   // byte offset
@@ -105,9 +105,10 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds",
-		"the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
-		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.",
+		"If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is",
+		"the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,",
+		"before and residual may be nil. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {
@@ -240,8 +241,7 @@ func (g *generator) bits(table string, mask uint32, x, z VecPhysical) {
 	VANDPS(g.everyLane(table, []uint32{mask}), x, z)
 }
 
-// gelu emits max(x, 0) - z Φ(-z). It has no product of an infinity and 0, because normalTail bounds
-// z.
+// gelu emits max(x, 0) - z Φ(-z). normalTail bounds z, so no infinity is multiplied by 0.
 func (g *generator) gelu(x VecPhysical) {
 	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	g.normalTail(x, z, q, e, n, p)
@@ -270,7 +270,7 @@ func (g *generator) geluSlope(x, dy VecPhysical) {
 	VMULPS(dy, x, x)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
+// GELUTanh is x/(1 + 2^y) with y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
 // least -tanhEnd to avoid infinity times 0.
 const (
 	tanhEnd   = 13

@@ -14,15 +14,15 @@ func (g *generator) tileMatmul() {
 	}
 }
 
-// tilePanel emits C += A B for a panel of bf16 pairs. It multiplies 32 rows of A at a time, or the
-// last 16 alone, by one tile of B for each vector of the panel.
+// tilePanel emits C += A B for a panel of bf16 pairs. The routine multiplies 32 rows of A at a
+// time, or the last 16 alone, by one tile of B for each vector of the panel.
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
 		"sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.",
 		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. The number of", tileRows*vectors),
-		"rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches memory that begins at",
-		"address ahead and has the size of b into L2. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
+		"rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that",
+		"begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)
@@ -58,8 +58,8 @@ type tilePanel struct {
 	a, rows, ahead GPVirtual
 }
 
-// block emits the products of the next 16·high rows of A, where high is 1 or 2. It then advances to
-// the rows after them. fetch adds prefetches.
+// block emits the products of the next 16·high rows of A, where high is 1 or 2. It then advances
+// past these rows of A. If fetch is true, the code also prefetches.
 func (p *tilePanel) block(name string, high int, fetch bool) {
 	Label(name)
 	MOVQ(p.a, tileA[0])
@@ -112,8 +112,9 @@ func (p *tilePanel) begin(name string, high int) {
 	Label(name + "begun")
 }
 
-// fourTiles emits the loop over K for four tiles of C. It loads the tiles of the next step during
-// the products of the current step. meanwhile emits the prefetches of a step.
+// fourTiles emits the loop over the inner dimension k for four tiles of C. The loop loads the tiles
+// of the next step during the products of the current step. meanwhile emits the prefetches of a
+// step.
 func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	for i := range 2 {
 		loadTileB(i)
@@ -132,7 +133,7 @@ func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	p.phaseAB(none, none)
 }
 
-// fewTiles emits the loop over K for one or two tiles of C.
+// fewTiles emits the loop over the inner dimension k for one or two tiles of C.
 func (p *tilePanel) fewTiles(name string, high int, steps GPVirtual, meanwhile func()) {
 	Label(name + "step")
 	for c := range p.vectors {

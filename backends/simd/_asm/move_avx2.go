@@ -46,7 +46,8 @@ func (g *generator) convertAVX2() {
 }
 
 // conversionAVX2 emits a loop over 8 elements at a time. The last 8 may overlap the 8 before them,
-// so that no access is beyond the end of the arrays. from and to are the bytes of an element.
+// so that no access is beyond the end of the arrays. from and to are the sizes in bytes of an
+// element of src and of dst.
 func (g *generator) conversionAVX2(name, signature, does string, from, to uint8, body func(src, dst Mem), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")

@@ -47,7 +47,8 @@ func (g *generator) convertAVX512() {
 }
 
 // conversionAVX512 emits a loop over 16 elements at a time. It masks the last elements, so that no
-// access is beyond the end of the arrays. from and to are the bytes of an element.
+// access is beyond the end of the arrays. from and to are the sizes in bytes of an element of src
+// and of dst.
 func (g *generator) conversionAVX512(name, signature, does string, from, to int, body func(load, store func(Op)), before ...func()) {
 	g.routine(name, signature, does)
 	dst, src, n := param("dst"), param("src"), param("n")

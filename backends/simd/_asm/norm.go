@@ -13,9 +13,9 @@ func (g *generator) elementwise() {
 	g.adamW()
 }
 
-// normRows emits the routine that computes the layer norm of each row. It reads a row three times:
-// for the mean, for the variance and for the result. For the mean and the variance it keeps four
-// partial sums each, to hide the latency of additions.
+// normRows emits the routine that computes the layer norm of each row. The routine reads a row
+// three times: for the mean, for the variance and for the result. The sums for the mean and for the
+// variance are split into four partial sums, to hide the latency of additions.
 func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
 		"normalizes each row of x: dst gets (x - mean) / sqrt(variance + eps)·weight + bias. If moments is",
@@ -85,8 +85,8 @@ func keepMoments(place GPVirtual, mean, scale Register) {
 }
 
 // fourAtATime emits a loop over a row: four vectors at a time, then single vectors, then the
-// elements left over. body emits the code for one vector. i is the vector's index among the four,
-// or 0.
+// elements left over. body emits the code for one vector. i is the index of the vector among the
+// four vectors, and 0 for single vectors.
 func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, body func(e elements, i int)) {
 	e := elements{g: g, at: GP64(), mask: mask}
 	loop := func(label string, vectors int, count GPVirtual) {
@@ -118,7 +118,7 @@ func (g *generator) fourAtATime(label string, cols GPVirtual, mask VecPhysical, 
 }
 
 // fourSums emits a sum over a row. body adds a vector to one of four partial sums. The first
-// element of sums[0] gets their total.
+// element of sums[0] gets the total.
 func (g *generator) fourSums(label string, cols GPVirtual, mask VecPhysical, sums []VecPhysical, body func(e elements, sum VecPhysical)) {
 	for _, z := range sums {
 		VXORPS(z, z, z)

@@ -227,9 +227,9 @@ func (g *generator) oddHalves(high, low, z VecPhysical) {
 	VPBLENDW(Imm(0xaa), high, low, z)
 }
 
-// pairHalves pairs the 32-bit words of even and odd. Each word of lower gets their two lower
-// halves, with even's half first. Each word of upper gets their two upper halves. upper may be the
-// register even.
+// pairHalves pairs the 32-bit words of even and odd. Each word of lower gets the lower half of a
+// word of even and the lower half of a word of odd, in this order. Each word of upper gets the two
+// upper halves in the same order. upper may be the register even.
 func (g *generator) pairHalves(odd, even, lower, upper VecPhysical) {
 	VPSLLD(Imm(16), odd, lower)
 	g.oddHalves(lower, even, lower)

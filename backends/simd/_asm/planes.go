@@ -6,14 +6,14 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// A float32 is the sum of three bf16: its upper bits, the upper bits of the remainder, and the
-// rest. A float32 product is thus a sum of nine bf16 products:
+// A float32 x is the sum of three bf16: x0 has the upper bits of x, x1 the upper bits of the
+// remainder, and x2 the rest. A float32 product is thus a sum of nine bf16 products:
 //
 //	x y = x0 y0 + (x0 y1 + x1 y0) + (x0 y2 + x1 y1 + x2 y0) + ...
 //
 // The routines leave out the three smallest products. If both operands are split with rounding, the
 // sum of these three is below half a unit in the last place of x0 y0. If one operand is split with
-// truncation, their sum is below one unit.
+// truncation, the sum is below one unit.
 //
 // The routines first add up the five small products over all columns, because small sums have small
 // rounding errors. In memory, an operand is three planes: bf16 matrices of x0, of x1 and of x2. The
@@ -40,8 +40,8 @@ func (g *generator) planeValues() {
 
 // planeProducts adds the six products of planes to four tiles of C. pairs names the parameter that
 // holds the number of bf16 pairs in a row of A. from holds the address of A. label prefixes the
-// labels of loops. meanwhile emits other work between the products. It is called four times, for
-// four positions in the loop over 16 pairs.
+// labels of loops. meanwhile emits other work. It is called for two positions in the loop of the
+// small products, and the code at each position runs twice for each 16 pairs.
 func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)
@@ -50,7 +50,7 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 	lowerA := tilesOfA(func(r int) { SUBQ(address(planeA), tileA[r]) })
 	higherB := tilesOfB(func() { ADDQ(address(planeB), tileB) })
 	for i, a := range tileA {
-		ADDQ(address(planeA), a) // to the third plane
+		ADDQ(address(planeA), a) // to the third plane of A
 		ADDQ(address(planeA), a)
 		loadTileB(i)
 		loadTileA(i)
@@ -67,7 +67,7 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 	JNZ(LabelRef(label + "turn"))
 	DECQ(steps)
 	JZ(LabelRef(label + "smallest"))
-	g.phaseAB(tilesOfA(func(r int) { // the third plane of the next step, and the first one of B
+	g.phaseAB(tilesOfA(func(r int) { // in the next step: the third plane of A and the first plane of B
 		ADDQ(address(planeA), tileA[r])
 		ADDQ(address(planeA), tileA[r])
 		ADDQ(Imm(tileBytes), tileA[r])
@@ -92,9 +92,10 @@ func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from G
 func nothing() {}
 
 // phaseA, phaseB and phaseAB emit the four products of the loaded tiles. All tile registers are in
-// use, so a new tile can load only after the last product that reads its register. The order of the
-// products frees the registers of A first in phaseA, of B first in phaseB, and of both one by one
-// in phaseAB. next loads a tile into a freed register during the remaining products.
+// use, so a new tile can load only after the last product that reads its register. The products of
+// phaseA free the registers of A first. The products of phaseB free the registers of B first. In
+// phaseAB, registers of B and A become free in turns. next, nextA and nextB load a tile into a
+// freed register during the remaining products.
 func (g *generator) phaseA(next func(r int)) {
 	g.multiplyAwake(0, 0)
 	g.multiplyAwake(0, 1)
@@ -125,8 +126,8 @@ func (g *generator) phaseAB(nextA func(r int), nextB func(c int)) {
 }
 
 // tilesOfA and tilesOfB return a function that emits the load of a tile, given its number. move
-// emits the change of the address before the load. Each tile of A has its own address. Both tiles
-// of B share one, so it changes only once.
+// emits the change of the address before the load. Each tile of A has its own address. The two
+// tiles of B share one address, so this address changes only once.
 func tilesOfA(move func(r int)) func(r int) {
 	return func(r int) {
 		move(r)

@@ -9,13 +9,14 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// planeSums emits the routine that computes C += A B for up to 32 columns. It adds up the products
-// of planes, the small ones first, in sums that start from 0. It then adds these sums to C.
+// planeSums emits the routine that computes C += A B for up to 32 columns. The routine adds up the
+// products of planes, the small products first, in sums that start from 0. It then adds these sums
+// to C.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
 		"is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a",
-		"are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, b",
-		"for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
+		"are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, and b",
+		"room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
 	c, step, rows := param("c"), param("cStep"), param("rows")
 	SHLQ(Imm(2), step)
 	g.takeTiles()
@@ -73,14 +74,14 @@ func (g *generator) planeSums() {
 }
 
 // planeGradients emits the routine that computes P = e^(scale S - LSE) and dS = scale P (dP -
-// delta) as three bf16 planes each. It also computes the S or dP of the next block, because tile
-// products leave most of the processor's units free.
+// delta) as three bf16 planes each. The routine also computes S or dP of the next block, because
+// tile products leave most of the processor's units free.
 func (g *generator) planeGradients() {
 	g.arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
 		"is gradientsAMXBF16 for float32 results: p, ds and rows get three bf16 planes each. Planes",
 		"of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by",
-		"scale and reports whether all |x| are below 2^58. At the same time it sets the matrix next to the scores of k",
-		"and q, as planeScoresAMXBF16 sets s. pairs >= 0, keys >= 0.")
+		"scale and reports whether all |x| are below 2^58. At the same time it stores the scores of k and q in",
+		"the matrix next, as planeScoresAMXBF16 stores them in s. pairs >= 0, keys >= 0.")
 	x := g.newGradientPair()
 	CMPQ(address("keys"), Imm(0))
 	JEQ(LabelRef("rest"))
@@ -129,7 +130,7 @@ type gradientPair struct {
 	scratch     [3]VecPhysical
 	by, base2   VecPhysical
 	most        VecPhysical // bits of the largest |x| so far, shifted left by one to drop the sign; NaN is above all numbers
-	at, row     GPVirtual   // 32 times the number of finished row pairs; the address in rows of the current pair
+	at, row     GPVirtual   // at: 32 times the number of finished row pairs; row: the address of the current pair in rows
 }
 
 func (g *generator) newGradientPair() *gradientPair {

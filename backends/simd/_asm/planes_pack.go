@@ -36,9 +36,9 @@ func (g *generator) planePairs() {
 	g.done()
 }
 
-// cutPairs returns a function that splits x and y, vector v of two adjacent rows, and stores their
-// pairs in the three planes at dst. The function destroys x and y. It uses the registers piece and
-// upper.
+// cutPairs returns a function that splits x and y and stores the resulting pairs in the three
+// planes at dst. x and y hold vector v of two adjacent rows. The function destroys x and y. It uses
+// the registers piece and upper.
 func (g *generator) cutPairs(piece []VecPhysical, upper VecPhysical) func(dst, plane GPVirtual, v int, x, y VecPhysical) {
 	g.cutConstant(upper)
 	return func(dst, plane GPVirtual, v int, x, y VecPhysical) {
@@ -64,8 +64,9 @@ func (g *generator) cutConstant(z VecPhysical) {
 	g.word(0xffff0000, g.upperHalf)
 }
 
-// split sets piece to x, rounded to bf16, and leaves the remainder in x. A NaN is never lost: even
-// if the addition that rounds turns it into a number in piece, the subtraction leaves NaN in x.
+// split sets piece to x, rounded to bf16, and leaves the remainder in x. No NaN is lost: the
+// rounding addition may turn a NaN into a number in piece, but the subtraction then leaves NaN in
+// x.
 func (g *generator) split(x, piece VecPhysical) {
 	VPADDD(g.half, x, piece)
 	VPANDD(g.upperHalf, piece, piece)
@@ -73,8 +74,8 @@ func (g *generator) split(x, piece VecPhysical) {
 }
 
 // cut is split with truncation in place of rounding. One operand of a product may be truncated if
-// the other is rounded. Rounded parts are smaller and have both signs, which keeps the omitted
-// products small.
+// the other is rounded. After rounding, remainders are smaller and have both signs. This keeps the
+// omitted products small.
 func (g *generator) cut(x, piece VecPhysical) {
 	VPANDD(g.upperHalf, x, piece)
 	VSUBPS(piece, x, x)
@@ -93,7 +94,7 @@ type splitter struct {
 	*generator
 	x, piece              []VecPhysical
 	limit, absolute, both VecPhysical
-	whole, all            Op // opmasks: all columns; the columns in which no wild element was seen so far
+	whole, all            Op // opmasks; whole: all columns; all: the columns in which no wild element was seen so far
 	plane, srcStep        GPVirtual
 }
 
@@ -150,8 +151,9 @@ func (g *generator) splitRows() {
 	g.done()
 }
 
-// load loads the columns selected by mask, up to 16, into x. It sets wild elements to 0: NaN and
-// numbers with a magnitude of at least wildFrom. It clears the bits of wild elements in g.all.
+// load loads the columns selected by mask, up to 16, into x. It sets wild elements (NaN, and
+// numbers with a magnitude of at least wildFrom) to 0. It clears the bits of wild elements in
+// wildless and in g.all.
 func (g *splitter) load(from Mem, mask, wildless Op, x, piece VecPhysical) {
 	VMOVUPS_Z(from, mask, x)
 	VPANDD(g.absolute, x, piece)

@@ -11,14 +11,14 @@ import (
 
 // scores emits the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd columns have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the backward pass uses the routine for dP in place of S. The difference dP -
-// delta is often much smaller than dP, but has the same absolute error.
+// matter most when the backward pass computes dP with this routine. The difference dP - delta is
+// often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
 		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
 		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][LANES], s is",
 		"[keys][LANES]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
-		"prefetches memory that begins at address ahead into L2: about 2·dim bytes for each row of k, at most 3·dim.",
+		"prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.",
 		"dim > 0.")
 	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead")}
 	x.groups("keys")
@@ -77,9 +77,9 @@ func (x *scoreTile) columns(n GPVirtual, fetch bool) {
 	})
 }
 
-// inPairs emits three loops that together run n steps. The first has most steps per iteration, the
-// second two, the third one. An iteration is step(i) for each of its steps, counted from 0, and
-// then advance. It destroys n.
+// inPairs emits loops that together run n steps. The parameter most is the number of steps in an
+// iteration of the first loop. The later loops have iterations of two steps and of one step. An
+// iteration emits step(0), step(1) and so on, and then advance. The loops destroy n.
 func inPairs(label string, n GPVirtual, most int, step func(i int), advance func(steps int)) {
 	for _, steps := range slices.Compact([]int{most, 2, 1}) {
 		label := fmt.Sprintf("%sby%d", label, steps)

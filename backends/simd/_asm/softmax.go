@@ -23,8 +23,8 @@ func (g *generator) word(x uint32, z VecPhysical) {
 }
 
 // An exponential holds the constants of exp2, in registers or in memory. c holds the coefficients
-// of the polynomial. low is the lowest argument and rounding the rounding constant; only AVX2 uses
-// both.
+// of the polynomial. low is the lowest argument of exp2, and rounding is the rounding constant.
+// AVX-512 uses neither low nor rounding.
 type exponential struct {
 	c             [6]Op
 	low, rounding Op
@@ -69,8 +69,9 @@ func (e *exponential) set(i int, c Op) {
 }
 
 // Constants of power for AVX2. powerNumbers are kept in registers. They are c1 to c6 of a minimax
-// fit of degree 6 to 2^f on [-1/2, 1/2], then the lower bounds of n and f. The fit has c0 = 1 and
-// relative error 2e-8. powerTable is kept in memory. It holds the rounding constant and c0.
+// fit of degree 6 to 2^f on [-1/2, 1/2], then the lower bounds of n and f. Here n is the whole part
+// of the exponent and f its fraction. The fit has c0 = 1 and relative error 2e-8. powerTable is
+// kept in memory. It holds the rounding constant and c0.
 var powerNumbers, powerTable = []float32{0.6931471824645996, 0.24022647738456726, 0.05550329014658928, 0.009618373587727547,
 	0.0013399848248809576, 0.00015370704932138324, 0x1.8p23, -1}, []float32{0x1.8p23 + 127, 1}
 
@@ -87,9 +88,9 @@ func (g *generator) powerConstants() {
 // power sets x to 2^(by·x). -Inf gives 0, and NaN stays NaN. AVX2 requires by·x <= 128. n and p are
 // scratch.
 //
-// For AVX2, power is more precise than exp2 of a product. Its fraction f comes from the unrounded
-// product by·x, and its polynomial has a higher degree. n and f have lower bounds because x may be
-// -Inf.
+// For AVX2, power is more precise than exp2 of a product. The fraction f comes from the unrounded
+// product by·x, and the polynomial has a higher degree. The whole part n and the fraction f have
+// lower bounds, because x may be -Inf.
 func (g *generator) power(x, by, n, p VecPhysical) {
 	if g.avx512 {
 		VMULPS(by, x, x)
@@ -120,9 +121,10 @@ func (g *generator) power(x, by, n, p VecPhysical) {
 // In AVX-512, n is the floor of x. VREDUCEPS returns f, which is 0 for an infinite x. VSCALEFPS
 // multiplies by 2 to the floor of x, so no instruction computes n.
 //
-// In AVX2, the last place of exp.rounding is 1. Adding it to x rounds x to n and leaves n + 127 in
-// the low bits. A shift makes these bits 2^n as a float32: 0 for n = -127, infinity for n = 128.
-// The multiplication by 2^n keeps a NaN. An integer addition of n to the exponent would lose it.
+// In AVX2, the last place of exp.rounding is 1. The sum of x and exp.rounding is therefore rounded
+// to whole numbers, and its low bits are n + 127. Shifted left, these bits are the float32 2^n: 0
+// for n = -127, infinity for n = 128. The multiplication by 2^n keeps a NaN. An integer addition of
+// n to the exponent would lose the NaN.
 func (g *generator) exp2(x, n, p VecPhysical) { g.exp2Masked(x, n, p, nil) }
 
 // exp2Masked is exp2 with an optional opmask, which requires AVX-512. Lanes whose bits in the
@@ -287,9 +289,9 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 // finalizeLSE emits the routine that computes a tile's LSE, and the factors 1/l by which the kernel
 // multiplies O.
 //
-// For x = 2^e (1+f), 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). p is a
-// minimax fit of degree 7. The relative error of the logarithm is 2e-8. ln(2) is the sum of two
-// constants. The first has 12 bits, so its product with e is exact.
+// For x = 2^e (1+f) with 1+f in [sqrt(1/2), sqrt(2)), ln(x) is e ln(2) + f - f²/2 + f³ p(f). Here p
+// is a minimax fit of degree 7. The relative error of the logarithm is 2e-8. ln(2) is the sum of
+// two constants. The first has 12 bits, so its product with e is exact.
 func (g *generator) finalizeLSE() {
 	g.arithmetic("finalizeLSE", "func(lse, by, m, l *float32, scale float32)",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",

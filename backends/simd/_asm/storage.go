@@ -48,14 +48,14 @@ func (t storage) order() string {
 
 // A rowEnd is the mask of the elements that a row has after its last whole vector.
 type rowEnd struct {
-	masks  [2]OpmaskPhysical // the first has one bit for each element of a vector, the second the bits of its upper half
+	masks  [2]OpmaskPhysical // masks[0] has one bit for each element of a vector, masks[1] the bits of the vector's upper half
 	vector VecPhysical       // the mask of AVX2, which has no opmasks
 }
 
 // load sets z to one half of the vector of elements at m, widened to float32. If end is not nil,
 // the vector is the last of a row: load reads no element beyond the row and sets the other lanes of
-// z to 0. The halves of a bf16 vector are its even and its odd elements. A bf16 is the upper half
-// of a float32, so one shift or mask widens each half.
+// z to 0. For bf16, the two halves are the even and the odd elements of the vector. A bf16 is the
+// upper half of a float32, so one shift or mask widens each half.
 func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	avx512 := t.avx512
 	switch t.name {
@@ -96,8 +96,8 @@ func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 	}
 }
 
-// constants loads the masks that load needs at the ends of rows. dims names the parameters of two
-// row lengths.
+// constants loads the masks that load uses. It returns the ends of rows of two lengths. dims names
+// the parameters that hold these lengths.
 func (t storage) constants(dims [2]string) [2]rowEnd {
 	last := t.registers[len(t.registers)-2:]
 	if t.name == "BF16" {
@@ -130,9 +130,9 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 	return ends
 }
 
-// alongRow emits a loop over the vectors of a row of n elements. vector emits the code for a
-// vector. Its argument is nil for a whole vector, and end for the elements left at the end of the
-// row. The loop destroys n.
+// alongRow emits a loop over the vectors of a row of n elements. vector(nil) emits the code for a
+// whole vector, and vector(end) the code for the elements left at the end of the row. advance emits
+// the step to the next vector. The loop destroys n.
 func (t storage) alongRow(label string, n GPVirtual, end *rowEnd, vector func(end *rowEnd), advance func()) {
 	step := Imm(uint64(t.step()))
 	SUBQ(step, n)

@@ -25,7 +25,7 @@ func (g *generator) newValueSum(keys string) *valueSum {
 }
 
 // values emits Oᵀ = alpha Oᵀ + Vᵀ P. It sums the products from zero and then adds alpha Oᵀ. The sum
-// over few keys is smaller than O, so its rounding errors are smaller.
+// over few keys is smaller than O and has smaller rounding errors.
 //
 // If V is finite, a weight of 0 adds 0, and no mask is needed. Masks are slow without opmasks, so
 // AVX2 first checks whether V is finite.
@@ -54,8 +54,8 @@ func (g *generator) values() {
 const fewValues = 1 << 12
 
 // sums emits the sums of products. If V is small, even and odd keys have separate sums: smaller
-// sums have smaller rounding errors. This doubles the registers per column. Each pass then handles
-// half the columns, and reads V twice as often, so V must be in the cache.
+// sums have smaller rounding errors. This doubles the registers per column. Each pass over V then
+// handles half the columns. Twice the number of passes read V, so V must be in the cache.
 func (g *valueSum) sums(name string, masked bool) {
 	values := GP64()
 	MOVQ(g.keys, values)
@@ -86,7 +86,7 @@ func (g *valueSum) columns(name string, masked bool, each int) {
 }
 
 // tile adds the products of all keys to the sums of len(even) columns of V. odd holds the sums of
-// odd keys, or is the slice even if all keys share sums.
+// odd keys. If all keys share their sums, even and odd are the same slice.
 func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 	a, b, n, m := GP64(), GP64(), GP64(), GP64()
 	MOVQ(g.v, a)
@@ -111,7 +111,7 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 			ADDQ(U32(uint32(steps*4)), m)
 		}
 	}
-	if masked && !g.avx512 { // only if V is not finite, which is rare: less code, by less unrolling
+	if masked && !g.avx512 { // only a V with NaN or infinity needs this loop, which is rare: less unrolling saves code
 		inPairs(label+"keys", n, 2, step, next)
 	} else {
 		overKeys(label+"keys", even, odd, n, step, next)
@@ -119,7 +119,7 @@ func (g *valueSum) tile(label string, masked bool, even, odd [][]VecPhysical) {
 }
 
 // overKeys emits a loop over n keys. If odd keys have separate sums, each iteration begins with an
-// even key. It destroys n.
+// even key. The loop destroys n.
 func overKeys(label string, even, odd [][]VecPhysical, n GPVirtual, step func(i int), advance func(steps int)) {
 	if &even[0] == &odd[0] {
 		unrolled(label, n, step, advance)
@@ -149,7 +149,7 @@ func (g *valueSum) storeValues(acc [][]VecPhysical, label string) {
 	}
 }
 
-// ifFinite emits a check of V, for AVX2 only. It jumps to label if V holds neither NaN nor
+// ifFinite emits a check of V, for AVX2 only. The code jumps to label if V holds neither NaN nor
 // infinity.
 func (g *valueSum) ifFinite(label string) {
 	magnitude, tail, most := g.registers[0], g.registers[1], g.registers[2:2+unroll]
@@ -188,9 +188,9 @@ func (g *valueSum) ifFinite(label string) {
 	JZ(LabelRef(label))
 }
 
-// maskedStep is step for the lanes whose bits are set in the word at mask. In the other lanes, it
-// adds nothing even if element returns NaN. Without opmasks, it multiplies 0 and b in these other
-// lanes, where b must be finite.
+// maskedStep is step for the lanes whose bits are set in the word at mask. The sums of the other
+// lanes do not change, even if an element is NaN. Without opmasks, the other lanes add 0·b, so b
+// must be finite in them.
 func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 	if g.avx512 {
 		opmask := []OpmaskPhysical{K1, K2}

@@ -42,8 +42,8 @@ func TDPBF16PS(b, a, sum int) {
 	encoded(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), amxBF16, vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
 }
 
-// A modRM holds the operands of an instruction: its ModRM byte and the bytes after it, and the bits
-// that its prefix needs.
+// A modRM holds the encoded operands of an instruction: the ModRM byte, the bytes after the ModRM
+// byte, and two bits for the instruction's prefix.
 type modRM struct {
 	code []byte
 	x, b byte // the fourth bits of the index's and the base's register numbers
@@ -59,7 +59,7 @@ func rowsAt(reg, offset int, base, step GPPhysical) modRM {
 }
 
 // low and high split a register's number. The instruction's operand bytes hold the three low bits,
-// the prefix the fourth.
+// and the prefix holds the fourth bit.
 func low(r GPPhysical) byte  { return byte(r.PhysicalIndex() & 7) }
 func high(r GPPhysical) byte { return byte(r.PhysicalIndex() >> 3) }
 

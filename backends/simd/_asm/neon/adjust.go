@@ -3,7 +3,7 @@ package main
 import "math"
 
 // The approximation of tanh(4z) is z p(z²) / q(z²), the fit of ../features.go. The code multiplies
-// the coefficients of p by the cap.
+// the coefficients of p by the cap, which is the softcap.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -12,7 +12,7 @@ var (
 const (
 	tanhScale = 1. / 4
 	tanhLimit = 2.375 * 2.375 // of z²: here the quotient exceeds 1 by more than its rounding errors
-	capLimit  = 0x1p64        // replaces a larger cap, which changes only scores above 2^52
+	capLimit  = 0x1p64        // a larger cap counts as this one: only scores above 2^52 differ
 )
 
 // Vector registers of scoreMod: four for each of two vectors of a row, the row maxima and
@@ -99,9 +99,9 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. Its own loop over
-// the rows runs before the loop that computes tanh, because the constants of exp2 and of tanh use
-// the same registers.
+// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. The routine needs a
+// separate loop over the rows for this, before the loop that computes tanh, because the constants
+// of exp2 and of tanh use the same registers.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()
@@ -185,8 +185,8 @@ func (a *adjuster) loop(label string, has variant) {
 	a.op("B end")
 }
 
-// terms adds the bias and the slope term to two vectors of scores. Without softcap it scales the
-// vectors first.
+// terms adds the bias and the ALiBi term to two vectors of scores. Without softcap, the code first
+// scales the vectors.
 func (a *adjuster) terms(pair int, has variant) {
 	if has.bias {
 		a.v2("ldp", adjustU, a.bias, 16*pair)
@@ -227,7 +227,8 @@ func (a *adjuster) both(format string, registers ...int) {
 }
 
 // tanh sets two vectors of scores to cap·tanh(4z), with z = scale·score. Above the limit of z² both
-// polynomials stay constant. The quotient then grows with z and is clamped.
+// polynomials stay constant. The quotient then grows with z, and the code clamps the quotient to
+// [-cap, cap].
 func (a *adjuster) tanh() {
 	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
 	a.both("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
@@ -252,8 +253,9 @@ func (a *adjuster) tanh() {
 	a.both("fmax v%d.4s, v%d.4s, v%d.4s", z, z, adjustLow)
 }
 
-// storeUncap stores the derivative 1-t² of softcap for two vectors, where t = tanh(x). It computes
-// exp(-2|x|)·(1+|t|)², because the difference 1-t² loses its digits near the cap.
+// storeUncap stores the derivative 1-t² of softcap for two vectors. Here t = tanh(x), and x is the
+// scaled score divided by the cap. storeUncap computes 1-t² as exp(-2|x|)·(1+|t|)², because the
+// difference 1-t² loses its digits near the cap.
 func (a *adjuster) storeUncap(pair int) {
 	const z, u, p, q = adjustZ, adjustU, adjustP, adjustQ
 	a.v2("ldp", u, a.to, 16*pair)

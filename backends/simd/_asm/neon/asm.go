@@ -50,8 +50,8 @@ func (g *generator) routine(name, signature string, does ...string) {
 	fmt.Fprintf(&g.code, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, signature, name, size)
 }
 
-// layOut sets the offsets and types of a signature's arguments. It returns their total size in
-// bytes.
+// layOut sets the offsets and types of a signature's arguments. It returns the total size of the
+// arguments in bytes.
 func (g *generator) layOut(signature string) (size int) {
 	list := strings.Split(signature, ", ")
 	kind := ""
@@ -232,7 +232,7 @@ func (g *generator) inGroups(name string, n reg, sizes []int, body func(rows int
 }
 
 // unrolled writes a loop of n steps: unroll steps per iteration, then one step per iteration. step
-// writes the code of the given number of steps. It destroys n.
+// writes the code of the given number of steps. The loops destroy n.
 func (g *generator) unrolled(label string, n reg, unroll int, step func(steps int)) {
 	g.op("SUBS $%d, %v", unroll, n)
 	g.op("BLT %srest", label)

@@ -20,10 +20,10 @@ type storage struct {
 	halves bool // elements of Q, K and V have 16 bits and are multiplied without widening
 }
 
-// Registers of a decode tile. Scores have two sums for each query row and key: one over even
-// vectors of the row, one over odd vectors. For values, one or two vectors hold the weights of a
-// query row, and others hold a part of O. Several keys share the vectors for rows of K and V,
-// because the processor renames registers.
+// Registers of a decode tile. A score has two sums: one over the even vectors of the query row and
+// the key, and one over the odd vectors. For values, one or two vectors hold the weights of a query
+// row, and others hold a part of O. Several keys share the vectors for rows of K and V, because the
+// processor renames registers.
 const (
 	decodeSums    = 0  // the first sum; (2r+half)*keys + key is the number of a sum
 	decodeKeysV   = 16 // to 23 for scores, four for each of two keys; to 31 for values
@@ -38,10 +38,10 @@ func (g *generator) attend() {
 	}
 }
 
-// attend writes the routine that reads K and V in decode, with the head dim in the lanes. It
-// computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates between
-// four rows of K and four rows of V. Prefetched rows of V thus arrive while it computes with K, and
-// rows of K arrive while it computes with V.
+// attend writes the routine that reads K and V in decode, with the head dim in the lanes. The
+// routine computes the scores S = Q Kᵀ of a block and O += P V of the block before. It alternates
+// between four rows of K and four rows of V. Prefetched rows of V thus arrive during the work on K,
+// and rows of K arrive during the work on V.
 func (t storage) attend() {
 	scratch, scores, values := "scratch is not used.", (*attention).scores, (*attention).values
 	if t.halves {
@@ -90,11 +90,12 @@ type attention struct {
 	key, value                     side
 	rows                           []reg // current addresses in the rows of K or V of a tile
 	others                         []reg // current addresses in the rows of Q or O of a tile
-	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of these rows, its scores, the prefetch distance
+	n, left, first, weights, ahead reg   // elements left, rows of Q or O left, the first of these rows, scores or weights of this row, prefetch distance
 }
 
-// half writes the scores or the values of the next keys. It handles four keys at a time. It handles
-// eight if there is a single query row, and one if fewer than four keys are left.
+// half writes the code for the scores or the values of the next keys, four keys at a time. If there
+// is a single query row, the code handles eight keys at a time. If fewer than four keys are left,
+// it handles one key at a time.
 func (x *attention) half(s *side, label string, tile func(label string, keys, rows int)) {
 	x.op("CBZ %v, %sEnd", s.keys, label)
 	x.op("CMP $%d, %v", decodeKeys, s.keys)
@@ -138,8 +139,8 @@ func (x *attention) overRows(s *side, name string, keys int, sizes []int, tile f
 	})
 }
 
-// setKeys sets the addresses of the rows of K or V of the next keys. It advances s.at past their
-// table entries.
+// setKeys sets the addresses of the rows of K or V of the next keys. It advances s.at past the
+// table entries of these keys.
 func (x *attention) setKeys(s *side, keys int, label string) {
 	first := x.n
 	x.load(s.name, first)
@@ -154,9 +155,9 @@ func (x *attention) setKeys(s *side, keys int, label string) {
 	x.op("ADD $%d, %v", entry*keys, s.at)
 }
 
-// prefetchPlaces prefetches the rows of later keys. Their table entries are at a distance given by
-// the argument ahead. It prefetches each row completely before the next, because the lines of a
-// page load faster in sequence.
+// prefetchPlaces prefetches the rows of later keys. The table entries of these keys are at a
+// distance given by the argument ahead. The code prefetches each row completely before the next,
+// because the lines of a page load faster in sequence.
 func (x *attention) prefetchPlaces(s *side, keys int, label string) {
 	table, end, at := x.left, x.first, x.weights
 	x.load("ahead", table)
@@ -222,9 +223,9 @@ func (x *attention) alongRow(label string, keys int, octets func(n int), one fun
 	x.label(label + "end")
 }
 
-// eachOctet writes the code for n groups of eight elements, as vectors of four float32. It handles
-// two groups at a time if one instruction loads both. step writes the code for the given number of
-// float32 vectors.
+// eachOctet writes the code for n groups of eight elements, as vectors of four float32. The code
+// handles two groups at a time if one instruction loads both groups. step writes the code for the
+// given number of float32 vectors.
 func (x *attention) eachOctet(n int, step func(vectors int)) {
 	if x.bytes == 2 && n%2 == 0 {
 		for range n / 2 {
@@ -355,7 +356,7 @@ func (x *attention) values(label string, keys, rows int) {
 				for pair := 0; pair < vectors; pair += 2 {
 					x.v2("stp", valueOs+4*r+pair, x.others[r], 16*pair)
 				}
-				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // not as part of the store: the next load would wait for it
+				x.op("ADD $%d, %v", 16*vectors, x.others[r]) // the store does not advance the address: the next load would wait for the store
 			}
 		})
 	}, func() {

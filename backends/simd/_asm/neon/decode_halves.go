@@ -1,7 +1,7 @@
 package main
 
 // attendHalves writes the routine that multiplies 16-bit elements without widening. A product of
-// two elements is exact, so only the addition to its sum rounds.
+// two elements is exact, so only the addition to the sum rounds.
 func (g *generator) attendHalves(tier, name string) {
 	g.tier = tier
 	storage{g, name, 2, true}.attend()
@@ -9,8 +9,8 @@ func (g *generator) attendHalves(tier, name string) {
 
 // Registers of a tile of 16-bit elements. Scores use the same registers as float32 tiles, except
 // that a cache line of a query row takes four vectors. For values, one vector holds a query row's
-// weights. It is one of V0 to V15, because multiplications by one element of a vector accept no
-// other vector. Several keys share the vectors for rows of V.
+// weights. This vector is one of V0 to V15, because multiplications by one element of a vector
+// accept no other vector. Several keys share the vectors for rows of V.
 const (
 	halfWeights = 0  // one for each row
 	halfKeys    = 2  // to 13: four for each of three keys
@@ -20,8 +20,8 @@ const (
 
 // products returns the texts of the two instructions that add the products of eight elements to two
 // vectors of sums. The texts lack the last operand. half is the shape of this operand: four or
-// eight 16-bit elements. With bfloat16, one instruction multiplies the even elements, the other the
-// odd elements.
+// eight 16-bit elements. With bfloat16, the first instruction multiplies the even elements, and the
+// second the odd elements.
 func (x *attention) products() (one, other, half string) {
 	if x.name == "BF16" {
 		return "bfmlalb v%[1]d.4s, v%[2]d.8h, ", "bfmlalt v%[1]d.4s, v%[2]d.8h, ", "8h"
@@ -108,7 +108,7 @@ func (x *attention) halfValues(label string, keys, rows int) {
 			for o := range octets {
 				x.v2("stp", halfOs+8*r+2*o, x.others[r], 32*o)
 			}
-			x.op("ADD $%d, %v", 32*octets, x.others[r]) // not by the store, for which the next load would wait
+			x.op("ADD $%d, %v", 32*octets, x.others[r]) // the store does not advance the address: the next load would wait for the store
 		}
 	}, func() {
 		for r := range rows {
@@ -126,9 +126,10 @@ func (x *attention) halfValues(label string, keys, rows int) {
 	})
 }
 
-// narrowWeights converts the weights of a row's keys, times 2^15, to 16-bit elements of a vector.
-// With this factor, binary16 weights above 2^-29 are normal numbers of 11 bits, and a weight of 1
-// does not overflow. bfloat16 would need no factor, as it rounds all weights to 8 bits.
+// narrowWeights multiplies the weights of one query row by 2^15 and converts them to the 16-bit
+// elements of vector v. With this factor, binary16 weights above 2^-29 are normal numbers of 11
+// bits, and a weight of 1 does not overflow. bfloat16 would need no factor, as it rounds all
+// weights to 8 bits.
 func (x *attention) narrowWeights(v, keys, offset int) {
 	const p, unit = halfScratch, halfScratch + 2
 	x.v("movi v%d.4s, #71, lsl #24", unit) // 2^15

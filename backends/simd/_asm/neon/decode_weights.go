@@ -17,7 +17,7 @@ func (g *generator) decodeWeights() {
 	s, rows, keys, m, l := g.param("s"), g.param("rows"), g.param("keys"), g.param("m"), g.param("l")
 	o, oStep := g.param("o"), g.stepParam("oStep")
 	at, n, one := g.temp(), g.temp(), g.temp()
-	const top, lowest, before = 27, 28, 29 // other vectors: weightX and so on; weightShift is in four vectors
+	const top, lowest, before = 27, 28, 29 // the other vectors are weightX and so on; weightShift takes four vectors
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
 	g.constant(-math.MaxFloat32, lowest)

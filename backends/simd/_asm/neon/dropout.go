@@ -9,7 +9,8 @@ const (
 	philoxRounds       = 7
 )
 
-// Registers of philox. It computes two vectors of counters in parallel, so that latencies overlap.
+// Registers of the function philox, which computes two vectors of counters in parallel, so that
+// latencies overlap.
 const (
 	philoxCounters   = 0  // two counters of four words
 	philoxScratch    = 8  // four for each counter
@@ -125,8 +126,8 @@ func (g *generator) dropWeights() {
 }
 
 // half sets all bits of the lanes of kept whose weight dropout keeps, and clears the other lanes.
-// words holds the random words. key, 0 to 7, is the key's number in its group. It selects the half
-// of each word.
+// words holds the random words. key, 0 to 7, is the number of the attention key in its group of
+// eight. The number selects the half of each word.
 func (g *generator) half(kept, words, key int) {
 	if key < philoxCounterLen {
 		g.v("shl v%d.4s, v%d.4s, #16", kept, words)
@@ -136,8 +137,8 @@ func (g *generator) half(kept, words, key int) {
 }
 
 // dropoutMask writes the routine for the dropout mask of a backward pass and of decode. A vector
-// holds a word of four counters. The first two counters are for a query row and two groups of eight
-// keys, the other two for the next query row.
+// holds one word of each of four counters. The first two counters are for a query row and two
+// groups of eight keys. The last two counters are for the next query row and the same keys.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
 		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",

@@ -7,12 +7,14 @@ import (
 	"strings"
 )
 
-// Go's assembler lacks most vector instructions of arm64, and versions of Go differ in the ones
-// they have. The generator therefore writes all vector instructions as data. Their texts have the
-// syntax of other assemblers. A test compares the words with the output of llvm-mc.
+// Go's assembler lacks most vector instructions of arm64. Which ones it has depends on the version
+// of Go. The generator therefore writes all vector instructions as data. The texts of these
+// instructions have the syntax of other assemblers. A test compares the words with the output of
+// llvm-mc.
 
-// A form describes an instruction whose text has no numbers of registers or constants. word is the
-// encoding with all these numbers 0. fields has one letter for each number of the text.
+// A form describes an instruction's text, without the numbers of registers and constants. word is
+// the encoding if all these numbers are 0. fields has one letter for each of these numbers, in the
+// order of the text.
 type form struct {
 	word   uint32
 	fields string

@@ -37,7 +37,8 @@ func instructions(t *testing.T) map[string]string {
 	return found
 }
 
-// Every written word equals llvm-mc's encoding of its text, and routines use all forms.
+// Every word in the routines equals llvm-mc's encoding of the word's text. The routines use all
+// forms.
 func TestEncodings(t *testing.T) {
 	path := assembler(t)
 	found := instructions(t)

@@ -65,22 +65,22 @@ func (g *generator) gradConstants(unit string) exponential {
 	return e
 }
 
-// gradWeights sets two vectors of scores to e^(scale S - LSE). It bounds the exponent from above,
-// because LSE may be wrong.
+// gradWeights sets two vectors of scores to e^(scale S - LSE). It limits the exponent to 128,
+// because a wrong LSE may make the exponent too large for exp2.
 func (g *generator) gradWeights(e exponential) {
 	for i := range 2 {
 		x, t := gradX+i, gradScratch+4*i
 		g.v("fneg v%d.4s, v%d.4s", t, gradLSE)
 		g.v("fmla v%d.4s, v%d.4s, v%d.4s", t, x, gradScale)
-		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the difference, so that large scores lose no digits
+		g.v("fmul v%d.4s, v%d.4s, v%d.4s", x, t, gradBase2) // after the subtraction, so that large scores lose no digits
 		g.v("fmin v%d.4s, v%d.4s, v%d.4s", x, x, gradHigh)  // fmin returns NaN for NaN
 	}
 	g.exp2(e, []int{gradX, gradX + 1}, []int{gradScratch, gradScratch + 4})
 }
 
 // A pairGradients holds the registers that gradientsOf uses in addition to the registers of
-// gradients. pairBy and pairKept are scratch vectors of the exponential. They are free again after
-// it.
+// gradients. pairBy and pairKept are scratch vectors of the exponential. Both are free again after
+// the exponential is computed.
 type pairGradients struct {
 	*generator
 	s, dp, ds, kept, softcapGrad, db, at reg

@@ -23,7 +23,8 @@ func (g *generator) matmul() {
 	}
 }
 
-// A panel holds the operands of a routine that multiplies rows of A by a panel of B.
+// A panel holds the operands of a routine that multiplies rows of A by a panel of B. A panel of B
+// is a block of 8 or 16 columns, stored row by row.
 type panel struct {
 	*generator
 	vectors                           int // vectors of eight columns
@@ -32,7 +33,7 @@ type panel struct {
 	add, c, cStep, bias, ahead, fetch reg
 	line                              reg // bytes by which ahead advances for each cache line of b
 	as                                []reg
-	size, index, at, n                reg // of the current tile: its rows, the offset in A, the row of B, the steps left
+	size, index, at, n                reg // of the current tile: number of rows, offset in A, row of B, number of steps left
 }
 
 // multiplyPanel writes C += A B for a float32 A and a panel of float32 or of bf16 pairs. A bf16 is
@@ -47,7 +48,7 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 		"sets sums[r][x] = Σ over i < k of "+does+" for r < rows.",
 		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. If c is not", 8*vectors),
 		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil. The routine prefetches memory that begins at address ahead into L2, at most the size of b. The",
+		"bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The",
 		"prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,",
 		"32 or 64. k, rows > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
@@ -63,9 +64,10 @@ func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	g.done()
 }
 
-// tiles writes the loop over tiles. Each number of rows has its own loop over K, and all tiles
-// share the other code. When all memory at the address ahead is prefetched, the later prefetches
-// all take the first line of the panel. They then cost little, because this line is in the cache.
+// tiles writes the loop over tiles. Each number of rows has its own loop over k, the inner
+// dimension. All tiles share the other code. When all memory at the address ahead is prefetched,
+// the later prefetches all take the first line of the panel. These prefetches cost little, because
+// this line is in the cache.
 func (x *panel) tiles() {
 	most := tileRows[0]
 	x.label("tile")
@@ -136,7 +138,7 @@ func (x *panel) begin() {
 }
 
 // eachRow calls f for each row of a largest tile. If the tile has fewer rows, the written code
-// jumps to the label next after its last row.
+// jumps, after the tile's last row, to the label that next names.
 func (x *panel) eachRow(next string, f func(r int)) {
 	for r := range x.as {
 		if r > 0 { // the tile may have fewer rows
@@ -155,8 +157,8 @@ func (x *panel) moveRow(name string, v int, at reg, offset int) {
 	}
 }
 
-// store writes the end of a tile. Depending on the arguments, it adds the old sums and the bias. It
-// stores the tile in C, or in sums if C is nil.
+// store writes the end of a tile. Depending on the arguments, the code adds the old sums and the
+// bias. It stores the tile in C, or in sums if C is nil.
 func (x *panel) store() {
 	size := 32 * x.vectors
 	add := func(r int) {

@@ -2,9 +2,10 @@ package main
 
 import "math"
 
-// An activation is a function act. value replaces the vector elementX by act(x), and slope replaces
-// it by elementY·act'(x). A nil value stands for the identity. Both may use the vectors between
-// elementX and elementY. constants loads their constants into the vectors after elementY.
+// An activation is a function act. value replaces x in the vector elementX by act(x), and slope
+// replaces x by elementY·act'(x). A nil value stands for the identity. value and slope may use the
+// vectors between elementX and elementY. constants loads the constants of value and slope into the
+// vectors after elementY.
 type activation struct {
 	name      string
 	constants func()
@@ -23,8 +24,8 @@ const (
 
 // eachElements writes a loop over n elements: four at a time, then two if at least two are left,
 // then one if one is left. body writes the code for four, two or one elements. name is the letter
-// of registers of this size, and label a prefix for labels. at holds the byte offset of the current
-// elements.
+// of registers of this size, and label is a prefix for labels. at holds the byte offset of the
+// current elements.
 func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
 	g.op("MOVD $0, %v", at)
 	g.op("LSR $2, %v, %v", n, left)
@@ -45,9 +46,10 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x = sums + bias, stores x in before, and stores act(x) + residual in c. If add != 0, it adds",
-		"the old c to the new one. act is the activation in the routine's name, and None is the identity. bias is [cols]. The other arrays",
-		"are [rows][cols], and their steps are row strides in elements. bias, before and residual may be nil. rows > 0.")
+		"sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.",
+		"If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is",
+		"the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,",
+		"before and residual may be nil. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
@@ -161,8 +163,7 @@ func (g *generator) normalTail() {
 	g.do("fmul", q, q, e)
 }
 
-// gelu writes max(x, 0) - z Φ(-z). It has no product of an infinity and 0, because normalTail
-// bounds z.
+// gelu writes max(x, 0) - z Φ(-z). normalTail bounds z, so no infinity is multiplied by 0.
 func (g *generator) gelu() {
 	g.normalTail()
 	g.do("fmax", elementX, elementX, normalZero)
@@ -182,7 +183,7 @@ func (g *generator) geluSlope() {
 	g.do("fmul", x, x, elementY)
 }
 
-// GELUTanh is x/(1 + 2^y), y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
+// GELUTanh is x/(1 + 2^y) with y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
 // least -tanhEnd to avoid infinity times 0.
 const (
 	tanhEnd   = 13

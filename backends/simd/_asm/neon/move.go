@@ -51,7 +51,7 @@ const converted = 8
 
 // inEights writes a loop over n >= 8 elements, eight at a time. The last eight may overlap the
 // eight before them, so that no access is beyond the end of the arrays. dstSize and srcSize are the
-// bytes of an element.
+// sizes in bytes of an element of dst and of src.
 func (g *generator) inEights(n, dst, src reg, dstSize, srcSize int, body func()) {
 	back := g.temp()
 	g.label("eights")
@@ -110,9 +110,9 @@ func (g *generator) narrowF16() {
 	})
 }
 
-// narrowBF16 writes the routine that converts float32 to bfloat16. It rounds by an integer addition
-// to the bits of the float32: half a unit in the last place of the result. If this place is even,
-// it adds one less. A NaN becomes a quiet NaN instead.
+// narrowBF16 writes the routine that converts float32 to bfloat16. The routine rounds by adding an
+// integer to the bits of the float32. This integer is half a unit in the last place of the result,
+// less 1 if the last place is even. A NaN becomes a quiet NaN instead.
 func (g *generator) narrowBF16() {
 	g.routine("narrowBF16", "dst *uint16, src *float32, n int",
 		"rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for",
@@ -141,7 +141,7 @@ func (g *generator) narrowBF16() {
 }
 
 // copyRows writes the routine that copies the rows of src to dst. If add is set, the routine adds
-// them to dst instead.
+// the rows of src to dst instead.
 func (g *generator) copyRows(add bool) {
 	name, does := "copyRows", "sets dst[r][i] = src[r][i]"
 	if add {
@@ -164,7 +164,7 @@ func (g *generator) copyRows(add bool) {
 }
 
 // fetch writes the routine that prefetches rows of a matrix. Kernels read several rows in parallel,
-// more than the hardware prefetcher tracks, so they prefetch rows themselves.
+// more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
 		"prefetches every cache line of some rows of memory into L2. The first row begins at address from. rows",

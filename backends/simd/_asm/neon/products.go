@@ -64,7 +64,7 @@ func (x *rowProduct) wordRows(n int) int {
 	return n
 }
 
-// rowSums writes the loop that adds the products to the sums. meanwhile, unless nil, writes
+// rowSums writes the loop that adds the products to the sums. If meanwhile is not nil, it writes
 // additional code for each iteration, such as prefetches.
 func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.op("SUBS $%d, %v", steps, x.n)
@@ -122,8 +122,8 @@ func (g *generator) rowSteps(x rowProduct, n int) {
 // set only if B holds bf16 pairs.
 const upperHalves = rowHalf + 1
 
-// addPairs adds the products of A and half a row of words of B. half selects the lower or the upper
-// halves of the words.
+// addPairs adds the products of A and half a row of words of B. If half is 0, the elements of B are
+// the lower halves of the words, else the upper halves.
 func (g *generator) addPairs(x rowProduct, add func(r, q, v int), first, offset, half int) {
 	for q := first; q < first+2; q++ {
 		g.v("ldr q%d, [x%d, #%d]", rowHalf, x.b, offset+16*q)
@@ -152,14 +152,14 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 
 // scores writes the routine that computes S = K Qᵀ and updates the running maxima as it stores S.
 // Even and odd elements have separate sums: smaller sums have smaller rounding errors. These errors
-// matter most where the backward pass uses the routine for dP in place of S. The difference dP -
-// delta is often much smaller than dP, but has the same absolute error.
+// matter most when the backward pass computes dP with this routine. The difference dP - delta is
+// often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
 		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
 		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is",
 		"[keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
-		"prefetches memory that begins at address ahead into L2: about 2·dim bytes for each row of k, at most 3·dim.",
+		"prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.",
 		"dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
 	dim, keys, rowMax, ahead := g.param("dim"), g.param("keys"), g.param("rowMax"), g.param("ahead")
@@ -197,8 +197,9 @@ func (g *generator) storeScores(s, rowMax reg, rows int) {
 	g.op("ADD $%d, %v", rows*rowBytes, s)
 }
 
-// product writes C += A B, with 16 columns of B and C in the lanes. It sums the products from zero,
-// then adds them to C: a sum of few products is smaller than C and has smaller rounding errors.
+// product writes C += A B, with 16 columns of B and C in the lanes. The routine sums the products
+// from zero, and then adds the sum to C: a sum of few products is smaller than C and has smaller
+// rounding errors.
 func (g *generator) product() {
 	g.routine("addProduct", "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int",
 		"adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n]. Rows",

@@ -2,12 +2,12 @@ package main
 
 import "fmt"
 
-// Forward products of bfloat16 use the instruction BFMMLA. Each of its operands is two rows of four
-// elements. It adds the dot products of the rows of one operand and the rows of the other to a 2 x
-// 2 block of sums. A vector of two rows of four elements is called a quad here. The tile is 24
-// vectors of sums, V0 to V23, each a 2 x 2 block. It covers three pairs of keys, or of columns of
-// V, by eight pairs of queries. A vector of sums holds [first row: query 0, query 1; second row:
-// query 0, query 1].
+// Forward products of bfloat16 use the instruction BFMMLA. Each operand of BFMMLA is two rows of
+// four elements. BFMMLA adds the dot products of the first operand's rows and the second operand's
+// rows to a 2 x 2 block of sums. A vector of two rows of four elements is called a quad here. The
+// tile is 24 vectors of sums, V0 to V23, each a 2 x 2 block. The tile covers three pairs of keys,
+// or of columns of V, by eight pairs of queries. A vector of sums holds [first row: query 0, query
+// 1; second row: query 0, query 1].
 //
 //	scores      two adjacent rows of K become quads; Q is packed, [dim/8][2][8][8]
 //	addValues   V is packed in quads of four keys and two columns, [keys/4][columns/2][8]; P is
@@ -87,9 +87,9 @@ func (g *generator) loadPairs(rows []reg, index reg) (low, high, free []int) {
 	return low, high, []int{spare, quadRows + 7}
 }
 
-// rowsOfPair separates the two rows of S or O in the sums of a pair. The first row goes to four
-// vectors, whose first number is to. The second row replaces half of the sums. rowsOfPair returns
-// the numbers of its four vectors.
+// rowsOfPair separates the two rows of S or O in the sums of a pair. Four vectors get the first
+// row. The parameter to is the number of the first of these vectors. The second row replaces half
+// of the sums. rowsOfPair returns the numbers of the four vectors of the second row.
 func (g *generator) rowsOfPair(pair, to int) (second []int) {
 	for j := range vectors {
 		a, b := quadSum(pair, 2*j), quadSum(pair, 2*j+1)

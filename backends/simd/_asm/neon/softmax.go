@@ -38,12 +38,13 @@ func (g *generator) constant(x float32, v int) {
 // computes 2^f by a polynomial, and multiplies by 2^n. -Inf gives 0, and NaN stays NaN. Each vector
 // needs four adjacent scratch vectors.
 //
-// The last place of rounding is 1. Adding it to x rounds x to n and leaves n + 127 in the low bits.
-// A shift makes these bits 2^n as a float32: 0 for n = -127, infinity for n = 128. The
-// multiplication by 2^n keeps a NaN. An integer addition of n to the exponent would lose it.
+// The last place of the rounding constant is 1. The sum of x and this constant is therefore rounded
+// to whole numbers, and its low bits are n + 127. Shifted left, these bits are the float32 2^n: 0
+// for n = -127, infinity for n = 128. The multiplication by 2^n keeps a NaN. An integer addition of
+// n to the exponent would lose the NaN.
 //
 // A multiply-add overwrites its addend, so each term that starts from a coefficient costs a move.
-// The polynomial is split into three sums of two terms to save moves.
+// The polynomial is split into three sums of two terms, which saves moves.
 func (g *generator) exp2(e exponential, x, scratch []int) {
 	const n, low, high, square = 0, 1, 2, 3
 	do := func(format string, registers func(x, s int) []any) {
@@ -173,8 +174,8 @@ func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
 	}
 }
 
-// finalizeLSE writes the routine that computes a tile's LSE, with the logarithm of ../softmax.go,
-// and the factors 1/l by which the kernel multiplies O.
+// finalizeLSE writes the routine that computes a tile's LSE, and the factors 1/l by which the
+// kernel multiplies O. A comment in ../softmax.go explains the logarithm.
 func (g *generator) finalizeLSE() {
 	g.routine("finalizeLSE", "lse, by, m, l *float32, scale float32",
 		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",

@@ -8,7 +8,7 @@ type valueSum struct {
 }
 
 // values writes Oᵀ = alpha Oᵀ + Vᵀ P. It sums the products from zero and then adds alpha Oᵀ. The
-// sum over few keys is smaller than O, so its rounding errors are smaller.
+// sum over few keys is smaller than O and has smaller rounding errors.
 //
 // If V is finite, a weight of 0 adds 0, and no mask is needed. Masks are slow, so the routine first
 // checks whether V is finite.
@@ -35,7 +35,7 @@ func (g *generator) values() {
 }
 
 // sums writes the loops over columns of V, in groups of the given sizes. add writes the loop that
-// adds the products of a group of columns to their sums.
+// adds the products of a group of columns to the sums of these columns.
 func (x *valueSum) sums(name string, sizes []int, add func(label string, rows int)) {
 	x.inGroups(name, x.vdim, sizes, func(rows int, label string) {
 		x.op("MOVD %v, %v", x.value, x.from)
@@ -72,8 +72,9 @@ func (g *generator) v2(name string, v int, at reg, offset int) {
 	g.v("%s q%d, q%d, [x%d, #%d]", name, v, v+1, at, offset)
 }
 
-// ifFinite writes a check of V. It jumps to label if V holds neither NaN nor infinity. It
-// multiplies each element by 0, which gives NaN for NaN and infinity, and adds up the products.
+// ifFinite writes a check of V. The code jumps to label if V holds neither NaN nor infinity. It
+// multiplies each element by 0 and adds up the products. The product of NaN or infinity and 0 is
+// NaN.
 func (x *valueSum) ifFinite(label string) {
 	g := x.generator
 	n, row := g.temp(), g.temp()
@@ -113,7 +114,7 @@ func (x *valueSum) ifFinite(label string) {
 }
 
 // maskedSums adds the products in the lanes whose bits in masks are set. In the other lanes it
-// multiplies by 0 in place of the element of V, which may be NaN.
+// multiplies the weight by 0 in place of the element of V, because this element may be NaN.
 func (x *valueSum) maskedSums(label string, rows int) {
 	g := x.generator
 	const bits, seen, element, weight = 16, 20, elements, 28
@@ -165,8 +166,9 @@ func (g *generator) addSum() {
 	g.done()
 }
 
-// dots writes the routine that computes delta. It adds products in the same order as the routine
-// scores, which computes dP. In a row that sees one key, dP - delta is therefore exactly 0.
+// dots writes the routine that computes delta. The routine adds products in the same order as the
+// routine scores, with which the backward pass computes dP. In a row that sees one key, dP - delta
+// is therefore exactly 0.
 func (g *generator) dots() {
 	g.routine("dots", "sum, a, b *float32, dim int",
 		"sets sum[i] = Σ over c < dim of a[c][i]·b[c][i]. a and b are [dim][16]. dim > 0.")
