@@ -20,7 +20,7 @@ type frame struct {
 	seqs    flashkit.Sequences
 	device  *device // device of the tensors, nil if they are on the host
 
-	lists  cuda.DeviceSequences // copies of the sequence arrays in device memory; kept, because the next call often has equal arrays
+	lists  cuda.DeviceSequences // buffers over the sequence arrays in device memory; kept, because the next call often has the same arrays
 	listed bool                 // whether lists holds the sequence arrays of this call
 }
 

@@ -56,9 +56,9 @@ func (l *AttentionLayer) Params() []*Param {
 	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
 }
 
-// UseFlashAttention switches flash attention on or off. It is initially on. If off, the layer
-// computes and stores all attention weights. UseFlashAttention must not be called between Forward
-// and Backward.
+// UseFlashAttention switches flash attention on or off. Flash attention is initially on. Without
+// it, the layer computes and stores all attention weights. UseFlashAttention must not be called
+// between Forward and Backward.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
 // Forward returns the layer's result, [rows of q, OutFeatures]. One tensor may be passed as q, k
@@ -84,7 +84,8 @@ func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
 }
 
 // Backward returns the gradients of q, k and v, given dy, the gradient of Forward's result. If one
-// tensor was passed as several of q, k and v, its gradient is the sum of their gradients.
+// tensor was passed for several of q, k and v, the tensor's gradient is the sum of the matching
+// results.
 func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
 	dv = l.NormV.Backward(s, l.V.Backward(s, dv))

@@ -127,8 +127,8 @@ func softmax(x []float32, scale float64) {
 	}
 }
 
-// softmaxGrad replaces rows of d, the gradient of the weights w, by the gradient of the unscaled
-// scores, scale w (d - sum(w d)).
+// softmaxGrad replaces rows of the gradient d of the attention weights by the gradient of the
+// unscaled scores. For a row of weights p this gradient is scale * p * (d - sum(p * d)).
 func softmaxGrad(w *rowWork, _, from, to int) {
 	scale := float32(w.scale)
 	for i := from; i < to; i++ {
@@ -144,7 +144,7 @@ func softmaxGrad(w *rowWork, _, from, to int) {
 }
 
 // drop applies flash attention's dropout mask of one head to x and writes the result to y, which
-// may alias x. An element becomes 0 or is multiplied by 1/(1-p).
+// may alias x. An element becomes 0, or is multiplied by 1/(1-Dropout).
 func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h int) matmul.Matrix {
 	below, keep, key := philox.Below(p.Score.Dropout), philox.Keep(p.Score.Dropout), philox.Key(seed)
 	var words [4]uint32

@@ -20,8 +20,8 @@ func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
 	return l.drop(s, seed, x)
 }
 
-// Backward returns the gradient of x, given dy, the gradient of Forward's result. It is 0 where x
-// was dropped.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result. The gradient is 0
+// where an element of x was dropped.
 func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || l.P == 0 {
 		return dy

@@ -27,7 +27,7 @@ func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 // Params returns the parameters of the embedding, the Transformer and the head.
 func (l *LanguageModel) Params() []*Param { return join(l.Embedding, l.Transformer, l.Head) }
 
-// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
+// UseFlashAttention switches flash attention on or off. See AttentionLayer.UseFlashAttention.
 func (l *LanguageModel) UseFlashAttention(on bool) { l.Transformer.UseFlashAttention(on) }
 
 // Forward returns [rows, Vocabulary]: for each token, the logits of the token after it.
@@ -41,8 +41,8 @@ func (l *LanguageModel) Backward(s *Step, dy Tensor) {
 	l.Embedding.Backward(s, l.Transformer.Backward(s, l.Head.Backward(s, dy)))
 }
 
-// NewCaches returns one empty cache per layer, each for batch sequences of at most SequenceLen
-// tokens.
+// NewCaches returns one empty cache per layer. Each cache has room for SequenceLen tokens in each
+// sequence. batch is the number of sequences.
 func (l *LanguageModel) NewCaches(batch int) ([]*KVCache, error) {
 	return l.Transformer.NewCaches(batch)
 }

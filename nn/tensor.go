@@ -65,7 +65,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns an error if r is invalid. of names r in the error.
+// check returns an error if r is invalid. In the error, r has the name given as of.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
@@ -165,8 +165,8 @@ func (x *Tensor) stride() int {
 // isDense reports whether there are no gaps between rows.
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
-// check returns an error if x is invalid or does not have the given features. features 0 accepts
-// any number. of names x in the error.
+// check returns an error if x is invalid or does not have the given features. If features is 0, any
+// number is accepted. In the error, x has the name given as of.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:

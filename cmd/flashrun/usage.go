@@ -59,7 +59,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestion returns err with the commands that cobra suggests in its first line.
+// suggestion returns err as one line. This line has the commands that cobra suggests.
 func suggestion(err error) error {
 	text, names, found := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	if !found {

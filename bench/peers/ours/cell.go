@@ -28,8 +28,9 @@ type cell struct {
 
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
-// open makes a cell and calls it once. For a backward pass it first computes O and LSE, with the
-// kernel that dispatch chooses. If like is not nil, K and V use the memory of K and V in like.
+// open makes a cell and runs the cell's pass once. For a backward pass it first computes O and LSE,
+// with the kernel that dispatch chooses. If like is not nil, K and V use the memory of K and V in
+// like.
 func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {
@@ -125,8 +126,9 @@ func (c *cell) save(path string) error {
 	return out.Commit(f.Write)
 }
 
-// arguments makes all arguments of a pass of p, except the names in r.Leave. Inputs come from
-// r.File or are random. Each tensor has its own memory. For a backward pass, O and LSE are zero.
+// arguments makes all arguments of a pass of p, except the arguments that r.Leave names. Inputs
+// come from r.File or are random. Each tensor has its own memory. For a backward pass, O and LSE
+// are zero.
 func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.Args, error) {
 	args := &flashkit.Args{Seed: r.Seed}
 	if err := p.Validate(); err != nil {
