@@ -107,8 +107,8 @@ type answer struct {
 }
 
 // Attend waits for the call and returns O, [1, H, N, DV]. It returns an error when the context or
-// the server ends. It may be called once. q, k and v are dense. The caller must not use them any
-// more, because the server may read them even after Attend has returned.
+// the server ends. Attend may be called once. q, k and v are dense. The caller must not use them
+// any more, because the server may read them even after Attend has returned.
 func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	s, p := t.server, t.problem
 	for _, x := range [...]struct {
@@ -241,7 +241,7 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 }
 
 // buffers hold copies of the inputs of requests that share a call. Each lane has its own buffers.
-// They take at most Limits.Batch * Limits.Copied bytes.
+// The buffers of a lane take at most Limits.Batch * Limits.Copied bytes.
 type buffers struct{ q, k, v []float32 }
 
 // compute runs one call and returns O of the whole batch. A single request is computed from its own
@@ -264,7 +264,7 @@ func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) 
 
 // forward runs Forward. It turns a panic into an error, so that only the requests of this call
 // fail. It cannot catch panics of other goroutines or a lack of memory. The checks before the call
-// must prevent these.
+// must prevent such failures.
 func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -15,8 +15,8 @@ var pageText string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// repository is the beginning of links to files. They are absolute, because the page may be opened
-// outside the repository.
+// repository is the beginning of links to files. These links are absolute, because the page may be
+// opened outside the repository.
 const repository = "https://github.com/flashkit-go/flashkit"
 
 // ortVersion is the version of onnxruntime-web that make site-ort installs next to the page. A test

@@ -62,7 +62,7 @@ var columns = []struct {
 }
 
 // readGrid returns a table of the rates of the kernels that dispatch chose, for problems without a
-// mask, by sequence length.
+// mask. Each row is for one sequence length.
 func readGrid(root string) (r result, err error) {
 	const file = "docs/report/grid.json"
 	text, err := read(root, file)
