@@ -182,7 +182,7 @@ func (k *Kernel) failed(err error) error {
 
 // A Backend runs kernels on one kind of hardware.
 type Backend interface {
-	// Name returns the prefix of every kernel's name, before the slash.
+	// Name returns the prefix of every kernel's name: the part before the slash.
 	Name() string
 
 	// Kernels returns all kernels of the backend, including kernels that this machine cannot

@@ -1,6 +1,6 @@
 package nn
 
-// An AttentionConfig configures an AttentionLayer. A comment with "0:" gives the meaning of 0.
+// An AttentionConfig configures an AttentionLayer. In the comments, "0:" precedes the meaning of 0.
 // Heads and DimHead must be at least 1.
 type AttentionConfig struct {
 	QFeatures   int     // features of a row of q
@@ -15,8 +15,9 @@ type AttentionConfig struct {
 	Rotary      *Rotary // rotates q and k by position; nil for none
 }
 
-// An AttentionLayer normalizes q, k and v, projects each to the heads, computes attention with
-// scale 1/sqrt(DimHead), and projects the result to OutFeatures. Projections have no bias.
+// An AttentionLayer normalizes q, k and v, projects each of them to the features of the heads,
+// computes attention with scale 1/sqrt(DimHead), and projects the result to OutFeatures.
+// Projections have no bias.
 type AttentionLayer struct {
 	NormQ, NormK, NormV *LayerNorm          // norms of the inputs
 	Q, K, V             *Linear             // projections of the normed inputs to the heads

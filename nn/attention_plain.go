@@ -178,7 +178,8 @@ func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	return m
 }
 
-// clearRows zeros the padding of a head, rows [from, to). Packed sequences have no padding.
+// clearRows sets the padding of a head, its rows [from, to), to 0. Packed sequences have no
+// padding.
 func clearRows(t *flashkit.Tensor, p *flashkit.Problem, b, h, from, to int) {
 	if t.Shape()[0] != p.Batch || t.Shape()[2] != to {
 		return

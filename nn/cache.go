@@ -16,7 +16,7 @@ type KVCache struct {
 }
 
 // NewKVCache returns an empty cache. batch is the number of sequences, and capacity is the maximum
-// number of rows of a sequence. A row has KV heads, heads in number, and dim features per head. The
+// number of rows of a sequence. A row has heads * dim features: dim features for each KV head. The
 // cache takes 8 * batch * heads * capacity * dim bytes.
 func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 	n := 1

@@ -14,8 +14,8 @@ type LanguageModel struct {
 	Head        *Linear      // from features to logits, with a bias
 }
 
-// NewLanguageModel returns a model with the parameters embedding.weight, the parameters of
-// NewTransformer, head.weight and head.bias. After an invalid config, i.Err returns an error.
+// NewLanguageModel returns a model. Its parameters are embedding.weight, the parameters of the
+// Transformer, head.weight and head.bias. After an invalid config, i.Err returns an error.
 func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 	return &LanguageModel{
 		NewEmbedding(i.In("embedding"), c.Vocabulary, c.TransformerConfig.Embedding),
@@ -30,7 +30,7 @@ func (l *LanguageModel) Params() []*Param { return join(l.Embedding, l.Transform
 // UseFlashAttention switches flash attention on or off. See AttentionLayer.UseFlashAttention.
 func (l *LanguageModel) UseFlashAttention(on bool) { l.Transformer.UseFlashAttention(on) }
 
-// Forward returns [rows, Vocabulary]: for each token, the logits of the token after it.
+// Forward returns [rows, Vocabulary]: for each token, the logits of the next token.
 func (l *LanguageModel) Forward(s *Step, tokens Tokens) Tensor {
 	return l.Head.Forward(s, l.Transformer.Forward(s, l.Embedding.Forward(s, tokens)))
 }

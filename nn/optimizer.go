@@ -85,8 +85,8 @@ func (o *SGD) Update() {
 }
 
 // ClipGradients scales all gradients by one factor, so that their joint Euclidean norm does not
-// exceed most. It returns the norm before scaling. If that norm is below most, infinite or NaN, the
-// gradients stay unchanged.
+// exceed the limit most. It returns the norm before scaling. If that norm is below most, infinite
+// or NaN, the gradients stay unchanged.
 func ClipGradients(params []*Param, most float64) (norm float64) {
 	squares := 0.0
 	for _, p := range params {
@@ -128,8 +128,8 @@ func shadows(params []*Param, prefix string) []*Param {
 	return list
 }
 
-// shadow returns the data of s, which was made by shadows for p. If the length of p's data has
-// changed, shadow first replaces the data of s by zeros of the new shape.
+// shadow returns the data of s, the parameter that shadows made for p. If the length of p's data
+// has changed, shadow first replaces the data of s by zeros of the new shape.
 func (s *Param) shadow(p *Param) []float32 {
 	if len(s.Data) != len(p.Data) {
 		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))

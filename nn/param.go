@@ -55,7 +55,7 @@ func Count(params []*Param) (n int) {
 }
 
 // check returns an error unless the parameter has shape [rows, columns], or [columns] if rows is 0,
-// and data of that length.
+// and data of the matching length.
 func (p *Param) check(layer string, rows, columns int) error {
 	if err := p.checkShape(layer, rows, columns); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (p *Param) checkData() error {
 }
 
 // An Init names and initializes the parameters of layers. Initial values depend only on the seed
-// and the parameter's name. Errors are sticky: Err returns the first error. An Init and the Inits
-// that its In returns share this error.
+// and the parameter's name. Errors are sticky: Err returns the first error. An Init shares this
+// error with all Inits that its method In returns.
 type Init struct {
 	prefix string
 	shared *initState

@@ -82,10 +82,10 @@ func (s *Step) Err() error {
 	return s.err
 }
 
-// Train reports whether the pass is in training.
+// Train reports whether the pass is a training pass.
 func (s *Step) Train() bool { return s.train }
 
-// Fail sets the Step's error, unless an error is already set. It is exported for layers of other
+// Fail sets the Step's error, unless an error is already set. Fail is exported for layers of other
 // packages.
 func (s *Step) Fail(err error) {
 	if s.err == nil {
@@ -204,8 +204,8 @@ func (s *Step) push(r record) {
 	s.stack = append(s.stack, r)
 }
 
-// Pop removes the last record and returns its tensor. The Step fails if owner is not the layer that
-// pushed the record, because Backward runs in the reverse order of Forward.
+// Pop removes the last record and returns its tensor. Backward must run in the reverse order of
+// Forward. So the Step fails if owner is not the layer that pushed the record.
 func (s *Step) Pop(owner any) Tensor { return s.pop(owner).x }
 
 func (s *Step) pop(owner any) record {

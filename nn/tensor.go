@@ -65,7 +65,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns an error if r is invalid. In the error, r has the name given as of.
+// check returns an error if r is invalid. The parameter is the name of r in the error.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
@@ -166,7 +166,7 @@ func (x *Tensor) stride() int {
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
 // check returns an error if x is invalid or does not have the given features. If features is 0, any
-// number is accepted. In the error, x has the name given as of.
+// number of features is accepted. The first parameter is the name of x in the error.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:

@@ -15,9 +15,9 @@ type TransformerConfig struct {
 	SequenceLen int     // the most rows of a sequence
 }
 
-// A TransformerLayer is attention, then two linear layers. Each part first normalizes its rows, and
-// its result is added to its input. So x becomes x + dropout(attention(x)), and then x +
-// dropout(linear2(dropout(relu(linear1(norm(x)))))).
+// A TransformerLayer is attention, then two linear layers. Each part first normalizes its rows. The
+// result of a part is added to the part's input. So x becomes x + dropout(attention(x)), and then x
+// + dropout(linear2(dropout(relu(linear1(norm(x)))))).
 type TransformerLayer struct {
 	Attention *AttentionLayer // first normalizes its rows
 	Norm      *LayerNorm      // norm of the rows after attention
@@ -92,8 +92,8 @@ type Transformer struct {
 }
 
 // NewTransformer returns a Transformer. Its parameters are positions.weight and the parameters of
-// the layers. Their names begin with layers.0, layers.1 and so on. After an invalid config, i.Err
-// returns an error.
+// the layers. The names of the layers' parameters begin with layers.0, layers.1 and so on. After an
+// invalid config, i.Err returns an error.
 func NewTransformer(i *Init, c TransformerConfig) *Transformer {
 	l := &Transformer{Positions: NewPositionalEmbedding(i.In("positions"), c.SequenceLen, c.Embedding), config: c}
 	if c.Layers < 1 {

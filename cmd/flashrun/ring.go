@@ -312,7 +312,7 @@ const (
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
 // localDevice returns the number of this process's GPU. Rank n of this machine uses entry n of
-// --device. Without --device it uses GPU n.
+// --device. Without --device the rank uses GPU n.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:

@@ -20,7 +20,7 @@ func usage(root *cobra.Command) {
 	}
 }
 
-// flagError returns cobra's error for an invalid flag value in flashrun's form.
+// flagError changes cobra's error about an invalid flag value to the form of flashrun's messages.
 func flagError(err error) error {
 	var e interface {
 		error

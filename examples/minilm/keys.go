@@ -77,7 +77,7 @@ func object(r rules, required ...string) rule {
 	}
 }
 
-// list returns a rule that accepts a JSON list if all elements satisfy the rule each.
+// list returns a rule that accepts a JSON list. The parameter is the rule for each element.
 func list(each rule) rule {
 	return func(value json.RawMessage) error {
 		var elements []json.RawMessage

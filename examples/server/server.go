@@ -156,8 +156,8 @@ func (t *Ticket) arrived(n int) error {
 	return nil
 }
 
-// Close ends the ticket. The memory of the request and of its result then no longer counts toward
-// the limits, unless a call still uses it.
+// Close ends the ticket. As soon as no call uses the memory of the request and of its result, this
+// memory no longer counts toward the limits.
 func (t *Ticket) Close() {
 	t.leave()
 	t.server.mu.Lock()
@@ -167,8 +167,8 @@ func (t *Ticket) Close() {
 	t.server.release(t)
 }
 
-// release removes a holder of a ticket. When the last holder is removed, the ticket no longer
-// counts toward the limits.
+// release ends the use of a ticket's memory by one holder: the client, or the call in progress.
+// After the last holder's release, the ticket no longer counts toward the limits.
 func (s *Server) release(t *Ticket) {
 	if t.holders--; t.holders == 0 {
 		s.admitted--

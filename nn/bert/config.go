@@ -31,7 +31,7 @@ var precisions = map[string]nn.Precision{
 	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
 }
 
-// activations are the activations by Hugging Face's names.
+// activations maps Hugging Face's names to activations.
 var activations = map[string]nn.Activation{
 	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
 }

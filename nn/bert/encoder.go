@@ -12,15 +12,15 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// An Encoder runs a Model on batches of tokens. A goroutine calls a Step of the Encoder. An Encoder
-// is safe for concurrent use.
+// An Encoder makes Steps, which run a Model on batches of tokens. An Encoder is safe for concurrent
+// use.
 type Encoder struct {
 	model  *Model
 	engine *nn.Engine // nil if there is no Dispatcher
 	pool   workers.Pool
 }
 
-// NewEncoder returns an Encoder for m that uses d. Close does not close d. If m or d is nil, all
+// NewEncoder returns an Encoder that runs m with d. Close does not close d. If m or d is nil, all
 // Steps of the Encoder fail.
 func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	e := &Encoder{model: m}

@@ -70,7 +70,7 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 	return m, nil
 }
 
-// Config returns the Config that Load was given.
+// Config returns the Config that was passed to Load.
 func (m *Model) Config() Config { return m.config }
 
 // renamed returns the file's tensors without the prefix "bert." in their names. It also renames

@@ -91,8 +91,8 @@ func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration,
 	return time.Since(start), err
 }
 
-// note makes one call with the observer. It returns the call's kernel and time, and the bytes of K
-// and V.
+// note makes one call and observes which kernel runs. It returns the call's kernel and time, and
+// the bytes of K and V.
 func (c *cell) note(ctx context.Context) (reply, error) {
 	took, err := c.call(ctx, c.seen)
 	c.last = took

@@ -10,7 +10,7 @@
 //	time      call the cell for "seconds"; reply with the median time of a call in seconds
 //	overhead  call the cell "calls" times, and run its kernel alone after or before each call; with
 //	          "grow" each call has one key more in every sequence
-//	read      time reading K and V of a cell on all cores, without computing
+//	read      measure the time to read K and V of a cell on all cores, without computing
 //	save      write the outputs of a cell to a safetensors "file"
 //	close     forget a cell
 //

@@ -37,8 +37,8 @@ func readResults(root, readme string) ([]result, error) {
 	return append(list, r), err
 }
 
-// grid has the fields of docs/report/grid.json that the page needs. make report-example writes that
-// file.
+// grid has the fields of docs/report/grid.json that the page needs. The command `make
+// report-example` writes that file.
 type grid struct {
 	Machine struct {
 		CPU  string `json:"cpu"`

@@ -33,7 +33,7 @@ type Tokenizer struct {
 	lowercase     bool
 }
 
-// A special token matches in the text before normalization, case-sensitively.
+// A special token is found in the text before normalization. The search is case-sensitive.
 type special struct {
 	text string
 	id   int32
@@ -41,8 +41,8 @@ type special struct {
 
 // New reads a model's vocab.txt. Each line is a token, whose id is the number of the line, from 0.
 // The vocabulary must have [CLS], [SEP] and [UNK]. If a token is repeated, its last line counts.
-// Empty lines are ignored, but counted. lowercase is for uncased models. It also strips accents, as
-// in Hugging Face's tokenizers.
+// Empty lines have a number, but no token. lowercase is true for uncased models. The Tokenizer then
+// also strips accents, as in Hugging Face's tokenizers.
 func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 	ids, lines, n := map[string]int32{}, bufio.NewScanner(vocab), 0
 	for ; lines.Scan(); n++ {
