@@ -23,8 +23,8 @@ type Kernel struct {
 	// Pass is the pass that the kernel computes.
 	Pass Pass
 
-	// Takes is the set of features that the kernel supports beyond dense attention in a band.
-	// If a call has any other feature, Fits refuses it without calling Refuses.
+	// Takes is the set of features that the kernel supports beyond dense attention in a band. If
+	// a call has any other feature, Fits refuses the call without calling Refuses.
 	Takes Feature
 
 	// DTypes, MaxDim and MaxRows are the kernel's limits, for tables and documentation. A limit
@@ -186,7 +186,7 @@ type Backend interface {
 	Name() string
 
 	// Kernels returns all kernels of the backend, including kernels that this machine cannot
-	// run. For these, Kernel.Fits returns the reason. The caller owns the slice.
+	// run. For such a kernel, Kernel.Fits returns the reason. The caller owns the slice.
 	Kernels() []Kernel
 
 	// Close releases the backend's resources. When Close is called, no kernel may be running.

@@ -83,7 +83,7 @@ func dense(dtype DType, mem unsafe.Pointer, n, b, heads, rows, dim int) Tensor {
 	return t.WithStrides(heads*rows*dim, rows*dim, dim)
 }
 
-// WithStrides returns the view with other strides, in elements, for batches, heads and rows.
+// WithStrides returns the view with the given strides of batches, heads and rows, in elements.
 // Inputs may use 0 to broadcast a dimension.
 func (t Tensor) WithStrides(batch, head, row int) Tensor {
 	t.strides = [4]int{batch, head, row, 1}

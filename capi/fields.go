@@ -79,7 +79,7 @@ var slots = [...]struct {
 	{"d_sink", unsafe.Offsetof(C.fk_args{}.d_sink), unsafe.Offsetof(flashkit.Args{}.DSink)},
 }
 
-// forwardSlots is the number of forward slots.
+// forwardSlots is the number of slots for tensors of the forward pass.
 const forwardSlots = 9
 
 // listedFields maps names of arguments and parameters to their names in flashkit.h.

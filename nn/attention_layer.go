@@ -15,8 +15,8 @@ type AttentionConfig struct {
 	Rotary      *Rotary // rotates q and k by position; nil for none
 }
 
-// An AttentionLayer normalizes q, k and v, projects each of them to the features of the heads,
-// computes attention with scale 1/sqrt(DimHead), and projects the result to OutFeatures.
+// An AttentionLayer normalizes q, k and v, and projects each of them to the features of the heads.
+// It then computes attention with scale 1/sqrt(DimHead), and projects the result to OutFeatures.
 // Projections have no bias.
 type AttentionLayer struct {
 	NormQ, NormK, NormV *LayerNorm          // norms of the inputs
@@ -25,9 +25,9 @@ type AttentionLayer struct {
 	Attention           *MultiHeadAttention // attention between the projections
 }
 
-// NewAttentionLayer returns a layer with the parameters norm_q.weight and norm_q.bias, likewise for
-// norm_k and norm_v, then q.weight, k.weight, v.weight and out.weight. After an invalid config,
-// i.Err returns an error.
+// NewAttentionLayer returns a layer. Its parameters are norm_q.weight, norm_q.bias, norm_k.weight,
+// norm_k.bias, norm_v.weight, norm_v.bias, q.weight, k.weight, v.weight and out.weight. After an
+// invalid config, i.Err returns an error.
 func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	or := func(n, otherwise int) int {
 		if n == 0 {

@@ -48,8 +48,8 @@ func (l *LanguageModel) NewCaches(batch int) ([]*KVCache, error) {
 }
 
 // Decode returns Forward's result for tokens that continue the cached sequences. It appends the
-// tokens' keys and values to the caches. After an error the caches may be inconsistent: Reset them.
-// Decode is for inference.
+// tokens' keys and values to the caches. After an error the caches may be inconsistent, so a
+// program must Reset them. Decode is for inference.
 func (l *LanguageModel) Decode(s *Step, tokens Tokens, caches []*KVCache) Tensor {
 	return l.Head.Forward(s, l.Transformer.Decode(s, l.Embedding.Forward(s, tokens), caches))
 }

@@ -33,7 +33,7 @@ func NewAdamW(params []*Param, lr float64) *AdamW {
 
 // State returns the running means of gradients and of squared gradients. A program saves these
 // means, and Steps, to resume training later. The name of a mean is the parameter's name with a
-// prefix. The means are not copies: to resume, Load into them.
+// prefix. The means are not copies: to resume training, pass them to Load.
 func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...), o.square...) }
 
 // Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
@@ -67,8 +67,8 @@ func NewSGD(params []*Param, lr float64) *SGD {
 }
 
 // State returns the running sums of gradients. A program saves these sums to resume training later.
-// The name of a sum is the parameter's name with a prefix. The sums are not copies: to resume, Load
-// into them.
+// The name of a sum is the parameter's name with a prefix. The sums are not copies: to resume
+// training, pass them to Load.
 func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
 
 // Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.

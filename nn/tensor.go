@@ -17,9 +17,9 @@ type Rows struct {
 	// length and outputs 0 there. If Lens is nil, all sequences have T rows.
 	Lens []int32
 
-	// Starts is set for packed sequences and nil for others. Sequence b has rows [Starts[b],
-	// Starts[b+1]), as in cu_seqlens of other libraries. Starts has Batch+1 numbers, and the first
-	// is 0. T is the length of the longest sequence.
+	// Starts is set for packed sequences. For other sequences it is nil. Sequence b has rows
+	// [Starts[b], Starts[b+1]), as in cu_seqlens of other libraries. Starts has Batch+1 numbers,
+	// and the first is 0. T is the length of the longest sequence.
 	Starts []int32
 
 	// TimeFirst orders rows as [T, Batch], as PyTorch does with batch_first=False.

@@ -157,7 +157,7 @@ func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 
 // Decode returns Forward's result for rows x that continue the cached sequences. caches must be the
 // result of NewCaches. Each layer appends its keys and values to its cache. After an error the
-// caches may be inconsistent: Reset them. Decode is for inference.
+// caches may be inconsistent, so a program must Reset them. Decode is for inference.
 func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
 		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))

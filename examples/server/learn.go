@@ -9,7 +9,7 @@ import (
 // normal. Without this decay, a high estimate would never fall: the server would reject all
 // requests, and rejected requests yield no samples.
 type estimate struct {
-	normal, most float64 // a sample counts as at most most, so that one stall does not cause all requests to be rejected
+	normal, most float64 // larger samples count as most, so that one stall does not cause all requests to be rejected
 	value        float64
 	since        time.Time // time of the last sample
 }

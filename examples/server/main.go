@@ -1,6 +1,6 @@
-// Server answers requests for attention over HTTP. It admits requests that it can answer in time
-// and rejects others at once. On SIGTERM it answers the admitted requests and ends. README.md
-// describes the protocol.
+// Server answers requests for attention over HTTP. It admits requests that it can answer in time,
+// and rejects other requests at once. On SIGTERM it answers the admitted requests and ends.
+// README.md describes the protocol.
 package main
 
 import (

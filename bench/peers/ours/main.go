@@ -1,6 +1,6 @@
 // Command ours times calls of flashkit for the scripts of bench/peers. The scripts start this
-// command once for each number of threads. They alternate its measurements with measurements of
-// other libraries.
+// command once for each number of threads. The scripts alternate the command's measurements with
+// measurements of other libraries.
 //
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":

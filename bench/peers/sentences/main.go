@@ -112,8 +112,8 @@ func run(ctx context.Context, dir, precision string) (err error) {
 	return nil
 }
 
-// measure repeats call for the given number of seconds and times each call. One untimed call
-// precedes.
+// measure first makes one untimed call. It then repeats call for the given number of seconds and
+// times each call.
 func measure(call func() error, seconds float64) (reply, error) {
 	if err := call(); err != nil {
 		return reply{}, err

@@ -217,7 +217,7 @@ func (e *encoder) decomposed(r rune, text string) {
 // decomposition of a syllable is arithmetic on its code point.
 const hangul, hangulEnd = 0xAC00, 0xD7A4
 
-// stripped adds a character of a decomposition, unless it is a nonspacing mark. Other marks that
+// stripped adds a character of a decomposition, unless it is a nonspacing mark. Spacing marks that
 // follow each other are sorted by combining class. A character of class 0 ends such a series of
 // marks, even if the character is a nonspacing mark, which is dropped.
 func (e *encoder) stripped(r rune) {
