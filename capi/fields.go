@@ -55,8 +55,8 @@ func featureBits(p *flashkit.Problem) (bits C.uint32_t) {
 	return bits
 }
 
-// slots are the offsets of a call's tensors in fk_args and flashkit.Args. The tensors of the forward
-// pass come first.
+// slots are the offsets of a call's tensors in fk_args and flashkit.Args. The tensors of the
+// forward pass come first.
 var slots = [...]struct {
 	name     string
 	from, to uintptr

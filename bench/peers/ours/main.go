@@ -5,8 +5,8 @@
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":
 //
-//	open      make a cell: the arguments of a pass of a problem; call it once; reply with the number of
-//	          the "cell"
+//	open      make a cell, that is, the arguments of a pass of a problem, and call the cell once;
+//	          reply with the number of the "cell"
 //	time      call the cell for "seconds"; reply with the median time of a call in seconds
 //	overhead  call the cell "calls" times, and run its kernel alone after or before each call; with
 //	          "grow" each call has one key more in every sequence
