@@ -16,7 +16,7 @@ type Kernel struct {
 	Name string
 
 	// About describes the kernel in one line: instructions, algorithm and bottleneck. Requires
-	// names the machines that can run it, "" for any. The command flashrun list and
+	// names the machines that can run the kernel, "" for any. The command flashrun list and
 	// docs/kernels.md show About and Requires.
 	About, Requires string
 

@@ -31,8 +31,8 @@ func (a Activation) check() error {
 	return nil
 }
 
-// activations are the owners of an Activation's records. The owner of another layer's records is
-// the layer's address, but an Activation is a number and has no address.
+// activations are the owners of the records that an Activation pushes for Backward. The owner of
+// another layer's records is the layer's address, but an Activation is a number and has no address.
 var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh}
 
 // activationGrad returns dy times the derivative of the activation at x.

@@ -128,10 +128,11 @@ func (x *Tensor) matrix() matmul.Matrix {
 	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
 }
 
-// Pack packs the layers' weights for Forward into one block of memory. The layers must be in their
-// order of use. Without Pack, the first Forward of each layer packs its weights. A layer can
-// prefetch the next layer's weights into the cache only if the weights are in one block. After
-// Pack, inference does not read Weight.Data, so a program may set it to nil.
+// Pack copies the layers' weights into one block of memory, in the layout that the matrix kernels
+// of Forward read. The layers must be in their order of use. Without Pack, the first Forward of
+// each layer packs its weights. A layer can prefetch the next layer's weights into the cache only
+// if the weights are in one block. After Pack, inference does not read Weight.Data, so a program
+// may set it to nil.
 func Pack(layers ...*Linear) error {
 	words := 0
 	for _, l := range layers {
@@ -156,8 +157,8 @@ func Pack(layers ...*Linear) error {
 
 func (p *Param) matrix() matmul.Matrix { return matmul.Dense(p.Data, p.Shape[0], p.Shape[1]) }
 
-// A packing is the packed copy of a parameter [out, in]. This copy is made again after the
-// parameter has changed.
+// A packing is a copy of a parameter [out, in], packed: in the layout that the matrix kernels read.
+// This copy is made again after the parameter has changed.
 type packing struct {
 	mu   sync.Mutex
 	made atomic.Uint64 // version of the parameter that p has, 0 if p is not packed

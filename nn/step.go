@@ -234,7 +234,8 @@ func (s *Step) nextSeed() uint64 {
 	return uint64(w[0]) | uint64(w[1])<<32
 }
 
-// pack packs m, the second factor of a product, into s.packed[i].
+// pack copies m, the second factor of a product, to s.packed[i], in the layout that the matrix
+// kernels read.
 func (s *Step) pack(i int, m matmul.Matrix) { s.engine.products.Pack(&s.packed[i], m, s.Workers) }
 
 func (s *Step) multiply() {

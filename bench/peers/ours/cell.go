@@ -101,7 +101,7 @@ func (c *cell) note(ctx context.Context) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: took.Seconds(), Calls: 1, Bytes: bytes}, err
 }
 
-// outputs is the kind of the files that save writes.
+// outputs recognizes the files that save writes, so that save replaces no other file.
 var outputs = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin []byte) bool {
 	return bytes.Contains(begin, []byte(`{"__metadata__":{"writer":"bench/peers/ours"}`))
 }}

@@ -104,8 +104,8 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 	return reply{}, fmt.Errorf("op %q: there is none such", r.Op)
 }
 
-// numbers is the kind of the files that save writes. These files have no mark at their beginning,
-// so save replaces only empty files.
+// numbers describes the files that save writes. These files have no mark at their beginning, so
+// save replaces only empty files.
 var numbers = outfile.Kind{Name: "empty", Is: func([]byte) bool { return false }}
 
 func (p *product) open(r *request) error {
