@@ -46,10 +46,10 @@ type Args struct {
 }
 
 // An Origin is the position of a call's first sequence, head, row and key in a larger problem.
-// Dropout numbers sequences, query heads, rows and keys from these positions. A call for a part
-// therefore drops the same weights as a call for the whole. In a Ragged problem, Row and Key
-// apply to every sequence. The sum of each field and the problem's matching dimension must be
-// less than 2^31.
+// Dropout counts sequences, query heads, rows and keys from these positions. A call for a part
+// of a problem therefore drops the same weights as a call for the whole problem. In a Ragged
+// problem, Row and Key apply to every sequence. The sum of each field and the problem's matching
+// dimension must be less than 2^31.
 type Origin struct {
 	Batch int // first sequence
 	Head  int // first query head
@@ -98,7 +98,7 @@ type Argument struct {
 }
 
 // An extent holds the batch and row dimensions of a problem's tensors in memory. With packed or
-// paged sequences they differ from the problem's dimensions.
+// paged sequences these dimensions differ from the problem's.
 type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
@@ -156,9 +156,9 @@ func (a *Argument) Role(p *Problem, pass Pass) Role {
 	return role
 }
 
-// Shape returns the argument's shape in problem p with dense or padded sequences. Every
-// dimension of Bias, DBias and Mask but the last may be 1 instead, and so may the first
-// dimension of Slopes.
+// Shape returns the argument's shape in problem p with dense or padded sequences. In Bias, DBias
+// and Mask, every dimension but the last may be 1 instead. In Slopes, the first dimension may be
+// 1 instead.
 func (a *Argument) Shape(p *Problem) [4]int {
 	m := p.extent()
 	return a.shape(p, &m)

@@ -14,15 +14,16 @@ const Unlimited = -1
 // Ragged problem each sequence uses its own lengths. The zero Band hides nothing. A key outside
 // the band of a row has no influence on the row, even if the key holds NaN.
 type Band struct {
-	// The numbers of visible keys before and after the diagonal, plus 1. 0 means no limit.
+	// Each field is 1 more than the number of visible keys before or after the diagonal. 0 means
+	// no limit.
 	left, right int
 	topLeft     bool
 	shift       int
 }
 
-// Window returns the band in which a row sees the key on the diagonal, left keys before it and
-// right keys after it. Either number may be Unlimited. Problem.Validate refuses numbers below
-// Unlimited.
+// Window returns the band in which a row sees the key on the diagonal and its neighbors. left is
+// the number of visible keys before the diagonal. right is the number of visible keys after the
+// diagonal. Either number may be Unlimited. Problem.Validate refuses numbers below Unlimited.
 func Window(left, right int) Band { return Band{left: left + 1, right: right + 1} }
 
 // Causal returns the band in which no row sees a key after the diagonal. With KVLen > QLen, as
@@ -45,8 +46,8 @@ func (b Band) Right() int { return b.right - 1 }
 // IsTopLeft reports whether the diagonal is aligned with the first row and key.
 func (b Band) IsTopLeft() bool { return b.topLeft }
 
-// Shift returns the band moved by n keys: n > 0 shows later keys, n < 0 shows earlier keys.
-// With a shift, a shard that starts anywhere in a longer sequence is an ordinary problem.
+// Shift returns the band moved by n keys: n > 0 shows later keys, n < 0 shows earlier keys. With
+// a shift, a problem can be a part that starts anywhere in a longer sequence.
 func (b Band) Shift(n int) Band {
 	b.shift += n
 	return b
@@ -55,7 +56,8 @@ func (b Band) Shift(n int) Band {
 // Shifted returns the number of keys by which the band is moved.
 func (b Band) Shifted() int { return b.shift }
 
-// maxShift is the largest absolute shift. It keeps sums of lengths and shifts from overflowing.
+// maxShift is the largest absolute shift. With this limit, sums of lengths and shifts cannot
+// overflow.
 const maxShift = math.MaxInt / 8
 
 func (b Band) validate() error {

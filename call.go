@@ -20,8 +20,8 @@ type Call struct {
 	memory  extent // batch and row dimensions of the tensors in memory
 }
 
-// Traits are the properties of a call's tensors that matter for the choice of a kernel. They
-// are comparable. The zero value stands for dense host tensors.
+// Traits are the properties of a call's tensors that matter for the choice of a kernel. Two
+// values of Traits can be compared by ==. The zero value stands for dense host tensors.
 type Traits struct {
 	Device   bool  // the tensors are on a device
 	Loose    bool  // on a device, a row of Q, K, V, O or DO begins at an address that is not a multiple of 16 bytes
@@ -58,7 +58,8 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
 
 // Ask returns a call without arguments, as input for a kernel's Fits, Cost and Needs. Kernel.Do
-// refuses it. Its traits stand for dense host tensors. p and pass must be valid.
+// refuses this call. The traits of the call stand for dense host tensors. p and pass must be
+// valid.
 func (p Problem) Ask(pass Pass) *Call { return &Call{Problem: p, Pass: pass} }
 
 // Seq returns sequence b of the call, 0 <= b < Batch. In a call made by Ask every sequence has

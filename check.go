@@ -198,8 +198,8 @@ func (a *arg) strideName(d int) string { return a.Name + ".strides[" + strconv.I
 // mustOverlap reports whether two arguments certainly share an element. Views may interleave in
 // one allocation, such as Q, K and V packed row by row. Intersecting address ranges therefore
 // prove nothing. The overlap is certain if both views have the same first or the same last
-// element. It is also certain if one view is dense and contains the first or last element of
-// the other. The caller of the library must avoid all other overlaps.
+// element. It is also certain if one view is dense and contains the first or last element of the
+// other view. The caller of the library must avoid all other overlaps.
 func mustOverlap(x, y *arg) bool {
 	if x.from >= y.to || y.from >= x.to {
 		return false

@@ -25,8 +25,8 @@ func (s Pass) Validate() error {
 	return nil
 }
 
-// Area returns the number of (row, key) pairs that the band lets through, per head of one
-// sequence of full length. It is QLen*KVLen if the band hides nothing.
+// Area returns the number of (row, key) pairs that the band lets through, for one head of one
+// sequence of full length. If the band hides nothing, the number is QLen*KVLen.
 func (p Problem) Area() int64 {
 	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
 	seen := sumClamped(last+1, p.QLen, p.KVLen) - sumClamped(first, p.QLen, p.KVLen)
@@ -45,12 +45,12 @@ func sumClamped(c, n, m int) uint64 {
 	return sum
 }
 
-// FLOPs returns the number of floating-point operations of a pass by the field's convention
-// (Dao, FlashAttention-2, 2023, section 4.1). Each multiply-add of the two forward products
-// counts as 2. Only pairs that the band lets through count. If the band hides nothing and VDim
-// = Dim, the forward pass has 4*B*H*N*M*D operations. The backward pass has 2.5 times the
-// operations of the forward pass. Exponentials and features are not counted. All sequences
-// count with full length; Call.FLOPs uses the actual lengths.
+// FLOPs returns the number of floating-point operations of a pass by the usual convention (Dao,
+// FlashAttention-2, 2023, section 4.1). Each multiply-add of the two forward products counts as
+// 2. Pairs that the band hides are not counted. If the band hides nothing and VDim = Dim, the
+// forward pass has 4*B*H*N*M*D operations. The backward pass has 2.5 times the operations of the
+// forward pass. Exponentials and features are not counted. All sequences count with full length;
+// Call.FLOPs uses the actual lengths.
 func (p Problem) FLOPs(s Pass) float64 {
 	f := 2 * float64(p.Batch) * float64(p.Heads) * float64(p.Area()) * float64(p.Dim+p.VDim)
 	if s == PassBackward {

@@ -9,9 +9,9 @@ import (
 // device, driver or instructions. Callers should report it and continue without the backend.
 var ErrUnavailable = errors.New("unavailable on this machine")
 
-// A ProblemError reports a request that no kernel could serve: an invalid dimension, or a
-// tensor whose shape, type or length does not match the problem. Another kernel cannot help;
-// the caller must correct the request.
+// A ProblemError reports a request that no kernel could serve. Examples are an invalid
+// dimension, or a tensor whose shape, type or length does not match the problem. Another kernel
+// cannot help; the caller must correct the request.
 type ProblemError struct {
 	Field  string // invalid field, such as "KVHeads" or "Q.shape"
 	Value  string // value of the field, as text

@@ -16,15 +16,15 @@ type Kernel struct {
 	Name string
 
 	// About describes the kernel in one line: instructions, algorithm and bottleneck. Requires
-	// names the machines that can run it, "" for any. The command flashrun list and
-	// docs/kernels.md show both.
+	// names the machines that can run the kernel, "" for any. The command flashrun list and
+	// docs/kernels.md show About and Requires.
 	About, Requires string
 
 	// Pass is the pass that the kernel computes.
 	Pass Pass
 
-	// Takes is the set of features that the kernel supports beyond dense attention in a band.
-	// If a call has any other feature, Fits refuses it without calling Refuses.
+	// Takes is the set of features that the kernel supports beyond dense attention in a band. If
+	// a call has any other feature, Fits refuses the call without calling Refuses.
 	Takes Feature
 
 	// DTypes, MaxDim and MaxRows are the kernel's limits, for tables and documentation. A limit
@@ -34,9 +34,10 @@ type Kernel struct {
 	MaxDim  int     // the largest Dim and VDim
 	MaxRows int     // the most query rows per KV head, Heads/KVHeads*QLen
 
-	// Scores names the summation order of Q·K, "" if unspecified. A backward kernel recomputes
-	// weights from the LSE of a forward kernel. If both have the same Scores, the rounding
-	// errors of their scores are equal and cancel.
+	// Scores is a name for the order in which the kernel adds the products of Q·K, "" if
+	// unspecified. A backward kernel recomputes weights from the LSE of a forward kernel. If the
+	// two kernels have the same Scores, the rounding errors of their scores are equal and
+	// cancel.
 	Scores string
 
 	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits a
@@ -54,12 +55,12 @@ type Kernel struct {
 	// Refuses returns "" if the kernel supports the call, else the reason. Fits calls Refuses
 	// only if Missing returns "" and the kernel has the call's pass and features. A nil Refuses
 	// refuses no call. The answer must depend only on the problem, pass and traits, because a
-	// call from Ask has no arguments. Other code uses Fits.
+	// call from Ask has no arguments. Other code calls Fits, not Refuses.
 	Refuses func(c *Call) string
 
-	// Cost predicts the time of a call that fits, with all tensors on the host. Package
-	// dispatch corrects the prediction by paired measurements of kernels, from a profile or a
-	// probe. It never uses the times of ordinary calls.
+	// Cost predicts the time of a call that fits, with all tensors on the host. Package dispatch
+	// corrects the prediction by paired measurements of kernels, from a profile or a probe.
+	// Package dispatch never uses the times of ordinary calls.
 	Cost func(c *Call) time.Duration
 
 	// Needs returns the memory use of a call by formula. An allocator may use more. Needs is
@@ -120,8 +121,8 @@ func (k *Kernel) Fits(c *Call) string {
 
 // Compute checks p and args and runs the kernel's pass. It returns a *ProblemError if the
 // request is invalid, and an *UnsupportedError if the kernel does not support a valid request.
-// Any other error is a failure of the run and names the kernel. It wraps ctx.Err() if the
-// context ended the run.
+// Any other error is a failure of the run and names the kernel. Such an error wraps ctx.Err() if
+// the context ended the run.
 func (k *Kernel) Compute(ctx context.Context, p Problem, args *Args) error {
 	c := calls.Get().(*Call)
 	defer c.release()
@@ -181,11 +182,11 @@ func (k *Kernel) failed(err error) error {
 
 // A Backend runs kernels on one kind of hardware.
 type Backend interface {
-	// Name returns the prefix of every kernel's name, before the slash.
+	// Name returns the prefix of every kernel's name: the part before the slash.
 	Name() string
 
 	// Kernels returns all kernels of the backend, including kernels that this machine cannot
-	// run. For these, Kernel.Fits returns the reason. The caller owns the slice.
+	// run. For such a kernel, Kernel.Fits returns the reason. The caller owns the slice.
 	Kernels() []Kernel
 
 	// Close releases the backend's resources. When Close is called, no kernel may be running.

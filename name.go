@@ -46,8 +46,8 @@ func (p Problem) String() string {
 	return string(b)
 }
 
-// appendName appends a dash, the parameter's name and, except for a bool, the number in its
-// field of p. If the field is zero it appends nothing.
+// appendName appends a dash, the parameter's name and, except for a bool, the number in the
+// parameter's field of p. If the field is zero, appendName appends nothing.
 func (x *Parameter) appendName(b []byte, p *Problem) []byte {
 	n := len(b)
 	b = append(append(b, '-'), x.Name...)

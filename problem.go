@@ -138,8 +138,8 @@ func (p Problem) validateSize() error {
 	return nil
 }
 
-// overflows reports whether the product of the dimensions exceeds limit. A dimension of 0
-// counts as 1, so that it cannot hide an overflow of the others.
+// overflows reports whether the product of the dimensions exceeds limit. A dimension of 0 counts
+// as 1, so that it cannot hide an overflow of the other dimensions.
 func overflows(limit uint64, dims ...int) bool {
 	n := uint64(1)
 	for _, d := range dims {

@@ -73,8 +73,8 @@ func (f Feature) String() string {
 }
 
 // A Scope is the set of quantities that determine a feature's effect on a (row, key) pair. A
-// call for a part of a problem gives the same results as the whole if it preserves these
-// quantities. 0 means unknown.
+// call for a part of a problem gives the same results as a call for the whole problem if the
+// call preserves these quantities. 0 means unknown.
 type Scope uint8
 
 // The scopes.
@@ -113,7 +113,7 @@ var parameters = [...]Parameter{
 }
 
 // Parameters returns the fields of Problem other than dimensions, types and band, in the order
-// of the problem's name. Code that names, parses, draws or generates parameters loops over this
+// of the problem's name. Code that names, parses or randomly chooses parameters loops over this
 // list.
 func Parameters() []Parameter { return append([]Parameter(nil), parameters[:]...) }
 

@@ -10,9 +10,10 @@ type Owner interface {
 
 // A Tensor is a strided view of the caller's memory, on the host or on a device. It has an
 // element type, an address, a length in elements, and four dimensions [batch, heads, rows, row
-// elements] with strides in elements. The elements of a row are contiguous. The other strides
-// are free. BHSD and BSHD layouts and rows with gaps therefore need no copy, and inputs may
-// broadcast a dimension with stride 0. The zero Tensor stands for an absent optional argument.
+// elements] with strides in elements. The elements of a row are contiguous. The caller chooses
+// the other strides. BHSD and BSHD layouts and rows with gaps therefore need no copy, and inputs
+// may broadcast a dimension with stride 0. The zero Tensor stands for an absent optional
+// argument.
 //
 // A Tensor is a value. Functions that make a Tensor check nothing; a call checks it against the
 // Problem.
@@ -82,7 +83,7 @@ func dense(dtype DType, mem unsafe.Pointer, n, b, heads, rows, dim int) Tensor {
 	return t.WithStrides(heads*rows*dim, rows*dim, dim)
 }
 
-// WithStrides returns the view with other strides, in elements, for batches, heads and rows.
+// WithStrides returns the view with the given strides of batches, heads and rows, in elements.
 // Inputs may use 0 to broadcast a dimension.
 func (t Tensor) WithStrides(batch, head, row int) Tensor {
 	t.strides = [4]int{batch, head, row, 1}
@@ -108,8 +109,8 @@ func (t Tensor) Strides() [4]int { return t.strides }
 // Owner returns the owner of the tensor's device memory, nil on the host.
 func (t Tensor) Owner() Owner { return t.owner }
 
-// Float32s returns the memory behind a Float32 host tensor, Len elements. It returns nil for
-// other tensors.
+// Float32s returns the memory behind a Float32 host tensor, a slice of Len elements. For other
+// tensors the result is nil.
 func (t Tensor) Float32s() []float32 {
 	if t.dtype != Float32 || t.owner != nil {
 		return nil
@@ -117,8 +118,8 @@ func (t Tensor) Float32s() []float32 {
 	return unsafe.Slice((*float32)(t.mem), t.len)
 }
 
-// Uint16s returns the memory behind a Float16 or BFloat16 host tensor as bits, Len elements. It
-// returns nil for other tensors.
+// Uint16s returns the memory behind a Float16 or BFloat16 host tensor as bits, a slice of Len
+// elements. For other tensors the result is nil.
 func (t Tensor) Uint16s() []uint16 {
 	if t.dtype != Float16 && t.dtype != BFloat16 || t.owner != nil {
 		return nil
@@ -126,8 +127,8 @@ func (t Tensor) Uint16s() []uint16 {
 	return unsafe.Slice((*uint16)(t.mem), t.len)
 }
 
-// Bools returns the memory behind a Bool host tensor, Len elements. It returns nil for other
-// tensors.
+// Bools returns the memory behind a Bool host tensor, a slice of Len elements. For other tensors
+// the result is nil.
 func (t Tensor) Bools() []bool {
 	if t.dtype != Bool || t.owner != nil {
 		return nil
@@ -155,8 +156,8 @@ func (t Tensor) Offset(b, h, r int) int {
 	return b*t.strides[0] + h*t.strides[1] + r*t.strides[2]
 }
 
-// Repeated returns the offset like Offset, but the index in a dimension of length 1 counts as
-// 0. Tensors that broadcast, such as a bias or mask, need it.
+// Repeated is Offset for a tensor that broadcasts, such as a bias or mask. In a dimension of
+// length 1, any index counts as 0.
 func (t Tensor) Repeated(b, h, r int) int {
 	at := 0
 	for d, i := range [...]int{b, h, r} {
@@ -180,7 +181,7 @@ func (t *Tensor) isLoose() bool {
 }
 
 // span returns the address range [from, to) from the start of the view's first element to the
-// end of its last. The view must not be empty and must fit its memory.
+// end of its last element. The view must not be empty and must fit its memory.
 func (t *Tensor) span() (from, to uintptr) {
 	from = uintptr(t.mem)
 	if t.owner != nil {
@@ -198,7 +199,8 @@ func (t *Tensor) empty() bool {
 }
 
 // isDense reports whether the view certainly contains every element between its first and its
-// last. It does if no stride exceeds the span of all dimensions with smaller strides.
+// last element. This is certain if no stride exceeds the span of all dimensions with smaller
+// strides.
 func (t *Tensor) isDense() bool {
 	reach := t.shape[3]
 	for _, d := range t.byStride() {

@@ -27,7 +27,7 @@ func wrong(code C.int, field string, value any, format string, args ...any) erro
 	return &failure{code, field, fmt.Sprintf("flashkit: %s = %v: %s", field, value, fmt.Sprintf(format, args...))}
 }
 
-// report writes err to e and returns its code. If err is nil, it returns FK_OK.
+// report writes err to e and returns the code of err. If err is nil, report returns FK_OK.
 func report(e *C.fk_error, err error) C.int {
 	if err == nil {
 		return C.FK_OK
@@ -43,7 +43,8 @@ func write(e *C.fk_error, code C.int, field, message string) C.int {
 	return code
 }
 
-// put writes s and a zero byte to the slice to. If s is too long, it cuts s between two characters.
+// put copies s and a zero byte into the slice named to. If s is too long, put cuts s between two
+// characters.
 func put(to []byte, s string) {
 	if len(s) >= len(to) {
 		s = strings.ToValidUTF8(s[:len(to)-1], "")
@@ -51,8 +52,8 @@ func put(to []byte, s string) {
 	clear(to[copy(to, s):])
 }
 
-// report writes err to e and returns its code. If err is about a tensor's head dim, the code is
-// FK_ERR_HEAD_DIM.
+// report writes err to e and returns the code of err. If err is about a tensor's head dim, the code
+// is FK_ERR_HEAD_DIM.
 func (f *frame) report(e *C.fk_error, err error) C.int {
 	code, field := classify(err)
 	if code == C.FK_ERR_DIMENSION && f.isHeadDim(err) {
@@ -61,8 +62,8 @@ func (f *frame) report(e *C.fk_error, err error) C.int {
 	return write(e, code, field, message(err))
 }
 
-// isHeadDim reports whether err is about a tensor's shape whose last dimension, the head dim, is
-// wrong.
+// isHeadDim reports whether err is about the shape of a tensor whose head dim, the last dimension,
+// is wrong.
 func (f *frame) isHeadDim(err error) bool {
 	var p *flashkit.ProblemError
 	if !errors.As(err, &p) {

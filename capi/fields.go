@@ -55,7 +55,8 @@ func featureBits(p *flashkit.Problem) (bits C.uint32_t) {
 	return bits
 }
 
-// slots are the offsets of a call's tensors in fk_args and flashkit.Args, the forward pass's first.
+// slots are the offsets of a call's tensors in fk_args and flashkit.Args. The tensors of the
+// forward pass come first.
 var slots = [...]struct {
 	name     string
 	from, to uintptr
@@ -78,10 +79,10 @@ var slots = [...]struct {
 	{"d_sink", unsafe.Offsetof(C.fk_args{}.d_sink), unsafe.Offsetof(flashkit.Args{}.DSink)},
 }
 
-// forwardSlots is the number of forward slots.
+// forwardSlots is the number of slots for tensors of the forward pass.
 const forwardSlots = 9
 
-// listedFields maps names of arguments and parameters to flashkit.h.
+// listedFields maps names of arguments and parameters to their names in flashkit.h.
 var listedFields = map[string]string{
 	"Q":             "q",
 	"K":             "k",

@@ -20,7 +20,7 @@ type frame struct {
 	seqs    flashkit.Sequences
 	device  *device // device of the tensors, nil if they are on the host
 
-	lists  cuda.DeviceSequences // copies of the sequence arrays in device memory; kept, because the next call often has equal arrays
+	lists  cuda.DeviceSequences // buffers over the sequence arrays in device memory; kept, because the next call often has the same arrays
 	listed bool                 // whether lists holds the sequence arrays of this call
 }
 
@@ -31,8 +31,8 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// setProblem converts a C problem. It checks only the fields that it decodes; flashkit validates
-// the others.
+// setProblem converts a C problem. It checks only the fields that it decodes. Package flashkit
+// validates the other fields.
 func (f *frame) setProblem(p *C.fk_problem) error {
 	switch {
 	case p.features&^knownFeatures != 0:
@@ -180,7 +180,7 @@ func (f *frame) setSequences(a *C.fk_args) error {
 }
 
 // setDeviceSequences sets the lengths and the page table of a paged problem if the C program passes
-// them in device memory.
+// these arrays in device memory.
 func (f *frame) setDeviceSequences(a *C.fk_args) error {
 	const most = math.MaxInt32
 	switch {

@@ -74,8 +74,8 @@ func (t *table[T]) holds(handle uintptr) bool {
 
 func (e *entry[T]) release() { e.mu.RUnlock() }
 
-// remove removes the entry of a handle and waits for the calls that hold it. ok reports whether the
-// handle was open.
+// remove removes the entry of a handle and waits for the calls that hold the entry. ok reports
+// whether the handle was open.
 func (t *table[T]) remove(handle uintptr) (value T, ok bool) {
 	t.mu.Lock()
 	e := t.held[handle]

@@ -48,7 +48,7 @@ func (m *merging) set(o, lse, o1, lse1, o2, lse2 *C.fk_tensor) error {
 	return m.checkOutputs()
 }
 
-// check returns an error if a tensor's type and shape do not match o.
+// check returns an error if the type or the shape of a tensor does not match the tensor o.
 func (m *merging) check(name string, t *flashkit.Tensor) error {
 	shape, dtype := m.o.Shape(), m.o.DType()
 	if name == "lse" || name == "lse1" || name == "lse2" {
@@ -95,8 +95,8 @@ func (m *merging) checkOutputs() error {
 }
 
 // overlap reports whether two views share memory and are not the same view. If both views have
-// gaps, it assumes that they interleave without a common element. The C program must guarantee
-// this.
+// gaps, overlap assumes that the views interleave without a common element. The C program must
+// guarantee this.
 func overlap(x, y *flashkit.Tensor) bool {
 	from, to := x.Address(), x.Address()+uintptr(x.Len()*x.DType().Size())
 	otherFrom, otherTo := y.Address(), y.Address()+uintptr(y.Len()*y.DType().Size())
@@ -166,8 +166,8 @@ func (m *merging) row(b, h, r, n int) {
 	mixHalf(m.o.Uint16s()[at:][:n], m.o1.Uint16s()[from1:][:n], m.o2.Uint16s()[from2:][:n], w1, w2, read, write)
 }
 
-// weights returns the weights of two results and their combined LSE, given their LSEs. A result
-// with LSE -inf has weight 0.
+// weights takes the LSEs of two results. It returns the weights of the results, and the combined
+// LSE. A result with LSE -inf has weight 0.
 func weights(first, second float64) (w1, w2 float32, lse float64) {
 	most := max(first, second)
 	if math.IsInf(most, -1) {
@@ -177,8 +177,8 @@ func weights(first, second float64) (w1, w2 float32, lse float64) {
 	return float32(e1 / (e1 + e2)), float32(e2 / (e1 + e2)), most + math.Log(e1+e2)
 }
 
-// mix writes w1*x + w2*y to the slice to. If w1 is 0, x is ignored, even if it has NaN; likewise y
-// if w2 is 0.
+// mix writes w1*x + w2*y into the slice named to. If w1 is 0, x is ignored, even if x has NaN. If
+// w2 is 0, y is ignored.
 func mix(to, x, y []float32, w1, w2 float32) {
 	switch {
 	case w1 == 0 && w2 == 0:

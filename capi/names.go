@@ -22,8 +22,8 @@ var fields = func() map[string]string {
 	return all
 }()
 
-// words maps words in the Reason of a flashkit.ProblemError to names in flashkit.h: names of
-// fields, last parts of such names (QLens of Seqs.QLens), and features.
+// words maps words in the Reason of a flashkit.ProblemError to names in flashkit.h. The words are
+// names of fields, some last parts of such names (Pages of Seqs.Pages), and features.
 var words = func() map[string]string {
 	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
 	for name, field := range fields {

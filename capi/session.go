@@ -93,7 +93,7 @@ func (s *session) close() error {
 	return err
 }
 
-// gpu returns the device with the given number. It opens the device at its first use.
+// gpu returns the device with the given number. The first use of a device opens the device.
 func (s *session) gpu(number C.int32_t) (*device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,8 +129,8 @@ func (s *session) has(prefix string) bool {
 	return false
 }
 
-// kernel returns the name of the dispatcher's cuda kernel for a pass, or "" unless there is exactly
-// one.
+// kernel returns the name of the dispatcher's cuda kernel for a pass, or "" if the number of such
+// kernels is not 1.
 func (s *session) kernel(pass flashkit.Pass) (name string) {
 	n := 0
 	for _, k := range s.Kernels() {
@@ -165,8 +165,8 @@ var (
 )
 
 // limits returns a context that ends when the call is canceled or its timeout is over. held is the
-// entry of the cancellation handle. The caller must release held and call stop, unless they are
-// nil.
+// entry of the cancellation handle. If held is not nil, the caller must release it. If stop is not
+// nil, the caller must call it.
 func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop context.CancelFunc, err error) {
 	ctx = context.Background()
 	if a.timeout_ns < 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// print writes s and a zero byte to buf, which has n bytes. It cuts s to fit. It returns len(s).
+// print writes s and a zero byte to buf, which has n bytes. It cuts s to fit, but returns the uncut
+// length.
 func print(buf *C.char, n C.size_t, s string) int {
 	if buf != nil && n > 0 {
 		to := bytesAt(buf, int(min(n, C.size_t(len(s))+1)))

@@ -68,7 +68,7 @@ type unopened int
 
 func (n unopened) Device() string { return fmt.Sprintf("GPU %d", int(n)) }
 
-// length returns the number of elements of memory from a view's first element to its last.
+// length returns the number of elements of memory from a view's first element to its last element.
 func length(t *C.fk_tensor, size int, name string) (int, error) {
 	for d, n := range t.shape {
 		if n < 0 {
@@ -108,9 +108,9 @@ func length(t *C.fk_tensor, size int, name string) (int, error) {
 	return int(last + 1), nil
 }
 
-// addressFault returns the reason why at cannot be the address of elements of size bytes, or "". It
-// rejects small numbers, because the Go runtime treats a pointer with such a value as memory
-// corruption.
+// addressFault returns a reason if the number at cannot be the address of elements of the given
+// size, else "". It rejects small numbers, because the Go runtime treats a pointer with such a
+// value as memory corruption.
 func addressFault(at uintptr, size int) string {
 	switch {
 	case at < 4096:

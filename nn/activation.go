@@ -3,7 +3,7 @@ package nn
 import "github.com/flashkit-go/flashkit/internal/matmul"
 
 // Forward applies the activation to every element of x, [rows, features], and returns the result.
-// To apply it to the result of a Linear layer, Linear.Activation costs less.
+// Linear.Activation applies an activation to the result of a Linear layer in less time.
 func (a Activation) Forward(s *Step, x Tensor) Tensor {
 	if !s.ok(a.check()) || !s.accepts("Activation", "x", &x, 0, nil) {
 		return Tensor{}
@@ -31,8 +31,8 @@ func (a Activation) check() error {
 	return nil
 }
 
-// activations are the owners of an Activation's records. Other layers own records by their address;
-// an Activation has none.
+// activations are the owners of the records that an Activation pushes for Backward. The owner of
+// another layer's records is the layer's address, but an Activation is a number and has no address.
 var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh}
 
 // activationGrad returns dy times the derivative of the activation at x.
@@ -48,8 +48,8 @@ func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {
 	return dx
 }
 
-// denseRows returns the number of rows that one call can handle as contiguous memory: all rows of a
-// tensor without gaps between rows, else 1.
+// denseRows returns the number of rows that one call can handle as contiguous memory. The result is
+// all rows if x has no gaps between rows, else 1.
 func (x *Tensor) denseRows() int {
 	if x.isDense() {
 		return max(1, x.Count())

@@ -1,14 +1,15 @@
 package nn
 
 // An arena is a stack allocator. It grows during the first passes and keeps its memory for later
-// ones.
+// passes.
 type arena struct {
 	blocks [][]float32
 	at     position
 	most   int // largest number of floats in use since the last reset
 }
 
-// A position is a place in an arena. Memory before it is allocated, memory after it is free.
+// A position is a place in an arena. The memory below the position is allocated. The memory above
+// the position is free.
 type position struct{ block, used int }
 
 const (
@@ -33,7 +34,7 @@ func (a *arena) take(n int) []float32 {
 	return a.blocks[a.at.block][:n:n]
 }
 
-// used returns the floats in use, including skipped ends of blocks.
+// used returns the number of floats in use. The skipped ends of earlier blocks count as in use.
 func (a *arena) used() int {
 	n := a.at.used
 	for _, b := range a.blocks[:a.at.block] {

@@ -28,18 +28,19 @@ func NewMultiHeadAttention(heads int) *MultiHeadAttention {
 	return &MultiHeadAttention{Heads: heads, UseFlashAttention: true}
 }
 
-// Forward returns the attention of q over k and v, [rows of q, Heads * features of a head of v]. q
-// is [rows, Heads * dim], k [keys, KVHeads * dim] and v [keys, KVHeads * features]. If the shapes
-// agree, one tensor may be passed as several of them. k and v have the same Rows. q, k and v have
-// the same Batch. The sequences of k may be longer or shorter than the sequences of q.
+// Forward returns the attention of q over k and v, [rows of q, Heads * features of a head of v].
+// The shape of q is [rows, Heads * dim], of k [keys, KVHeads * dim], and of v [keys, KVHeads *
+// features]. If the shapes allow it, one tensor may be passed for several of q, k and v. k and v
+// have the same Rows. q, k and v have the same Batch. The sequences of k may be longer or shorter
+// than the sequences of q.
 func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
 	y, _ := m.forward(s, q, k, v)
 	return y
 }
 
 // ForwardWeights returns Forward's result and the attention weights before dropout, [batch, Heads,
-// T of q, T of k], in the Step's memory. It fails with flash attention, which does not store the
-// weights.
+// T of q, T of k], in the Step's memory. With flash attention, which does not store the weights,
+// ForwardWeights fails.
 func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, weights []float32) {
 	if m.UseFlashAttention {
 		s.Fail(errors.New("nn: flash attention has no weights to return: set UseFlashAttention to false"))
@@ -113,8 +114,9 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 }
 
 // Decode appends k and v to the cache and returns the attention of q over the whole cache. k and v
-// have the same Rows as q, which must not be packed. If Rotary is set, q and k are first rotated by
-// position. With Causal, the last query of each sequence sees all keys. Decode fails in training.
+// have the same Rows as q. These Rows must not be packed. If Rotary is set, q and k are first
+// rotated by position. With Causal, the last query of each sequence sees all keys. Decode fails in
+// training.
 func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
 	if !m.accepts(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
 		return Tensor{}

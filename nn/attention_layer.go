@@ -1,6 +1,6 @@
 package nn
 
-// An AttentionConfig configures an AttentionLayer. A comment with "0:" gives the meaning of 0.
+// An AttentionConfig configures an AttentionLayer. In the comments, "0:" precedes the meaning of 0.
 // Heads and DimHead must be at least 1.
 type AttentionConfig struct {
 	QFeatures   int     // features of a row of q
@@ -15,8 +15,9 @@ type AttentionConfig struct {
 	Rotary      *Rotary // rotates q and k by position; nil for none
 }
 
-// An AttentionLayer normalizes q, k and v, projects each to the heads, computes attention with
-// scale 1/sqrt(DimHead), and projects the result to OutFeatures. Projections have no bias.
+// An AttentionLayer normalizes q, k and v, and projects each of them to the features of the heads.
+// It then computes attention with scale 1/sqrt(DimHead), and projects the result to OutFeatures.
+// Projections have no bias.
 type AttentionLayer struct {
 	NormQ, NormK, NormV *LayerNorm          // norms of the inputs
 	Q, K, V             *Linear             // projections of the normed inputs to the heads
@@ -24,9 +25,9 @@ type AttentionLayer struct {
 	Attention           *MultiHeadAttention // attention between the projections
 }
 
-// NewAttentionLayer returns a layer with the parameters norm_q.weight and norm_q.bias, likewise for
-// norm_k and norm_v, then q.weight, k.weight, v.weight and out.weight. After an invalid config,
-// i.Err returns an error.
+// NewAttentionLayer returns a layer. Its parameters are norm_q.weight, norm_q.bias, norm_k.weight,
+// norm_k.bias, norm_v.weight, norm_v.bias, q.weight, k.weight, v.weight and out.weight. After an
+// invalid config, i.Err returns an error.
 func NewAttentionLayer(i *Init, c AttentionConfig) *AttentionLayer {
 	or := func(n, otherwise int) int {
 		if n == 0 {
@@ -56,9 +57,9 @@ func (l *AttentionLayer) Params() []*Param {
 	return join(l.NormQ, l.NormK, l.NormV, l.Q, l.K, l.V, l.Out)
 }
 
-// UseFlashAttention switches flash attention on or off. It is initially on. If off, the layer
-// computes and stores all attention weights. UseFlashAttention must not be called between Forward
-// and Backward.
+// UseFlashAttention switches flash attention on or off. Flash attention is initially on. Without
+// it, the layer computes and stores all attention weights. UseFlashAttention must not be called
+// between Forward and Backward.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
 // Forward returns the layer's result, [rows of q, OutFeatures]. One tensor may be passed as q, k
@@ -84,7 +85,8 @@ func (l *AttentionLayer) project(s *Step, q, k, v Tensor) (_, _, _ Tensor) {
 }
 
 // Backward returns the gradients of q, k and v, given dy, the gradient of Forward's result. If one
-// tensor was passed as several of q, k and v, its gradient is the sum of their gradients.
+// tensor was passed for several of q, k and v, the tensor's gradient is the sum of the matching
+// results.
 func (l *AttentionLayer) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 	dq, dk, dv = l.Attention.Backward(s, l.Out.Backward(s, dy))
 	dv = l.NormV.Backward(s, l.V.Backward(s, dv))

@@ -127,8 +127,8 @@ func softmax(x []float32, scale float64) {
 	}
 }
 
-// softmaxGrad replaces rows of d, the gradient of the weights w, by the gradient of the unscaled
-// scores, scale w (d - sum(w d)).
+// softmaxGrad replaces rows of the gradient d of the attention weights by the gradient of the
+// unscaled scores. For a row of weights p this gradient is scale * p * (d - sum(p * d)).
 func softmaxGrad(w *rowWork, _, from, to int) {
 	scale := float32(w.scale)
 	for i := from; i < to; i++ {
@@ -144,7 +144,7 @@ func softmaxGrad(w *rowWork, _, from, to int) {
 }
 
 // drop applies flash attention's dropout mask of one head to x and writes the result to y, which
-// may alias x. An element becomes 0 or is multiplied by 1/(1-p).
+// may alias x. An element becomes 0, or is multiplied by 1/(1-Dropout).
 func drop(p *flashkit.Problem, y []float32, x matmul.Matrix, seed uint64, b, h int) matmul.Matrix {
 	below, keep, key := philox.Below(p.Score.Dropout), philox.Keep(p.Score.Dropout), philox.Key(seed)
 	var words [4]uint32
@@ -178,7 +178,8 @@ func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	return m
 }
 
-// clearRows zeros the padding of a head, rows [from, to). Packed sequences have no padding.
+// clearRows sets the padding of a head, its rows [from, to), to 0. Packed sequences have no
+// padding.
 func clearRows(t *flashkit.Tensor, p *flashkit.Problem, b, h, from, to int) {
 	if t.Shape()[0] != p.Batch || t.Shape()[2] != to {
 		return

@@ -15,8 +15,9 @@ type KVCache struct {
 	lens []int32
 }
 
-// NewKVCache returns an empty cache for batch sequences of at most capacity rows, each with heads
-// KV heads of dim features. The cache takes 8 * batch * heads * capacity * dim bytes.
+// NewKVCache returns an empty cache. batch is the number of sequences, and capacity is the maximum
+// number of rows of a sequence. A row has heads * dim features: dim features for each KV head. The
+// cache takes 8 * batch * heads * capacity * dim bytes.
 func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
 	n := 1
 	for _, d := range [...]struct {
@@ -46,8 +47,8 @@ func (c *KVCache) View() (k, v flashkit.Tensor) {
 	return flashkit.F32(c.k, c.batch, c.heads, c.capacity, c.dim), flashkit.F32(c.v, c.batch, c.heads, c.capacity, c.dim)
 }
 
-// Append copies the rows of k and v, [rows, heads * dim], without padding rows, to the ends of
-// their sequences. If the rows do not fit, Append changes nothing and returns a
+// Append copies the rows of k and v, [rows, heads * dim], to the ends of their sequences. It skips
+// padding rows. If the rows do not fit, Append changes nothing and returns a
 // *flashkit.ProblemError.
 func (c *KVCache) Append(k, v Tensor) error {
 	for _, x := range [...]*Tensor{&k, &v} {

@@ -1,12 +1,13 @@
-// Package nn provides the layers around attention, each with a forward and a backward pass: linear
-// layers, norms, embeddings, multi-head attention, a transformer and a language model. It also has
-// optimizers.
+// Package nn provides the layers around attention: linear layers, norms, embeddings, multi-head
+// attention, a transformer and a language model. Each layer has a forward and a backward pass. It
+// also has optimizers.
 //
-// Layers are plain values. Backward takes the gradient of Forward's result, adds to the parameters'
-// gradients and returns the gradient of Forward's input. There is no graph: a model calls its
-// layers' Forward in order, and their Backward in reverse order. A Step holds the data that Forward
-// records for Backward, and the scratch memory. A Step's later passes reuse that memory and do not
-// allocate. Any number of goroutines can run Forward of the same layers, each with its own Step.
+// A layer is an ordinary Go value. Backward takes the gradient of Forward's result, adds to the
+// parameters' gradients and returns the gradient of Forward's input. There is no graph: a model
+// calls its layers' Forward in order, and their Backward in reverse order. A Step holds the data
+// that Forward records for Backward, and the scratch memory. A Step's later passes reuse that
+// memory and do not allocate. Any number of goroutines can run Forward of the same layers, each
+// with its own Step.
 //
 //	e := nn.NewEngine(d) // d is a dispatch.Dispatcher
 //	s := e.NewStep()

@@ -2,9 +2,9 @@ package nn
 
 import "github.com/flashkit-go/flashkit/internal/philox"
 
-// In training a Dropout zeros elements with probability P and multiplies the others by 1/(1-P). In
-// inference it does nothing. The mask depends on the seed and step number of BeginTraining, the
-// number of preceding dropouts in the pass, and the element's position.
+// In training a Dropout sets elements to 0 with probability P and multiplies the other elements by
+// 1/(1-P). In inference it does nothing. The choice of elements depends on the seed and step number
+// of BeginTraining, the number of preceding dropouts in the pass, and the element's position.
 type Dropout struct {
 	P float32 // probability in [0, 1), rounded to a multiple of 2^-16
 }
@@ -20,8 +20,8 @@ func (l *Dropout) Forward(s *Step, x Tensor) Tensor {
 	return l.drop(s, seed, x)
 }
 
-// Backward returns the gradient of x, given dy, the gradient of Forward's result. It is 0 where x
-// was dropped.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result. The gradient is 0
+// where an element of x was dropped.
 func (l *Dropout) Backward(s *Step, dy Tensor) Tensor {
 	if !s.ok(l.check()) || l.P == 0 {
 		return dy
@@ -42,8 +42,8 @@ func (l *Dropout) drop(s *Step, seed uint64, x Tensor) Tensor {
 	return y
 }
 
-// dropRows applies the dropout mask to rows [from, to). One call of philox.Words decides eight
-// elements.
+// dropRows applies the dropout mask to rows [from, to). One call of philox.Words gives the random
+// numbers for eight elements.
 func dropRows(w *rowWork, _, from, to int) {
 	below, keep, key := philox.Below(w.dropout.P), philox.Keep(w.dropout.P), philox.Key(w.seed)
 	var words [4]uint32

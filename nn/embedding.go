@@ -9,8 +9,8 @@ type Embedding struct {
 	tokens, features int
 }
 
-// NewEmbedding returns an Embedding for a vocabulary of tokens tokens. Its parameter "weight" is
-// initialized from the standard normal distribution.
+// NewEmbedding returns an Embedding for a vocabulary with the given number of tokens. Its parameter
+// "weight" is initialized from the standard normal distribution.
 func NewEmbedding(i *Init, tokens, features int) *Embedding {
 	return &Embedding{i.Normal("weight", 1, tokens, features), tokens, features}
 }
@@ -57,16 +57,16 @@ func (l *Embedding) Backward(s *Step, dy Tensor) {
 	}
 }
 
-// A PositionalEmbedding adds learned features to each row. They depend on the row's position in its
-// sequence.
+// A PositionalEmbedding adds learned features to each row. These features depend on the row's
+// position in its sequence.
 type PositionalEmbedding struct {
 	Weight *Param // [positions, features]
 
 	positions, features int
 }
 
-// NewPositionalEmbedding returns a PositionalEmbedding for sequences of at most positions rows. Its
-// parameter "weight" is initialized from the standard normal distribution.
+// NewPositionalEmbedding returns a PositionalEmbedding for sequences whose number of rows is at
+// most positions. Its parameter "weight" is initialized from the standard normal distribution.
 func NewPositionalEmbedding(i *Init, positions, features int) *PositionalEmbedding {
 	return &PositionalEmbedding{i.Normal("weight", 1, positions, features), positions, features}
 }

@@ -34,8 +34,8 @@ func (e *Engine) Close() {
 // NewStep returns a new Step. One goroutine at a time may use it.
 func (e *Engine) NewStep() *Step { return &Step{engine: e} }
 
-// An Activation is an elementwise function between two layers. It is a field of Linear, or a layer
-// without parameters.
+// An Activation is an elementwise function between two layers. Programs use an Activation as a
+// field of Linear, or as a layer without parameters.
 type Activation uint8
 
 // The activations.
@@ -46,8 +46,8 @@ const (
 	GELUTanh Activation = Activation(matmul.GELUTanh) // GELU's tanh approximation
 )
 
-// A Precision is the number type of a Linear layer's factors, its weights and rows. Sums are
-// float32.
+// A Precision is the number type of the factors in a Linear layer's products: the weights and the
+// rows. Sums are float32.
 type Precision uint8
 
 // The precisions. bf16 has 8 of float32's 24 significant bits.

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
-// A Linear layer computes act(x W^T + b) for each row x. Forward passes may run concurrently. A
-// backward pass may not run at the same time as another, because it adds to the gradients.
+// A Linear layer computes act(x W^T + b) for each row x. Forward passes may run concurrently. Two
+// backward passes must not run at the same time, because each of them adds to the gradients.
 type Linear struct {
 	Weight     *Param     // [out, in]
 	Bias       *Param     // [out], or nil
@@ -20,8 +20,8 @@ type Linear struct {
 	plain      packing // packed W, for Backward
 }
 
-// NewLinear returns a layer from in to out features. Its parameter is "weight", and "bias" if bias
-// is true.
+// NewLinear returns a layer from rows of in features to rows of out features. Its parameters are
+// "weight" and, if bias is true, "bias".
 func NewLinear(i *Init, in, out int, bias bool) *Linear {
 	bound := inverseRoot(in)
 	l := &Linear{Weight: i.Uniform("weight", bound, out, in), in: in, out: out}
@@ -128,10 +128,11 @@ func (x *Tensor) matrix() matmul.Matrix {
 	return matmul.Matrix{Data: x.Data, Rows: x.Count(), Cols: x.Features, RowStride: x.stride(), ColStride: 1}
 }
 
-// Pack packs the layers' weights for Forward into one block of memory. The layers are in their
-// order of use. Without Pack, the first Forward of each layer packs its weights. Only in one block
-// can a layer prefetch the next layer's weights into the cache. After Pack, inference does not read
-// Weight.Data, so a program may set it to nil.
+// Pack copies the layers' weights into one block of memory, in the layout that the matrix kernels
+// of Forward read. The layers must be in their order of use. Without Pack, the first Forward of
+// each layer packs its weights. A layer can prefetch the next layer's weights into the cache only
+// if the weights are in one block. After Pack, inference does not read Weight.Data, so a program
+// may set it to nil.
 func Pack(layers ...*Linear) error {
 	words := 0
 	for _, l := range layers {
@@ -156,16 +157,16 @@ func Pack(layers ...*Linear) error {
 
 func (p *Param) matrix() matmul.Matrix { return matmul.Dense(p.Data, p.Shape[0], p.Shape[1]) }
 
-// A packing is the packed copy of a parameter [out, in]. It is made again after the parameter has
-// changed.
+// A packing is a copy of a parameter [out, in], packed: in the layout that the matrix kernels read.
+// This copy is made again after the parameter has changed.
 type packing struct {
 	mu   sync.Mutex
 	made atomic.Uint64 // version of the parameter that p has, 0 if p is not packed
 	p    matmul.Packed
 }
 
-// of returns the packed parameter, and first packs it if it is not up to date. The Step fails if
-// this needs Data and Data is missing.
+// of returns the packed copy. If the copy is not up to date, of first packs the parameter. The Step
+// fails if this needs the parameter's Data and Data is missing.
 func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
 	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) {
 		m := w.matrix()
@@ -188,5 +189,5 @@ func (c *packing) make(w *Param, precision Precision, pack func(p *matmul.Packed
 	}
 }
 
-// version returns a number for the parameter's version and the precision. It is never 0.
+// version returns a number for the parameter's version and the precision. The number is never 0.
 func version(w *Param, precision Precision) uint64 { return uint64(precision)<<56 | (w.version + 1) }

@@ -14,8 +14,8 @@ type LanguageModel struct {
 	Head        *Linear      // from features to logits, with a bias
 }
 
-// NewLanguageModel returns a model with the parameters embedding.weight, the parameters of
-// NewTransformer, head.weight and head.bias. After an invalid config, i.Err returns an error.
+// NewLanguageModel returns a model. Its parameters are embedding.weight, the parameters of the
+// Transformer, head.weight and head.bias. After an invalid config, i.Err returns an error.
 func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 	return &LanguageModel{
 		NewEmbedding(i.In("embedding"), c.Vocabulary, c.TransformerConfig.Embedding),
@@ -27,10 +27,10 @@ func NewLanguageModel(i *Init, c LanguageModelConfig) *LanguageModel {
 // Params returns the parameters of the embedding, the Transformer and the head.
 func (l *LanguageModel) Params() []*Param { return join(l.Embedding, l.Transformer, l.Head) }
 
-// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
+// UseFlashAttention switches flash attention on or off. See AttentionLayer.UseFlashAttention.
 func (l *LanguageModel) UseFlashAttention(on bool) { l.Transformer.UseFlashAttention(on) }
 
-// Forward returns [rows, Vocabulary]: for each token, the logits of the token after it.
+// Forward returns [rows, Vocabulary]: for each token, the logits of the next token.
 func (l *LanguageModel) Forward(s *Step, tokens Tokens) Tensor {
 	return l.Head.Forward(s, l.Transformer.Forward(s, l.Embedding.Forward(s, tokens)))
 }
@@ -41,15 +41,15 @@ func (l *LanguageModel) Backward(s *Step, dy Tensor) {
 	l.Embedding.Backward(s, l.Transformer.Backward(s, l.Head.Backward(s, dy)))
 }
 
-// NewCaches returns one empty cache per layer, each for batch sequences of at most SequenceLen
-// tokens.
+// NewCaches returns one empty cache per layer. Each cache has room for SequenceLen tokens in each
+// sequence. batch is the number of sequences.
 func (l *LanguageModel) NewCaches(batch int) ([]*KVCache, error) {
 	return l.Transformer.NewCaches(batch)
 }
 
 // Decode returns Forward's result for tokens that continue the cached sequences. It appends the
-// tokens' keys and values to the caches. After an error the caches may be inconsistent: Reset them.
-// Decode is for inference.
+// tokens' keys and values to the caches. After an error the caches may be inconsistent, so a
+// program must Reset them. Decode is for inference.
 func (l *LanguageModel) Decode(s *Step, tokens Tokens, caches []*KVCache) Tensor {
 	return l.Head.Forward(s, l.Transformer.Decode(s, l.Embedding.Forward(s, tokens), caches))
 }

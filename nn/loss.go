@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// A CrossEntropy is the loss of a classification. It is the mean over rows of minus the natural
-// logarithm of the target's probability under the softmax of the logits.
+// A CrossEntropy is the loss of a classification. The softmax of a row's logits gives the
+// probability of the row's target. The loss is the mean of -ln(probability) over the rows.
 type CrossEntropy struct {
 	// Ignore is the target that excludes a row from the loss. PyTorch's default is -100.
 	Ignore int32
@@ -57,8 +57,8 @@ func crossEntropyRows(w *rowWork, block, from, to int) {
 // Backward returns the gradient of the logits of the last Forward, [rows, classes].
 func (l *CrossEntropy) Backward(s *Step) Tensor { return s.Pop(l) }
 
-// crossEntropy returns the loss of a row x. Unless grad is nil, it sets grad to the gradient of x
-// times scale.
+// crossEntropy returns the loss of a row x. Unless grad is nil, crossEntropy sets grad to scale
+// times the loss's gradient with respect to x.
 func crossEntropy(x, grad []float32, target int, scale float64) float64 {
 	m := float64(x[0])
 	for _, v := range x {

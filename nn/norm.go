@@ -63,8 +63,8 @@ func normForward(w *rowWork, _, from, to int) {
 	}
 }
 
-// normBackward computes rows of dx, and the sums of the block's rows for the gradients of weight
-// and bias.
+// normBackward computes rows of dx. For the gradients of weight and bias, it also computes sums
+// over the rows of the block.
 func normBackward(w *rowWork, block, from, to int) {
 	f, n := w.x.Features, min(w.x.denseRows(), w.y.denseRows(), to-from)
 	dWeight, dBias := w.part[2*f*block:][:f], w.part[2*f*block+f:][:f]

@@ -31,9 +31,9 @@ func NewAdamW(params []*Param, lr float64) *AdamW {
 		params: params, mean: shadows(params, "adamw.mean."), square: shadows(params, "adamw.square.")}
 }
 
-// State returns the running means of gradients and of squared gradients. A program saves them, and
-// Steps, to resume training later. Their names are the parameters' names with a prefix. They are
-// not copies: to resume, Load into them.
+// State returns the running means of gradients and of squared gradients. A program saves these
+// means, and Steps, to resume training later. The name of a mean is the parameter's name with a
+// prefix. The means are not copies: to resume training, pass them to Load.
 func (o *AdamW) State() []*Param { return append(append([]*Param(nil), o.mean...), o.square...) }
 
 // Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
@@ -66,8 +66,9 @@ func NewSGD(params []*Param, lr float64) *SGD {
 	return &SGD{LR: lr, params: params, velocity: shadows(params, "sgd.velocity.")}
 }
 
-// State returns the running sums of gradients. A program saves them to resume training later. Their
-// names are the parameters' names with a prefix. They are not copies: to resume, Load into them.
+// State returns the running sums of gradients. A program saves these sums to resume training later.
+// The name of a sum is the parameter's name with a prefix. The sums are not copies: to resume
+// training, pass them to Load.
 func (o *SGD) State() []*Param { return append([]*Param(nil), o.velocity...) }
 
 // Update updates the parameters from their gradients, which stay unchanged. A nil gradient is 0.
@@ -83,9 +84,9 @@ func (o *SGD) Update() {
 	}
 }
 
-// ClipGradients scales all gradients by one factor, so that their joint Euclidean norm is at most
-// most. It returns the norm before scaling. If that norm is below most, infinite or NaN, the
-// gradients stay unchanged.
+// ClipGradients scales all gradients by one factor, so that their joint Euclidean norm does not
+// exceed the limit most. It returns the norm before scaling. If that norm is below most, infinite
+// or NaN, the gradients stay unchanged.
 func ClipGradients(params []*Param, most float64) (norm float64) {
 	squares := 0.0
 	for _, p := range params {
@@ -117,8 +118,8 @@ func squaresOf(x []float32) float64 {
 	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
-// shadows returns a parameter of zeros for each of params, with its shape and its name after the
-// prefix.
+// shadows returns a parameter of zeros for each element of params. The shape is the element's
+// shape. The name is the prefix and the element's name.
 func shadows(params []*Param, prefix string) []*Param {
 	list := make([]*Param, len(params))
 	for i, p := range params {
@@ -127,8 +128,8 @@ func shadows(params []*Param, prefix string) []*Param {
 	return list
 }
 
-// shadow returns the data of s, which was made by shadows for p. If the length of p's data has
-// changed, it first replaces s by zeros of the new shape.
+// shadow returns the data of s, the parameter that shadows made for p. If the length of p's data
+// has changed, shadow first replaces the data of s by zeros of the new shape.
 func (s *Param) shadow(p *Param) []float32 {
 	if len(s.Data) != len(p.Data) {
 		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))

@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// maxElements bounds the elements of a parameter, a cache or a rotation table. On 32-bit machines
-// the number of bytes must fit an int.
+// maxElements is the largest number of elements of a parameter, a cache or a rotation table. On
+// 32-bit machines the number of bytes must fit an int.
 const maxElements = min(math.MaxInt32, math.MaxInt/8)
 
 // A Param is one parameter of a layer and its gradient. Forward reads the parameter. Backward adds
@@ -23,9 +23,9 @@ type Param struct {
 	version uint64 // incremented when Data changes, which invalidates packed copies
 }
 
-// Changed marks Data as changed, so that Linear layers pack it again. A program calls it after it
-// writes to Data. Optimizers, Load and Assign call it themselves. No pass may run during the write
-// or the call.
+// Changed marks Data as changed, so that Linear layers pack it again. A program calls Changed after
+// it writes to Data. Optimizers, Load and Assign call Changed themselves. No pass may run during
+// the write or the call.
 func (p *Param) Changed() { p.version++ }
 
 // ZeroGrad zeros the gradient. It allocates the gradient if needed.
@@ -55,7 +55,7 @@ func Count(params []*Param) (n int) {
 }
 
 // check returns an error unless the parameter has shape [rows, columns], or [columns] if rows is 0,
-// and data of that length.
+// and data of the matching length.
 func (p *Param) check(layer string, rows, columns int) error {
 	if err := p.checkShape(layer, rows, columns); err != nil {
 		return err
@@ -84,8 +84,8 @@ func (p *Param) checkData() error {
 }
 
 // An Init names and initializes the parameters of layers. Initial values depend only on the seed
-// and the parameter's name. Errors are sticky: Err returns the first error. An Init and the Inits
-// that its In returns share this error.
+// and the parameter's name. Errors are sticky: Err returns the first error. An Init shares this
+// error with all Inits that its method In returns.
 type Init struct {
 	prefix string
 	shared *initState
@@ -104,7 +104,8 @@ type initState struct {
 func NewInit(seed uint64) *Init { return &Init{shared: &initState{seed: seed}} }
 
 // Blank returns an Init without random numbers, for models whose parameters will be loaded from a
-// file. Random parameters are 0. Parameters of Constant, as in norms, have their value.
+// file. Parameters that NewInit would draw are 0. Parameters made by Constant, as in norms, have
+// their constant value.
 func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 
 // FromFile returns an Init for inference, whose parameters are the F32 tensors of f. If the machine
@@ -113,20 +114,20 @@ func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 // f are ignored.
 func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
 
-// In returns an Init that puts the prefix of i, name and a dot before parameter names.
+// In returns an Init whose parameter names begin with the prefix of i, then name and a dot.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
 
 // Err returns the first error, or nil.
 func (i *Init) Err() error { return i.shared.err }
 
-// Fail sets the error that Err returns, unless there is one.
+// Fail sets the error that Err returns, unless an error is already set.
 func (i *Init) Fail(err error) {
 	if i.shared.err == nil {
 		i.shared.err = err
 	}
 }
 
-// Uniform returns a parameter of uniform numbers in [-bound, bound). After a dimension below 1,
+// Uniform returns a parameter of uniform numbers in [-bound, bound). If a dimension is below 1,
 // i.Err returns an error. This also holds for Normal and Constant.
 func (i *Init) Uniform(name string, bound float64, shape ...int) *Param {
 	return i.random(name, shape, func(r *rand.Rand) float64 { return bound * (2*r.Float64() - 1) })

@@ -17,9 +17,9 @@ type Rotary struct {
 
 // NewRotary returns a Rotary for the first dim features of each head and positions in [0,
 // positions). Pair i is rotated by the angle position / base^(2i/dim); base is usually 10000. Pair
-// i is features i and i + dim/2, as in LLaMA's and GPT-NeoX's published models. If interleaved, it
-// is features 2i and 2i+1, as in the paper. dim must be even. The tables of sines and cosines take
-// 4 * positions * dim bytes.
+// i is features i and i + dim/2, as in LLaMA's and GPT-NeoX's published models. If interleaved,
+// pair i is features 2i and 2i+1, as in the paper. dim must be even. The tables of sines and
+// cosines take 4 * positions * dim bytes.
 func NewRotary(positions, dim int, base float64, interleaved bool) (*Rotary, error) {
 	switch {
 	case dim < 2 || dim%2 != 0:
@@ -50,8 +50,8 @@ func (r *Rotary) ForwardFrom(s *Step, x Tensor, heads int, from []int32) Tensor 
 	return r.rotate(s, x, heads, from, 1)
 }
 
-// Backward returns the gradient of x, given dy, the gradient of Forward's result. It is dy, rotated
-// by the negative angles.
+// Backward returns the gradient of x, given dy, the gradient of Forward's result. This gradient is
+// dy, rotated by the negative angles.
 func (r *Rotary) Backward(s *Step, dy Tensor, heads int) Tensor {
 	return r.rotate(s, dy, heads, nil, -1)
 }

@@ -11,10 +11,10 @@ import (
 )
 
 // A Step is a pass through layers. A program calls Begin or BeginTraining, then Forward of the
-// layers, in training also Backward of the same layers in reverse order, and then Err. The next
-// Begin starts another pass in the same memory.
+// layers. In training it then calls Backward of the same layers in reverse order. Last, it calls
+// Err. The next Begin starts another pass in the same memory.
 //
-// Tensors returned by layers are in the Step's memory and valid until the next Begin. In training,
+// Tensors that layers return are in the Step's memory and valid until the next Begin. In training,
 // Forward's inputs must not change before Backward.
 type Step struct {
 	// Workers is the most goroutines that a layer uses at a time; 0 means GOMAXPROCS. Results do
@@ -54,8 +54,8 @@ type record struct {
 // once ctx is done.
 func (s *Step) Begin(ctx context.Context) { s.begin(ctx, false, 0, 0) }
 
-// BeginTraining begins a training pass. The dropout masks depend only on seed and step, the number
-// of the training step. The pass fails once ctx is done.
+// BeginTraining begins a training pass. step is the number of the training step. The dropout masks
+// depend only on seed and step. The pass fails once ctx is done.
 func (s *Step) BeginTraining(ctx context.Context, seed, step uint64) { s.begin(ctx, true, seed, step) }
 
 func (s *Step) begin(ctx context.Context, train bool, seed, step uint64) {
@@ -82,10 +82,11 @@ func (s *Step) Err() error {
 	return s.err
 }
 
-// Train reports whether the pass is in training.
+// Train reports whether the pass is a training pass.
 func (s *Step) Train() bool { return s.train }
 
-// Fail sets the Step's error, unless there is one. It is exported for layers of other packages.
+// Fail sets the Step's error, unless an error is already set. Fail is exported for layers of other
+// packages.
 func (s *Step) Fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -104,7 +105,8 @@ func (s *Step) ok(err error) bool {
 }
 
 // accepts reports whether x is valid and has the given features and rows, and no error has
-// occurred. If not, the Step fails. features 0 and rows nil accept any tensor.
+// occurred. If not, the Step fails. If features is 0, x may have any number of features. If rows is
+// nil, x may have any Rows.
 func (s *Step) accepts(layer, what string, x *Tensor, features int, rows *Rows) bool {
 	if !s.ok(nil) {
 		return false
@@ -128,8 +130,8 @@ func (s *Step) failIn(layer string, err error) {
 	s.Fail(err)
 }
 
-// Memory returns the number of bytes that the Step holds for activations and scratch. It grows to
-// the largest need of a pass so far.
+// Memory returns the number of bytes that the Step holds for activations and scratch. The number
+// grows to the largest need of a pass so far.
 func (s *Step) Memory() int { return 4 * (s.saved.size() + s.scratch.size()) }
 
 // NewTensor returns an uninitialized tensor in the Step's memory.
@@ -151,7 +153,7 @@ func (s *Step) take(n int) []float32 {
 	return s.saved.take(n)
 }
 
-// A Mark is a position in a Step's memory. Keep frees the memory after it.
+// A Mark is a position in a Step's memory. Keep frees the memory above the position.
 type Mark struct {
 	arena *arena
 	at    position
@@ -169,7 +171,8 @@ func (s *Step) Mark() Mark {
 	return Mark{&s.saved, s.saved.at}
 }
 
-// Keep frees all memory allocated since m, except x. It moves x to m and returns the moved x.
+// Keep frees all memory allocated since m, except x. It moves x to the position m and returns the
+// moved x.
 func (s *Step) Keep(m Mark, x Tensor) Tensor {
 	if m.arena == nil || s.err != nil {
 		return x
@@ -201,8 +204,8 @@ func (s *Step) push(r record) {
 	s.stack = append(s.stack, r)
 }
 
-// Pop removes the last record and returns its tensor. The Step fails if owner is not the layer that
-// pushed the record, because Backward runs in the reverse order of Forward.
+// Pop removes the last record and returns its tensor. Backward must run in the reverse order of
+// Forward. So the Step fails if owner is not the layer that pushed the record.
 func (s *Step) Pop(owner any) Tensor { return s.pop(owner).x }
 
 func (s *Step) pop(owner any) record {
@@ -231,7 +234,8 @@ func (s *Step) nextSeed() uint64 {
 	return uint64(w[0]) | uint64(w[1])<<32
 }
 
-// pack packs m, the second factor of a product, into s.packed[i].
+// pack copies m, the second factor of a product, to s.packed[i], in the layout that the matrix
+// kernels read.
 func (s *Step) pack(i int, m matmul.Matrix) { s.engine.products.Pack(&s.packed[i], m, s.Workers) }
 
 func (s *Step) multiply() {

@@ -17,9 +17,9 @@ type Rows struct {
 	// length and outputs 0 there. If Lens is nil, all sequences have T rows.
 	Lens []int32
 
-	// Starts is set for packed sequences and nil for others. Sequence b has rows [Starts[b],
-	// Starts[b+1]), as in cu_seqlens of other libraries. Starts has Batch+1 numbers, and the first
-	// is 0. T is the length of the longest sequence.
+	// Starts is set for packed sequences. For other sequences it is nil. Sequence b has rows
+	// [Starts[b], Starts[b+1]), as in cu_seqlens of other libraries. Starts has Batch+1 numbers,
+	// and the first is 0. T is the length of the longest sequence.
 	Starts []int32
 
 	// TimeFirst orders rows as [T, Batch], as PyTorch does with batch_first=False.
@@ -65,7 +65,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns an error if r is invalid. of names r in the error.
+// check returns an error if r is invalid. The parameter is the name of r in the error.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
@@ -165,8 +165,8 @@ func (x *Tensor) stride() int {
 // isDense reports whether there are no gaps between rows.
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
-// check returns an error if x is invalid or does not have the given features. features 0 accepts
-// any number. of names x in the error.
+// check returns an error if x is invalid or does not have the given features. If features is 0, any
+// number of features is accepted. The first parameter is the name of x in the error.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:

@@ -15,9 +15,9 @@ type TransformerConfig struct {
 	SequenceLen int     // the most rows of a sequence
 }
 
-// A TransformerLayer is attention, then two linear layers. Each part first normalizes its rows and
-// has a residual. So x becomes x + dropout(attention(x)), and then x +
-// dropout(linear2(dropout(relu(linear1(norm(x)))))).
+// A TransformerLayer is attention, then two linear layers. Each part first normalizes its rows. The
+// result of a part is added to the part's input. So x becomes x + dropout(attention(x)), and then x
+// + dropout(linear2(dropout(relu(linear1(norm(x)))))).
 type TransformerLayer struct {
 	Attention *AttentionLayer // first normalizes its rows
 	Norm      *LayerNorm      // norm of the rows after attention
@@ -27,8 +27,8 @@ type TransformerLayer struct {
 }
 
 // NewTransformerLayer returns one layer of a Transformer with config c. Parameter names begin with
-// attention, norm, linear1 and linear2. It ignores c.Layers, c.TimeFirst and c.SequenceLen. After
-// an invalid config, i.Err returns an error.
+// attention, norm, linear1 and linear2. NewTransformerLayer ignores c.Layers, c.TimeFirst and
+// c.SequenceLen. After an invalid config, i.Err returns an error.
 func NewTransformerLayer(i *Init, c TransformerConfig) *TransformerLayer {
 	l := &TransformerLayer{
 		NewAttentionLayer(i.In("attention"), AttentionConfig{QFeatures: c.Embedding, Heads: c.Heads, DimHead: c.DimHead, Dropout: c.Dropout, Causal: c.Causal}),
@@ -46,7 +46,7 @@ func (l *TransformerLayer) Params() []*Param {
 	return join(l.Attention, l.Norm, l.Linear1, l.Linear2)
 }
 
-// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
+// UseFlashAttention switches flash attention on or off. See AttentionLayer.UseFlashAttention.
 func (l *TransformerLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention(on) }
 
 // Forward returns the layer's result, [rows, Embedding], for x of the same shape.
@@ -91,9 +91,9 @@ type Transformer struct {
 	config TransformerConfig
 }
 
-// NewTransformer returns a Transformer. Its parameters are positions.weight, and for each layer
-// names that begin with layers.0, layers.1 and so on. After an invalid config, i.Err returns an
-// error.
+// NewTransformer returns a Transformer. Its parameters are positions.weight and the parameters of
+// the layers. The names of the layers' parameters begin with layers.0, layers.1 and so on. After an
+// invalid config, i.Err returns an error.
 func NewTransformer(i *Init, c TransformerConfig) *Transformer {
 	l := &Transformer{Positions: NewPositionalEmbedding(i.In("positions"), c.SequenceLen, c.Embedding), config: c}
 	if c.Layers < 1 {
@@ -114,7 +114,7 @@ func (l *Transformer) Params() []*Param {
 	return list
 }
 
-// UseFlashAttention switches flash attention, initially on; see AttentionLayer.UseFlashAttention.
+// UseFlashAttention switches flash attention on or off. See AttentionLayer.UseFlashAttention.
 func (l *Transformer) UseFlashAttention(on bool) {
 	for _, layer := range l.Layers {
 		layer.UseFlashAttention(on)
@@ -141,8 +141,8 @@ func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 	return l.Positions.Backward(s, dy)
 }
 
-// NewCaches returns one empty cache per layer, each for batch sequences of at most SequenceLen
-// rows.
+// NewCaches returns one empty cache per layer. Each cache has room for SequenceLen rows in each
+// sequence. batch is the number of sequences.
 func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	list := make([]*KVCache, len(l.Layers))
 	for n := range list {
@@ -157,7 +157,7 @@ func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 
 // Decode returns Forward's result for rows x that continue the cached sequences. caches must be the
 // result of NewCaches. Each layer appends its keys and values to its cache. After an error the
-// caches may be inconsistent: Reset them. Decode is for inference.
+// caches may be inconsistent, so a program must Reset them. Decode is for inference.
 func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 	if len(caches) != len(l.Layers) || len(caches) == 0 || caches[0] == nil {
 		s.Fail(problem("Transformer: caches.len", len(caches), "must be those of NewCaches, for %d layers", len(l.Layers)))

@@ -195,8 +195,8 @@ func (e *entry) place(offsets []int) error {
 	return nil
 }
 
-// attach sorts the entries by offset and sets each tensor's Data to its part of data. These parts
-// must cover data without gaps or overlaps.
+// attach sorts the entries by offset and sets each tensor's Data to the tensor's part of data.
+// These parts must cover data without gaps or overlaps.
 func attach(entries []entry, data []byte) ([]Tensor, error) {
 	// Empty tensors may share an offset. A stable sort keeps their order.
 	slices.SortStableFunc(entries, func(a, b entry) int {

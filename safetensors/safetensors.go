@@ -2,8 +2,8 @@
 // length as 8 little-endian bytes, the header in JSON, and the raw data of the tensors. Decode and
 // Encode convert between the tensors of a file and the tensors of package flashkit.
 //
-// Parse is safe for untrusted files: it never panics, and the size of the file bounds its
-// allocations, whatever numbers the header has. Functions are safe for concurrent use.
+// Parse is safe for untrusted files: it never panics. The size of the file limits the allocations
+// of Parse, whatever numbers the header has. Functions are safe for concurrent use.
 package safetensors
 
 import (
@@ -34,8 +34,8 @@ type Tensor struct {
 	Name string
 	// DType is the format's name of the element type: BOOL, U8, I8, U16, I16, F16, BF16, U32, I32,
 	// F32, U64, I64, F64, C64, or an 8-bit type such as F8_E4M3. In F4, F6_E2M3 and F6_E3M2,
-	// several elements share bytes. Parse keeps tensors of these and of unknown types, but no
-	// method decodes their Data.
+	// several elements share bytes. Parse keeps tensors of these three types and of unknown types,
+	// but no method decodes their Data.
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
@@ -61,7 +61,7 @@ func (f *File) Require(name string) (Tensor, error) {
 	return t, nil
 }
 
-// nearest lists tensors of the file for an error, similar names first.
+// nearest returns a list of tensors of the file, for an error. Similar names come first.
 func (f *File) nearest(name string) string {
 	const most = 6
 	var similar, others []string

@@ -144,8 +144,8 @@ func unescape(raw string) (string, error) {
 	return b.String(), nil
 }
 
-// escape decodes the escape sequence at the start of s. n is the sequence's length, or 0 if it is
-// invalid.
+// escape decodes the escape sequence at the start of s. n is the sequence's length, or 0 if the
+// sequence is invalid.
 func escape(s string) (r rune, n int) {
 	if len(s) < 2 {
 		return 0, 0

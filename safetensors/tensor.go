@@ -26,8 +26,8 @@ func (f *File) Decode(names ...string) ([]flashkit.Tensor, error) {
 }
 
 // Decode returns a flashkit tensor [batch, heads, rows, elements] with a copy of the data. Missing
-// leading dimensions become 1. F32, F16 and BF16 keep their type; BOOL and U8 become Bool, true for
-// nonzero bytes. Other types and more than four dimensions are errors.
+// leading dimensions become 1. F32, F16 and BF16 keep their type. BOOL and U8 become Bool: a
+// nonzero byte becomes true. Other types and more than four dimensions are errors.
 func (t Tensor) Decode() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -37,8 +37,8 @@ func (t Tensor) Decode() (flashkit.Tensor, error) {
 }
 
 // DecodeBSHD is Decode for data in the order [batch, rows, heads, elements]. The result has the
-// shape [batch, heads, rows, elements]. Its strides describe the order of the data, which stays the
-// same.
+// shape [batch, heads, rows, elements]. The strides of the result describe the order of the data,
+// so the data is not reordered.
 func (t Tensor) DecodeBSHD() (flashkit.Tensor, error) {
 	s, err := t.shape4()
 	if err != nil {
@@ -88,8 +88,9 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 }
 
 // Encode returns a file tensor with a copy of x's elements in row-major order of x's shape,
-// whatever the strides of x are. Float32 becomes F32, Float16 F16, BFloat16 BF16 and Bool BOOL.
-// Encode returns an error if x is on a device, or if its shape and strides reach beyond its memory.
+// whatever the strides of x are. Float32 becomes F32, Float16 becomes F16, BFloat16 becomes BF16,
+// and Bool becomes BOOL. Encode returns an error if x is on a device, or if the shape and strides
+// of x reach beyond its memory.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }

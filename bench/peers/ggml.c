@@ -2,8 +2,8 @@
 // the tensors and times calls.
 //
 // Shapes are row-major: [B, heads, rows, elements]. ggml writes a shape in reverse order. O is [B,
-// rows, heads, elements]. If sequences differ in length, each sequence is a node of the graph,
-// whose tensors have batch 1.
+// rows, heads, elements]. If sequences differ in length, each sequence is a node of the graph. The
+// tensors of such a node have batch 1.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -30,9 +30,9 @@ void attention_close(attention *a) {
 	free(a);
 }
 
-// attention_open builds a graph of nodes with sizes[node] = {B, H, G, N, M, D}. The mask is
-// float16, [mask_batch, mask_heads, N, M]. mask_batch is 0 if there is no mask. attention_open
-// returns NULL if there is not enough memory.
+// attention_open builds a graph with the given number of nodes. sizes[i] is {B, H, G, N, M, D} of
+// node i. The mask is float16, [mask_batch, mask_heads, N, M]. mask_batch is 0 if there is no mask.
+// attention_open returns NULL if there is not enough memory.
 attention *attention_open(int nodes, const int64_t sizes[][6], int kv_type, int64_t mask_batch, int64_t mask_heads, int sinks,
                           float scale, float max_bias, float softcap, int threads) {
 	size_t bytes = 1 << 20;
@@ -77,8 +77,8 @@ attention *attention_open(int nodes, const int64_t sizes[][6], int kv_type, int6
 	return a;
 }
 
-// attention_data returns the elements of a node's tensor which, such as Q or MASK, or NULL if the
-// node has no such tensor.
+// attention_data returns the elements of one tensor of a node, or NULL if the node has no such
+// tensor. The last parameter is the tensor's index, such as Q or MASK.
 void *attention_data(attention *a, int node, int which) {
 	struct ggml_tensor *t = a->tensors[TENSORS * node + which];
 	return t ? t->data : NULL;

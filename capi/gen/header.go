@@ -15,7 +15,7 @@ type header struct {
 	Bits          []bit // the bits of fk_problem.features
 }
 
-// A bit is the constant FK_<Name> for fk_problem.features.
+// A bit is the constant FK_<Name>, one bit of fk_problem.features.
 type bit struct{ Name, Value string }
 
 var (
@@ -60,7 +60,7 @@ func structure(text, name string) (list []field, err error) {
 	return list, nil
 }
 
-// hold returns an error if flashkit.h lacks a field or a bit that l needs.
+// hold returns an error if flashkit.h lacks a field or a bit that the lists l need.
 func (h *header) hold(l *lists) error {
 	has := map[string]bool{}
 	for _, f := range h.Problem {

@@ -43,7 +43,7 @@ func (g *gridFlags) add(cmd *cobra.Command) {
 }
 
 // grid returns the problems that the flags request: named problems, random problems, or every
-// combination of the lists.
+// combination of the values in list flags.
 func (g *gridFlags) grid(cmd *cobra.Command, seed uint64) ([]flashkit.Problem, error) {
 	whole := ""
 	switch {

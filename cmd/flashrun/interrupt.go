@@ -11,8 +11,8 @@ import (
 )
 
 // patience is the time from the first signal until flashrun forces its own end. During this time a
-// command may print the measurements made so far. Force is necessary because a canceled context
-// does not stop reads of a pipe, the oracle or slow disks.
+// command may print the measurements made so far. Force is necessary, because some work ignores a
+// canceled context: a read of a pipe, the float64 reference computation, a slow write to a disk.
 const patience = 700 * time.Millisecond
 
 // interruptible returns a context that is canceled by the first SIGINT, SIGTERM or SIGHUP. A second

@@ -57,7 +57,7 @@ func (f *benchFlags) live(cmd *cobra.Command) error {
 }
 
 // machine returns a description of the machine. It closes all devices before it returns, because
-// the processes of the replay open them.
+// the processes of the replay open the same devices.
 func (f *benchFlags) machine(cmd *cobra.Command) (machine.Info, error) {
 	d, err := openDispatch(cmd, f.backend)
 	if err != nil {

@@ -20,8 +20,8 @@ type maskFlags struct {
 
 var maskNames = []string{"causal", "window", "top-left", "shift"}
 
-// add adds the flags of a mask. both permits the value --causal=both, which requests two masks:
-// none and causal.
+// add adds the flags of a mask. If both is true, --causal=both is also allowed: it requests a
+// problem without a mask and a causal problem.
 func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags := cmd.Flags()
 	m.causal.both = both
@@ -39,7 +39,8 @@ func (m *maskFlags) add(cmd *cobra.Command, both bool) {
 	flags.IntVar(&m.shift, "shift", 0, "move the mask by this `number` of keys: each row sees later ones, or earlier ones if negative")
 }
 
-// bands returns the mask that the flags request. For --causal=both it returns two: none and causal.
+// bands returns the band that the flags request. For --causal=both it returns two bands: one that
+// hides nothing, and a causal band.
 func (m *maskFlags) bands() (list []flashkit.Band, err error) {
 	switch {
 	case m.causal.yes && m.window != "":

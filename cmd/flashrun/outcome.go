@@ -50,7 +50,7 @@ func (r *outcome) set(c *flashkit.Call, m bench.Measurement) {
 	}
 }
 
-// setChecked stores the errors of the outputs, as compared with the oracle.
+// setChecked stores the differences between the outputs and the oracle, the float64 reference.
 func (r *outcome) setChecked(list []input.CheckedOutput) {
 	r.checked, r.MaxAbsError = list, new(input.Distance)
 	for _, c := range list {

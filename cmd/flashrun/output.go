@@ -41,8 +41,8 @@ func commit(file *outfile.File, write func(io.Writer) error) error {
 	return nil
 }
 
-// The kinds of output files, except profiles. Is recognizes a file's kind by its beginning, so that
-// --out never replaces a file of another kind.
+// The kinds of output files, except profiles. Is recognizes a file's kind by the file's beginning,
+// so that --out never replaces a file of another kind.
 var (
 	outputKind  = outfile.Kind{Name: "an output of flashrun run", Is: isOutput}
 	resultsKind = outfile.Kind{Name: "a result of flashrun bench", Is: isResults}

@@ -79,7 +79,7 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 }
 
 // convert converts K and V and the tensors of query rows, such as Q, to the types in --dtype. If
-// the bias then has another type than Q, it becomes float32.
+// the bias then has another type than Q, the bias becomes float32.
 func (f *runFlags) convert(in *input.Input) error {
 	p := &in.Problem
 	if f.dtype != "" {

@@ -205,8 +205,8 @@ func (f *ringFlags) overProcesses(ctx context.Context, cmd *cobra.Command, list 
 }
 
 // watch reruns flashrun in a child process if an MPI launcher started this process. It then waits
-// for the child and returns true. If the child failed, watch prints this and returns an error. In the
-// child itself, and without a launcher, it returns false.
+// for the child and returns true. If the child failed, watch also prints and returns an error. In
+// the child itself, and without a launcher, watch returns false.
 func watch(cmd *cobra.Command) (watched bool, err error) {
 	status, watched := mpi.Watch(cmd.ErrOrStderr())
 	if watched && status != 0 {
@@ -257,8 +257,8 @@ func packedLengths(lengths []int) (*flashkit.Sequences, error) {
 	return &flashkit.Sequences{QStarts: starts, KVStarts: starts}, nil
 }
 
-// open returns one dispatcher per rank. With --device it has the kernels of the rank's GPU,
-// otherwise the kernels of --backend.
+// open returns one dispatcher per rank. With --device, a dispatcher has the kernels of the rank's
+// GPU, otherwise the kernels of --backend.
 func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err error) {
 	if len(f.devices) == 0 {
 		for range cmp.Or(f.ranks, 2) {
@@ -279,7 +279,7 @@ func (f *ringFlags) open(cmd *cobra.Command) (list []*dispatch.Dispatcher, err e
 
 // openDispatch returns a dispatcher for the passes of --pass. Every forward pass returns LSE,
 // because ranks merge their results by LSE. So dispatch cannot infer from LSE whether a backward
-// pass follows. Paired or Unpaired tells it.
+// pass follows. openDispatch calls Paired or Unpaired to tell dispatch.
 func (f *ringFlags) openDispatch(cmd *cobra.Command) (*dispatch.Dispatcher, error) {
 	d, err := openDispatch(cmd, f.backend)
 	switch {
@@ -302,7 +302,7 @@ func (f *ringFlags) openGPUs() (list []*cuda.Backend, err error) {
 	return list, nil
 }
 
-// The transports between ranks on GPUs, the values of --transport. auto means peer.
+// The values of --transport: the ways to move tensors between ranks on GPUs. auto means peer.
 const (
 	transportAuto = "auto"
 	transportPeer = "peer"
@@ -312,7 +312,7 @@ const (
 var transports = []string{transportAuto, transportPeer, transportNCCL}
 
 // localDevice returns the number of this process's GPU. Rank n of this machine uses entry n of
-// --device. Without --device it uses GPU n.
+// --device. Without --device the rank uses GPU n.
 func (f *ringFlags) localDevice(launch ring.Launch) (int, error) {
 	switch n := len(f.devices); {
 	case n == 0:

@@ -178,8 +178,9 @@ func written(out string, wrong error) string {
 	return out
 }
 
-// compute picks a kernel for each pass, and runs and times it. It compares the outputs with the
-// oracle if --check is set, and with the stored output if there is one.
+// compute picks a kernel for each pass, and runs and times it. If --check is set, it compares the
+// outputs with the float64 oracle. If the input has a stored output, it also compares O with this
+// output.
 func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input, show *terminal.Progress) (*outcome, *input.Work, error) {
 	defer show.Done()
 	p := in.Problem
@@ -239,8 +240,8 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	return rep, w, nil
 }
 
-// outputBytes returns the bytes of the outputs. With --out it includes their copies for the output
-// file.
+// outputBytes returns the number of bytes of the outputs. With --out, this number includes the
+// copies for the output file.
 func (f *runFlags) outputBytes(in *input.Input) float64 {
 	bytes := in.OutputBytes(f.pass.backward())
 	if f.out != "" {
@@ -288,7 +289,8 @@ func (f *runFlags) input(cmd *cobra.Command) (*input.Input, error) {
 	return in, f.finishInput(cmd, in)
 }
 
-// problemFlags are the flags that conflict with --problem, in addition to the flags in numbers.
+// problemFlags are the flags that conflict with --problem, in addition to the flags in
+// runFlags.numbers.
 var problemFlags = []string{"in", "causal", "window", "top-left", "shift", "alibi", "carry", "dtype"}
 
 func (f *runFlags) randomInput(cmd *cobra.Command, l input.Layout) (*input.Input, error) {

@@ -20,7 +20,7 @@ func usage(root *cobra.Command) {
 	}
 }
 
-// flagError returns cobra's error for an invalid flag value in flashrun's form.
+// flagError changes cobra's error about an invalid flag value to the form of flashrun's messages.
 func flagError(err error) error {
 	var e interface {
 		error
@@ -59,7 +59,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestion returns err with the commands that cobra suggests in its first line.
+// suggestion returns err as one line. This line has the commands that cobra suggests.
 func suggestion(err error) error {
 	text, names, found := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
 	if !found {

@@ -18,7 +18,7 @@ func problem(n int) flashkit.Problem {
 	return flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 8, QLen: n, KVLen: n, Dim: 64, VDim: 64}
 }
 
-// elements returns the bytes of a float32 tensor of the given shape.
+// elements returns the number of bytes of a float32 tensor of the given shape.
 func elements(shape [4]int) float64 {
 	return 4 * float64(shape[0]) * float64(shape[1]) * float64(shape[2]) * float64(shape[3])
 }

@@ -63,8 +63,8 @@ func (d *drawing) masked(x, y float64, title string, p flashkit.Problem) {
 	d.text("dim", x, top+cell*float64(p.QLen)+16, "%d full, %d edge, %d skipped", found["now"], found["edge"], found["none"])
 }
 
-// tileClass returns the drawing's class for the tile that begins at row and key: none if it is
-// skipped, now if it is full, else edge.
+// tileClass returns the drawing's class for the tile that begins at row and key: "none" if the tile
+// is skipped, "now" if the tile is full, else "edge".
 func tileClass(p flashkit.Problem, row, key int) string {
 	seen := 0
 	for i := row; i < row+side; i++ {

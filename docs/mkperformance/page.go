@@ -138,8 +138,8 @@ func (r *result) markdown(level int) string {
 	return b.String()
 }
 
-// alignment returns the cell below a column's heading that aligns the column. Columns without text
-// are aligned to the right.
+// alignment returns the Markdown cell that aligns a column. In the table, this cell is below the
+// heading. Columns without text are aligned to the right.
 func (r *result) alignment(column int) string {
 	for _, row := range r.Rows {
 		if text, ok := row[column].(string); ok && text != "" {

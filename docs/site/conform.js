@@ -1,13 +1,15 @@
-// Conformance in the browser: the vectors of data/vectors.js, case by case, for every engine.
+// This script runs the conformance cases of data/vectors.js in the browser. It runs each
+// case with every engine, that is, every WebAssembly module.
 "use strict";
 
 (async () => {
 	const { $, make } = flashkit, variants = ["simd128", "scalar"];
 	const findings = [];
 	let stop = false;
-	const unwritten = 2 ** 99; // which no output of a case is
+	const unwritten = 2 ** 99; // no output of a case has this value
 
-	// noise gives the inputs that the format of the vectors defines by a formula.
+	// noise returns an input that is not stored in the vectors. The format of the vectors
+	// defines such inputs by a formula.
 	function noise(label, n) {
 		let seed = 0x811c9dc5;
 		for (const byte of new TextEncoder().encode(label)) seed = Math.imul(seed ^ byte, 0x01000193);
@@ -20,7 +22,8 @@
 		});
 	}
 
-	// tensors returns the inputs and the expected outputs of a case. A copy each: no case sees another's.
+	// tensors returns the inputs and the expected outputs of a case. All are copies, so
+	// that no case changes the tensors of another case.
 	function tensors(c, data) {
 		const p = c.problem, sizes = { q: p.B * p.H * p.N * p.D, k: p.B * p.G * p.M * p.D, v: p.B * p.G * p.M * p.DV, do: p.B * p.H * p.N * p.DV };
 		const x = {};
@@ -29,8 +32,9 @@
 		return x;
 	}
 
-	// compare returns the worst reason that got is not want, within the bound. A wanted NaN is
-	// met by NaN alone. An LSE beyond 2^20 has a bound of its own: four units in its last place.
+	// compare returns the largest difference between got and want that exceeds its bound,
+	// or null if there is none. If the wanted number is NaN, only NaN is correct. If the
+	// absolute value of a finite LSE is at least 2^20, the bound is this value times 2^-22.
 	function compare(name, got, want, most) {
 		let worst = null;
 		for (let i = 0; i < want.length; i++) {
@@ -43,7 +47,8 @@
 		return worst;
 	}
 
-	// check returns null, or what is wrong: an error, a value out of bound, other bits in a second run.
+	// check returns null if the case passes. Otherwise it describes the failure: an
+	// exception, a number beyond its bound, or different bits in a second run.
 	function check(module, variant, c, data) {
 		const p = c.problem, want = tensors(c, data), bits = x => new Uint32Array(x.buffer, x.byteOffset, x.length);
 		const run = () => {
@@ -106,7 +111,7 @@
 			chips[i].dataset.state = bad ? "failed" : "passed";
 			chips[i].dataset.result = bad ? `${bad} failed` : "All kernels passed";
 			count(passed, failed, all);
-			await new Promise(done => setTimeout(done)); // the browser draws
+			await new Promise(done => setTimeout(done)); // so that the browser draws the page
 			if (stop) break;
 		}
 		$("verdict").textContent = `${passed} passed, ${failed} failed, ${all - passed - failed} not run.${missing.length ? ` Left out: ${missing.join("; ")}.` : ""}`;

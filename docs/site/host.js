@@ -1,6 +1,7 @@
-// The host of the modules. All that the page knows of their exports, and of the block of
-// parameters that they read, is here. flashkitHost refers to nothing outside of itself:
-// workers are made of its text, as a page that lies in a folder cannot load them.
+// This file is the host of the WebAssembly modules. Only this file depends on the exports
+// of the modules and on the block of parameters that the modules read. flashkitHost refers
+// to nothing outside of itself, because race.js makes workers from the text of this
+// function. A page that was opened from a folder cannot load the script of a worker.
 "use strict";
 
 function flashkitHost() {
@@ -9,13 +10,14 @@ function flashkitHost() {
 	const CODES = ["ok", "bad block", "bad version", "bad shape", "bad tensor", "bad scratch", "bad range", "bad feature"];
 	const up = (n, to) => Math.ceil(n / to) * to;
 
-	// tiles returns how many tiles of query rows a problem has. Each can be computed apart.
+	// tiles returns the number of tiles of query rows that a problem has, in all heads.
+	// Each tile can be computed separately.
 	const tiles = p => p.B * p.H * Math.ceil(p.N / TILE);
 
-	// open makes an instance of a compiled module, with memory for one key/value head of the
-	// problem {B, H, G, N, M, D, DV, first, last, scale}: row i sees the keys from i+first to
-	// i+last. The arrays of a call are dense: [B][H][N][D] and so on. An area that nobody
-	// has written reads NaN.
+	// open makes an instance of a compiled module, with memory for one key/value head of
+	// the problem p. Row i of p sees the keys from i+p.first to i+p.last. The arrays of a
+	// call are dense: q is [B][H][N][D], and so on. Before the first write, all numbers in
+	// this memory are NaN.
 	function open(module, p, backward) {
 		const { exports } = new WebAssembly.Instance(module, {});
 		if (exports.abi() !== ABI) throw Error(`the ABI of the module is ${exports.abi()}, want ${ABI}`);
@@ -52,7 +54,7 @@ function flashkitHost() {
 		};
 		const group = p.H / p.G, perHead = Math.ceil(p.N / TILE);
 
-		// forward writes the rows of x.o and x.lse of the tiles [from, to).
+		// forward computes the rows of x.o and x.lse that are in the tiles [from, to).
 		function forward(variant, x, from = 0, to = tiles(p)) {
 			for (let n = from, staged = -1; n < to; n++) {
 				const head = Math.floor(n / perHead), i = n % perHead * TILE, rows = Math.min(TILE, p.N - i), g = Math.floor(head / group);
@@ -65,7 +67,8 @@ function flashkitHost() {
 			}
 		}
 
-		// backward writes x.dq, x.dk and x.dv from the o and lse of a forward pass.
+		// backward computes x.dq, x.dk and x.dv. It reads x.o and x.lse, the results of a
+		// forward pass.
 		function backward(variant, x) {
 			for (let g = 0; g < p.B * p.G; g++) {
 				stageKeys(`bwd_${variant}_keys`, x, g);
@@ -92,29 +95,30 @@ function flashkitHost() {
 	return { open, tiles };
 }
 
-// What the page's scripts share.
+// flashkit holds the functions and data that the scripts of the page share.
 const flashkit = { host: flashkitHost(), engines: [], sample: null, vectors: null };
 
-// unpack returns the bytes of a text in base64, decompressed.
+// unpack decodes a text in base64 and returns the decompressed bytes.
 flashkit.unpack = async text => {
 	const packed = Uint8Array.from(atob(text), c => c.charCodeAt(0));
 	const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
 	return new Uint8Array(await new Response(stream).arrayBuffer());
 };
 
-// floats returns the view of bytes as float32. All data lies so, little-endian.
+// floats returns a view of bytes as float32 numbers. All data is little-endian.
 flashkit.floats = bytes => new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
 
-// sha256 returns the hash in hexadecimal digits, or "" where the browser computes none:
-// it does so for files and for secure addresses.
+// sha256 returns the hash in hexadecimal digits, or "" if the browser computes no hashes. A
+// browser computes hashes only on pages from files or secure addresses.
 flashkit.sha256 = async bytes => {
 	if (!globalThis.crypto?.subtle) return "";
 	const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
 	return [...hash].map(b => b.toString(16).padStart(2, "0")).join("");
 };
 
-// load returns an engine's module, compiled, and its bytes. An engine is a row of
-// data/engines.js. A browser that lacks an instruction of it says so here.
+// load returns the compiled module of an engine, and the module's bytes. An engine is an
+// element of data/engines.js. If the browser lacks an instruction of the module, load
+// throws an error.
 flashkit.load = engine => engine.loaded ??= (async () => {
 	const bytes = await flashkit.unpack(engine.wasm), sha256 = await flashkit.sha256(bytes);
 	if (sha256 && sha256 !== engine.sha256) throw Error(`${engine.name} has the SHA-256 ${sha256}, want ${engine.sha256}`);
@@ -124,7 +128,8 @@ flashkit.load = engine => engine.loaded ??= (async () => {
 
 flashkit.$ = id => document.getElementById(id);
 
-// make returns an element with properties, attributes (those with a dash, and role) and children.
+// make returns an element with the given children. role and each name with a dash are set
+// as attributes. All other names are set as properties.
 flashkit.make = (tag, properties = {}, ...children) => {
 	const x = document.createElement(tag);
 	for (const [name, value] of Object.entries(properties))
@@ -134,7 +139,8 @@ flashkit.make = (tag, properties = {}, ...children) => {
 	return x;
 };
 
-// copy puts a text on the clipboard, or selects it in a field where the browser allows no more.
+// copy puts a text on the clipboard. If the browser does not allow this, copy shows the
+// text in a field and selects it there.
 flashkit.copy = async (button, text) => {
 	const before = button.dataset.name ??= button.textContent;
 	try {

@@ -1,5 +1,7 @@
-// The text of the sample: each token shows what it attends to. O and LSE come from the
-// module; the weights of a row are computed when it is asked for, and never all of them.
+// This script shows the text of the sample. If the user selects a token, all tokens show
+// how much weight the selected token gives to them. O and LSE come from the module. The
+// weights of a row are computed when the row is selected, so the page never holds all
+// weights.
 "use strict";
 
 (async () => {
@@ -14,7 +16,7 @@
 		return text === shown(tokens[i]) ? `“${text}”` : `“${shown(tokens[i])}” of “${text}”`;
 	};
 
-	// weights returns row i of softmax(Q K'), from Q, K and LSE.
+	// weights computes row i of softmax(scale Q K^T) from Q, K and LSE.
 	function weights(i) {
 		const q = x.q.subarray((head * p.N + i) * p.D, (head * p.N + i + 1) * p.D), lse = x.lse[head * p.N + i];
 		return Float32Array.from({ length: p.M }, (_, j) => {
@@ -25,7 +27,7 @@
 	}
 
 	const list = $("tokens");
-	let whole; // the word at hand, which no line breaks
+	let whole; // the element of the current word; no line break divides a word
 	const buttons = tokens.map((token, i) => {
 		const special = /^\[.*\]$/.test(token);
 		const b = make("button", { type: "button", className: "token", tabIndex: -1 }, shown(token));
@@ -46,12 +48,14 @@
 		return bar;
 	});
 
-	// show shades all tokens by what token i gives them. say has a screen reader say it.
+	// show shades all tokens by the weight that token i gives to them. If say is true, a
+	// screen reader also says the result.
 	function show(i, say) {
 		buttons[row].classList.remove("asks"), buttons[row].tabIndex = -1;
 		row = i;
 		buttons[row].classList.add("asks"), buttons[row].tabIndex = 0;
-		// The first token and the last stand for no word, and gather the weight that no word gets.
+		// The first and the last token stand for no word. These two tokens get the weight
+		// that no word gets.
 		const w = weights(i), most = Math.max(...w.slice(1, -1)), part = j => Math.min(1, w[j] / most);
 		for (let j = 0; j < p.M; j++) {
 			buttons[j].style.setProperty("--share", `${Math.round(Math.sqrt(part(j)) * 60)}%`);
@@ -98,7 +102,7 @@
 		$("live").dataset.state = "failed";
 	}
 
-	// halves widens float16.
+	// halves converts float16 numbers to float32.
 	function halves(bytes) {
 		const view = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
 		return Float32Array.from(view, h => {

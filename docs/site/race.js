@@ -1,7 +1,9 @@
-// The race: engines beside onnxruntime-web, in turns, each in workers of its own.
+// This script measures the speed of the engines and of onnxruntime-web. All take turns, and
+// each runs in its own workers.
 "use strict";
 
-// raceWorker is what a worker of ours runs, after the text of flashkitHost.
+// raceWorker is the script of a worker that runs an engine. In the worker, the text of
+// flashkitHost precedes the text of raceWorker.
 function raceWorker() {
 	const host = flashkitHost();
 	let instance, x, from, to, shared;
@@ -26,7 +28,8 @@ function raceWorker() {
 	onmessage = ({ data }) => {
 		try {
 			const result = does[data.does](data);
-			// Where nothing is shared, a call has given its result when the caller has its part.
+			// Without shared memory, the answer to a call includes the part of O that this
+			// worker computed.
 			postMessage({ result, part: data.does === "once" && !shared ? x.o.slice(data.part[0], data.part[1]) : null });
 		} catch (error) {
 			postMessage({ error: String(error.message ?? error) });
@@ -40,7 +43,7 @@ function raceWorker() {
 	const ort = document.querySelector("meta[name=onnxruntime-web]").content, version = document.querySelector("meta[name=onnxruntime-web]").dataset.version;
 	let stop = false, results = [], setting = "";
 
-	// ask sends a message to a worker and returns its answer.
+	// ask sends a message to a worker and returns the worker's answer.
 	const ask = (worker, message) => new Promise((done, fail) => {
 		worker.onmessage = ({ data }) => data.error ? fail(Error(data.error)) : done(data);
 		worker.onerror = event => fail(Error(event.message || "the worker could not be loaded"));
@@ -52,7 +55,7 @@ function raceWorker() {
 		const text = `"use strict";\n${flashkitHost}\n(${raceWorker})();`, url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
 		const workers = Array.from({ length: threads }, () => new Worker(url)), all = flashkit.host.tiles(p);
 		const cut = i => Math.floor(all * i / threads);
-		const parts = workers.map((_, i) => [cut(i), cut(i + 1)].map(n => p.H * p.N * p.DV * n / all)); // all tiles are full ones
+		const parts = workers.map((_, i) => [cut(i), cut(i + 1)].map(n => p.H * p.N * p.DV * n / all)); // every tile has the same number of rows
 		await Promise.all(workers.map((w, i) => ask(w, { does: "open", bytes, problem: p, x, from: cut(i), to: cut(i + 1), shared: isolated })));
 		const o = x.o;
 		const once = async () => {
@@ -83,7 +86,9 @@ function raceWorker() {
 		};
 	};
 
-	// Who can race. A row of data/engines.js is two of them.
+	// racers are the entries of the list of competitors. Each engine of data/engines.js has
+	// one entry with one worker. On several cores, it also has one entry with a worker per
+	// core.
 	const racers = [];
 	for (const engine of flashkit.engines) {
 		racers.push({ engine, name: `${engine.name}, 1 worker`, about: engine.about, color: engine.color, open: ours(engine, 1), on: true });
@@ -128,7 +133,7 @@ function raceWorker() {
 			for (const [i, r] of entered.entries()) {
 				$("race-state").textContent = `Starting ${r.name}.`;
 				open.push(await r.open(p, inputs(p)));
-				await open[i].measure(WARM); // browsers compile again what is hot
+				await open[i].measure(WARM); // so that browsers first optimize the code that runs often
 			}
 			for (let round = 0; round < ROUNDS && !stop; round++) {
 				for (const [i, o] of open.entries()) {
@@ -160,7 +165,8 @@ function raceWorker() {
 	};
 	const milliseconds = t => `${t.toPrecision(3)} ms`;
 
-	// draw shows the times so far: a bar to the median, a line from the 10th to the 90th percentile, a dot for each call.
+	// draw shows the times so far: a bar to the median, a line from the 10th to the 90th
+	// percentile, and dots for single calls.
 	function draw(flops) {
 		const rows = results.filter(r => r.times.length).map(r => {
 			const sorted = [...r.times].sort((a, b) => a - b);

@@ -1,14 +1,17 @@
-// The worker of onnxruntime-web: its fused attention, com.microsoft.MultiHeadAttention, on
-// the backend in WebAssembly. It is loaded when a race asks for it.
+// This script is the worker of onnxruntime-web. It runs the fused attention
+// com.microsoft.MultiHeadAttention on the WebAssembly backend. The page loads this script
+// only when a race includes onnxruntime-web.
 
-// The few messages of an ONNX model that it takes, in the wire format of protocol buffers.
+// These functions encode the fields of an ONNX model, in the wire format of protocol
+// buffers.
 const varint = n => n < 128 ? [n] : [n & 127 | 128, ...varint(n >>> 7)];
 const number = (field, n) => [...varint(field << 3), ...varint(n)];
 const bytes = (field, b) => [...varint(field << 3 | 2), ...varint(b.length), ...b];
 const text = (field, s) => bytes(field, [...new TextEncoder().encode(s)]);
 const float = (field, x) => [...varint(field << 3 | 5), ...new Uint8Array(new Float32Array([x]).buffer)];
 
-// model returns attention over q, k and v [1][N][H*D], with H heads.
+// model returns an ONNX model that computes attention with H heads over q, k and v,
+// [1][N][H*D].
 function model({ H, N, D, scale }) {
 	const shape = [1, N, H * D].flatMap(n => bytes(1, number(1, n)));
 	const value = name => [...text(1, name), ...bytes(2, bytes(1, [...number(1, 1), ...bytes(2, shape)]))];
@@ -19,7 +22,8 @@ function model({ H, N, D, scale }) {
 	return Uint8Array.from([...number(1, 8), ...bytes(7, graph), ...opset("", 17), ...opset("com.microsoft", 1)]);
 }
 
-// turn returns [from][to][d] as [to][from][d]: heads before rows, or rows before heads.
+// turn swaps two dimensions: it returns x, [from][to][d], as [to][from][d]. One of the two
+// dimensions is heads, the other is rows.
 function turn(x, from, to, d) {
 	const y = new Float32Array(x.length);
 	for (let i = 0; i < from; i++) for (let j = 0; j < to; j++) y.set(x.subarray((i * to + j) * d, (i * to + j + 1) * d), (j * from + i) * d);

@@ -2,9 +2,9 @@
 //
 //	go run ./examples/gradcheck b1-h4-g2-n9-m12-d16-f32-causal
 //
-// The loss is sum(O*dO) + sum(LSE*dLSE). dO and dLSE are random and also inputs of the backward
-// pass. The check moves some elements of Q, K and V up and down by a step. It compares the slope of
-// the loss with the element of the gradient.
+// The loss is sum(O*dO) + sum(LSE*dLSE). The random tensors dO and dLSE are also inputs of the
+// backward pass. The check moves some elements of Q, K and V up and down by a step. For each of
+// these elements, it compares the slope of the loss with the element of the gradient.
 package main
 
 import (
@@ -58,7 +58,7 @@ type attention interface {
 }
 
 // check compares the gradients of Q, K and V with the slopes of the loss. It prints a line for each
-// gradient, or returns an error if one differs too much.
+// gradient, or returns an error if a gradient differs too much.
 func check(ctx context.Context, w io.Writer, a attention, p flashkit.Problem) error {
 	if p.DType != flashkit.Float32 {
 		return fmt.Errorf("%s: finite differences drown in the rounding of 16 bits: use f32", p)

@@ -33,8 +33,8 @@ func (t *trainer) recipe() (string, error) {
 	return string(b), err
 }
 
-// The kinds of files that a run writes. Is recognizes a kind by the beginning of a file. A run
-// replaces no existing file of another kind.
+// A run writes files of the three kinds below. The function Is recognizes a kind by the beginning
+// of a file, so that a run replaces no existing file of another kind.
 const (
 	lossesBegin = "# loss of each step, by examples/lm\n"
 	curveTitle  = "Loss against step"
@@ -59,7 +59,7 @@ func checksum(state []*nn.Param) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// part is the suffix of the file's name while a checkpoint is being written.
+// part is the suffix of the name of a checkpoint that is not yet completely written.
 const part = ".part"
 
 // writable returns an error if an output file cannot be written. The program calls it before
@@ -142,7 +142,7 @@ func (t *trainer) load() error {
 	return nil
 }
 
-// first returns the first of several joined errors, followed by the number of the others.
+// first returns the first of several joined errors, followed by the number of the other errors.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		if list := joined.Unwrap(); len(list) > 1 {

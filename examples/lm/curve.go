@@ -24,7 +24,8 @@ func (t *trainer) draw() error {
 	return outfile.Write(t.curve, curveKind, curve(t.history, t.text.entropy()))
 }
 
-// curve returns a plot of the losses as an SVG image, with a horizontal line at the unigram loss.
+// curve returns a plot of the losses as an SVG image. A horizontal line marks unigrams, the loss of
+// a model that uses only the frequency of each byte.
 func curve(losses []float32, unigrams float64) []byte {
 	const (
 		left, top, wide, high = 50., 20., 560., 300.

@@ -3,8 +3,8 @@
 //	go run ./examples/lm --steps 300 --curve loss.svg
 //	go run ./examples/lm --text FILE --checkpoint model.safetensors
 //
-// With --checkpoint it regularly writes a checkpoint. If the file exists, a run resumes from it,
-// with the same bits as an uninterrupted run.
+// With --checkpoint it regularly writes a checkpoint. If the checkpoint's file exists, a run
+// resumes from it, with the same bits as an uninterrupted run.
 package main
 
 import (

@@ -53,7 +53,7 @@ func openFolder(dir, precision string) (*Folder, error) {
 }
 
 // openWeights reads model.safetensors. If the file is missing but the folder has weights in another
-// format, the error names these.
+// format, the error names such a file.
 func openWeights(dir string, c bert.Config) (*bert.Model, error) {
 	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
 		return nil, fmt.Errorf("%s: adapters are not supported", name)

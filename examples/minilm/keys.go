@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A rule checks the value of a key, and stores it if needed. For an invalid value it returns an
-// error with the allowed values.
+// A rule checks the value of a key, and stores the value if needed. For an invalid value, the rule
+// returns an error with the allowed values.
 type rule func(value json.RawMessage) error
 
 // rules are the allowed keys of a JSON object and the rules for their values. Other keys are
@@ -63,8 +63,8 @@ func into[T any](to *T) rule {
 	}
 }
 
-// object returns a rule that accepts a JSON object. Its keys must satisfy r and include the
-// required keys.
+// object returns a rule that accepts a JSON object. The object's keys must satisfy r and include
+// the required keys.
 func object(r rules, required ...string) rule {
 	return func(value json.RawMessage) error {
 		seen, err := r.check(value)
@@ -77,7 +77,7 @@ func object(r rules, required ...string) rule {
 	}
 }
 
-// list returns a rule that accepts a JSON list if each accepts every element.
+// list returns a rule that accepts a JSON list. The parameter is the rule for each element.
 func list(each rule) rule {
 	return func(value json.RawMessage) error {
 		var elements []json.RawMessage

@@ -1,5 +1,5 @@
 // Minilm computes and compares sentence vectors in pure Go, with all-MiniLM-L6-v2 or another model
-// of its family. Package nn/bert has the layers, package wordpiece the tokenizer.
+// of its family. Package nn/bert has the layers, and package wordpiece has the tokenizer.
 package main
 
 import (
@@ -50,7 +50,7 @@ type Options struct {
 	texts         []string
 }
 
-// errUsage is wrapped by errors about the command line, which have exit code 2.
+// Errors about the command line wrap errUsage. After such an error, the exit code is 2.
 var errUsage = errors.New("see --help")
 
 func main() {

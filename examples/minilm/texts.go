@@ -15,8 +15,8 @@ import (
 // longestLine is the maximum length of a line in bytes.
 const longestLine = 1 << 20
 
-// batchTexts and batchTokens bound a batch. A large batch lets bert.Step put several sequences into
-// a group. A small batch prints the first results sooner.
+// batchTexts and batchTokens limit the size of a batch. A large batch lets bert.Step put several
+// sequences into a group. With a small batch, the first results are printed sooner.
 const (
 	batchTexts  = 256
 	batchTokens = 8192

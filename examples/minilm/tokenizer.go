@@ -116,8 +116,8 @@ func (f *tokenizerFolder) checkAdded(vocab map[string]int32) error {
 	return nil
 }
 
-// open reads the vocabulary. If both vocab.txt and tokenizer.json have a vocabulary, these must be
-// equal.
+// open reads the vocabulary. If both vocab.txt and tokenizer.json have a vocabulary, the two
+// vocabularies must be equal.
 func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
 	f.source = "vocab.txt"
 	name := filepath.Join(f.dir, f.source)
@@ -147,7 +147,7 @@ func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
 }
 
 // difference returns the first token whose id differs between two vocabularies, or "". It ignores
-// tokens that end in white space, because words contain none.
+// tokens that end in white space, because no word contains white space.
 func difference(a, b map[string]int32) string {
 	var apart []string
 	for i, x := range []map[string]int32{a, b} {
@@ -209,8 +209,8 @@ func token(content rule) rule {
 	}
 }
 
-// tokenKeys returns the rules for an added token's object. The token must match unchanged text,
-// also within words.
+// tokenKeys returns the rules for an added token's object. The rules require that the token matches
+// the text before normalization, also within words.
 func tokenKeys(content rule) rules {
 	return rules{"content": content, "normalized": only("false"), "lstrip": only("false"), "rstrip": only("false"), "single_word": only("false")}
 }

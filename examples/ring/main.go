@@ -80,7 +80,7 @@ func train(ctx context.Context, g ring.Group) error {
 
 // layer returns this rank's rows of the attention's tensors and of the layer's input x, [rows of
 // the rank, dim]. It also returns the weights w, [3, dim, dim], of the projections to Q, K and V.
-// They are equal on all ranks.
+// These weights are equal on all ranks.
 func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	cut, err := ring.NewCut(problem, nil, g.Size(), false)
 	if err != nil {
@@ -100,8 +100,8 @@ func layer(g ring.Group) (a *flashkit.Args, x, w []float32, err error) {
 	return a, append(x, a.Q.Float32s()...), w, nil
 }
 
-// loss returns this rank's part of the loss, the mean squared difference between O and 0.1 times
-// the input. It sets dO to the gradient of O.
+// loss returns this rank's part of the loss. The loss is the mean squared difference between O and
+// 0.1 times the input. The function also sets dO to the gradient of O.
 func loss(a *flashkit.Args, x []float32) (sum float32) {
 	for i, o := range a.O.Float32s() {
 		off := o - x[i]/10

@@ -26,7 +26,7 @@ type Limits struct {
 // Server wraps an Outcome.
 type Outcome string
 
-// The outcomes. Each calls for a different reaction of the client.
+// The outcomes. Each outcome requires a different reaction of the client.
 const (
 	OK          Outcome = "ok"
 	ErrBad      Outcome = "bad"       // the request is invalid: do not retry
@@ -58,8 +58,8 @@ func over(ctx context.Context) error {
 	return ErrGone
 }
 
-// check returns the bytes that a request needs and its predicted time. It allocates nothing,
-// because the client has sent no tensors yet and may claim any size.
+// check returns the number of bytes that a request needs, and the request's predicted time. It
+// allocates nothing, because the client has sent no tensors yet and may claim any size.
 func (s *Server) check(p flashkit.Problem) (bytes int64, cost time.Duration, err error) {
 	if err := p.Validate(); err != nil {
 		return 0, 0, fmt.Errorf("%w: %w", ErrBad, err)
@@ -105,8 +105,8 @@ func tensorBytes(p flashkit.Problem) (sum float64) {
 
 // Admit decides on a request before its tensors arrive. It returns an error at once if the problem
 // is invalid or too large, or the server is full or closing. It also returns an error if this
-// request, or another one because of it, would probably miss its deadline. Admit is safe for
-// concurrent use. The caller must Close the ticket.
+// request would probably miss its deadline, or make another request miss its deadline. Admit is
+// safe for concurrent use. The caller must Close the ticket.
 func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error) {
 	if ctx.Err() != nil {
 		return nil, over(ctx)
@@ -148,8 +148,8 @@ func (s *Server) Admit(ctx context.Context, p flashkit.Problem) (*Ticket, error)
 	return t, nil
 }
 
-// scaled returns t times by, at most a quarter of the largest Duration, so that sums do not
-// overflow.
+// scaled returns the product of t and the factor by. The result is at most a quarter of the largest
+// Duration, so that sums do not overflow.
 func scaled(t time.Duration, by float64) time.Duration {
 	return time.Duration(min(float64(t)*by, math.MaxInt64/4))
 }

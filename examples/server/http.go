@@ -18,8 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// header is the HTTP header with the request's parameters. With them in a header, the server can
-// reject a request without reading the body.
+// header is the HTTP header with the request's parameters. Because the parameters are in a header,
+// the server can reject a request without reading the body.
 const header = "Attention"
 
 type ask struct {
@@ -137,8 +137,8 @@ func (f *front) attend(w http.ResponseWriter, r *http.Request, start time.Time) 
 	}
 	rc := http.NewResponseController(w)
 	// At the deadline, t.arrived ends the reading of a slow body, between two chunks. If the client
-	// sends nothing, the read deadline ends it a second later. net/http then ends the connection,
-	// and the client may not see the answer.
+	// sends nothing, the read deadline ends the reading a second later. net/http then ends the
+	// connection, and the client may not see the answer.
 	rc.SetReadDeadline(deadline.Add(time.Second))
 	r.Body = http.MaxBytesReader(w, r.Body, r.ContentLength)
 	var tensors [3][]float32
@@ -187,8 +187,8 @@ func (f *front) parse(r *http.Request) (p flashkit.Problem, timeout time.Duratio
 const chunk = 16 << 10
 
 // readFloats reads n little-endian float32. It allocates memory in proportion to the data that has
-// arrived, even if n is huge. After each read it calls arrived with the number of bytes, and
-// returns if arrived returns an error.
+// arrived, even if n is huge. After each read it calls arrived with the number of bytes. If arrived
+// returns an error, readFloats returns this error.
 func readFloats(r io.Reader, n int, arrived func(bytes int) error) ([]float32, error) {
 	raw := make([]byte, 4*min(n, chunk))
 	x := make([]float32, 0, min(n, chunk))

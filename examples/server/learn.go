@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// An estimate is a moving average of samples. Without samples it decays to normal. Otherwise a high
-// estimate would never fall: it rejects all requests, and rejected requests yield no samples.
+// An estimate is a moving average of samples. Without new samples, the average decays to the field
+// normal. Without this decay, a high estimate would never fall: the server would reject all
+// requests, and rejected requests yield no samples.
 type estimate struct {
-	normal, most float64 // a sample counts as at most most, so that one stall does not cause all requests to be rejected
+	normal, most float64 // larger samples count as most, so that one stall does not cause all requests to be rejected
 	value        float64
 	since        time.Time // time of the last sample
 }
@@ -28,8 +29,8 @@ func (e *estimate) learn(sample float64, now time.Time) {
 	e.value, e.since = value+weight*(sample-value), now
 }
 
-// arrivals estimates the speed at which tensors arrive. It matters because receiving 8 MB takes
-// longer than a decode step that reads them. Small bodies are not measured.
+// arrivals estimates the speed at which tensors arrive. This speed matters, because receiving 8 MB
+// takes longer than a decode step that reads these bytes. Small bodies are not measured.
 type arrivals struct {
 	unread   int64    // bytes of admitted requests that have not arrived yet
 	slowness estimate // nanoseconds per byte, over all bodies together
@@ -37,8 +38,8 @@ type arrivals struct {
 	came     int64 // bytes that arrived after since
 }
 
-// expect returns the predicted time at which a new body has arrived, if it arrives after all bodies
-// in progress.
+// expect returns the predicted time at which a new body has arrived. It assumes that this body
+// arrives after all bodies in progress.
 func (a *arrivals) expect(body int64, now time.Time) time.Time {
 	if body < 4*chunk {
 		return now
@@ -46,8 +47,8 @@ func (a *arrivals) expect(body int64, now time.Time) time.Time {
 	return now.Add(scaled(time.Duration(a.unread+body), a.slowness.at(now)))
 }
 
-// add adds a body that will arrive. It returns the number of bytes to pass to arrived, which is 0
-// for a small body.
+// add adds a body that will arrive. It returns the number of bytes that the caller must later pass
+// to arrived. This number is 0 for a small body.
 func (a *arrivals) add(body int64, now time.Time) int64 {
 	if body < 4*chunk {
 		return 0

@@ -1,6 +1,6 @@
-// Server answers requests for attention over HTTP. It admits requests that it can answer in time
-// and rejects others at once. On SIGTERM it answers the admitted requests and ends. README.md
-// describes the protocol.
+// Server answers requests for attention over HTTP. It admits requests that it can answer in time,
+// and rejects other requests at once. On SIGTERM it answers the admitted requests and ends.
+// README.md describes the protocol.
 package main
 
 import (
@@ -69,8 +69,8 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	return serve(ctx, listener, newFront(s), s, *drain)
 }
 
-// newFront returns the HTTP server for s. It limits the number of connections and the time of each
-// phase of a request.
+// newFront returns the HTTP server for s. The HTTP server limits the number of connections and the
+// time of each phase of a request.
 func newFront(s *Server) *http.Server {
 	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, ConnState: atMost(s.limits.Connections),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // the request's deadline replaces ReadTimeout on admission
@@ -80,8 +80,8 @@ func newFront(s *Server) *http.Server {
 // full is the answer to a connection beyond the limit.
 const full = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 27\r\n\r\nbusy: too many connections\n"
 
-// atMost returns a hook for http.Server.ConnState. While n connections are open, it answers each
-// further connection with full and closes it.
+// atMost returns a hook for http.Server.ConnState. While n connections are open, the hook answers
+// each further connection with the text full, and closes that connection.
 func atMost(n int) func(net.Conn, http.ConnState) {
 	var open atomic.Int64
 	return func(conn net.Conn, state http.ConnState) {
@@ -98,8 +98,8 @@ func atMost(n int) func(net.Conn, http.ConnState) {
 	}
 }
 
-// serve serves on the listener until ctx ends. It then drains s for at most the time drain, while
-// /healthz reports this, and ends.
+// serve serves on the listener until ctx ends. It then drains s, for at most the duration drain.
+// Meanwhile /healthz reports that the server is draining.
 func serve(ctx context.Context, listener net.Listener, front *http.Server, s *Server, drain time.Duration) error {
 	failed := make(chan error, 1)
 	go func() { failed <- front.Serve(listener) }()

@@ -107,8 +107,8 @@ type answer struct {
 }
 
 // Attend waits for the call and returns O, [1, H, N, DV]. It returns an error when the context or
-// the server ends. It may be called once. q, k and v are dense. The caller must not use them any
-// more, because the server may read them even after Attend has returned.
+// the server ends. Attend may be called once. q, k and v are dense. The caller must not use them
+// any more, because the server may read them even after Attend has returned.
 func (t *Ticket) Attend(q, k, v []float32) ([]float32, error) {
 	s, p := t.server, t.problem
 	for _, x := range [...]struct {
@@ -156,8 +156,8 @@ func (t *Ticket) arrived(n int) error {
 	return nil
 }
 
-// Close ends the ticket. The memory of the request and of its result then no longer counts toward
-// the limits, unless a call still uses it.
+// Close ends the ticket. As soon as no call uses the memory of the request and of its result, this
+// memory no longer counts toward the limits.
 func (t *Ticket) Close() {
 	t.leave()
 	t.server.mu.Lock()
@@ -167,8 +167,8 @@ func (t *Ticket) Close() {
 	t.server.release(t)
 }
 
-// release removes a holder of a ticket. When the last holder is removed, the ticket no longer
-// counts toward the limits.
+// release ends the use of a ticket's memory by one holder: the client, or the call in progress.
+// After the last holder's release, the ticket no longer counts toward the limits.
 func (s *Server) release(t *Ticket) {
 	if t.holders--; t.holders == 0 {
 		s.admitted--
@@ -241,7 +241,7 @@ func (s *Server) call(l *lane, batch []*Ticket, shared *buffers) {
 }
 
 // buffers hold copies of the inputs of requests that share a call. Each lane has its own buffers.
-// They take at most Limits.Batch * Limits.Copied bytes.
+// The buffers of a lane take at most Limits.Batch * Limits.Copied bytes.
 type buffers struct{ q, k, v []float32 }
 
 // compute runs one call and returns O of the whole batch. A single request is computed from its own
@@ -264,7 +264,7 @@ func (s *Server) compute(ctx context.Context, batch []*Ticket, shared *buffers) 
 
 // forward runs Forward. It turns a panic into an error, so that only the requests of this call
 // fail. It cannot catch panics of other goroutines or a lack of memory. The checks before the call
-// must prevent these.
+// must prevent such failures.
 func (s *Server) forward(ctx context.Context, p flashkit.Problem, f *flashkit.Args) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

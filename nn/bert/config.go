@@ -24,19 +24,19 @@ type Config struct {
 }
 
 // precisions are the number types of the factors of matrix products. bf16-weights halves the
-// weights' memory on any processor. bf16 also rounds the rows. It is fast with AMX or AVX512-BF16.
-// Other processors give the same results up to the last bits. Sums and all other numbers are
-// float32.
+// weights' memory on any processor. bf16 also rounds the rows that the weights multiply. bf16 is
+// fast with AMX or AVX512-BF16. Other processors give the same results up to the last bits. Sums
+// and all other numbers are float32.
 var precisions = map[string]nn.Precision{
 	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
 }
 
-// activations are the activations by Hugging Face's names.
+// activations maps Hugging Face's names to activations.
 var activations = map[string]nn.Activation{
 	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
 }
 
-// check returns an error if c is invalid. It bounds each dimension, so that no product of two
+// check returns an error if c is invalid. It limits each dimension, so that no product of two
 // dimensions overflows.
 func (c *Config) check() error {
 	for _, d := range [...]struct {

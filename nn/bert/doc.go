@@ -3,8 +3,8 @@
 // them. A layer norm follows the embeddings, the attention and the linear layers (post-norm). A
 // sentence's vector is the mean of its token vectors.
 //
-//	m, err := bert.Load(config, file) // of a config.json and a model.safetensors
-//	e := bert.NewEncoder(m, d)        // of a dispatch.Dispatcher, which runs the attention
+//	m, err := bert.Load(config, file) // the parsed config.json and model.safetensors
+//	e := bert.NewEncoder(m, d)        // d is a dispatch.Dispatcher, which runs the attention
 //	s := e.NewStep()                  // scratch memory, for one goroutine at a time
 //	err = s.Vectors(ctx, out, bert.Batch{IDs: ids, Starts: starts})
 //
@@ -13,8 +13,8 @@
 //
 // Files and batches may be untrusted. Invalid input gives a *flashkit.ProblemError, or an error of
 // package safetensors. Load allocates memory in proportion to the tensors in the file, even if a
-// config claims larger ones. Results do not depend on the number of workers. Up to the last bits, a
-// sequence's results do not depend on the other sequences of a batch.
+// config claims larger tensors. Results do not depend on the number of workers. Up to the last
+// bits, a sequence's results do not depend on the other sequences of a batch.
 //
 // Source: Devlin, Chang, Lee, Toutanova, BERT, 2019; Reimers, Gurevych, Sentence-BERT, 2019.
 package bert

@@ -12,14 +12,15 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// An Encoder runs a Model on batches of tokens, by its Steps. It is safe for concurrent use.
+// An Encoder makes Steps, which run a Model on batches of tokens. An Encoder is safe for concurrent
+// use.
 type Encoder struct {
 	model  *Model
 	engine *nn.Engine // nil if there is no Dispatcher
 	pool   workers.Pool
 }
 
-// NewEncoder returns an Encoder for m that uses d. Close does not close d. If m or d is nil, all
+// NewEncoder returns an Encoder that runs m with d. Close does not close d. If m or d is nil, all
 // Steps of the Encoder fail.
 func NewEncoder(m *Model, d *dispatch.Dispatcher) *Encoder {
 	e := &Encoder{model: m}
@@ -75,8 +76,8 @@ type Step struct {
 // The activations of a layer for groupRows tokens fit the L2 cache.
 const groupRows = 256
 
-// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. If it returns a
-// *flashkit.ProblemError, it has not written to out. After an error of the context or of
+// Hidden sets out, [rows, Hidden], to the last hidden states of a batch. If Hidden returns a
+// *flashkit.ProblemError, out is unchanged. After an error of the context or of
 // dispatch.Dispatcher.Forward, out is undefined.
 func (s *Step) Hidden(ctx context.Context, out []float32, b Batch) error {
 	return s.run(ctx, out, b, false)
@@ -91,7 +92,7 @@ func (s *Step) Vectors(ctx context.Context, out []float32, b Batch) error {
 
 // run computes Hidden, or Vectors if pooled. At first each worker runs whole groups alone. All
 // workers then share each of the remaining groups, which are fewer than the workers. If one group
-// has more than its share of the tokens, they share all groups.
+// has more tokens than a worker's equal share, all workers share every group.
 func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) error {
 	if err := s.check(&b, len(out), pooled); err != nil {
 		return err
@@ -143,7 +144,7 @@ func (s *Step) cut() (longest int) {
 // A task is a Step with the method that workers call.
 type task Step
 
-// Work runs groups, alone, until all of the first s.solo groups are taken or a group fails.
+// Work runs groups on one worker, until all of the first s.solo groups are taken or a group fails.
 func (t *task) Work(slot int) {
 	s := (*Step)(t)
 	g := &s.groups[slot]
@@ -156,7 +157,7 @@ func (t *task) Work(slot int) {
 	}
 }
 
-// A group is the memory of a worker for the group that it runs.
+// A group is a worker's memory for the group of sequences that the worker runs.
 type group struct {
 	step   *nn.Step
 	err    error
@@ -164,7 +165,7 @@ type group struct {
 	zeros  []int32 // token types if the batch has none
 }
 
-// runGroup runs group i with most workers and writes its part of out.
+// runGroup runs group i and writes the group's part of out. most is the maximum number of workers.
 func (s *Step) runGroup(g *group, i, most int) {
 	starts := s.batch.Starts[s.cuts[i] : s.cuts[i+1]+1]
 	from, to := starts[0], starts[len(starts)-1]

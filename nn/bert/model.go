@@ -70,11 +70,11 @@ func Load(c Config, f *safetensors.File) (*Model, error) {
 	return m, nil
 }
 
-// Config returns the Config that Load was given.
+// Config returns the Config that was passed to Load.
 func (m *Model) Config() Config { return m.config }
 
-// renamed returns the file's tensors without the prefix "bert.", and with the names weight and bias
-// for gamma and beta.
+// renamed returns the file's tensors without the prefix "bert." in their names. It also renames
+// gamma to weight, and beta to bias.
 func renamed(f *safetensors.File) (*safetensors.File, error) {
 	const words, withHead = "embeddings.word_embeddings.weight", "bert."
 	prefix := ""

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// ParseConfig returns the Config of a model's config.json, which has Hugging Face's keys. A missing
-// key has the default of Hugging Face's transformers, except model_type, which must be present and
-// "bert". An unknown key and a repeated key are errors. So is a value that asks for a variant that
-// this package does not compute.
+// ParseConfig returns the Config of a model's config.json, which has Hugging Face's keys. The key
+// model_type must be present, with the value "bert". Any other missing key has the default of
+// Hugging Face's transformers. An unknown key and a repeated key are errors. So is a value that
+// asks for a variant that this package does not compute.
 func ParseConfig(file []byte) (Config, error) {
 	c := struct {
 		Type         string  `json:"model_type"`

@@ -28,8 +28,9 @@ type cell struct {
 
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
-// open makes a cell and calls it once. For a backward pass it first computes O and LSE, with the
-// kernel that dispatch chooses. If like is not nil, K and V use the memory of K and V in like.
+// open makes a cell and runs the cell's pass once. For a backward pass it first computes O and LSE,
+// with the kernel that dispatch chooses. If like is not nil, K and V use the memory of K and V in
+// like.
 func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {
@@ -90,8 +91,8 @@ func (c *cell) call(ctx context.Context, d *dispatch.Dispatcher) (time.Duration,
 	return time.Since(start), err
 }
 
-// note makes one call with the observer. It returns the call's kernel and time, and the bytes of K
-// and V.
+// note makes one call and observes which kernel runs. It returns the call's kernel and time, and
+// the bytes of K and V.
 func (c *cell) note(ctx context.Context) (reply, error) {
 	took, err := c.call(ctx, c.seen)
 	c.last = took
@@ -100,7 +101,7 @@ func (c *cell) note(ctx context.Context) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: took.Seconds(), Calls: 1, Bytes: bytes}, err
 }
 
-// outputs is the kind of the files that save writes.
+// outputs recognizes the files that save writes, so that save replaces no other file.
 var outputs = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin []byte) bool {
 	return bytes.Contains(begin, []byte(`{"__metadata__":{"writer":"bench/peers/ours"}`))
 }}
@@ -125,8 +126,9 @@ func (c *cell) save(path string) error {
 	return out.Commit(f.Write)
 }
 
-// arguments makes all arguments of a pass of p, except the names in r.Leave. Inputs come from
-// r.File or are random. Each tensor has its own memory. For a backward pass, O and LSE are zero.
+// arguments makes all arguments of a pass of p, except the arguments that r.Leave names. Inputs
+// come from r.File or are random. Each tensor has its own memory. For a backward pass, O and LSE
+// are zero.
 func arguments(p *flashkit.Problem, pass flashkit.Pass, r *request) (*flashkit.Args, error) {
 	args := &flashkit.Args{Seed: r.Seed}
 	if err := p.Validate(); err != nil {

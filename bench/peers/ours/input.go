@@ -46,8 +46,8 @@ func starts(lens []int32) []int32 {
 	return list
 }
 
-// shape returns the shape of an argument's tensor: of the packed sequences or the page pools, if
-// there are any.
+// shape returns the shape of an argument's tensor in memory. With packed or paged sequences this
+// shape differs from the shape in the problem. r.Shapes overrides the result.
 func shape(p *flashkit.Problem, a *flashkit.Argument, r *request) [4]int {
 	s := a.Shape(p)
 	if given, ok := r.Shapes[a.Name]; ok {
@@ -79,8 +79,8 @@ func sum(lens []int32) (n int) {
 	return n
 }
 
-// fill fills a tensor: Slopes with ALiBi's slopes, a mask with random elements, others with normal
-// numbers. The fraction r.Hidden of a mask is false.
+// fill fills a tensor. Slopes get ALiBi's slopes, a mask gets random elements, and other tensors
+// get normally distributed numbers. In a mask, a fraction r.Hidden of the elements is false.
 func fill(t *flashkit.Tensor, name string, r *request) {
 	if name == "Slopes" {
 		for h, slopes := 0, t.Float32s(); h < len(slopes); h++ {

@@ -1,14 +1,16 @@
-// Command ours times calls of flashkit for the scripts of bench/peers. The scripts start it once
-// for each number of threads. They alternate its measurements with measurements of other libraries.
+// Command ours times calls of flashkit for the scripts of bench/peers. The scripts start this
+// command once for each number of threads. The scripts alternate the command's measurements with
+// measurements of other libraries.
 //
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":
 //
-//	open      make the arguments of a pass of a problem and call it once; reply with the number of the "cell"
+//	open      make a cell, that is, the arguments of a pass of a problem, and call the cell once;
+//	          reply with the number of the "cell"
 //	time      call the cell for "seconds"; reply with the median time of a call in seconds
-//	overhead  call it "calls" times through dispatch and its kernel alone, in turns; with "grow" each
-//	          call has one key more in every sequence
-//	read      time reading K and V of a cell on all cores, without computing
+//	overhead  call the cell "calls" times, and run its kernel alone after or before each call; with
+//	          "grow" each call has one key more in every sequence
+//	read      measure the time to read K and V of a cell on all cores, without computing
 //	save      write the outputs of a cell to a safetensors "file"
 //	close     forget a cell
 //

@@ -15,7 +15,7 @@ import (
 )
 
 // time repeats the call for the given duration and returns the median time. If the call is short,
-// an untimed call precedes, and an observed call follows.
+// an untimed call precedes the measurement, and a call that records the kernel follows it.
 func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
 	limit := time.Duration(seconds * float64(time.Second))
 	if c.last < limit/4 {

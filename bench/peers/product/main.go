@@ -1,12 +1,12 @@
 // Command product times matrix products of internal/matmul for bench/peers/matmul.py. The script
-// starts it once for each number of threads. It alternates its measurements with measurements of
-// other libraries.
+// starts this command once for each number of threads. The script alternates the command's
+// measurements with measurements of other libraries.
 //
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":
 //
-//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B, in a
-//	      "precision": 0 float32, 1 weights in bf16, 2 bf16
+//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B for a
+//	      product of the "precision" 0, float32; 1, B in bf16; or 2, A and B in bf16
 //	time  compute the product for "seconds", with or without "bias"; reply with the seconds of the
 //	      median and the fastest call
 //	run   compute the product "times" times, so that tools/arm64/products.py can count its instructions
@@ -104,8 +104,8 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 	return reply{}, fmt.Errorf("op %q: there is none such", r.Op)
 }
 
-// numbers is the kind of the files that save writes. They have no mark at their beginning, so save
-// replaces only empty files.
+// numbers describes the files that save writes. These files have no mark at their beginning, so
+// save replaces only empty files.
 var numbers = outfile.Kind{Name: "empty", Is: func([]byte) bool { return false }}
 
 func (p *product) open(r *request) error {

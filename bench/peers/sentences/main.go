@@ -1,12 +1,14 @@
-// Command sentences times package nn/bert for bench/peers/minilm.py. The script starts it once for
-// each number of threads. It alternates its measurements with measurements of other libraries.
+// Command sentences times package nn/bert for bench/peers/minilm.py. The script starts this command
+// once for each number of threads. The script alternates the command's measurements with
+// measurements of other libraries.
 //
 //	sentences FOLDER [PRECISION]
 //
 // FOLDER has config.json and model.safetensors. PRECISION is a value of bert.Config.Precision.
 // Requests and replies are lines of JSON on the standard input and output. A request has a batch
 // and a duration in seconds. A reply has the median and the shortest time of a call, the number of
-// calls, and the allocations per call. If requested it also has the vectors.
+// calls, and the allocations per call. If the request asks for vectors, the reply also has the
+// vectors.
 package main
 
 import (
@@ -110,8 +112,8 @@ func run(ctx context.Context, dir, precision string) (err error) {
 	return nil
 }
 
-// measure repeats call for the given number of seconds and times each call. One untimed call
-// precedes.
+// measure first makes one untimed call. It then repeats call for the given number of seconds and
+// times each call.
 func measure(call func() error, seconds float64) (reply, error) {
 	if err := call(); err != nil {
 		return reply{}, err

@@ -15,12 +15,12 @@ var pageText string
 
 var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
-// repository is the beginning of links to files. They are absolute, because the page may be opened
-// outside the repository.
+// repository is the beginning of links to files. These links are absolute, because the page may be
+// opened outside the repository.
 const repository = "https://github.com/flashkit-go/flashkit"
 
-// ortVersion is the version of onnxruntime-web that make site-ort installs next to the page. A test
-// compares it with the Makefile of docs/site.
+// ortVersion is the version of onnxruntime-web next to the page. The command `make site-ort`
+// installs it there. A test compares it with the Makefile of docs/site.
 const ortVersion = "1.30.0"
 
 type page struct {

@@ -13,8 +13,8 @@ import (
 )
 
 // engines are the WebAssembly modules that the page runs. Each has a row in the page's table. The
-// Go library embeds the first module. A browser skips modules with instructions that it does not
-// have.
+// Go library embeds the first module. A browser skips modules with instructions that the browser
+// does not support.
 var engines = []engine{
 	{Name: "kernel.wasm", About: "the module that Go embeds", Color: 0, file: "backends/wasm/kernel/kernel.wasm"},
 	{Name: "relaxed.wasm", About: "the same source with relaxed SIMD: sums rounded as the browser's processor likes", Color: 2, file: "backends/wasm/kernel/relaxed.wasm"},

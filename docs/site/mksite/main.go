@@ -26,8 +26,8 @@ var kind = outfile.Kind{Name: "made by make site", Is: func(begin []byte) bool {
 	return bytes.HasPrefix(begin, []byte(scriptBegins)) || bytes.Contains(begin, []byte(pageTitle))
 }}
 
-// Marks by which kind recognizes generated files. The function script writes the first mark, and
-// page.tmpl has the second.
+// Marks by which the variable kind recognizes generated files. The function script writes the first
+// mark, and page.tmpl has the second.
 const (
 	scriptBegins = "// Made by make site.\n"
 	pageTitle    = "<title>flashkit: attention in this browser</title>"

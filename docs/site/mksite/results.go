@@ -37,8 +37,8 @@ func readResults(root, readme string) ([]result, error) {
 	return append(list, r), err
 }
 
-// grid has the fields of docs/report/grid.json that the page needs. make report-example writes that
-// file.
+// grid has the fields of docs/report/grid.json that the page needs. The command `make
+// report-example` writes that file.
 type grid struct {
 	Machine struct {
 		CPU  string `json:"cpu"`
@@ -62,7 +62,7 @@ var columns = []struct {
 }
 
 // readGrid returns a table of the rates of the kernels that dispatch chose, for problems without a
-// mask, by sequence length.
+// mask. Each row is for one sequence length.
 func readGrid(root string) (r result, err error) {
 	const file = "docs/report/grid.json"
 	text, err := read(root, file)

@@ -18,8 +18,8 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// heads are the heads of the sample that the page shows. They are 3 of 12, to limit the size of the
-// page. first is the token that is selected at first.
+// heads are the heads of the sample that the page shows. The page shows 3 of 12 heads, to limit its
+// size. first is the token that is selected at first.
 var heads = []int{1, 8, 10}
 
 const first = "his"

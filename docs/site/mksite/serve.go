@@ -33,8 +33,8 @@ func serve(ctx context.Context, addr, folder string, w io.Writer) error {
 	return nil
 }
 
-// types are content types by file extension. A system's own table may lack these or have other
-// types.
+// types maps file extensions to content types. The operating system's table may lack these
+// extensions or have other types.
 var types = map[string]string{".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".css": "text/css"}
 
 // handler serves the folder. It sends the headers that browsers require before a page may use

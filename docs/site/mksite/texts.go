@@ -24,8 +24,8 @@ type block struct{ Label, Text string }
 // bindings is the guide to other languages, with a section for each language.
 const bindings = "docs/bindings.md"
 
-// guides are the sections of bindings on the page. The page shows the first code block in the
-// section's language.
+// guides are the sections of the file bindings that the page shows. From each section, the page
+// shows the first code block in the section's language.
 var guides = []struct{ title, language string }{{"C", "c"}, {"Python", "python"}}
 
 func readQuickstart(root, readme string) ([]start, error) {

@@ -33,7 +33,7 @@ type Tokenizer struct {
 	lowercase     bool
 }
 
-// A special token matches in the text before normalization, case-sensitively.
+// A special token is found in the text before normalization. The search is case-sensitive.
 type special struct {
 	text string
 	id   int32
@@ -41,8 +41,8 @@ type special struct {
 
 // New reads a model's vocab.txt. Each line is a token, whose id is the number of the line, from 0.
 // The vocabulary must have [CLS], [SEP] and [UNK]. If a token is repeated, its last line counts.
-// Empty lines are ignored, but counted. lowercase is for uncased models. It also strips accents, as
-// in Hugging Face's tokenizers.
+// Empty lines have a number, but no token. lowercase is true for uncased models. The Tokenizer then
+// also strips accents, as in Hugging Face's tokenizers.
 func New(vocab io.Reader, lowercase bool) (*Tokenizer, error) {
 	ids, lines, n := map[string]int32{}, bufio.NewScanner(vocab), 0
 	for ; lines.Scan(); n++ {
@@ -153,8 +153,8 @@ func (e *encoder) segment(text string) {
 	}
 }
 
-// ascii encodes an ASCII character. White space ends the current word, punctuation is a word, other
-// characters extend the current word.
+// ascii encodes an ASCII character. White space ends the current word. A punctuation character is a
+// word of its own. Control characters are dropped. Other characters extend the current word.
 func (e *encoder) ascii(c byte) {
 	switch {
 	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
@@ -190,9 +190,9 @@ func (e *encoder) wide(r rune, text string) {
 	}
 }
 
-// decomposed adds the canonical decomposition of a character without nonspacing marks. It passes
-// one valid character at a time to package norm, because the iterators of norm can panic on longer
-// texts.
+// decomposed adds the canonical decomposition of a character, except the nonspacing marks. It
+// passes one valid character at a time to package norm, because the iterators of norm can panic on
+// longer texts.
 func (e *encoder) decomposed(r rune, text string) {
 	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
 		e.add(0x1100 + s/588)
@@ -213,13 +213,13 @@ func (e *encoder) decomposed(r rune, text string) {
 	}
 }
 
-// hangul is the first Hangul syllable, hangulEnd the code point after the last one. The
+// hangul is the first Hangul syllable. hangulEnd is the code point after the last syllable. The
 // decomposition of a syllable is arithmetic on its code point.
 const hangul, hangulEnd = 0xAC00, 0xD7A4
 
-// stripped adds a character of a decomposition, unless it is a nonspacing mark. Consecutive other
-// marks are sorted by combining class. A character of class 0 ends such a run of marks, even if it
-// is a nonspacing mark and itself dropped.
+// stripped adds a character of a decomposition, unless it is a nonspacing mark. Spacing marks that
+// follow each other are sorted by combining class. A character of class 0 ends such a series of
+// marks, even if the character is a nonspacing mark, which is dropped.
 func (e *encoder) stripped(r rune) {
 	switch {
 	case unicode.Is(unicode.Mn, r):
@@ -239,9 +239,9 @@ func class(r rune) uint8 {
 	return norm.NFD.Properties(b[:utf8.EncodeRune(b[:], r)]).CCC()
 }
 
-// mark inserts a mark after the word's last marks of the same or a lower class. After maxRunes
-// runes it drops the mark, because the word becomes [UNK] in any order. This bounds the cost of
-// sorting.
+// mark inserts a mark among the marks at the word's end: behind the marks of the same or a lower
+// class. After maxRunes runes it drops the mark, because the word becomes [UNK] in any order. This
+// limits the cost of sorting.
 func (e *encoder) mark(r rune) {
 	if e.runes++; e.runes > maxRunes {
 		return
