@@ -50,8 +50,8 @@ func describes(k flashkit.Kernel) error {
 	return nil
 }
 
-// takes returns an error unless Fits accepts p if want is true, and refuses p if want is false. The
-// error's message begins with the text in field.
+// takes returns an error if want is true and Fits refuses p, or if want is false and Fits accepts
+// p. The error's message begins with the text in field.
 func takes(k flashkit.Kernel, p flashkit.Problem, want bool, field string) error {
 	if reason := k.Fits(p.Ask(k.Pass)); (reason == "") != want {
 		return fmt.Errorf("%s, but Fits(%s) = %q", field, p, reason)

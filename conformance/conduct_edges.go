@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// A tensor may end at the last byte of a memory mapping, as in a memory-mapped file, or begin at
-// its first byte. The adjacent page is unreadable, so a vector load or store beyond the tensor
+// A tensor may begin at the first byte of a memory mapping or end at its last byte, as in a
+// memory-mapped file. The adjacent page is unreadable, so a vector load or store beyond the tensor
 // faults.
 
 var edgeProblems = []string{

@@ -81,8 +81,8 @@ func computeFor(ctx context.Context, d time.Duration, k flashkit.Kernel, p flash
 	return k.Compute(&ending{Context: ctx, begin: sync.OnceFunc(func() { time.AfterFunc(d, cancel) })}, p, args)
 }
 
-// An ending is a context that calls begin when the kernel first calls Err. Compute itself calls Err
-// once before the kernel runs.
+// An ending is a context that calls begin when the kernel first calls Done or Err. Compute itself
+// calls Err once before the kernel runs, and this call does not count.
 type ending struct {
 	context.Context
 	begin func()

@@ -79,7 +79,8 @@ func noSuchName(name string, backends []string) error {
 	return &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(backends, ", ") + ", or a kernel of them, such as simd/fwd_generic"}
 }
 
-// missingReason returns the reason why this machine cannot run k, "" if it can.
+// missingReason returns the reason why this machine cannot run k. It returns "" if the machine can
+// run k.
 func missingReason(k flashkit.Kernel) string {
 	if k.Missing == nil {
 		return ""

@@ -51,8 +51,8 @@ func openCUDA(ctx context.Context, asked bool) (flashkit.Backend, error) {
 
 // Default returns a Dispatcher over every backend that this machine can run. FLASHKIT_BACKEND may
 // name a backend or a kernel, as in With: then no other backend is opened. The default is auto.
-// Default returns an error if the named backend or kernel is unavailable, or the GPU that
-// FLASHKIT_DEVICE requests. Close the Dispatcher when done.
+// Default returns an error if the named backend or kernel is unavailable, or if the GPU that
+// FLASHKIT_DEVICE requests is unavailable. Close the Dispatcher when done.
 func Default(ctx context.Context) (*Dispatcher, error) {
 	name := cmp.Or(os.Getenv("FLASHKIT_BACKEND"), auto)
 	d, err := Open(ctx, name)
@@ -70,8 +70,8 @@ func Default(ctx context.Context) (*Dispatcher, error) {
 	return chosen, nil
 }
 
-// noDevice returns an error if FLASHKIT_DEVICE requests a GPU that this machine cannot use, else
-// nil.
+// noDevice returns an error if FLASHKIT_DEVICE requests a GPU that this machine cannot use.
+// Otherwise it returns nil.
 func (d *Dispatcher) noDevice() error {
 	device := os.Getenv(cuda.DeviceVariable)
 	for _, m := range d.missing {

@@ -41,7 +41,7 @@ const (
 	margin = 1.15
 )
 
-// excess returns the logarithm of f/g, clamped to maxShift; 0 if either is unmeasured.
+// excess returns the logarithm of f/g, limited by clampShift. It returns 0 if f or g is unmeasured.
 func (f *factor) excess(g *factor) float64 {
 	a, n := f.log()
 	b, m := g.log()

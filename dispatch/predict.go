@@ -9,12 +9,12 @@ import (
 
 // A prediction is the kernel's own prediction times an expected factor. A kernel measured near the
 // problem's size, within a factor of four, has the measured factor. Any other kernel has the
-// anchor's factor, as the machine's current speed is no reason to prefer a kernel. If both kernels
-// were measured in turn at another size, their measured ratio changes this factor by at most
-// maxShift.
+// anchor's factor, as the machine's current speed is no reason to prefer a kernel. If this kernel
+// and the anchor were measured in turn at another size, their measured ratio changes the factor by
+// at most maxShift.
 
-// An anchor is the kernel of a plan with which the others are compared. It is the fastest kernel
-// measured near the size. If none is measured there, it is the kernel with the shortest own
+// An anchor is the kernel of a plan with which the other kernels are compared. It is the fastest
+// kernel measured near the size. If none is measured there, it is the kernel with the shortest own
 // prediction.
 type anchor struct {
 	time     float64 // logarithm of its predicted nanoseconds

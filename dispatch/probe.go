@@ -22,11 +22,11 @@ const (
 	shortCall = 50 * time.Microsecond
 )
 
-// probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind. It
-// runs only if one of them is unmeasured, and if calls of the kind took probePayback times a
-// probe's predicted time. The current call counts as one of them. asked waives the second
-// condition. probe returns its duration, 0 if it measured nothing. If another probe is running, it
-// returns at once.
+// probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind.
+// There are two conditions. One of these kernels must be unmeasured. And the calls of the kind,
+// with the current call, must have taken probePayback times a probe's predicted time. asked waives
+// the second condition. probe returns the time that it took, or 0 if it measured nothing. If
+// another probe is running, probe returns at once.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m, ready := d.memory, func() bool {
 		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
@@ -78,8 +78,8 @@ func (m *memory) probeCost(call *flashkit.Call, list []*candidate) (sum int64) {
 	return sum
 }
 
-// contenders returns the kernels to probe, nil if all are measured or there are less than two. The
-// caller holds m.probing.
+// contenders returns the kernels to probe, or nil if all are measured or there are fewer than two.
+// The caller holds m.probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	scores, unknown := d.scores(x, nil), false
 	first := d.fastestOwn(x, scores, nil)
@@ -155,9 +155,9 @@ func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*prob
 }
 
 // measure calls the kernels in rotation, so that disturbances affect all alike. It keeps each
-// kernel's shortest call. A kernel's first call does not count, as it may compile or load code,
-// unless probeLimit ends the loop after it. A kernel that fails is not called again. Its error is
-// dropped, as an ordinary call will return it.
+// kernel's shortest call. A kernel's first call may compile or load code, so it counts only if
+// probeLimit ends the loop after the first round. A kernel that fails is not called again. measure
+// drops the error, because an ordinary call will return it.
 func measure(ctx context.Context, probes []*probe) {
 	start := time.Now()
 	for round := range 1 + probeCalls {

@@ -41,8 +41,8 @@ const (
 	smallest = 6 // exponent of the first size
 )
 
-// A kind is the part of a regime that decides which kernels compete: the last three axes, query
-// rows, type and features.
+// A kind is the part of a regime that decides which kernels compete: the last three axes, which are
+// query rows, type and features.
 type kind uint8
 
 func (r regime) kind() kind { return kind(r / (regimes / kinds)) }

@@ -147,8 +147,8 @@ func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
 
-// toBottomRight returns the distance from a top-left band's diagonal to the bottom-right one, 0 for
-// other bands.
+// toBottomRight returns the distance from a top-left band's diagonal to the bottom-right diagonal.
+// The distance is 0 for other bands.
 func toBottomRight(p problem) int { return only(p.Band.IsTopLeft(), p.KVLen-p.QLen) }
 
 // seen returns a mistake that changes the range of keys that row i sees.
@@ -165,8 +165,8 @@ func sides(change func(left, right int) (int, int)) func(*faults) {
 	})
 }
 
-// addressed returns a mistake that computes offsets from the strides s and the shape n. They stay
-// within the tensor.
+// addressed returns a mistake that computes offsets from the strides s and the shape n. The offsets
+// stay within the tensor.
 func addressed(at func(s, n [4]int, b, h, r int) int) func(*faults) {
 	return func(s *faults) {
 		s.offset = func(t tensor, b, h, r int) int {
@@ -190,7 +190,8 @@ func only(condition bool, n int) int {
 	return 0
 }
 
-// whole returns a function that rounds a count down to a multiple of n, unless it is at most n.
+// whole returns a function that rounds a count down to a multiple of n, unless the count is at most
+// n.
 func whole(n int) func(int) int { return func(x int) int { return x - only(x > n, x%n) } }
 
 func upTo(limit int) func(int) int { return func(x int) int { return min(x, limit) } }

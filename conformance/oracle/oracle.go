@@ -58,9 +58,9 @@ func (x *Pairs) at(b, h, i, j int) int {
 type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
 
 // Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row beyond the end of its
-// sequence has O = 0 and LSE = -Inf. So has a row that sees no key, or whose scores are all -Inf.
-// In all these rules a sink and earlier keys count as scores. A row with a visible score of NaN or
-// +Inf is NaN.
+// sequence has O = 0 and LSE = -Inf. The same holds for a row that sees no key, and for a row whose
+// scores are all -Inf. In all these rules a sink and earlier keys count as scores. A row with a
+// visible score of NaN or +Inf is NaN.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
 		return nil, nil // Heads may then be any number

@@ -40,8 +40,8 @@ type racer struct {
 }
 
 // A kernel gets no more calls if it takes more than outTaken times as long as the fastest. It gets
-// no calls if its predicted time exceeds cheapTry and outPredicted times the shortest prediction.
-// Below cheapTry a kernel is tried anyway, because predictions may be wrong.
+// no calls if its predicted time exceeds cheapTry and outPredicted times the shortest prediction. A
+// kernel predicted to take less than cheapTry is tried anyway, because predictions may be wrong.
 const (
 	outTaken     = 3
 	outPredicted = 20
@@ -76,7 +76,7 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 
 // warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel is out if it
 // fails, or if it is much slower than best, the shortest time of an earlier kernel. best is 0 for
-// the first one.
+// the first kernel.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
@@ -134,7 +134,7 @@ func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, ro
 	return nil
 }
 
-// seconds returns the median time, 0 without calls.
+// seconds returns the median time, or 0 if no call was timed.
 func (x *racer) seconds() float64 {
 	if len(x.times) == 0 {
 		return 0
@@ -156,11 +156,11 @@ func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat)
 	return list
 }
 
-// dtypes are the element types of the heats, and of the baseline.
+// dtypes are the element types of the heats, and the types that the baseline supports.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// heats parses the names of problems. It returns a heat with the passes for each problem in each
-// type of dtypes.
+// heats parses the names of problems. For each problem and each type of dtypes, it returns a heat
+// with the given passes.
 func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	for _, name := range names {
 		for _, t := range dtypes {

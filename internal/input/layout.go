@@ -24,7 +24,7 @@ func ParseLayout(s string) (Layout, error) {
 	return "", fmt.Errorf("--layout %q: must be bhsd or bshd", s)
 }
 
-// swap converts a shape between the layout and BHSD. It is its own inverse.
+// swap converts a shape between the layout and BHSD. Two swaps give back the original shape.
 func (l Layout) swap(shape [4]int) [4]int {
 	if l == BSHD {
 		shape[1], shape[2] = shape[2], shape[1]
@@ -104,8 +104,8 @@ func copied(t flashkit.Tensor) flashkit.Tensor {
 	return x
 }
 
-// restore copies the elements of a tensor to another one, which must have the same type and
-// strides.
+// restore copies the elements of the tensor from to the tensor to. Both tensors must have the same
+// type and strides.
 func restore(to, from *flashkit.Tensor) {
 	copy(to.Float32s(), from.Float32s())
 	copy(to.Uint16s(), from.Uint16s())

@@ -91,7 +91,8 @@ type GroupResult struct {
 	Kernels []KernelResult `json:"kernels"` // in order of calls in the trace, then of time
 }
 
-// A KernelResult is a kernel of a group. It ran in the trace, or only in the second phase.
+// A KernelResult is the result of one kernel of a group. The kernel ran in the trace, or only in
+// the second phase.
 type KernelResult struct {
 	Kernel  string  `json:"kernel"`
 	Calls   int     `json:"calls"`   // in the trace
@@ -179,7 +180,7 @@ func (l *liveRun) result() *Result {
 	return r
 }
 
-// steadyCalls is the minimum number of calls in a row of a steady choice.
+// A choice is steady if dispatch makes it in at least steadyCalls consecutive calls.
 const steadyCalls = 5
 
 // worse returns the choice with the larger ratio. A nil choice has the smallest ratio.

@@ -49,7 +49,7 @@ func withStdin(ctx context.Context, stdin io.Reader) context.Context {
 	return ctx
 }
 
-// A crowd is processes, each of which keeps a core busy.
+// A crowd is a set of processes. Each process keeps a core busy.
 type crowd struct{ burning []*exec.Cmd }
 
 // set resizes the crowd to n processes. New processes are busy when set returns.

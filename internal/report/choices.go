@@ -162,7 +162,7 @@ func (c *comparison) cell(x, y, width px) cell {
 	return out
 }
 
-// addLegend adds a legend below the plot, wrapped to its width.
+// addLegend adds a legend below the plot, wrapped to the plot's width.
 func (p *panel) addLegend(kinds []*kind) {
 	x := px(6)
 	for _, k := range kinds {

@@ -55,8 +55,8 @@ type memoryRow struct {
 	Full, Kernel *bench.MemoryLine
 }
 
-// memory returns a section for each sweep. Sweeps that differ only in the mask share one, because a
-// mask does not change the size of the matrices.
+// memory returns a section for each sweep. Sweeps that differ only in the mask share a section,
+// because a mask does not change the size of the matrices.
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
 	for _, f := range s.sweeps {
@@ -157,7 +157,7 @@ func (k *kind) class() string {
 // WriteHTML writes the page as a self-contained file.
 func (p *Page) WriteHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
 
-// A poster is a figure as an image, its panels in columns.
+// A poster is a figure drawn as an image, with its panels in columns.
 type poster struct {
 	*Figure
 	W, H    px
