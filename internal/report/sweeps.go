@@ -162,7 +162,7 @@ func heads(p flashkit.Problem) string {
 	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
 }
 
-// rows describes a sweep's query length, or its ratio to the key length.
+// rows describes a sweep's query length, or the ratio of the query length to the key length.
 func rows(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
