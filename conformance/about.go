@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// describes returns an error unless the kernel's About and Requires are single lines, and the
-// kernel's Fits agrees with its DTypes, MaxDim and MaxRows.
+// describes checks the fields of k. It returns an error if About or Requires is not a single line,
+// or if Fits disagrees with DTypes, MaxDim or MaxRows.
 func describes(k flashkit.Kernel) error {
 	switch {
 	case strings.TrimSpace(k.About) == "" || strings.ContainsAny(k.About+k.Requires, "\r\n|"):

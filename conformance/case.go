@@ -65,7 +65,7 @@ func (c Case) mixes() (cases []Case) {
 	return cases
 }
 
-// storages returns the case in all its types, followed by its mixes.
+// storages returns the case in all its types, followed by the cases that mixes returns.
 func (c Case) storages() (cases []Case) {
 	for _, t := range c.types() {
 		cases = append(cases, c.InDType(t))

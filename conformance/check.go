@@ -95,7 +95,7 @@ func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]
 	return nil
 }
 
-// arguments holds the tensors of one call, with the memory around them.
+// arguments holds the tensors of one call, with the memory around the tensors.
 type arguments struct {
 	p       flashkit.Problem
 	args    flashkit.Args
@@ -158,9 +158,9 @@ func (a *arguments) bits(of []*placed) [][]uint32 {
 
 func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equal[[]uint32]) }
 
-// compare returns an error if an element of out differs from want by more than its bound. n is the
-// output's index in outputNames. The error names the worst element and counts the wrong ones.
-// Infinities must be equal, and NaN matches only NaN.
+// compare returns an error if an element of out differs from want by more than the element's bound.
+// n is the output's index in outputNames. The error names the worst element and counts the wrong
+// ones. Infinities must be equal, and NaN matches only NaN.
 func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {

@@ -88,9 +88,9 @@ func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on one
-// KV head of this sequence. It compares the bits of the partial calls' outputs with the bits of the
-// whole call's outputs.
+// compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on the
+// last KV head of this sequence. It compares the bits of the partial calls' outputs with the bits
+// of the whole call's outputs.
 func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) error {
 	a := newArguments(whole, x.l, k.Pass, x.want)
 	if err := a.run(ctx, k); err != nil {

@@ -24,7 +24,7 @@ var edgeProblems = []string{
 
 const edgeBytes = 1 << 18 // bytes of memory per tensor
 
-// edgesOfMemory checks that a kernel touches no memory outside the tensors, and that its results do
+// edgesOfMemory checks that a kernel touches no memory outside the tensors, and that the results do
 // not depend on the tensors' addresses. Calls have one worker, because most kernels then compute on
 // the caller's goroutine, where a fault becomes a panic. A fault on another goroutine ends the
 // process.

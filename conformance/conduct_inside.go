@@ -17,7 +17,7 @@ import (
 // canceledInside checks that a forward pass stops soon after its context ends. The call has a few
 // rows of one head, which no kernel splits among workers. An output that differs from the finished
 // call's output shows that the call stopped. The check doubles the number of keys until all tries
-// with this number stop, so it does not depend on the kernel's speed.
+// with this number stop, so the outcome does not depend on the kernel's speed.
 func canceledInside(ctx context.Context, k flashkit.Kernel) error {
 	const least, most, tries = 1 << 14, 1 << 23, 4 // keys
 	if k.Device {

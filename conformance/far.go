@@ -12,8 +12,8 @@ import (
 )
 
 // A tensor may have more than 2^32 elements. In this file K and V are in a large mapping of zeros.
-// Their rows, heads or pages are so far apart that offsets exceed 2^32 elements. A kernel that
-// truncates an offset to 32 bits, signed or not, reads zeros and fails the check.
+// The rows, heads or pages of K and V are so far apart that offsets exceed 2^32 elements. A kernel
+// that truncates an offset to 32 bits, signed or not, reads zeros and fails the check.
 
 // A farCase is a problem with the strides of K and V.
 type farCase struct {

@@ -112,8 +112,8 @@ func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 //
 // A fixed allowance for the sums is added: 2^-20 of the largest value, which equals 16 roundings of
 // a float32. A running sum of n terms of one sign has an error of sqrt(n)/4 such roundings on
-// average, and three times that at worst. A kernel that adds 512 sums of 128 terms each thus stays
-// below 2^-20. The error of a running sum of 65,536 terms can exceed 2^-20 tenfold.
+// average, and three times this error at worst. A kernel that adds 512 sums of 128 terms each thus
+// stays below 2^-20. The error of a running sum of 65,536 terms can exceed 2^-20 tenfold.
 func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
 	raise(&made, plain[float32, float64](in, t, want, 1), want)

@@ -22,9 +22,9 @@ import (
 // changed inputs, called neighbors, and once in float64 with only inputs and outputs rounded. The
 // largest error of all runs counts.
 //
-// If several ranks share a sequence, they round more. Each rank stores its part of a gradient in
-// the problem's type, and the float32 sum of the parts is rounded again. The plain algorithm then
-// does the same; see [Run].
+// If several ranks share a sequence, gradients are rounded more often. Each rank stores its part of
+// a gradient in the problem's type, and the float32 sum of the parts is rounded again. The plain
+// algorithm then does the same; see [Run].
 
 // A result holds the dense outputs of both passes.
 type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }

@@ -14,9 +14,9 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// A sweepCase is a random problem with random inputs and a random layout. Its lengths are near the
-// boundaries of tiles. The seed determines everything. The oracle computes the results during the
-// test.
+// A sweepCase is a random problem with random inputs and a random layout. The problem's lengths are
+// near the boundaries of tiles. The seed determines everything. The oracle computes the results
+// during the test.
 type sweepCase struct {
 	seed  uint64
 	kind  sweepKind
@@ -87,7 +87,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	return in, l
 }
 
-// few returns a random length. It is below 6 in seven of eight draws.
+// few returns a random length. In seven of eight draws, the length is below 6.
 func few(r *rand.Rand) int {
 	if r.IntN(8) == 0 {
 		return edge(r, 140)

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// edgeTraps is the table of traps at the edges of tiles and bands, with large dropout counters,
-// with softcaps of common models, with page tables, and with lengths that are powers of two.
+// edgeTraps is the table of traps at the edges of tiles and bands. It also has traps with large
+// dropout counters, softcaps of common models, page tables, and lengths that are powers of two.
 var edgeTraps = []trap{
 	// Edges of a band, and masks that change at tile edges. The number of rows is odd.
 	{name: "edge_nan_bias", catches: "NaN from the bias of a pair that the mask hides", problem: "b1-h2-g1-n17-m67-d8-f32-bias-mask", fill: nanBehindPairs},

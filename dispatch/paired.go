@@ -21,8 +21,8 @@ const (
 )
 
 // Paired returns a Dispatcher that expects a backward pass after every forward pass. Other
-// Dispatchers expect one only after calls with Args.LSE. Pick and Explain have no Args: ask the
-// Paired copy for the kernels of a training step.
+// Dispatchers expect a backward pass only after calls with Args.LSE. Pick and Explain have no Args:
+// ask the Paired copy for the kernels of a training step.
 func (d *Dispatcher) Paired() *Dispatcher { return d.pairedBy(pairedAlways) }
 
 // Unpaired returns a Dispatcher that expects no backward pass, even with Args.LSE. It suits

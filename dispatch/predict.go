@@ -14,8 +14,8 @@ import (
 // at most maxShift.
 
 // An anchor is the kernel of a plan with which the other kernels are compared. It is the fastest
-// kernel measured near the size. If none is measured there, it is the kernel with the shortest own
-// prediction.
+// kernel measured near the size. If no kernel is measured near the size, the anchor is the kernel
+// with the shortest own prediction.
 type anchor struct {
 	time     float64 // logarithm of its predicted nanoseconds
 	log      float64 // logarithm of its factor
@@ -75,9 +75,9 @@ func (m *memory) choiceNumber(c choice) uint64 {
 	return uint64(i)
 }
 
-// fastest returns the eligible candidate with the shortest predicted time, nil if none is eligible.
-// The time of a candidate without a measurement near the size is multiplied by margin, unless its
-// own prediction is the shortest.
+// fastest returns the eligible candidate with the shortest predicted time, or nil if no candidate
+// is eligible. The time of a candidate without a measurement near the size is multiplied by margin,
+// unless its own prediction is the shortest.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
 	first := d.fastestOwn(x, scores, tried)
@@ -98,8 +98,8 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	})]
 }
 
-// fastestOwn returns the eligible candidate with the shortest own prediction, nil if none is
-// eligible.
+// fastestOwn returns the eligible candidate with the shortest own prediction, or nil if no
+// candidate is eligible.
 func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate {
 	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
 		return x.candidates[i].own, d.eligible(&x.candidates[i], scores, tried)

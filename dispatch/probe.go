@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits of a probe, and the conditions under which one runs.
+// Limits of a probe, and the conditions under which a probe runs.
 const (
 	probeCalls     = 4                      // timed calls of a kernel, after one untimed
 	probeTime      = 150 * time.Microsecond // limit on the predicted time of the fastest kernel's call
@@ -98,8 +98,8 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 }
 
 // shrink returns a problem of p's kind that one kernel of list predicts to take at most probeTime.
-// It reduces batch, query rows, heads and keys, and returns the smallest such problem if none is
-// short enough.
+// It reduces batch, query rows, heads and keys, and returns the smallest such problem if no problem
+// is short enough.
 func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidate) flashkit.Problem {
 	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads

@@ -22,8 +22,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// A profile is the measured speed of kernels on a machine. The first line of its file holds the
-// format and the checksum of the rest; the rest is JSON.
+// A profile is the measured speed of kernels on a machine. The first line of a profile's file holds
+// the format and a checksum of all other lines, which are JSON.
 type profile struct {
 	Machine machine                 `json:"machine"`
 	Kernels map[string]kernelFigure `json:"kernels"`
@@ -33,8 +33,8 @@ type profile struct {
 // A kernelFigure is the measured speed of a kernel.
 type kernelFigure struct {
 	// Predicts holds the kernel's own predictions for references, in nanoseconds. -1 stands for a
-	// problem that the kernel does not support. LoadProfile ignores the kernel's figures if its
-	// predictions have changed since.
+	// problem that the kernel does not support. LoadProfile ignores the kernel's figures if the
+	// kernel's predictions have changed since the profile was saved.
 	Predicts []int64 `json:"predicts"`
 
 	// Ratios of measured to predicted time. Rates has a ratio for each regime. Standings has a ratio
@@ -193,8 +193,8 @@ func checksum(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readProfile reads and checks a profile. The file is not trusted: it may be huge, damaged or no
-// profile.
+// readProfile reads and checks a profile. The file is not trusted: it may be huge or damaged, or it
+// may not be a profile.
 func readProfile(path string) (*profile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -309,8 +309,8 @@ func (m *memory) restoreCall(c lastCall) {
 	}
 }
 
-// candidate returns the named kernel in a problem's plan, nil if no such kernel exists or it does
-// not fit.
+// candidate returns the named kernel in a problem's plan, or nil if no such kernel exists or the
+// kernel does not fit.
 func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
 	for i := range m.kernels {
 		if m.kernels[i].Name != kernel {

@@ -219,8 +219,8 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread returns a mistake in reading K and V. If their type is of, the function as decodes their
-// elements, though it is meant for the other 16-bit type.
+// misread returns a mistake in reading K and V. If K and V have type of, their elements are decoded
+// by the function as, which is meant for the other 16-bit type.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {

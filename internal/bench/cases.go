@@ -102,7 +102,7 @@ func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kerne
 	return list
 }
 
-// expect predicts the duration of a problem's cases and returns their number.
+// expect predicts the duration of a problem's cases. It also returns the number of these cases.
 func (b *Run) expect(p flashkit.Problem) (t time.Duration, cases int) {
 	for _, s := range b.Passes {
 		for _, k := range b.choose(p, s) {
@@ -283,7 +283,7 @@ func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	return nil
 }
 
-// turn times calls for about slice, at least one.
+// turn times calls for about the time slice, but at least one call.
 func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	var times []time.Duration
 	defer func() { c.rounds = append(c.rounds, times) }()
@@ -331,8 +331,8 @@ func (l *plan) spend(t time.Duration) { l.done = min(l.total, l.done+t) }
 func (l *plan) share() float64 { return float64(l.done) / float64(max(1, l.total)) }
 
 // left predicts the remaining time. At first this is the rest of the planned time. After 2 % of the
-// plan, left scales this rest by the measured duration of the completed part divided by its planned
-// duration.
+// plan, left scales this rest by the measured duration of the completed part divided by the planned
+// duration of this part.
 func (l *plan) left() time.Duration {
 	left := l.total - l.done
 	if l.share() > .02 {

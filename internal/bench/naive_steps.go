@@ -8,8 +8,8 @@ import (
 )
 
 // keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile. The row
-// sees keys [lo, hi) of the tile. It goes through all rows before the next tile, so that the tile
-// of K or V stays in the cache.
+// sees keys [lo, hi) of the tile. keyTiles goes through all rows before the next tile, so that the
+// tile of K or V stays in the cache.
 func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	for from := 0; from < n.KVLen; from += naiveTile {
 		for i := t.from; i < t.to; i++ {

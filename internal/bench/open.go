@@ -85,8 +85,8 @@ func (b *Run) Close() error {
 	return errors.Join(err, b.Dispatch.Close())
 }
 
-// Affordable returns an error if the problem's tensors, or the baseline's matrices with them,
-// exceed free memory.
+// Affordable returns an error if the problem's tensors exceed free memory, alone or with the
+// baseline's matrices.
 func (b *Run) Affordable(p flashkit.Problem) error {
 	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, b.backward())); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 // A Place holds the tensors of flashrun run, on the host or a GPU, and the dispatcher that chooses
-// their kernels.
+// the kernels.
 type Place struct {
 	Dispatch *dispatch.Dispatcher
 	Args     *flashkit.Args // arguments of kernel calls, on the host or the GPU

@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A race times kernels on the same tensors, one problem and pass after another. Kernels much slower
-// than the fastest get few calls or none.
+// A race times kernels on the same tensors, and takes one problem and pass after another. Kernels
+// much slower than the fastest get few calls or none.
 type race struct {
 	dispatch *dispatch.Dispatcher // computes inputs of backward passes
 	kernels  []flashkit.Kernel    // kernels to time
@@ -39,9 +39,10 @@ type racer struct {
 	note      string          // reason for fewer calls
 }
 
-// A kernel gets no more calls if it takes more than outTaken times as long as the fastest. It gets
-// no calls if its predicted time exceeds cheapTry and outPredicted times the shortest prediction. A
-// kernel predicted to take less than cheapTry is tried anyway, because predictions may be wrong.
+// A kernel gets no more calls if it takes more than outTaken times as long as the fastest kernel.
+// It gets no calls if its predicted time exceeds both cheapTry and outPredicted times the shortest
+// prediction. A kernel predicted to take less than cheapTry is tried anyway, because predictions
+// may be wrong.
 const (
 	outTaken     = 3
 	outPredicted = 20

@@ -81,17 +81,17 @@ type regretTimes struct {
 	Note      string  `json:"note,omitempty"`
 }
 
-// RegretTime is the default time per kernel. If the ratio of a problem is above doubtful, its
-// kernels are measured up to Looks times more. The medians then cover all calls, the first and the
-// later ones.
+// RegretTime is the default time per kernel. If the ratio of a problem is above doubtful, the
+// problem's kernels are measured up to Looks times more. The medians then cover all calls, the
+// first and the later ones.
 const (
 	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15
 	Looks      = 3
 )
 
-// Regret races the kernels on each problem, each kernel for about per. Dispatch's choice depends on
-// predictions only: times of this race do not change it.
+// Regret races the kernels on each problem, each kernel for about the time per. Dispatch's choice
+// depends on predictions only: times of this race do not change the choice.
 func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *terminal.Progress) (*RegretReport, error) {
 	report := &RegretReport{Format: Format, Machine: machine.Describe(b.Dispatch, b.gpu)}
 	r := &race{dispatch: b.Dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}

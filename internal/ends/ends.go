@@ -16,7 +16,7 @@ func Logit(x float32) float32 {
 }
 
 // Slope returns the ALiBi slope x, or NaN if x is infinite. The product of an infinite slope and
-// distance 0 would be NaN anyway, but its products with other distances would be infinite.
+// distance 0 would be NaN anyway, but the products with other distances would be infinite.
 func Slope(x float32) float32 {
 	if x > math.MaxFloat32 || x < -math.MaxFloat32 {
 		return nan

@@ -27,7 +27,7 @@ type Input struct {
 }
 
 // sample holds Q, K and V of a real transformer layer on real text, and O and LSE by an independent
-// implementation. sample/PROVENANCE.md names their sources.
+// implementation. sample/PROVENANCE.md names the sources.
 //
 //go:embed sample/attention.safetensors
 var sample []byte

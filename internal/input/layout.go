@@ -48,12 +48,13 @@ func NewTensor(t flashkit.DType, s [4]int, l Layout) flashkit.Tensor {
 	return x
 }
 
-// IsEmpty reports whether a shape has no elements. Its other dimensions may then be of any size.
+// IsEmpty reports whether a shape has no elements, because one dimension is 0. The other dimensions
+// may then be of any size.
 func IsEmpty(shape [4]int) bool {
 	return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0
 }
 
-// Value returns element i of a tensor's memory as float32. It is 0 or 1 for Bool.
+// Value returns element i of a tensor's memory as float32: 0 or 1 for Bool.
 func Value(t *flashkit.Tensor, i int) float32 {
 	switch t.DType() {
 	case flashkit.Float32:

@@ -114,8 +114,8 @@ func pages(p *flashkit.Problem) int {
 }
 
 // AlibiSlopes returns the slopes of Press, Smith and Lewis (Train short, test long, 2022): powers
-// of 2^(-8/n) if the number n of heads is a power of two. Otherwise they are the slopes for the
-// next smaller power of two, followed by every other slope for twice this power.
+// of 2^(-8/n) if the number n of heads is a power of two. Otherwise AlibiSlopes returns the slopes
+// for the next smaller power of two, followed by every other slope for twice this power.
 func AlibiSlopes(heads int) flashkit.Tensor {
 	n := 1
 	for 2*n <= heads {

@@ -15,7 +15,7 @@ type header struct {
 }
 
 // parseHeader parses a Python dict with the keys descr, fortran_order and shape. Spaces and
-// newlines may follow it.
+// newlines may follow the dict.
 func parseHeader(text string) (header, error) {
 	var h header
 	s := scanner{rest: text}

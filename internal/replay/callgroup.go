@@ -79,7 +79,7 @@ func (t *Trace) groups() []*callGroup {
 	return list
 }
 
-// name returns the group's problem with its range of keys and its conditions.
+// name returns the group's problem, with the range of keys and the conditions.
 func (g *callGroup) name() string {
 	s := g.problem.String()
 	if g.fewest < g.problem.KVLen {

@@ -286,8 +286,8 @@ func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 }
 
 // before repeats the last call of the step before a visit, on the kernel that ran this call in the
-// trace. before does nothing if this call belongs to the visit's group, or if its step has another
-// number of busy processes.
+// trace. before does nothing if this call belongs to the visit's group, or if the call's step has
+// another number of busy processes than the visit's step.
 func (l *liveRun) before(ctx context.Context, v visit) error {
 	s := &l.trace.steps[l.trace.order[v.at-1]]
 	parts := l.parts[v.at-1]

@@ -125,8 +125,8 @@ func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, sh
 	return report, ended
 }
 
-// replay makes one run of every trace, then a second one of every trace, and so on: changes on the
-// machine affect all traces alike. A failed run does not end the others.
+// replay makes one run of every trace, then a second run of every trace, and so on: changes on the
+// machine affect all traces alike. A failed run does not end the other runs.
 func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, show *terminal.Progress) error {
 	for _, t := range traces {
 		report.Traces = append(report.Traces, &TraceRuns{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})

@@ -116,8 +116,8 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span, widened at both ends by part of its logarithmic length. It is never
-// empty.
+// padded returns the span, widened at both ends by part of its logarithmic length. The result is
+// never empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}

@@ -311,7 +311,7 @@ static void run(int argc, char **argv) {
 	__asm__ volatile("movq %0, %%rsp\n\txorl %%edx, %%edx\n\tjmp *%1" : : "r"(argv), "r"(entry) : "rdx", "memory");
 }
 
-// hasAMX reports whether the processor has AMX-BF16 and Linux permits it.
+// hasAMX reports whether the processor has AMX-BF16 and Linux permits AMX.
 static int hasAMX(void) {
 	enum { ARCH_GET_XCOMP_SUPP = 0x1021 };
 	uint64_t lent = 0;

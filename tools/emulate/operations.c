@@ -215,8 +215,9 @@ void emulate(block *t, const instruction *in) {
 	}
 }
 
-// decodeMemory decodes ModRM, SIB and displacement, and returns their length, or 0 if they are not
-// supported. x is bit 3 of the index register's number, b is bit 3 of the base register's number.
+// decodeMemory decodes ModRM, SIB and displacement, and returns the length of all three, or 0 for
+// an unsupported encoding. x is bit 3 of the index register's number, b is bit 3 of the base
+// register's number.
 static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	int mod = p[0] >> 6, n = 1;
 	in->base = p[0] & 7, in->index = 4;

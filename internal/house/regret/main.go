@@ -1,5 +1,5 @@
-// Regret measures dispatch's choices: the time of the chosen kernels divided by the time of the
-// fastest kernels. It measures them on problems or, with -live, in the calls of programs.
+// Regret measures dispatch's choices on problems or, with -live, in the calls of programs. Regret
+// is the time of the chosen kernels divided by the time of the fastest kernels.
 //
 //	go run ./internal/house/regret
 //	go run ./internal/house/regret -random 100 -seed 7
