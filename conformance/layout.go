@@ -33,8 +33,9 @@ var layoutNames = map[layout]string{padded: "padded", packed: "packed", packedQ:
 // guard is the number of elements before and after a tensor that a kernel must not touch.
 const guard = 32
 
-// Bits of NaNs that no computation produces. Before a call, poison fills the elements of outputs
-// and untouched fills the memory around them. The 16-bit patterns are NaN in both f16 and bf16.
+// Bits of NaNs that no computation produces. Before a call, elements of outputs are set to poison32
+// or poison16. The memory around the outputs is set to untouched32 or untouched16. The 16-bit
+// patterns are NaN in f16 and in bf16.
 const (
 	poison32, untouched32 = 0x7fedcba9, 0x7fabcdef
 	poison16, untouched16 = 0x7fed, 0x7fab

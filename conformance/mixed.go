@@ -27,7 +27,7 @@ import (
 
 // mixedCases are the problems on which pairs run. Their rows are few enough for decode kernels.
 // Every key appears twice, so that a row's weight is spread over two keys at least. If one key had
-// all the weight, LSE would equal its score, and the families' errors would be 0.
+// all the weight, LSE would equal this key's score, and the families' errors would be 0.
 var mixedCases = []struct {
 	problem string
 	size    float64 // standard deviation of the elements of Q and K; typical scores are size squared, and the largest scores are three times as large

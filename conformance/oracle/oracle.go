@@ -252,7 +252,8 @@ func (a *headOf) softmax(s [][]float64) {
 	}
 }
 
-// add appends a row to the matrices: the weights of its keys, then of the sink and of earlier keys.
+// add appends a row to the matrices: the weights of the row's keys, of the sink, and of the earlier
+// keys.
 func (a *headOf) add(weights []float64, lse float64) {
 	n := len(weights) - 2
 	a.prob, a.sink, a.carried = append(a.prob, weights[:n]), append(a.sink, weights[n]), append(a.carried, weights[n+1])

@@ -89,8 +89,8 @@ func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// Place returns the memory of the processor that computes: machine.Device for a GPU's kernel, even
-// if the tensors are in host memory.
+// Place returns machine.Device for a kernel that runs on a GPU, even if the tensors are in host
+// memory. For all other kernels it returns x.Memory.
 func (x *Result) Place() string {
 	if x.Device != nil {
 		return machine.Device

@@ -27,7 +27,7 @@ func groupFree(root fs.FS) float64 {
 	free, own := math.Inf(1), ownGroups(root)
 	mounts, _ := fs.ReadFile(root, "proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
-		// ID parent device ROOT FOLDER options ... - TYPE source OPTIONS
+		// Fields of a line: ID parent device ROOT FOLDER options ... - TYPE source OPTIONS
 		before, after, _ := strings.Cut(line, " - ")
 		mount, of := strings.Fields(before), strings.Fields(after)
 		if len(mount) < 5 || len(of) < 3 || of[0] == "cgroup" && !slices.Contains(strings.Split(of[2], ","), "memory") {

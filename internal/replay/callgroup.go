@@ -111,7 +111,7 @@ func (g *callGroup) kernel(name string) *timedKernel {
 // the kernel is still timed.
 const tryRatio = 6
 
-// try adds the kernels of d that fit and are predicted to be fast enough.
+// try adds to the group the kernels of d that fit and are predicted to be fast enough.
 func (g *callGroup) try(d *dispatch.Dispatcher) {
 	var fit []flashkit.Kernel
 	for _, k := range d.Kernels() {

@@ -17,10 +17,11 @@ import (
 // Live regret is a ratio of two times for a program's calls. The first is the time on the kernels
 // that dispatch chose while it learned the machine, the second is the time on the best kernels.
 //
-// A run has two phases in one fresh process. First the trace is replayed with a dispatcher like a
-// program's. Then the chosen kernels, and others that may be the best, take turns under the same
-// conditions. The medians of the second phase give the regret. The first phase may have a single
-// call of a kernel, and other programs disturb a single time.
+// A run has two phases in one fresh process. First the trace is replayed with a dispatcher that
+// starts without measurements, as in a program. Then the chosen kernels, and other kernels that may
+// be the best, take turns under the same conditions. The medians of the second phase give the
+// regret. The first phase may call a kernel only once, and other programs may disturb a single
+// call.
 
 // A liveRun is a run of a trace.
 type liveRun struct {

@@ -26,8 +26,8 @@ const (
 	mostLengths = 40 // more cells in a row are too narrow
 )
 
-// noticeable is the smallest loss that a cell shows. A loss is the time of dispatch's choice over
-// the time of the fastest kernel.
+// noticeable is the smallest loss that a cell shows. A loss is the time of dispatch's choice
+// divided by the time of the fastest kernel.
 const noticeable = 1.005
 
 // choices returns the figure of dispatch's choices. It has a map for each pass and ratio of rows to

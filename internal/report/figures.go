@@ -54,7 +54,7 @@ func (m *measured) title() string {
 }
 
 // traces returns a trace for each kind among the points, sorted by x. at returns the coordinates of
-// a point. If joined, a line connects the points.
+// a point. If joined is true, a line connects the points.
 func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y float64)) (list []trace) {
 	for _, k := range s.kindsOf(points) {
 		t := trace{kind: k}

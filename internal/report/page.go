@@ -17,7 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Page is a report, the data of report.tmpl.
+// A Page is a report. It holds the data that report.tmpl draws.
 type Page struct {
 	*bench.Results
 	Common  string
@@ -113,7 +113,7 @@ var pageStyle string
 //go:embed plot.css
 var plotStyle string
 
-// marks are the shapes of points. They distinguish kinds even without color.
+// marks are the shapes of points. Marks distinguish kinds even without color.
 var marks = []string{
 	"M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0-6.6 0z",
 	"M-2.9-2.9h5.8v5.8h-5.8z",

@@ -85,8 +85,8 @@ type spot struct {
 	title string
 }
 
-// A roof is the limit of a processor's rate at an arithmetic intensity: bandwidth times intensity,
-// but at most the field rate.
+// A roof is the limit of a processor's rate at each arithmetic intensity: the smaller of rate, and
+// bandwidth times intensity.
 type roof struct {
 	rate, bandwidth float64 // GFLOP/s and GB/s; 0 if unknown
 }

@@ -300,8 +300,8 @@ static uint8_t *place(const char *name, uint8_t *file) {
 	return (uint8_t *)end;
 }
 
-// run turns this process into the program. The program gets this process's stack without the first
-// argument: argument count, arguments, environment and auxiliary vector.
+// run turns this process into the program. The program gets this process's stack (argument count,
+// arguments, environment and auxiliary vector) without the first argument.
 static void run(int argc, char **argv) {
 	uint8_t *file = contents(argv[1]);
 	void *entry = (void *)((Elf64_Ehdr *)file)->e_entry;

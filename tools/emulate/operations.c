@@ -36,9 +36,9 @@ _Static_assert(sizeof(block) <= BLOCK_BYTES / 2, "the stack");
 HIDDEN uint64_t next_block, end_of_blocks;
 HIDDEN void emulate(block *t, const instruction *in);
 
-// Stubs call enter with the address of the decoded instruction, a site's field in, in RAX. On the
-// stack, above the return address, are the program's RAX and flags. A stub and enter use 48 bytes
-// of the program's stack.
+// Stubs call enter. RAX then holds the address of the decoded instruction, which is the first field
+// of a site. On the stack, above the return address, are the program's RAX and flags. A stub and
+// enter use 48 bytes of the program's stack.
 __asm__(
 	".text\n"
 	".globl enter\n"
