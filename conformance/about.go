@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// describes checks the fields of k. It returns an error if About or Requires is not a single line,
-// or if Fits disagrees with DTypes, MaxDim or MaxRows.
+// describes checks the fields of k. It returns an error if a field has an invalid value, or if Fits
+// disagrees with DTypes, MaxDim or MaxRows. About and Requires must be single lines without |.
 func describes(k flashkit.Kernel) error {
 	switch {
 	case strings.TrimSpace(k.About) == "" || strings.ContainsAny(k.About+k.Requires, "\r\n|"):

@@ -23,7 +23,7 @@ type features struct {
 }
 
 // pairs is an array with a number for each batch, head, row and key, such as a bias. A dimension of
-// size 1 broadcasts, except the last.
+// size 1 broadcasts, unless it is the last dimension.
 type pairs struct {
 	x     []float32
 	shape [4]int
@@ -72,7 +72,7 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	return f
 }
 
-// newMask turns noise into a mask that shows three of four keys to a row.
+// newMask turns noise into a mask that shows about three quarters of the keys to each row.
 func (f *features) newMask() {
 	for i, x := range f.mask.x {
 		f.mask.x[i] = 1

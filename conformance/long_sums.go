@@ -10,7 +10,7 @@ package conformance
 // first key has a nonzero V. If dO·v is x for the first key, the terms of the gradients are x/4 and
 // -x/4. No 16-bit type represents such a dO.
 
-// longSums is the table of these cases. Long returns them after longCases.
+// longSums is the table of cases with equal terms. Long returns them after longCases.
 var longSums = []longCase{
 	{"sum_dbias_rows", "DBias summed over query rows one by one in float32", "b1-h1-g1-n4096-m2-d4-f32-bias", all(once(2), equalTerms)},
 	{"sum_dbias_heads", "DBias summed over heads one by one in float32", "b1-h4096-g2048-n2-m2-d4-f32-bias", all(once(1), equalTerms)},

@@ -192,7 +192,7 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 }
 
 // stored returns the n elements of an output from its parts, as a tensor holds them: each part is
-// rounded, and then their sum.
+// rounded, and then the sum of the parts is rounded.
 func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
 	list := make([]float64, n)
 	for c := range list {

@@ -28,7 +28,7 @@ type side struct {
 }
 
 // locate returns the tensor's batch and row that hold row r of sequence b. batch is -1 if the
-// sequence is shorter.
+// sequence has no row r.
 func (s *side) locate(b, r int) (batch, row int) {
 	switch {
 	case r >= int(s.lens[b]):

@@ -89,7 +89,7 @@ func biasBehindMask(in *Inputs) {
 	}
 }
 
-// farKey sets Q and K so that each score is q times k times the scale times a number of a few bits.
+// farKey sets Q and K so that each score is q times k times the scale times a number with few bits.
 // In each row one key's score is far above the others. In the first head, odd rows reverse the sign
 // of all scores. In the second head, all scores of a row have the same sign.
 func farKey(q, k float32) func(in *Inputs) {

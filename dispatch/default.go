@@ -90,11 +90,11 @@ func (d *Dispatcher) noDevice() error {
 // file, or no file if it is "off". All ignores an unusable profile; ProfileErr returns the reason.
 func All(ctx context.Context) *Dispatcher { return open(ctx, []string{auto}) }
 
-// Open returns a Dispatcher over the named backends only, otherwise like All. The name auto opens
-// every backend. The name of a kernel such as simd/fwd_generic opens the kernel's backend; it does
-// not restrict the kernels, as With does. The driver of a GPU requested by name may take a minute
-// to answer. The error is a *flashkit.ProblemError if a name has an unknown backend. Missing
-// returns the backends that this machine cannot run.
+// Open is like All, but its Dispatcher has the named backends only. The name auto opens every
+// backend. The name of a kernel such as simd/fwd_generic opens the kernel's backend; it does not
+// restrict the kernels, as With does. The driver of a GPU requested by name may take a minute to
+// answer. The error is a *flashkit.ProblemError if a name has an unknown backend. Missing returns
+// the backends that this machine cannot run.
 func Open(ctx context.Context, names ...string) (*Dispatcher, error) {
 	for _, name := range names {
 		backend, _, _ := strings.Cut(name, "/")

@@ -31,9 +31,9 @@ func (f *factor) add(log float64) {
 
 // Limits on the effect of measurements made at another problem size.
 const (
-	// maxShift bounds the factor by which such measurements change the ratio of two kernels' predicted
-	// times. A kernel without a measurement near the size is also never chosen if its own prediction
-	// exceeds maxShift times the shortest own prediction.
+	// maxShift bounds the factor by which measurements at another size change the ratio of two
+	// kernels' predicted times. A kernel without a measurement near the size is also never chosen if
+	// its own prediction exceeds maxShift times the shortest own prediction.
 	maxShift = 2
 
 	// margin is the gain that a kernel without a measurement near the size needs over the kernel

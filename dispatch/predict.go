@@ -7,11 +7,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A prediction is the kernel's own prediction times an expected factor. A kernel measured near the
-// problem's size, within a factor of four, has the measured factor. Any other kernel has the
-// anchor's factor, as the machine's current speed is no reason to prefer a kernel. If this kernel
-// and the anchor were measured in turn at another size, their measured ratio changes the factor by
-// at most maxShift.
+// Dispatch's prediction for a kernel is the kernel's own prediction times an expected factor. A
+// kernel measured near the problem's size, within a factor of four, has the measured factor. Any
+// other kernel has the anchor's factor, as the machine's current speed is no reason to prefer a
+// kernel. If this kernel and the anchor were measured in turn at another size, their measured ratio
+// changes the factor by at most maxShift.
 
 // An anchor is the kernel of a plan with which the other kernels are compared. It is the fastest
 // kernel measured near the size. If no kernel is measured near the size, the anchor is the kernel

@@ -92,7 +92,7 @@ func (c *call) visible(i int) (lo, hi int) {
 	return min(lo, c.p.KVLen), min(hi, c.p.KVLen)
 }
 
-// visits returns the range of keys that the tiles of row i cover. Row i sees [lo, hi).
+// visits returns the range of keys that the tiles of row i cover. Row i sees keys [lo, hi).
 func (c *call) visits(i, lo, hi int) (k0, end int) {
 	return c.first(c.p, i, lo) / tile * tile, min(hi, c.keyEnd(c.p.KVLen))
 }
@@ -149,7 +149,7 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 }
 
 // scores returns the visible keys of the tile that begins at k0, and their scores. The row sees
-// [lo, hi).
+// keys [lo, hi).
 func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
 	c.js, c.s, c.slope = c.js[:0], c.s[:0], c.slope[:0]
 	dim := c.dim(c.p.Dim)

@@ -11,7 +11,7 @@ import (
 
 // denseMistakes are the mistakes of traps.
 var denseMistakes = []mistake{
-	// Alignment of the causal mask. A mistake gives row i the keys of row i+n, for some n.
+	// Alignment of the causal mask. Most of these mistakes give row i the keys of row i+n, for some n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
 	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 changes: it also sees key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
@@ -56,7 +56,8 @@ var denseMistakes = []mistake{
 	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // like a CUDA kernel, which cannot launch a grid without blocks
 	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
 
-	// Keys outside the band enter with weight 0, or -Inf is added to their scores.
+	// These mistakes do not skip keys outside the band. They set such a key's score to -Inf, or add
+	// -Inf to the score.
 	{"nan_behind_mask", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo } }},
 	{"inf_behind_mask", func(s *faults) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true } }},
 	{"nan_before_window", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo } }},

@@ -179,7 +179,7 @@ var carryMistakes = []mistake{
 	{"shift_past_keys", seen(func(_, lo, hi int) (int, int) { return lo - only(lo == hi && lo > 0, 1), hi })},
 }
 
-// all is a dropout factor that keeps every weight.
+// all is a dropout function that keeps every weight: the factor is always 1.
 func all(*call, pair) float32 { return 1 }
 
 // counted returns a mistake that changes the counter of Philox, in both passes.

@@ -35,7 +35,7 @@ type Inputs struct {
 	O, LSE        []float64 // result over earlier keys, in the shapes of the results; for Forward with Carry
 }
 
-// Pairs is an array [B, H, N, M]. A dimension of 1 repeats, except the last.
+// Pairs is an array [B, H, N, M]. A dimension of size 1 repeats, unless it is the last dimension.
 type Pairs struct {
 	X     []float64
 	Shape [4]int

@@ -123,8 +123,7 @@ func (b *Run) perCase() time.Duration {
 	return time.Duration(b.settings.TimePerCase * 1e9)
 }
 
-// memoriesOf returns the memories, host or device, in which the tensors are when a kernel is
-// measured.
+// memoriesOf returns the memories (host or device) that hold the tensors when k is measured.
 func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
 		if m == machine.Host || b.gpu != nil && BackendOf(k.Name) == b.gpu.Name() {

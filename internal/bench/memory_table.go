@@ -161,8 +161,8 @@ func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	}
 }
 
-// from explains the bytes of a line: their parts, and which part is measured and which is computed
-// by formula.
+// from explains the bytes of a line: the parts of the sum, and which part is measured and which is
+// computed by formula.
 func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note

@@ -75,9 +75,9 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel is out if it
-// fails, or if it is much slower than best, the shortest time of an earlier kernel. best is 0 for
-// the first kernel.
+// warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel gets no more
+// calls if it fails, or if it is much slower than best, the shortest time of an earlier kernel.
+// best is 0 for the first kernel.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
@@ -118,7 +118,7 @@ func (x *racer) call(ctx context.Context, data *input.Tensors) (time.Duration, e
 	return t, nil
 }
 
-// turns times the kernels that are not out, each for a slice per round.
+// turns times the kernels that may get more calls, each for the time r.slice per round.
 func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, rounds int) error {
 	for range rounds {
 		for _, i := range r.order.Perm(len(list)) {

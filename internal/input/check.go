@@ -47,8 +47,8 @@ func (x oracleView) shape(a *flashkit.Argument) [4]int {
 	return a.Of(x.call.Args).Shape()
 }
 
-// offset returns the index in t's memory of row r of head h of sequence b, or -1 if the sequence
-// has no row r.
+// offset returns the index in t's memory of row r of head h of sequence b. The index is -1 if the
+// sequence is packed or paged and has no row r.
 func (x oracleView) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 	c := x.call
 	switch { // other sides do not depend on sequences
