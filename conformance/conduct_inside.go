@@ -19,7 +19,7 @@ import (
 // call's output shows that the call stopped. The check doubles the number of keys until all tries
 // with this number stop, so the outcome does not depend on the kernel's speed.
 func canceledInside(ctx context.Context, k flashkit.Kernel) error {
-	const least, most, tries = 1 << 14, 1 << 23, 4 // keys
+	const least, most, tries = 1 << 14, 1 << 23, 4 // least and most are numbers of keys
 	if k.Device {
 		return notHeld("what has begun on a device goes on to its end")
 	}

@@ -103,7 +103,7 @@ func (c Case) Vector() *safetensors.File {
 	for _, i := range written(p) {
 		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))
 	}
-	if c.grid { // the bounds come from the largest case, which contains the heads of the others
+	if c.grid { // the bounds come from the largest case, which contains the heads of the other cases
 		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
 		in = c.Inputs()
 		want = truth(in)

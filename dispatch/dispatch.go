@@ -40,7 +40,7 @@ type Dispatcher struct {
 
 // Missing is a backend that this machine cannot run, and the reason.
 type Missing struct {
-	Backend string // its name, such as "cuda"
+	Backend string // the backend's name, such as "cuda"
 	Err     error  // the reason; wraps flashkit.ErrUnavailable
 }
 
@@ -237,7 +237,7 @@ func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass
 type Failover struct {
 	Problem flashkit.Problem // of the call
 	Failed  string           // the kernel that failed
-	Err     error            // its error
+	Err     error            // the failed kernel's error
 	Next    string           // the kernel that runs instead
 }
 

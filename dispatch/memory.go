@@ -128,7 +128,7 @@ type plan struct {
 	fastest.Subject
 	kind       kind
 	candidates []candidate
-	spent      *atomic.Int64 // points to memory.spent of its pass and kind
+	spent      *atomic.Int64 // points to memory.spent of the plan's pass and kind
 	settled    atomic.Uint64 // bit i is set if the dispatchers with choice number i have nothing left to probe
 	probeCost  atomic.Int64  // predicted nanoseconds of a probe, 0 until computed
 	best       atomic.Uint64 // cached result of Dispatcher.best

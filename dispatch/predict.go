@@ -17,8 +17,8 @@ import (
 // kernel measured near the size. If no kernel is measured near the size, the anchor is the kernel
 // with the shortest own prediction.
 type anchor struct {
-	time     float64 // logarithm of its predicted nanoseconds
-	log      float64 // logarithm of its factor
+	time     float64 // logarithm of the anchor's predicted nanoseconds
+	log      float64 // logarithm of the anchor's factor
 	standing *factor
 	near     bool
 }

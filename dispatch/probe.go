@@ -11,12 +11,12 @@ import (
 
 // Limits of a probe, and the conditions under which a probe runs.
 const (
-	probeCalls     = 4                      // timed calls of a kernel, after one untimed
+	probeCalls     = 4                      // timed calls of a kernel, after one untimed call
 	probeTime      = 150 * time.Microsecond // limit on the predicted time of the fastest kernel's call
 	probeLimit     = 10 * time.Millisecond  // limit on the time of all calls; no further round begins after it
 	probeBytes     = 16 << 20               // limit on the tensors' bytes, and on a kernel's workspace
-	contenderRatio = 1.5                    // a kernel is probed if its own prediction is at most this multiple of the shortest
-	probePayback   = 100                    // a probe runs after calls of the kind have taken this multiple of its time
+	contenderRatio = 1.5                    // a kernel is probed if its own prediction is at most this multiple of the shortest prediction
+	probePayback   = 100                    // a probe runs after calls of the kind have taken this multiple of the probe's time
 
 	// Calls predicted to be shorter than shortCall are not probed.
 	shortCall = 50 * time.Microsecond

@@ -98,7 +98,7 @@ func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VD
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)
-		var sum [1]float32 // summed in the same order as dP: the two must cancel if one key has all the weight
+		var sum [1]float32 // summed in the same order as dP: delta and dP must cancel if one key has all the weight
 		dots(sum[:], n.do[row*n.VDim:(row+1)*n.VDim], n.o[row*n.VDim:(row+1)*n.VDim], 1)
 		delta := sum[0]
 		if d := n.args.DLSE; !d.IsZero() {

@@ -15,7 +15,7 @@ type Subject struct {
 	Problem flashkit.Problem
 	Pass    flashkit.Pass
 	Traits  flashkit.Traits
-	Paired  bool // a forward pass before a backward pass: both must sum scores in the same order
+	Paired  bool // a forward pass before a backward pass, whose kernel sums scores in the same order
 }
 
 // Ask returns a call of the subject without arguments, for a kernel's Fits, Cost and Needs.

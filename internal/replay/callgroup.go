@@ -24,7 +24,7 @@ type callGroup struct {
 	first   time.Duration  // duration of the first call
 	spent   time.Duration  // duration of the calls outside kernels
 	idle    []time.Duration
-	steady  *timedKernel // kernel of the latest call; row is its number of calls in a row
+	steady  *timedKernel // kernel of the latest call; row is the number of this kernel's consecutive calls so far
 	row     int
 }
 

@@ -74,7 +74,7 @@ type lastingChoice struct {
 	Pass    string  `json:"pass"`
 	Kernel  string  `json:"kernel"`
 	Best    string  `json:"best"`
-	Calls   int     `json:"calls"` // after firstCalls; of a steady choice, in a row
+	Calls   int     `json:"calls"` // after firstCalls; consecutive calls for a steady choice
 	Ratio   float64 `json:"ratio"`
 }
 
