@@ -67,7 +67,7 @@ func (q *kernelCheck) of(k *flashkit.Kernel, i int) bool {
 	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward) && (q.turn == 0 || (q.turn+i)%3 == 0)
 }
 
-// checks returns the checks selected by o. They are the same for every kernel.
+// checks returns the checks selected by o. The list is the same for every kernel.
 func (o Options) checks() []kernelCheck {
 	all := []kernelCheck{
 		{name: "invalid_arguments", run: invalidArguments, slow: true},
@@ -147,7 +147,8 @@ func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []fl
 	return list
 }
 
-// Count returns the number of results that Results returns for the kernels, without Budget.
+// Count returns the number of results that Results returns for the kernels, without the random
+// problems of Budget.
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {

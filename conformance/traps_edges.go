@@ -179,15 +179,15 @@ func nanInEmptyRows(in *Inputs) {
 	}
 }
 
-// origin sets the position of the case's problem in a larger one, for dropout.
+// origin sets the position of the case's problem in a larger problem, for dropout.
 func origin(batch, head, row, key int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.features.origin = flashkit.Origin{Batch: batch, Head: head, Row: row, Key: key}
 	}
 }
 
-// levels makes the scores of a row nearly equal. Their size differs by row: from far below to far
-// above the softcap, with both signs.
+// levels makes the scores of a row nearly equal. The size of the scores differs by row: from far
+// below to far above the softcap, with both signs.
 func levels(limit float64) func(in *Inputs) {
 	return func(in *Inputs) {
 		by := float32(1 / in.p.SoftmaxScale())

@@ -23,10 +23,10 @@ const (
 )
 
 // probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind.
-// There are two conditions. One of these kernels must be unmeasured. And the calls of the kind,
-// with the current call, must have taken probePayback times a probe's predicted time. asked waives
-// the second condition. probe returns the time that it took, or 0 if it measured nothing. If
-// another probe is running, probe returns at once.
+// There are two conditions. First, one of these kernels must be unmeasured. Second, the calls of
+// the kind, with the current call, must take at least probePayback times a probe's predicted time.
+// asked waives the second condition. probe returns the time that it took, or 0 if it measured
+// nothing. If another probe is running, probe returns at once.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m, ready := d.memory, func() bool {
 		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
@@ -176,7 +176,8 @@ func measure(ctx context.Context, probes []*probe) {
 	}
 }
 
-// exampleBytes estimates the bytes of example's tensors, with the tensors of both passes.
+// exampleBytes estimates the bytes of the tensors of both passes. example allocates the tensors of
+// one pass.
 func exampleBytes(p flashkit.Problem) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0 {

@@ -138,8 +138,8 @@ func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	return sum
 }
 
-// CallTiny calls a kernel on one row of one head, which compiles and loads the kernel before
-// measurements. It does nothing if this call takes too much memory.
+// CallTiny calls a kernel on one row of one head. This call compiles and loads the kernel before
+// measurements. CallTiny does nothing if the call would take too much memory.
 func (m Maker) CallTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	const tinyBytes = 16 << 20 // even one row may exceed memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1
