@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// describes returns an error unless the kernel's About and Requires are single lines, and the
-// kernel's Fits agrees with its DTypes, MaxDim and MaxRows.
+// describes checks the fields of k. It returns an error if a field has an invalid value, or if Fits
+// disagrees with DTypes, MaxDim or MaxRows. About and Requires must be single lines without |.
 func describes(k flashkit.Kernel) error {
 	switch {
 	case strings.TrimSpace(k.About) == "" || strings.ContainsAny(k.About+k.Requires, "\r\n|"):
@@ -50,8 +50,8 @@ func describes(k flashkit.Kernel) error {
 	return nil
 }
 
-// takes returns an error unless Fits accepts p if want is true, and refuses p if want is false. The
-// error's message begins with the text in field.
+// takes returns an error if want is true and Fits refuses p, or if want is false and Fits accepts
+// p. The error's message begins with the text in field.
 func takes(k flashkit.Kernel, p flashkit.Problem, want bool, field string) error {
 	if reason := k.Fits(p.Ask(k.Pass)); (reason == "") != want {
 		return fmt.Errorf("%s, but Fits(%s) = %q", field, p, reason)

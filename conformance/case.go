@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Case is one problem with its inputs. A trap is a small case that catches a single mistake,
-// which its name describes. A case of Grid is named after its problem.
+// A Case is one problem with its inputs. A trap is a small case that catches a single mistake. The
+// trap's name describes this mistake. A case of Grid is named after its problem.
 type Case struct {
 	Name    string           // without the type and the layout, which FullName adds
 	Catches string           // the mistake that the case catches, in words; "" in the grid
@@ -53,8 +53,8 @@ func (c Case) types() []flashkit.DType {
 	return dtypes[:]
 }
 
-// mixes returns the case in Float32 with K and V stored in each of the other types. It returns none
-// if the problem sets KVDType itself.
+// mixes returns two copies of the case. Q is Float32 in both copies. K and V are Float16 in one
+// copy, and BFloat16 in the other. mixes returns none if the problem sets KVDType itself.
 func (c Case) mixes() (cases []Case) {
 	for _, t := range dtypes[1:] {
 		if m := c.InDType(flashkit.Float32); c.Problem.KVDType == 0 {
@@ -65,7 +65,7 @@ func (c Case) mixes() (cases []Case) {
 	return cases
 }
 
-// storages returns the case in all its types, followed by its mixes.
+// storages returns the case in all its types, followed by the cases that mixes returns.
 func (c Case) storages() (cases []Case) {
 	for _, t := range c.types() {
 		cases = append(cases, c.InDType(t))
@@ -90,9 +90,9 @@ func (c Case) FullName() string {
 }
 
 // raggeds returns the case in every layout of ragged sequences: padded, packed, paged. It returns
-// none if the trap sets a layout. Layout and type are independent, so only Float32 runs in all
-// layouts. Float16 and BFloat16 run packed only. The cases of mixes run with BFloat16 keys only, in
-// pages.
+// none if the trap sets a layout itself. A mistake in a layout does not depend on the type. So
+// Float32 runs in all layouts, but Float16 and BFloat16 run packed only. The cases of mixes run
+// with BFloat16 keys only, in pages.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {

@@ -9,10 +9,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Check runs the case on the kernel and returns the first failure, or nil if the kernel passes. A
-// failure is, in this order: an error of the kernel, a changed input, a write outside the outputs,
-// an unwritten element, an error beyond its bound, and different bits in a further run. Check
-// returns a *flashkit.UnsupportedError if the kernel does not support the problem.
+// Check runs the case on the kernel and returns the first failure, or nil if the kernel passes.
+// Check looks for failures in this order: an error returned by the kernel, a changed input, a write
+// outside the outputs, an unwritten element, a result outside its bound, and different bits in a
+// further run. Check returns a *flashkit.UnsupportedError if the kernel does not support the
+// problem.
 func (c Case) Check(ctx context.Context, k flashkit.Kernel) error {
 	in := c.Inputs()
 	if err := unsupported(k, in, c.layout); err != nil {
@@ -61,8 +62,9 @@ func check(ctx context.Context, k flashkit.Kernel, in *Inputs, l layout, want re
 	return a.checkAgain(ctx, k)
 }
 
-// checkAgain repeats the run and compares the outputs' bits with the first run's bits. The last run
-// has one worker and does not compute DBias and DSink.
+// checkAgain runs the kernel once or twice more and compares the outputs' bits with the first run's
+// bits. The last run has one worker and omits the optional outputs: DBias, DSink, and LSE of a
+// forward pass without Carry.
 func (a *arguments) checkAgain(ctx context.Context, k flashkit.Kernel) error {
 	first := a.bits(a.outputs)
 	if !a.args.DBias.IsZero() || !a.args.DSink.IsZero() { // LSE alone does not justify another run
@@ -93,7 +95,7 @@ func (a *arguments) checkBits(ctx context.Context, k flashkit.Kernel, first [][]
 	return nil
 }
 
-// arguments holds the tensors of one call, with the memory around them.
+// arguments holds the tensors of one call, with the memory around the tensors.
 type arguments struct {
 	p       flashkit.Problem
 	args    flashkit.Args
@@ -156,9 +158,9 @@ func (a *arguments) bits(of []*placed) [][]uint32 {
 
 func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equal[[]uint32]) }
 
-// compare returns an error if an element of out differs from want by more than its bound. n is the
-// output's index in outputNames. The error names the worst element and counts the wrong ones.
-// Infinities must be equal, and NaN matches only NaN.
+// compare returns an error if an element of out differs from want by more than the element's bound.
+// n is the output's index in outputNames. The error names the worst element and counts the wrong
+// ones. Infinities must be equal, and NaN matches only NaN.
 func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {
@@ -189,7 +191,8 @@ func compare(out *placed, n int, want []float64, bound float64) error {
 		r/shape[2]/shape[1], r/shape[2]%shape[1], r%shape[2], c, got, want[at], difference(got, want[at]), boundOf(n, want[at], bound), wrong.of(out))
 }
 
-// difference returns |x-want|. It is infinite if only one is NaN, or for unequal infinities.
+// difference returns |x-want|. The difference of two NaNs is 0. The difference is +Inf if one
+// number is NaN, or if an infinity meets an unequal number.
 func difference(x, want float64) float64 {
 	switch {
 	case x == want || x != x && want != want:

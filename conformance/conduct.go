@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// The checks of this file test a kernel's behavior, such as concurrent calls. They do not compare
-// its results with the oracle.
+// The checks of this file test a kernel's behavior, such as concurrent calls. These checks do not
+// compare the kernel's results with the oracle.
 
 // conductProblem returns a problem that the kernel supports and that is large enough for several
 // workers. It returns false if no such problem exists. The problem has the given features. For a

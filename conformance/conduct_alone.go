@@ -10,9 +10,9 @@ import (
 )
 
 // A BatchInvariant is a backend that may promise batch invariance: a call on one sequence gives the
-// same bits as a call on any batch with this sequence, padded or packed. In the forward pass, a
-// call on one KV head and its query heads also gives the same bits as a call on all heads. The
-// suite tests the promise on all kernels of the backend.
+// same bits as a call on any padded or packed batch with this sequence. In the forward pass, a call
+// on one KV head and its query heads also gives the same bits as a call on all heads. The suite
+// tests the promise on all kernels of the backend.
 type BatchInvariant interface {
 	BatchInvariant() bool // reports whether the backend promises batch invariance
 }
@@ -88,9 +88,9 @@ func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on one
-// KV head of this sequence. It compares the bits of the partial calls' outputs with the whole
-// call's.
+// compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on the
+// last KV head of this sequence. It compares the bits of the partial calls' outputs with the bits
+// of the whole call's outputs.
 func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) error {
 	a := newArguments(whole, x.l, k.Pass, x.want)
 	if err := a.run(ctx, k); err != nil {

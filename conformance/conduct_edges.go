@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/guarded"
 )
 
-// A tensor may end at the last byte of a memory mapping, as in a memory-mapped file, or begin at
-// its first byte. The adjacent page is unreadable, so a vector load or store beyond the tensor
+// A tensor may begin at the first byte of a memory mapping or end at its last byte, as in a
+// memory-mapped file. The adjacent page is unreadable, so a vector load or store beyond the tensor
 // faults.
 
 var edgeProblems = []string{
@@ -24,7 +24,7 @@ var edgeProblems = []string{
 
 const edgeBytes = 1 << 18 // bytes of memory per tensor
 
-// edgesOfMemory checks that a kernel touches no memory outside the tensors, and that its results do
+// edgesOfMemory checks that a kernel touches no memory outside the tensors, and that the results do
 // not depend on the tensors' addresses. Calls have one worker, because most kernels then compute on
 // the caller's goroutine, where a fault becomes a panic. A fault on another goroutine ends the
 // process.

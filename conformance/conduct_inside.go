@@ -17,9 +17,9 @@ import (
 // canceledInside checks that a forward pass stops soon after its context ends. The call has a few
 // rows of one head, which no kernel splits among workers. An output that differs from the finished
 // call's output shows that the call stopped. The check doubles the number of keys until all tries
-// with this number stop, so it does not depend on the kernel's speed.
+// with this number stop, so the outcome does not depend on the kernel's speed.
 func canceledInside(ctx context.Context, k flashkit.Kernel) error {
-	const least, most, tries = 1 << 14, 1 << 23, 4 // keys
+	const least, most, tries = 1 << 14, 1 << 23, 4 // least and most are numbers of keys
 	if k.Device {
 		return notHeld("what has begun on a device goes on to its end")
 	}
@@ -81,8 +81,8 @@ func computeFor(ctx context.Context, d time.Duration, k flashkit.Kernel, p flash
 	return k.Compute(&ending{Context: ctx, begin: sync.OnceFunc(func() { time.AfterFunc(d, cancel) })}, p, args)
 }
 
-// An ending is a context that calls begin when the kernel first calls Err. Compute itself calls Err
-// once before the kernel runs.
+// An ending is a context that calls begin when the kernel first calls Done or Err. Compute itself
+// calls Err once before the kernel runs, and this call does not count.
 type ending struct {
 	context.Context
 	begin func()

@@ -10,8 +10,8 @@ import (
 )
 
 // invalidArguments checks that invalid arguments give a *flashkit.ProblemError and leave the
-// outputs unchanged. A kernel without features must refuse invalid features with the same error,
-// not with a *flashkit.UnsupportedError.
+// outputs unchanged. A kernel that supports no features must refuse invalid features with the same
+// error, not with a *flashkit.UnsupportedError.
 func invalidArguments(ctx context.Context, k flashkit.Kernel) error {
 	newArgs, err := prepare(k, 0)
 	if err != nil {
@@ -101,8 +101,8 @@ var mistakes = []mistake{
 	}},
 }
 
-// featureMistakes are mistakes in features. Each group has a layout in which the mistaken fields of
-// the arguments exist.
+// featureMistakes are mistakes in features. Each group has a layout whose arguments contain the
+// fields that the mistakes change.
 var featureMistakes = []struct {
 	layout   layout
 	mistakes []mistake

@@ -8,10 +8,10 @@ import (
 )
 
 // Kernels keep the scores and weights of a tile in workspace, in panels of, say, 16 or 64 keys. If
-// a mask hides a panel's keys from all rows of a tile, a kernel may skip the panel. It must then
-// not read the previous tile's data from the panel's workspace. The masks of the traps hide single
-// pairs of a row and a key, or whole tiles. The masks below hide blocks of other sizes, sometimes
-// the first one.
+// a mask hides a panel's keys from all rows of a tile, a kernel may skip the panel. The kernel must
+// then not use data that the previous tile left in the panel's workspace. The masks of the traps
+// hide single pairs of a row and a key, or whole tiles. The masks below hide blocks of other sizes,
+// sometimes the first block.
 var leftCases = []struct {
 	name, catches, problem string
 
@@ -25,8 +25,8 @@ var leftCases = []struct {
 		"b1-h2-g1-n37-m330-d8-f32-softcap5-mask", all(once(1), once(2), showPairs(showKeys), nanBehindMask)},
 }
 
-// showKeys reports whether a mask shows key j. Between the shown keys it hides whole panels of 16,
-// 32 and 64 keys.
+// showKeys reports whether a mask shows key j. Between the shown keys, the mask hides whole panels
+// of 16, 32 and 64 keys.
 func showKeys(_, j int) bool {
 	for _, run := range [...][2]int{{16, 24}, {64, 80}, {96, 100}, {192, 200}, {256, 320}} {
 		if run[0] <= j && j < run[1] {
@@ -36,7 +36,7 @@ func showKeys(_, j int) bool {
 	return false
 }
 
-// showPairs returns a fill that hides key j from row i if shown(i, j) is false.
+// showPairs returns a function that sets the mask: row i sees key j if shown(i, j) is true.
 func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {
@@ -47,7 +47,8 @@ func showPairs(shown func(i, j int) bool) func(in *Inputs) {
 	}
 }
 
-// leftovers returns the cases of leftCases. All kernels share their results and bounds.
+// leftovers returns the cases of leftCases. Their results and bounds are computed once for all
+// kernels.
 var leftovers = sync.OnceValue(func() (cases []Case) {
 	for _, t := range leftCases {
 		p, err := flashkit.ParseProblem(t.problem)

@@ -11,7 +11,7 @@ import (
 )
 
 // originOfParts checks that a call on a part of a problem drops the same weights as the call on the
-// whole problem. A part has some of the sequences, heads, rows or keys; its Origin is their
+// whole problem. A part has some of the sequences, heads, rows or keys. Its Origin is the part's
 // position in the whole problem. All weights are equal, and each appears in its own output element.
 func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	const batch, heads, rows, keys = 2, 3, 19, 40
@@ -47,8 +47,8 @@ func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// droppedBy returns whether the kernel drops each weight, in an array by sequence, head, row and
-// key.
+// droppedBy returns, for each weight, whether the kernel drops this weight. The array is ordered by
+// sequence, head, row and key.
 func droppedBy(ctx context.Context, k flashkit.Kernel, n [4]int, o flashkit.Origin) ([]bool, error) {
 	wide := max(n[2], n[3])
 	p := flashkit.Problem{Batch: n[0], Heads: n[1], KVHeads: n[1], QLen: n[2], KVLen: n[3], Dim: 8, VDim: wide, Scale: 1}

@@ -11,7 +11,7 @@ import (
 
 // calledInTurns checks that a call does not reuse the plan of an earlier call with an equal Problem
 // but other sequence lengths or another layout. The calls have full or short sequences, padded or
-// packed, and run in both orders.
+// packed. The first list of turns runs in order, the second in reverse order.
 func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	ran := false
 	for turn := range 2 {
@@ -42,7 +42,7 @@ func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	return nil
 }
 
-// A turn is one of calledInTurns's calls. bound returns the bounds of its errors.
+// A turn is one of calledInTurns's calls. bound returns the largest allowed errors of its results.
 type turn struct {
 	batch
 	bound func(t flashkit.DType, parts int) bounds
@@ -73,8 +73,8 @@ var turns = sync.OnceValue(func() (list [2][]turn) {
 	return list
 })
 
-// boundsByType returns a function that returns the bounds of a case without a golden vector, for a
-// type. The function computes them once per type, unless gradients are summed from parts.
+// boundsByType returns a function. For a type, this function returns the bounds of a case without a
+// golden vector. Bounds for parts = 0 are computed once per type.
 func boundsByType(in *Inputs, want result) func(t flashkit.DType, parts int) bounds {
 	limits := func(t flashkit.DType, parts int) bounds {
 		x := *in

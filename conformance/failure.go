@@ -61,7 +61,8 @@ func (o Options) rerun(t *testing.T, r Result) string {
 	return command
 }
 
-// packageOfTest returns the import path of the running test's package, or ./... if it is unknown.
+// packageOfTest returns the import path of the running test's package, or ./... if this path is
+// unknown.
 func packageOfTest() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if name, ok := strings.CutSuffix(info.Path, ".test"); ok {
@@ -71,7 +72,8 @@ func packageOfTest() string {
 	return "./..."
 }
 
-// caught returns a line that names the mistake that the case catches, "" if the case has none.
+// caught returns a line that names the mistake that the case catches. It returns "" if Catches is
+// empty.
 func (r Result) caught() string {
 	if r.Catches == "" {
 		return ""

@@ -11,9 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// A tensor may have more than 2^32 elements. In this file K and V are in sparse memory, with rows,
-// heads or pages so far apart that offsets exceed 2^32 elements. A kernel that truncates an offset,
-// even to a negative one, reads zeros and fails.
+// A tensor may have more than 2^32 elements. In this file K and V are in a large mapping of zeros.
+// The rows, heads or pages of K and V are so far apart that offsets exceed 2^32 elements. A kernel
+// that truncates an offset to 32 bits, signed or not, reads zeros and fails the check.
 
 // A farCase is a problem with the strides of K and V.
 type farCase struct {
@@ -88,8 +88,8 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 	return nil
 }
 
-// moved returns a copy of t with the strides of the case. The copy begins at element number from of
-// memory.
+// moved returns a copy of t with the strides of the case. The copy begins in memory at the element
+// with index from.
 func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
 	s := t.Shape()
 	far := over(t, memory[from*t.DType().Size():])
@@ -106,7 +106,7 @@ func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Te
 	return far
 }
 
-// over returns a dense tensor with the type and shape of t over memory.
+// over returns a dense tensor whose elements are stored in memory. It has the type and shape of t.
 func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
 	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
 	switch n := len(memory) / t.DType().Size(); t.DType() {

@@ -8,7 +8,7 @@ import (
 )
 
 // features are a case's inputs beyond dense attention. Sequences are padded here. If the case's
-// layout is packed or paged, place packs or pages them later.
+// layout is packed or paged, place packs or pages the sequences later.
 type features struct {
 	bias, mask  pairs // in mask, 0 hides a key from a row
 	slopes      []float32
@@ -23,7 +23,7 @@ type features struct {
 }
 
 // pairs is an array with a number for each batch, head, row and key, such as a bias. A dimension of
-// size 1 broadcasts, except the last.
+// size 1 broadcasts, unless it is the last dimension.
 type pairs struct {
 	x     []float32
 	shape [4]int
@@ -72,7 +72,7 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	return f
 }
 
-// newMask turns noise into a mask that shows three of four keys to a row.
+// newMask turns noise into a mask that shows about three quarters of the keys to each row.
 func (f *features) newMask() {
 	for i, x := range f.mask.x {
 		f.mask.x[i] = 1
@@ -142,8 +142,8 @@ func (f *features) randomOrigin(r *rand.Rand) {
 	f.origin = flashkit.Origin{Batch: far(), Head: far(), Row: far(), Key: far() / 8 * 8}
 }
 
-// randomShapes changes bias and mask by random numbers from r: it may set dimensions to 1, hide a
-// run of keys, and set biases to -Inf.
+// randomShapes changes bias and mask at random, by numbers from r: it may set dimensions to 1, hide
+// a run of keys, and set biases to -Inf.
 func (f *features) randomShapes(r *rand.Rand) {
 	for _, x := range []*pairs{&f.bias, &f.mask} {
 		for d := range 3 {
@@ -171,7 +171,7 @@ func (f *features) randomShapes(r *rand.Rand) {
 	}
 }
 
-// randomMask gives half of the masks a structure chosen by r: a mask that models use, or one that
+// With probability 1/2, randomMask replaces the mask by a mask that models use, or by a mask that
 // changes at tile edges.
 func (f *features) randomMask(r *rand.Rand) {
 	if len(f.mask.x) == 0 || r.IntN(2) == 0 {
@@ -227,7 +227,7 @@ func (x *pairs) at(b, h, i, j int) int {
 }
 
 // array returns the dense values of an input argument. In the backward pass O and LSE come from
-// want. array returns nil if the case lacks the argument or only writes it.
+// want. array returns nil if the case lacks the argument, or if the argument is only an output.
 func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 {
 	switch name {
 	case "Q":

@@ -17,7 +17,8 @@ func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	}
 }
 
-// once sets dimension d of bias and mask to 1, so that they broadcast along it.
+// once sets dimension d of bias and mask to 1, so that bias and mask broadcast along this
+// dimension.
 func once(d int) func(in *Inputs) {
 	return func(in *Inputs) {
 		for _, x := range []*pairs{&in.bias, &in.mask} {
@@ -39,7 +40,7 @@ func (x *pairs) eachPair(f func(i, j int, x *float32)) {
 }
 
 // biasNear sets all biases to whole numbers near at, so that no key has all the weight of a row. If
-// one key had all the weight, LSE would equal its score. A kernel that rounds like the plain
+// one key had all the weight, LSE would equal this key's score. A kernel that rounds like the plain
 // algorithm would then have no error.
 func biasNear(at float32) func(in *Inputs) {
 	return func(in *Inputs) {
@@ -128,7 +129,8 @@ func slopes(x float32) func(in *Inputs) {
 	}
 }
 
-// slopesOfSequences gives each sequence its own slopes, half as large as the previous sequence's.
+// slopesOfSequences gives each sequence its own slopes, half as large as the slopes of the previous
+// sequence.
 func slopesOfSequences(in *Inputs) {
 	one := in.features.slopes
 	for b := 1; b < in.p.Batch; b++ {

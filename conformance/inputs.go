@@ -42,7 +42,7 @@ func (c Case) Inputs() *Inputs {
 
 // noise returns n multiples of 1/16 in [-2, 2), which f32, f16 and bf16 represent exactly. Element
 // i is a hash (the finalizer of MurmurHash3) of i and of a seed that depends on the label. Programs
-// in any language can compute it in a few lines.
+// in any language can compute this noise in a few lines.
 func noise(label string, n int) []float32 {
 	f := fnv.New32a()
 	f.Write([]byte(label))
@@ -87,7 +87,8 @@ func narrow(x []float64) []float32 {
 	return y
 }
 
-// eachRow calls f with every row of x, which has the given shape, and the row's index in its head.
+// eachRow calls f for every row of x, an array of the given shape. r is the row's index in its
+// head.
 func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	dim := shape[3]
 	for i := 0; i*dim < len(x); i++ {
@@ -95,9 +96,9 @@ func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	}
 }
 
-// steer sets element 0 of each row of Q to by, and element 0 of row j of K to value(j). The two
-// contribute scale * by * value(j) to the score of key j. The other elements keep their noise, so
-// that rounding errors show.
+// steer sets element 0 of each row of Q to by, and element 0 of row j of K to value(j). These two
+// elements contribute scale * by * value(j) to the score of key j. The other elements keep their
+// noise, so that rounding errors show.
 func steer(by float32, value func(j int) float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(_ int, row []float32) { row[0] = by })
@@ -139,8 +140,8 @@ func repeat(in *Inputs) {
 	}
 }
 
-// random sets the inputs to new random values from r: normally distributed, with some large
-// outliers, or nearly equal. The tensors' types represent the values exactly.
+// random sets the inputs to new random values from r. The values are normally distributed, or have
+// some large outliers, or are nearly equal. The tensors' types represent the values exactly.
 func (in *Inputs) random(r *rand.Rand) {
 	kind := r.IntN(4)
 	for n, x := range [...][]float32{in.q, in.k, in.v, in.do} {

@@ -19,7 +19,7 @@ const (
 	oddStrides               // as bhsd, with a meaningless stride for each dimension of size 1, and for all dimensions of an empty tensor
 	numLayouts
 
-	// Layouts of ragged sequences. newSides turns any problem into a ragged one for them.
+	// Layouts of ragged sequences. newSides turns any problem into a ragged problem for these layouts.
 	padded   // tensors longer than any sequence
 	packed   // packed queries and keys
 	packedQ  // packed queries
@@ -33,8 +33,9 @@ var layoutNames = map[layout]string{padded: "padded", packed: "packed", packedQ:
 // guard is the number of elements before and after a tensor that a kernel must not touch.
 const guard = 32
 
-// Bits of NaNs that no computation produces. Before a call, poison fills the elements of outputs
-// and untouched fills the memory around them. The 16-bit patterns are NaN in both f16 and bf16.
+// Bits of NaNs that no computation produces. Before a call, elements of outputs are set to poison32
+// or poison16. The memory around the outputs is set to untouched32 or untouched16. The 16-bit
+// patterns are NaN in f16 and in bf16.
 const (
 	poison32, untouched32 = 0x7fedcba9, 0x7fabcdef
 	poison16, untouched16 = 0x7fed, 0x7fab
@@ -103,7 +104,7 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 
 // fill sets x.index, the memory indices of a dense array's elements. locate returns the batch and
 // row of the tensor that hold row r of sequence b. batch is -1 if the sequence has no row r. If
-// hasRest, fill adds all other elements of the tensor to x.rest.
+// hasRest is true, fill adds all other elements of the tensor to x.rest.
 func (x *placed) fill(dense [4]int, locate func(b, r int) (batch, row int), hasRest bool) {
 	x.dense, x.index = dense, make([]int, 0, size(dense))
 	for b := range dense[0] {
@@ -165,7 +166,7 @@ func (x *placed) poison() {
 	}
 }
 
-// set writes dense values to the tensor's elements, converted to its type.
+// set converts dense values to the tensor's type and stores them in the tensor's elements.
 func (x *placed) set(dense []float32) {
 	for i, at := range x.index {
 		if at < 0 {

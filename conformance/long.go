@@ -9,10 +9,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A long case has thousands of keys or query rows. Most have sums of 65,536 terms of one sign, so
-// that the sums grow. If one float32 accumulates all terms one by one, it loses the terms' low
-// bits: its error grows with the square root of their number. A kernel avoids this by adding the
-// sums of blocks of some hundred terms.
+// A long case has thousands of keys or query rows. Most long cases have sums of 65,536 terms of one
+// sign, so that the sums grow. If one float32 accumulates all terms one by one, low bits of the
+// terms are lost: the sum's error grows with the square root of the number of terms. To avoid this,
+// a kernel sums blocks of some hundred terms and then adds the sums of the blocks.
 //
 // Inputs and results would fill megabytes, so no golden vector stores them. A formula gives the
 // inputs, and the oracle computes the results during the test.
@@ -47,9 +47,8 @@ func heavyLast(in *Inputs) {
 // the weight.
 func rising(in *Inputs) { steer(1, func(j int) float32 { return float32(j/4096) / 16 })(in) }
 
-// follow sets each element of the array to to the same element of the array from, plus 1. If
-// from has mean 0, the destination has mean 1, and the expected sum of products of both arrays grows
-// with every term.
+// follow sets to[i] = from[i] + 1 for every i. If from has mean 0, the products to[i] * from[i]
+// have a positive mean, so their sum grows with every term.
 func follow(to, from []float32) {
 	for i := range to {
 		to[i] = from[i] + 1
@@ -86,8 +85,9 @@ var long = sync.OnceValue(func() []Case {
 	return cases
 })
 
-// answers makes the oracle compute the case's results, and the function bound its bounds. The case
-// then needs no golden vector. All kernels share the results and bounds, which are computed once.
+// answers sets c.truth, which computes results with the oracle, and c.bounds, which computes bounds
+// with the function bound. The case then needs no golden vector. Results and bounds are computed
+// once, for all kernels.
 func (c *Case) answers(bound func(in *Inputs, t flashkit.DType, want result) bounds) {
 	asked := *c
 	c.truth = sync.OnceValue(func() result { return truth(asked.Inputs()) })
@@ -106,14 +106,14 @@ func (c Case) answer(in *Inputs) (want result, bound bounds, err error) {
 	return c.truth(), c.bounds[c.Problem.DType](), nil
 }
 
-// longBounds returns the bounds of long sums. As vectorBounds does, it measures the errors of the
-// plain algorithm, but with float64 sums over keys and rows. Each term is then rounded as usual,
-// and the sums add no error.
+// longBounds returns the bounds of long sums. As vectorBounds does, longBounds measures the errors
+// of the plain algorithm, which stores all scores. But here the sums over keys and rows are
+// float64. Each term is then rounded as usual, and the sums add no error.
 //
-// A fixed allowance for the sums is added: 2^-20 of the largest value, or 16 roundings of a
-// float32. A running sum of n terms of one sign has an error of sqrt(n)/4 such roundings on
-// average, and three times that at worst. Thus 512 sums of blocks of 128 terms stay below 2^-20,
-// and a running sum of 65,536 terms exceeds it tenfold.
+// A fixed allowance for the sums is added: 2^-20 of the largest value, which equals 16 roundings of
+// a float32. A running sum of n terms of one sign has an error of sqrt(n)/4 such roundings on
+// average, and three times this error at worst. A kernel that adds 512 sums of 128 terms each thus
+// stays below 2^-20. The error of a running sum of 65,536 terms can exceed 2^-20 tenfold.
 func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	var made bounds
 	raise(&made, plain[float32, float64](in, t, want, 1), want)
@@ -125,6 +125,6 @@ func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	})
 }
 
-// sumFloor is the argument floor of allowed for sums of ordinary length: the bound of an array has a
-// term of 2^-20 times its result.
+// sumFloor is the argument floor of allowed for sums of ordinary length. It returns the largest
+// value of an array, but at least 1.
 func sumFloor(_ int, largest float64) float64 { return math.Max(1, largest) }

@@ -17,8 +17,8 @@ import (
 // scores of 1e4 these errors make P wrong by more than either kernel's own error. The golden
 // vectors cannot show this, as they give backward kernels the oracle's O and LSE. So each backward
 // kernel also runs on the O and LSE of each forward kernel, even of another backend, because
-// dispatch may combine both. GPU kernels are combined only with each other, because the tensors of
-// a training step stay on the device.
+// dispatch may combine these two kernels. GPU kernels are combined only with each other, because
+// the tensors of a training step stay on the device.
 //
 // A family has all kernels of one variant, such as fwd_avx2, decode_avx2 and bwd_avx2. A family's
 // error is the error of its own backward kernel after its own fwd kernel. A pair is a forward and a
@@ -27,10 +27,10 @@ import (
 
 // mixedCases are the problems on which pairs run. Their rows are few enough for decode kernels.
 // Every key appears twice, so that a row's weight is spread over two keys at least. If one key had
-// all the weight, LSE would equal its score, and the families' errors would be 0.
+// all the weight, LSE would equal this key's score, and the families' errors would be 0.
 var mixedCases = []struct {
 	problem string
-	size    float64 // standard deviation of the elements of Q and K; typical scores are its square, and the largest are three times that
+	size    float64 // standard deviation of the elements of Q and K; typical scores are size squared, and the largest scores are three times as large
 }{
 	{"b2-h4-g2-n2-m96-d64-f32", 10},
 	{"b2-h4-g2-n2-m96-d64-f32", 55},
@@ -41,9 +41,10 @@ var mixedCases = []struct {
 
 const mixedSeeds = 3 // number of random inputs per case
 
-// mixedMisses lists, by backward kernel, the forward kernels after which its error exceeds the
-// bound. Remove an entry if one of the two kernels is changed to sum Q·K in the other's order. The
-// check fails if a listed pair's error is within the bound, or an unlisted pair's error beyond it.
+// mixedMisses lists pairs whose error exceeds the bound: for each backward kernel, the forward
+// kernels of such pairs. Remove an entry if a change makes the two kernels sum Q·K in the same
+// order. The check fails if the error of a listed pair is within the bound, or if the error of an
+// unlisted pair exceeds the bound.
 var mixedMisses = map[string][]string{
 	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
 	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
@@ -57,8 +58,8 @@ var mixedMisses = map[string][]string{
 	"cuda/bwd_f32": {"decode_sm80"},
 }
 
-// mixedPrefix is the prefix of these checks' names. The check after_decode_avx2 runs a backward
-// kernel after the forward kernel decode_avx2.
+// mixedPrefix is the prefix of the names of the checks in this file. The check after_decode_avx2
+// runs a backward kernel after the forward kernel decode_avx2.
 const mixedPrefix = "after_"
 
 // family returns the backend and the variant that identify the kernel's family.
@@ -114,8 +115,8 @@ func (p *pairOf) fits(problem flashkit.Problem) bool {
 	return p.forward.Fits(problem.Ask(flashkit.PassForward)) == "" && p.backward.Fits(problem.Ask(flashkit.PassBackward)) == ""
 }
 
-// A missed is the error of a pair that exceeds its bound. times is the pair's numerical error
-// divided by the bound.
+// A missed reports a pair whose numerical error exceeds the bound. times is the pair's numerical
+// error divided by the bound.
 type missed struct {
 	times float64
 	text  string
@@ -148,8 +149,9 @@ func (e notHeld) Error() string { return string(e) }
 // Is makes errors.Is(e, errors.ErrUnsupported) true, so that the check counts as unsupported.
 func (e notHeld) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// checkMixed compares a pair with rivals, the pairs of its kernels' families. It returns a *missed
-// for the case that exceeds its bound most, nil if none does.
+// checkMixed compares a pair's errors with the errors of rivals, the pairs inside the two kernels'
+// families. It returns a *missed for the case whose error is the largest multiple of its bound. It
+// returns nil if no error exceeds its bound.
 func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	ran, worst := false, &missed{times: 1}
 	for _, t := range dtypes {
@@ -174,8 +176,8 @@ func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	return nil
 }
 
-// checkMixedCase runs case i on a pair in type t. It updates worst if the case exceeds its bound by
-// more.
+// checkMixedCase runs case i on a pair in type t. It replaces worst if the case's error divided by
+// its bound exceeds worst.times.
 func checkMixedCase(ctx context.Context, p pairOf, rivals []pairOf, i int, t flashkit.DType, worst *missed) error {
 	var made, best bounds
 	var all result
@@ -260,8 +262,8 @@ func mixedInputs(i, seed int, t flashkit.DType) *Inputs {
 	return in
 }
 
-// raise runs the pair on in. It raises each bound in made to the largest error of the pair's
-// gradient, if that is larger.
+// raise runs the pair on in. For each output whose largest error exceeds the output's number in
+// made, raise replaces this number by the error.
 func (p *pairOf) raise(ctx context.Context, made *bounds, in *Inputs, want result) error {
 	f := newArguments(in, bhsd, flashkit.PassForward, want)
 	if err := f.run(ctx, p.forward); err != nil {

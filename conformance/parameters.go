@@ -37,8 +37,8 @@ func setParameter(p *flashkit.Problem, x *flashkit.Parameter, number float32) {
 	}
 }
 
-// setParameters sets the parameters of features. It omits an Origin without dropout and pages of a
-// problem that is not ragged.
+// setParameters sets the parameters of features. It omits Origin if the problem has no dropout, and
+// Page if the problem is not ragged.
 func setParameters(p *flashkit.Problem, features flashkit.Feature) {
 	for _, x := range flashkit.Parameters() {
 		if features&x.Feature != 0 {

@@ -11,9 +11,9 @@ import (
 )
 
 // The bound of a case is an allowance for rounding. It is twice the largest error of the plain
-// algorithm in the problem's precision, and three times for gradients. The plain algorithm is
-// attention that stores all scores. A floor is added, since the plain algorithm may happen to be
-// exact. FlashAttention's tests use the same rule.
+// algorithm in the problem's precision, and three times this error for gradients. The plain
+// algorithm is attention that stores all scores. A floor is added, since the plain algorithm may
+// happen to be exact. FlashAttention's tests use the same rule.
 //
 // The precision of a problem is its dtype for inputs, outputs, P and dS, and float32 for sums and
 // LSE.
@@ -22,9 +22,9 @@ import (
 // changed inputs, called neighbors, and once in float64 with only inputs and outputs rounded. The
 // largest error of all runs counts.
 //
-// If several ranks share a sequence, they round more. Each rank stores its part of a gradient in
-// the problem's type, and the float32 sum of the parts is rounded again. The plain algorithm then
-// does the same; see [Run].
+// If several ranks share a sequence, gradients are rounded more often. Each rank stores its part of
+// a gradient in the problem's type, and the float32 sum of the parts is rounded again. The plain
+// algorithm then does the same; see [Run].
 
 // A result holds the dense outputs of both passes.
 type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }
@@ -71,8 +71,8 @@ func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	return allowed(t, want, made, sumFloor)
 }
 
-// sweepBounds returns the bounds of a random problem. It makes the neighbors of in with random
-// numbers from r. parts is the number of parts from which gradients are summed.
+// sweepBounds returns the bounds of a random problem. It makes neighbors, changed copies of in,
+// with random numbers from r. parts is the number of parts from which a gradient is summed.
 func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	t := in.p.DType
 	var made bounds
@@ -133,7 +133,7 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 	return b
 }
 
-// maxError returns the largest error in array i. It skips values that are not finite, and LSEs for
+// maxError returns the largest error in array i. It skips elements whose error is NaN, and LSEs for
 // which outOfReach is true.
 func maxError(i int, got, want []float64) float64 {
 	worst := 0.0
@@ -159,7 +159,8 @@ func rounder(t flashkit.DType) func(float32) float32 {
 // plain computes both passes by the plain algorithm, with tensors stored as t. F is the type of
 // scores and products, A the type of sums over keys and rows. If F is float32, P and dS are rounded
 // to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to float32.
-// Each gradient is computed as a number of parts, each stored as t, and then summed.
+// parts is the number of parts of dQ, dK, dV and dBias. Each part is stored as t before the parts
+// are summed.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {
@@ -191,7 +192,7 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 }
 
 // stored returns the n elements of an output from its parts, as a tensor holds them: each part is
-// rounded, and then their sum.
+// rounded, and then the sum of the parts is rounded.
 func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
 	list := make([]float64, n)
 	for c := range list {
@@ -240,8 +241,8 @@ func (x *plainRun[F, A]) round(w F) F {
 }
 
 // A plainRow is a query row: row is its index over all batches and heads, and b, h, i are batch,
-// head and row. keys is the index of the first row of its K and V over all batches and KV heads. p
-// is the problem with the lengths of its sequence.
+// head and row. keys is the index of the first row of the K and V that this query row reads, over
+// all batches and KV heads. p is the problem with the lengths of the row's sequence.
 type plainRow struct {
 	row, b, h, i, keys int
 	p                  flashkit.Problem

@@ -34,7 +34,7 @@ func (o Options) poisoned(kernels []flashkit.Kernel) []flashkit.Kernel {
 	return list
 }
 
-// backend returns the kernel's backend, nil if it is not among o.Backends.
+// backend returns the kernel's backend, or nil if this backend is not in o.Backends.
 func (o Options) backend(k flashkit.Kernel) flashkit.Backend {
 	name, _, _ := strings.Cut(k.Name, "/")
 	for _, b := range o.Backends {

@@ -29,8 +29,9 @@ type Options struct {
 	Seed   uint64 // seed of the random problems
 	Brief  bool   // each kernel runs fewer cases: a third of the grid, shape and long cases, half of the traps with K and V of another type, a sixth of the traps in layouts of sequences
 
-	// Budget is the time for further random problems after all other cases. Every kernel runs each
-	// of these problems. If Case is set, they run only if it begins with sweep. Run ignores Budget.
+	// Budget is the time for further random problems after all other cases. Every kernel runs each of
+	// these problems. If Case is set, these problems run only if Case begins with sweep. Run ignores
+	// Budget.
 	Budget time.Duration
 
 	// Backends are the backends of the kernels. The suite uses their optional methods: see Run.
@@ -66,7 +67,7 @@ func (q *kernelCheck) of(k *flashkit.Kernel, i int) bool {
 	return q.needs&^k.Takes == 0 && !(q.forward && k.Pass == flashkit.PassBackward) && (q.turn == 0 || (q.turn+i)%3 == 0)
 }
 
-// checks returns the checks selected by o. They are the same for every kernel.
+// checks returns the checks selected by o. The list is the same for every kernel.
 func (o Options) checks() []kernelCheck {
 	all := []kernelCheck{
 		{name: "invalid_arguments", run: invalidArguments, slow: true},
@@ -134,8 +135,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// kernelChecks returns the checks for k: the applicable ones of all, the checks of mixed with the
-// other kernels, and the checks of its backend's promises.
+// kernelChecks returns the checks for k: the checks in all that apply to k, the checks that mixed
+// returns, and the checks of the promises that k's backend makes.
 func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	i := slices.IndexFunc(kernels, func(other flashkit.Kernel) bool { return other.Name == k.Name })
 	for _, c := range slices.Concat(all, mixed(k, kernels), o.promised(k)) {
@@ -146,7 +147,8 @@ func (o Options) kernelChecks(all []kernelCheck, k flashkit.Kernel, kernels []fl
 	return list
 }
 
-// Count returns the number of results that Results returns for the kernels, without Budget.
+// Count returns the number of results that Results returns for the kernels, without the random
+// problems of Budget.
 func (o Options) Count(kernels []flashkit.Kernel) int {
 	n, checks := 0, o.checks()
 	for _, k := range o.choose(kernels) {
@@ -241,10 +243,10 @@ func Caught(ctx context.Context, kernels []flashkit.Kernel, trap string) error {
 // the race detector, -short also skips the grid, long sums, layouts other than packed, and pairs of
 // kernels, unless FLASHKIT_SLOW is 1.
 //
-// A backend whose ranks share a sequence may have a method Parts() int. It returns the largest
-// number of parts that are summed to a gradient, each rounded to the problem's type. The bounds of
-// random problems then include that rounding. [Poisoner] and [BatchInvariant] are further optional
-// methods.
+// A backend whose ranks share a sequence may have a method Parts() int. Parts returns the largest
+// number of parts from which a gradient is summed. Each part is rounded to the problem's type
+// before the sum. The bounds of random problems then include this rounding. [Poisoner] and
+// [BatchInvariant] are further optional methods.
 func Run(t *testing.T, b flashkit.Backend) {
 	o := Options{Sweep: envInt(t, "FLASHKIT_SWEEP", 40), Seed: uint64(envInt(t, "FLASHKIT_SEED", int(rand.Uint32())))}
 	if testing.Short() {
@@ -293,8 +295,8 @@ func Run(t *testing.T, b flashkit.Backend) {
 	}
 }
 
-// Unavailable replaces Run if the backend could not be opened. It skips the test, or fails it if
-// FLASHKIT_REQUIRE names a kernel of the backend.
+// A test calls Unavailable instead of Run if the backend could not be opened. Unavailable skips the
+// test, or fails it if FLASHKIT_REQUIRE names a kernel of the backend.
 func Unavailable(t testing.TB, backend string, err error) {
 	t.Helper()
 	if names := Required(backend); len(names) > 0 {

@@ -8,8 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// sides hold the layouts of a case's queries and keys in memory. A layout can make any problem
-// ragged: its sequences then have full length in longer, packed or paged tensors.
+// sides holds the arrangement of a case's queries and keys in memory. A layout can make any problem
+// ragged. All sequences of this problem then have full length, but the tensors are longer, packed
+// or paged.
 type sides struct {
 	p     flashkit.Problem // the problem that the kernel gets
 	seqs  *flashkit.Sequences
@@ -27,7 +28,7 @@ type side struct {
 }
 
 // locate returns the tensor's batch and row that hold row r of sequence b. batch is -1 if the
-// sequence is shorter.
+// sequence has no row r.
 func (s *side) locate(b, r int) (batch, row int) {
 	switch {
 	case r >= int(s.lens[b]):
@@ -87,8 +88,8 @@ func laidOut(p flashkit.Problem, l layout) *flashkit.Problem {
 	return &newSides(&Inputs{p: p}, l).p
 }
 
-// pad makes the tensors longer than any sequence, in layouts of sequences. most is the problem's
-// length.
+// In layouts of ragged sequences, pad makes the tensors longer than any sequence. most is the
+// problem's QLen or KVLen.
 func (s *side) pad(most *int, l layout) {
 	if l >= padded {
 		*most += 3
@@ -108,9 +109,9 @@ func (s *side) pack() {
 }
 
 // paginate assigns pages of a pool to the sequences in random order. The pool has a page that no
-// sequence uses, and each sequence has at least one unused table entry. In layouts of sequences the
-// table is wider than the longest sequence needs, and the longest sequence ends inside a page. most
-// is the problem's KVLen.
+// sequence uses, and each sequence has at least one unused table entry. In layouts of ragged
+// sequences, the table is wider than the longest sequence needs, and the longest sequence ends
+// inside a page. most is the problem's KVLen.
 func (s *side) paginate(page int, most *int, l layout) {
 	if l >= padded {
 		*most += 3

@@ -14,9 +14,9 @@ import (
 
 const sweepPrefix = "sweep-"
 
-// A sweepCase is a random problem with random inputs and a random layout. Its lengths are near the
-// boundaries of tiles. The seed determines everything. The oracle computes the results during the
-// test.
+// A sweepCase is a random problem with random inputs and a random layout. The problem's lengths are
+// near the boundaries of tiles. The seed determines everything. The oracle computes the results
+// during the test.
 type sweepCase struct {
 	seed  uint64
 	kind  sweepKind
@@ -87,7 +87,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	return in, l
 }
 
-// few returns a random length. It is below 6 in seven of eight draws.
+// few returns a random length. In seven of eight draws, the length is below 6.
 func few(r *rand.Rand) int {
 	if r.IntN(8) == 0 {
 		return edge(r, 140)
@@ -95,8 +95,8 @@ func few(r *rand.Rand) int {
 	return r.IntN(6)
 }
 
-// sweepWide sets the problem's sizes. One size is large, and the others are small because the
-// oracle is slow. Or all sizes are powers of two.
+// sweepWide sets the problem's sizes. Either one size is large and the others are small, because
+// the oracle is slow, or all sizes are powers of two.
 func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	few := func() int { return 1 + r.IntN(9) }
 	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
@@ -157,8 +157,8 @@ func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	p.Ragged = p.Ragged || p.Page != 0
 }
 
-// edge returns a random length, at most limit. It is equal to, one below or one above a multiple of
-// a power of two up to 256, as tile sizes are.
+// edge returns a random length, at most limit. Below the limit, the length differs by at most 1
+// from a multiple of a power of two up to 256, a likely tile size.
 func edge(r *rand.Rand, limit int) int {
 	tile := 1 << r.IntN(9)
 	return max(0, min(limit, tile*(1+r.IntN(2))-1+r.IntN(3)))

@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A trap is a small case that catches one mistake. Package mutants has a kernel of the same name
-// that makes this mistake. That kernel must fail the trap.
+// A trap is a small case that catches one mistake. Package mutants has a kernel with the trap's
+// name that makes this mistake. That kernel must fail the trap.
 type trap struct {
 	name, catches, problem string
 
@@ -17,7 +17,7 @@ type trap struct {
 	types  []flashkit.DType // types that represent the inputs exactly; nil for all
 }
 
-// traps is the table of the named traps of dense attention.
+// traps is the table of the traps of dense attention.
 var traps = []trap{
 	// Alignment of the causal mask for unequal numbers of rows and keys.
 	{name: "causal_short", catches: "a causal mask aligned to the top left when N < M", problem: "b1-h1-g1-n3-m19-d8-f32-causal"},

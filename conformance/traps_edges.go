@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 )
 
-// edgeTraps is the table of traps at edges: at the edges of tiles and bands, and with the smallest
-// or largest counts of rows, heads and sequences.
+// edgeTraps is the table of traps at the edges of tiles and bands. It also has traps with large
+// dropout counters, softcaps of common models, page tables, and lengths that are powers of two.
 var edgeTraps = []trap{
 	// Edges of a band, and masks that change at tile edges. The number of rows is odd.
 	{name: "edge_nan_bias", catches: "NaN from the bias of a pair that the mask hides", problem: "b1-h2-g1-n17-m67-d8-f32-bias-mask", fill: nanBehindPairs},
@@ -78,7 +78,7 @@ func hideInBand(keys ...int) func(in *Inputs) {
 }
 
 // maskEdges hides keys on both sides of the multiples of 16. The hidden keys depend on the row. The
-// last row sees only keys at these edges.
+// last row sees only the keys directly before and after these multiples.
 func maskEdges(in *Inputs) {
 	in.mask.eachPair(func(i, j int, x *float32) {
 		hidden := false
@@ -115,8 +115,8 @@ func oddRuns(in *Inputs) {
 	}
 }
 
-// nanBehindPairs sets to NaN the bias of each row and key that the band or the mask hides. It also
-// sets K and V of keys that no row sees to NaN.
+// nanBehindPairs sets the bias to NaN in each pair of row and key that the band or the mask hides.
+// It also sets K and V of keys that no row sees to NaN.
 func nanBehindPairs(in *Inputs) {
 	seen := map[[3]int]bool{} // by sequence, KV head and key
 	for b := range in.p.Batch {
@@ -179,15 +179,15 @@ func nanInEmptyRows(in *Inputs) {
 	}
 }
 
-// origin sets the position of the case's problem in a larger one, for dropout.
+// origin sets the position of the case's problem in a larger problem, for dropout.
 func origin(batch, head, row, key int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.features.origin = flashkit.Origin{Batch: batch, Head: head, Row: row, Key: key}
 	}
 }
 
-// levels makes the scores of a row nearly equal. Their size differs by row: from far below to far
-// above the softcap, with both signs.
+// levels makes the scores of a row nearly equal. The size of the scores differs by row: from far
+// below to far above the softcap, with both signs.
 func levels(limit float64) func(in *Inputs) {
 	return func(in *Inputs) {
 		by := float32(1 / in.p.SoftmaxScale())

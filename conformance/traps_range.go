@@ -54,8 +54,8 @@ func biasRows(x float32, rows ...int) func(in *Inputs) {
 	}
 }
 
-// biasPart sets some biases to x: in row 0 the biases of the first 40 keys, in row 1 of the later
-// keys. In row 2 it sets all biases but the last key's, in row 3 all.
+// biasPart sets some biases to x: in row 0 for the first 40 keys, in row 1 for all later keys, in
+// row 2 for all keys but the last, and in row 3 for all keys.
 func biasPart(x float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		last := in.p.KVLen - 1
@@ -89,9 +89,9 @@ func biasBehindMask(in *Inputs) {
 	}
 }
 
-// farKey sets Q and K so that each score is q times k times the scale times a number of a few bits.
-// One key's score is far above the others. The scores of odd rows of the first head have the
-// opposite sign. In the second head all scores of a row have one sign.
+// farKey sets Q and K so that each score is q times k times the scale times a number with few bits.
+// In each row one key's score is far above the others. In the first head, odd rows reverse the sign
+// of all scores. In the second head, all scores of a row have the same sign.
 func farKey(q, k float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		eachRow(in.q, in.p.QShape(), func(i int, row []float32) {

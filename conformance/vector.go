@@ -30,13 +30,13 @@ var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BF
 // patterns is the number of heads stored in a golden vector of the grid. The grid makes 64
 // different heads from these 8 by rotation, because a rotated head has known results. If the
 // elements of all rows of Q and K are rotated alike, S does not change. If the rows of V and dO are
-// rotated as well, all results are the same, but rotated.
+// rotated as well, LSE does not change, and the rows of all other results are rotated alike.
 const patterns = 8
 
 // spread returns an array of the given shape [B,H,rows,elements] from x, an array
 // [patterns,rows,elements]. Head h of batch b is pattern 3b+h, modulo patterns, with each row's
 // elements rotated by b. All heads of the largest case differ. A case with fewer batches or heads
-// gets the first heads of the largest.
+// gets the first batches and heads of the largest case.
 func spread[T any](x []T, shape [4]int) []T {
 	y := make([]T, 0, size(shape))
 	for b := range shape[0] {
@@ -53,7 +53,7 @@ func spread[T any](x []T, shape [4]int) []T {
 }
 
 // stored returns the case that the golden vector stores: c in float32. For a case of the grid, the
-// stored case has one batch with the heads counted by patterns.
+// stored case has one batch, and the number of heads is patterns.
 func (c Case) stored() Case {
 	c = c.InDType(flashkit.Float32)
 	if c.grid {
@@ -103,7 +103,7 @@ func (c Case) Vector() *safetensors.File {
 	for _, i := range written(p) {
 		add(outputNames[i], in.shapes()[i], narrow(want.arrays()[i]))
 	}
-	if c.grid { // the bounds come from the largest case, which contains the heads of the others
+	if c.grid { // the bounds come from the largest case, which contains the heads of the other cases
 		c.Problem.Batch, c.Problem.Heads, c.Problem.KVHeads = patterns, patterns, patterns
 		in = c.Inputs()
 		want = truth(in)
@@ -137,8 +137,8 @@ func (in *Inputs) shapes() [len(outputNames)][4]int {
 	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}}
 }
 
-// boundsFor returns the bounds of the case in type t. They are vectorBounds, but 1e-5 for the grid
-// in float32.
+// boundsFor returns the bounds of the case in type t. The bounds are 1e-5 for the grid in float32.
+// All other bounds are from vectorBounds.
 func (c Case) boundsFor(in *Inputs, t flashkit.DType, want result) bounds {
 	if c.grid && t == flashkit.Float32 {
 		return bounds{1e-5, 1e-5, 1e-5, 1e-5, 1e-5}

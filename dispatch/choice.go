@@ -45,9 +45,9 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 
 // With returns a Dispatcher restricted to name. name is "auto" for every kernel, a backend such as
 // "simd", or a kernel such as "simd/fwd_generic". A kernel's name also admits the kernel of the
-// same variant in the other pass, here simd/bwd_generic. The error is a *flashkit.ProblemError for
-// an unknown name or an unopened backend. It wraps flashkit.ErrUnavailable if this machine cannot
-// run the backend or kernel.
+// same variant in the other pass, such as simd/bwd_generic for simd/fwd_generic. The error is a
+// *flashkit.ProblemError for an unknown name or an unopened backend. It wraps
+// flashkit.ErrUnavailable if this machine cannot run the backend or kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name == auto {
 		name = ""
@@ -79,7 +79,8 @@ func noSuchName(name string, backends []string) error {
 	return &flashkit.ProblemError{Field: "backend", Value: name, Reason: "must be auto, one of " + strings.Join(backends, ", ") + ", or a kernel of them, such as simd/fwd_generic"}
 }
 
-// missingReason returns the reason why this machine cannot run k, "" if it can.
+// missingReason returns the reason why this machine cannot run k. It returns "" if the machine can
+// run k.
 func missingReason(k flashkit.Kernel) string {
 	if k.Missing == nil {
 		return ""

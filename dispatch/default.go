@@ -51,8 +51,8 @@ func openCUDA(ctx context.Context, asked bool) (flashkit.Backend, error) {
 
 // Default returns a Dispatcher over every backend that this machine can run. FLASHKIT_BACKEND may
 // name a backend or a kernel, as in With: then no other backend is opened. The default is auto.
-// Default returns an error if the named backend or kernel is unavailable, or the GPU that
-// FLASHKIT_DEVICE requests. Close the Dispatcher when done.
+// Default returns an error if the named backend or kernel is unavailable, or if the GPU that
+// FLASHKIT_DEVICE requests is unavailable. Close the Dispatcher when done.
 func Default(ctx context.Context) (*Dispatcher, error) {
 	name := cmp.Or(os.Getenv("FLASHKIT_BACKEND"), auto)
 	d, err := Open(ctx, name)
@@ -70,8 +70,8 @@ func Default(ctx context.Context) (*Dispatcher, error) {
 	return chosen, nil
 }
 
-// noDevice returns an error if FLASHKIT_DEVICE requests a GPU that this machine cannot use, else
-// nil.
+// noDevice returns an error if FLASHKIT_DEVICE requests a GPU that this machine cannot use.
+// Otherwise it returns nil.
 func (d *Dispatcher) noDevice() error {
 	device := os.Getenv(cuda.DeviceVariable)
 	for _, m := range d.missing {
@@ -90,11 +90,11 @@ func (d *Dispatcher) noDevice() error {
 // file, or no file if it is "off". All ignores an unusable profile; ProfileErr returns the reason.
 func All(ctx context.Context) *Dispatcher { return open(ctx, []string{auto}) }
 
-// Open returns a Dispatcher over the named backends only, otherwise like All. The name auto opens
-// every backend. The name of a kernel such as simd/fwd_generic opens the kernel's backend; it does
-// not restrict the kernels, as With does. The driver of a GPU requested by name may take a minute
-// to answer. The error is a *flashkit.ProblemError if a name has an unknown backend. Missing
-// returns the backends that this machine cannot run.
+// Open is like All, but its Dispatcher has the named backends only. The name auto opens every
+// backend. The name of a kernel such as simd/fwd_generic opens the kernel's backend; it does not
+// restrict the kernels, as With does. The driver of a GPU requested by name may take a minute to
+// answer. The error is a *flashkit.ProblemError if a name has an unknown backend. Missing returns
+// the backends that this machine cannot run.
 func Open(ctx context.Context, names ...string) (*Dispatcher, error) {
 	for _, name := range names {
 		backend, _, _ := strings.Cut(name, "/")

@@ -40,7 +40,7 @@ type Dispatcher struct {
 
 // Missing is a backend that this machine cannot run, and the reason.
 type Missing struct {
-	Backend string // its name, such as "cuda"
+	Backend string // the backend's name, such as "cuda"
 	Err     error  // the reason; wraps flashkit.ErrUnavailable
 }
 
@@ -78,8 +78,8 @@ func (d *Dispatcher) Backends() []flashkit.Backend { return slices.Clone(d.backe
 // Missing returns the requested backends that this machine cannot run, with their reasons.
 func (d *Dispatcher) Missing() []Missing { return slices.Clone(d.missing) }
 
-// Close closes every backend, even after one fails to close, and joins their errors. No method of d
-// or of its copies may be running, and none may be called afterwards.
+// Close closes every backend, even if some of them fail to close, and joins the errors. No method
+// of d or of its copies may be running, and none may be called afterwards.
 func (d *Dispatcher) Close() error {
 	var errs []error
 	for _, b := range d.backends {
@@ -112,7 +112,8 @@ func (d *Dispatcher) pick(p flashkit.Problem, s flashkit.Pass, lse bool) (flashk
 	return flashkit.Kernel{}, d.refusals(p.Ask(s))
 }
 
-// valid returns the *flashkit.ProblemError of an invalid problem or pass, nil if both are valid.
+// valid returns the *flashkit.ProblemError of an invalid problem or pass. It returns nil if p and s
+// are valid.
 func valid(p flashkit.Problem, s flashkit.Pass) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -128,7 +129,8 @@ type decision struct {
 	probed time.Duration // duration of the probe before the call, 0 without one
 }
 
-// choose selects the kernel of a call. It first runs a probe if the calls so far justify its cost.
+// choose selects the kernel of a call. It first runs a probe if the calls so far justify the
+// probe's cost.
 func (d *Dispatcher) choose(ctx context.Context, c *flashkit.Call) (decision, error) {
 	x := d.memory.plan(d.planKey(c))
 	best := d.best(x)
@@ -211,7 +213,7 @@ func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, args *fla
 var calls = sync.Pool{New: func() any { return new(flashkit.Call) }}
 
 // do runs a pass on the fastest kernel. If this kernel fails and failover is on, do tries the next
-// fastest.
+// fastest kernel.
 func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass, args *flashkit.Args) error {
 	c := calls.Get().(*flashkit.Call)
 	defer func() {
@@ -231,19 +233,19 @@ func (d *Dispatcher) do(ctx context.Context, p flashkit.Problem, s flashkit.Pass
 	return d.retry(ctx, x, err)
 }
 
-// A Failover reports that a kernel failed and another runs instead.
+// A Failover reports that a kernel failed and that another kernel runs instead.
 type Failover struct {
 	Problem flashkit.Problem // of the call
 	Failed  string           // the kernel that failed
-	Err     error            // its error
+	Err     error            // the failed kernel's error
 	Next    string           // the kernel that runs instead
 }
 
-// WithFailover returns a Dispatcher that runs the next best kernel if one fails, and calls report.
-// Without failover, Forward and Backward return the failure unchanged. Failover never applies if
-// With restricted the kernels, if the error is a *flashkit.ProblemError, or if ctx is done. Nor
-// does it apply with Problem.Carry: the failed kernel may have overwritten the O and LSE that the
-// call continues. report may be called concurrently; nil turns failover off.
+// WithFailover returns a Dispatcher that calls report and runs the next best kernel if a kernel
+// fails. Without failover, Forward and Backward return the failure unchanged. Failover never
+// applies if With restricted the kernels, if the error is a *flashkit.ProblemError, or if ctx is
+// done. Nor does it apply with Problem.Carry: the failed kernel may have overwritten the O and LSE
+// that the call continues. report may be called concurrently; nil turns failover off.
 func (d *Dispatcher) WithFailover(report func(Failover)) *Dispatcher {
 	c := *d
 	c.failover = report

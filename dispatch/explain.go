@@ -24,7 +24,7 @@ type Verdict struct {
 	Chosen bool          // whether Pick would return this kernel
 	Reason string        // why the kernel was chosen or rejected
 	Cost   time.Duration // predicted time, Own * Factor; 0 if the kernel does not fit
-	Last   time.Duration // duration of the kernel's latest call on this problem, or on one with up to a sixteenth more or fewer keys; 0 if none is recorded
+	Last   time.Duration // duration of the kernel's latest call on this problem, or on a problem with up to a sixteenth more or fewer keys; 0 if none is recorded
 
 	Own    time.Duration // the kernel's own prediction
 	Factor float64       // ratio of measured to predicted time

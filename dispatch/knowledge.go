@@ -11,11 +11,13 @@ import (
 )
 
 // Probe times, in turn, the kernels that may be fastest for a problem. It does so only if one of
-// them has no measurement on this kind of problem, and once per kernel and kind.
+// these kernels has no measurement on this kind of problem and was in no earlier probe of this
+// kind.
 //
-// Forward and Backward run the same probe once the calls of a kind have taken a hundred times its
-// duration. Call Probe to measure earlier, or before Pick. A problem is not probed if its predicted
-// time is below 50 microseconds. The error is a *flashkit.ProblemError if p or s is invalid.
+// Forward and Backward run the same probe once the calls of a kind have taken a hundred times the
+// probe's duration. Call Probe to measure earlier, or before Pick. A problem is not probed if its
+// predicted time is below 50 microseconds. The error is a *flashkit.ProblemError if p or s is
+// invalid.
 func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.Pass) error {
 	if err := valid(p, s); err != nil {
 		return err
@@ -53,9 +55,9 @@ func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration
 	return nil
 }
 
-// Frozen returns a Dispatcher with the current measurements of d that records no further ones. It
-// therefore runs a problem on the same kernel in every call. Another process makes the same choices
-// if both loaded the same profile and measured nothing else.
+// Frozen returns a Dispatcher with the current measurements of d that records no further
+// measurements. It therefore runs a problem on the same kernel in every call. Another process makes
+// the same choices if both loaded the same profile and measured nothing else.
 func (d *Dispatcher) Frozen() *Dispatcher {
 	c := *d
 	c.frozen = true

@@ -31,9 +31,9 @@ func (f *factor) add(log float64) {
 
 // Limits on the effect of measurements made at another problem size.
 const (
-	// maxShift bounds the factor by which such measurements change the ratio of two kernels'
-	// predicted times. A kernel without a measurement near the size is also never chosen if its own
-	// prediction exceeds maxShift times the shortest one.
+	// maxShift bounds the factor by which measurements at another size change the ratio of two
+	// kernels' predicted times. A kernel without a measurement near the size is also never chosen if
+	// its own prediction exceeds maxShift times the shortest own prediction.
 	maxShift = 2
 
 	// margin is the gain that a kernel without a measurement near the size needs over the kernel
@@ -41,7 +41,7 @@ const (
 	margin = 1.15
 )
 
-// excess returns the logarithm of f/g, clamped to maxShift; 0 if either is unmeasured.
+// excess returns the logarithm of f/g, limited by clampShift. It returns 0 if f or g is unmeasured.
 func (f *factor) excess(g *factor) float64 {
 	a, n := f.log()
 	b, m := g.log()

@@ -53,7 +53,7 @@ func (m machine) matches(other machine) bool {
 }
 
 // cpuName returns the processor's name and model numbers from Linux's cpuinfo. The name alone is
-// not enough: virtual machines on different processors report the same one.
+// not enough: virtual machines on different processors report the same name.
 func cpuName(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // A memory holds the measured speed of kernels and the plans of recent problems. A Dispatcher and
-// its copies share it. Its size is bounded, and calls read it without locks.
+// its copies share a memory. The memory's size is bounded, and calls read it without locks.
 type memory struct {
 	kernels   []flashkit.Kernel // their Cost is dispatch's prediction
 	costs     []func(*flashkit.Call) time.Duration
@@ -47,9 +47,9 @@ func newMemory(backends []flashkit.Backend) *memory {
 	return m
 }
 
-// usableKernels returns, by kernel, whether the machine can run it. It is called for the first
-// problem and not at start, because Missing may change the process: AMX needs a permission from
-// Linux.
+// usableKernels returns, for each kernel, whether the machine can run this kernel. It is called for
+// the first problem and not at start, because Kernel.Missing may change the process: AMX needs a
+// permission from Linux.
 func (m *memory) usableKernels() []bool {
 	list := make([]bool, len(m.kernels))
 	for i := range list {
@@ -75,7 +75,7 @@ func (m *memory) clone(backends []flashkit.Backend) *memory {
 	return c
 }
 
-// cost returns the kernel's own prediction, 0 if it has none.
+// cost returns the kernel's own prediction, or 0 if the kernel has none.
 func (m *memory) cost(kernel int, c *flashkit.Call) time.Duration {
 	if m.costs[kernel] == nil {
 		return 0
@@ -128,7 +128,7 @@ type plan struct {
 	fastest.Subject
 	kind       kind
 	candidates []candidate
-	spent      *atomic.Int64 // points to memory.spent of its pass and kind
+	spent      *atomic.Int64 // points to memory.spent of the plan's pass and kind
 	settled    atomic.Uint64 // bit i is set if the dispatchers with choice number i have nothing left to probe
 	probeCost  atomic.Int64  // predicted nanoseconds of a probe, 0 until computed
 	best       atomic.Uint64 // cached result of Dispatcher.best
@@ -147,7 +147,7 @@ type candidate struct {
 }
 
 // near returns the logarithm of the factor measured on problems between a fourth and four times the
-// size. ok is false if there is none.
+// size. ok is false if there is no such factor.
 func (c *candidate) near() (log float64, ok bool) {
 	smaller, larger := c.at.neighbors()
 	for _, at := range [...]regime{c.at, smaller, larger} {

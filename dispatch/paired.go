@@ -6,7 +6,7 @@ import (
 )
 
 // A pairing selects the forward passes that are paired. A paired pass runs on a kernel that sums
-// scores in the order of the backward kernel, Kernel.Scores.
+// scores in the order of the backward kernel. Kernel.Scores names this order.
 //
 // The backward kernel recomputes the weights from LSE. With equal orders, the rounding errors of
 // the scores cancel. Otherwise they change the weights, which matters for large scores. Pairing has
@@ -21,8 +21,8 @@ const (
 )
 
 // Paired returns a Dispatcher that expects a backward pass after every forward pass. Other
-// Dispatchers expect one only after calls with Args.LSE. Pick and Explain have no Args: ask the
-// Paired copy for the kernels of a training step.
+// Dispatchers expect a backward pass only after calls with Args.LSE. Pick and Explain have no Args:
+// ask the Paired copy for the kernels of a training step.
 func (d *Dispatcher) Paired() *Dispatcher { return d.pairedBy(pairedAlways) }
 
 // Unpaired returns a Dispatcher that expects no backward pass, even with Args.LSE. It suits
@@ -35,7 +35,7 @@ func (d *Dispatcher) pairedBy(p pairing) *Dispatcher {
 	return &c
 }
 
-// isPaired reports whether a forward pass is paired. lse reports whether it has Args.LSE.
+// isPaired reports whether a forward pass is paired. lse reports whether the pass has Args.LSE.
 func (d *Dispatcher) isPaired(p *flashkit.Problem, s flashkit.Pass, lse bool) bool {
 	if d.pairing == pairedNever || d.pairing == pairedForLSE && !lse {
 		return false
@@ -43,8 +43,9 @@ func (d *Dispatcher) isPaired(p *flashkit.Problem, s flashkit.Pass, lse bool) bo
 	return s == flashkit.PassForward && p.Features()&flashkit.ForwardFeatures == 0
 }
 
-// scores returns the Kernel.Scores that the kernel of a plan must have, "" for any. It is "" for
-// unpaired passes, and if no eligible candidate sums in the backward kernel's order.
+// scores returns the Kernel.Scores that the kernel of a plan must have, or "" if any kernel may
+// run. The result is "" for unpaired passes, and if no eligible candidate sums in the backward
+// kernel's order.
 func (d *Dispatcher) scores(x *plan, tried []int) string {
 	if !x.Paired {
 		return ""

@@ -7,18 +7,18 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// A prediction is the kernel's own prediction times an expected factor. A kernel measured near the
-// problem's size, within a factor of four, has the measured factor. Any other kernel has the
-// anchor's factor, as the machine's current speed is no reason to prefer a kernel. If both kernels
-// were measured in turn at another size, their measured ratio changes this factor by at most
-// maxShift.
+// Dispatch's prediction for a kernel is the kernel's own prediction times an expected factor. A
+// kernel measured near the problem's size, within a factor of four, has the measured factor. Any
+// other kernel has the anchor's factor, as the machine's current speed is no reason to prefer a
+// kernel. If this kernel and the anchor were measured in turn at another size, their measured ratio
+// changes the factor by at most maxShift.
 
-// An anchor is the kernel of a plan with which the others are compared. It is the fastest kernel
-// measured near the size. If none is measured there, it is the kernel with the shortest own
-// prediction.
+// An anchor is the kernel of a plan with which the other kernels are compared. It is the fastest
+// kernel measured near the size. If no kernel is measured near the size, the anchor is the kernel
+// with the shortest own prediction.
 type anchor struct {
-	time     float64 // logarithm of its predicted nanoseconds
-	log      float64 // logarithm of its factor
+	time     float64 // logarithm of the anchor's predicted nanoseconds
+	log      float64 // logarithm of the anchor's factor
 	standing *factor
 	near     bool
 }
@@ -75,9 +75,9 @@ func (m *memory) choiceNumber(c choice) uint64 {
 	return uint64(i)
 }
 
-// fastest returns the eligible candidate with the shortest predicted time, nil if none is eligible.
-// The time of a candidate without a measurement near the size is multiplied by margin, unless its
-// own prediction is the shortest.
+// fastest returns the eligible candidate with the shortest predicted time, or nil if no candidate
+// is eligible. The time of a candidate without a measurement near the size is multiplied by margin,
+// unless its own prediction is the shortest.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
 	first := d.fastestOwn(x, scores, tried)
@@ -98,8 +98,8 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	})]
 }
 
-// fastestOwn returns the eligible candidate with the shortest own prediction, nil if none is
-// eligible.
+// fastestOwn returns the eligible candidate with the shortest own prediction, or nil if no
+// candidate is eligible.
 func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate {
 	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
 		return x.candidates[i].own, d.eligible(&x.candidates[i], scores, tried)

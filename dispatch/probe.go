@@ -9,24 +9,24 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Limits of a probe, and the conditions under which one runs.
+// Limits of a probe, and the conditions under which a probe runs.
 const (
-	probeCalls     = 4                      // timed calls of a kernel, after one untimed
+	probeCalls     = 4                      // timed calls of a kernel, after one untimed call
 	probeTime      = 150 * time.Microsecond // limit on the predicted time of the fastest kernel's call
 	probeLimit     = 10 * time.Millisecond  // limit on the time of all calls; no further round begins after it
 	probeBytes     = 16 << 20               // limit on the tensors' bytes, and on a kernel's workspace
-	contenderRatio = 1.5                    // a kernel is probed if its own prediction is at most this multiple of the shortest
-	probePayback   = 100                    // a probe runs after calls of the kind have taken this multiple of its time
+	contenderRatio = 1.5                    // a kernel is probed if its own prediction is at most this multiple of the shortest prediction
+	probePayback   = 100                    // a probe runs after calls of the kind have taken this multiple of the probe's time
 
 	// Calls predicted to be shorter than shortCall are not probed.
 	shortCall = 50 * time.Microsecond
 )
 
-// probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind. It
-// runs only if one of them is unmeasured, and if calls of the kind took probePayback times a
-// probe's predicted time. The current call counts as one of them. asked waives the second
-// condition. probe returns its duration, 0 if it measured nothing. If another probe is running, it
-// returns at once.
+// probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind.
+// There are two conditions. First, one of these kernels must be unmeasured. Second, the calls of
+// the kind, with the current call, must take at least probePayback times a probe's predicted time.
+// asked waives the second condition. probe returns the time that it took, or 0 if it measured
+// nothing. If another probe is running, probe returns at once.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m, ready := d.memory, func() bool {
 		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
@@ -78,8 +78,8 @@ func (m *memory) probeCost(call *flashkit.Call, list []*candidate) (sum int64) {
 	return sum
 }
 
-// contenders returns the kernels to probe, nil if all are measured or there are less than two. The
-// caller holds m.probing.
+// contenders returns the kernels to probe, or nil if all are measured or there are fewer than two.
+// The caller holds m.probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	scores, unknown := d.scores(x, nil), false
 	first := d.fastestOwn(x, scores, nil)
@@ -98,8 +98,8 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 }
 
 // shrink returns a problem of p's kind that one kernel of list predicts to take at most probeTime.
-// It reduces batch, query rows, heads and keys, and returns the smallest such problem if none is
-// short enough.
+// It reduces batch, query rows, heads and keys, and returns the smallest such problem if no problem
+// is short enough.
 func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidate) flashkit.Problem {
 	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads
@@ -155,9 +155,9 @@ func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*prob
 }
 
 // measure calls the kernels in rotation, so that disturbances affect all alike. It keeps each
-// kernel's shortest call. A kernel's first call does not count, as it may compile or load code,
-// unless probeLimit ends the loop after it. A kernel that fails is not called again. Its error is
-// dropped, as an ordinary call will return it.
+// kernel's shortest call. A kernel's first call may compile or load code, so it counts only if
+// probeLimit ends the loop after the first round. A kernel that fails is not called again. measure
+// drops the error, because an ordinary call will return it.
 func measure(ctx context.Context, probes []*probe) {
 	start := time.Now()
 	for round := range 1 + probeCalls {
@@ -176,7 +176,8 @@ func measure(ctx context.Context, probes []*probe) {
 	}
 }
 
-// exampleBytes estimates the bytes of example's tensors, with the tensors of both passes.
+// exampleBytes estimates the bytes of the tensors of both passes. example allocates the tensors of
+// one pass.
 func exampleBytes(p flashkit.Problem) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0 {

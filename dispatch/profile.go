@@ -22,8 +22,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// A profile is the measured speed of kernels on a machine. The first line of its file holds the
-// format and the checksum of the rest; the rest is JSON.
+// A profile is the measured speed of kernels on a machine. The first line of a profile's file holds
+// the format and a checksum of all other lines, which are JSON.
 type profile struct {
 	Machine machine                 `json:"machine"`
 	Kernels map[string]kernelFigure `json:"kernels"`
@@ -32,12 +32,13 @@ type profile struct {
 
 // A kernelFigure is the measured speed of a kernel.
 type kernelFigure struct {
-	// Predicts holds the kernel's own predictions for references, in nanoseconds, -1 if it does not
-	// fit. LoadProfile ignores the kernel's figures if its predictions have changed since.
+	// Predicts holds the kernel's own predictions for references, in nanoseconds. -1 stands for a
+	// problem that the kernel does not support. LoadProfile ignores the kernel's figures if the
+	// kernel's predictions have changed since the profile was saved.
 	Predicts []int64 `json:"predicts"`
 
-	// Ratios of measured to predicted time: Rates by regime, and Standings by kind, from kernels
-	// timed in turn.
+	// Ratios of measured to predicted time. Rates has a ratio for each regime. Standings has a ratio
+	// for each kind, from kernels timed in turn.
 	Rates     map[string]float64 `json:"rates,omitempty"`
 	Standings map[string]float64 `json:"standings,omitempty"`
 }
@@ -58,8 +59,8 @@ const (
 // it was recorded on a different machine or driver.
 var ErrProfile = errors.New("profile ignored")
 
-// references are problems whose predictions identify a kernel's cost model: if it changes, at least
-// one prediction should change.
+// references are problems whose predictions identify a kernel's cost model: if the model changes,
+// at least one of the predictions should change.
 var references = [...]flashkit.Problem{
 	{Batch: 1, Heads: 8, KVHeads: 2, QLen: 1, KVLen: 4096, Dim: 128, VDim: 128},
 	{Batch: 2, Heads: 4, KVHeads: 4, QLen: 100, KVLen: 100, Dim: 64, VDim: 64, Band: flashkit.Causal()},
@@ -192,8 +193,8 @@ func checksum(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// readProfile reads and checks a profile. The file is not trusted: it may be huge, damaged or no
-// profile.
+// readProfile reads and checks a profile. The file is not trusted: it may be huge or damaged, or it
+// may not be a profile.
 func readProfile(path string) (*profile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -296,7 +297,8 @@ func rounded(x float64) float64 {
 	return math.Round(x/unit) * unit
 }
 
-// restoreCall sets the duration of a kernel's latest call on a problem, if both still exist.
+// restoreCall sets the duration of a kernel's latest call on a problem, if the kernel still exists
+// and supports the problem.
 func (m *memory) restoreCall(c lastCall) {
 	p, err := flashkit.ParseProblem(c.Problem)
 	if err != nil || !(c.Seconds > 0 && c.Seconds < 1e9) {
@@ -307,8 +309,8 @@ func (m *memory) restoreCall(c lastCall) {
 	}
 }
 
-// candidate returns the named kernel in a problem's plan, nil if no such kernel exists or it does
-// not fit.
+// candidate returns the named kernel in a problem's plan, or nil if no such kernel exists or the
+// kernel does not fit.
 func (m *memory) candidate(kernel string, p flashkit.Problem) *candidate {
 	for i := range m.kernels {
 		if m.kernels[i].Name != kernel {

@@ -7,12 +7,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A regime is a class of problems for which a kernel's predictions have similar errors. Its number
-// encodes one position per axis and is below the constant regimes.
+// A regime is a class of problems for which a kernel's predictions have similar errors. A regime's
+// number encodes one position per axis. It is below the constant regimes.
 type regime uint16
 
-// The axes of a regime. axisSize counts powers of four of the FLOPs. It is the lowest digit of the
-// number, so neighboring sizes have consecutive numbers.
+// The axes of a regime. The position on axisSize counts powers of four of the FLOPs. It is the
+// lowest digit of a regime's number, so neighboring sizes have consecutive numbers.
 const (
 	axisSize = iota
 	axisDim
@@ -41,8 +41,8 @@ const (
 	smallest = 6 // exponent of the first size
 )
 
-// A kind is the part of a regime that decides which kernels compete: the last three axes, query
-// rows, type and features.
+// A kind is the part of a regime that decides which kernels compete: the last three axes, which are
+// query rows, type and features.
 type kind uint8
 
 func (r regime) kind() kind { return kind(r / (regimes / kinds)) }

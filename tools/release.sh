@@ -4,13 +4,13 @@
 #   tools/release.sh [FOLDER]     (dist by default; it is replaced)
 #
 # FOLDER gets an archive for each platform, static/ with a static linux/amd64
-# program without CUDA (what Containerfile copies), a bill of materials of all
-# programs (CycloneDX), and SHA256SUMS.
+# program without CUDA (Containerfile copies this folder), a bill of materials of
+# all programs (CycloneDX), and SHA256SUMS.
 #
-# It builds in a clone of its own, so what is not committed is not in it, and two
-# runs give the same bytes: the Go tool leaves out paths, and archives hold sorted
-# names, no owners, and the commit's time. Needs git, go, GNU tar, gzip, zip,
-# sha256sum and, for modules that are not there yet, a module proxy.
+# The script builds in a clone, so the release has no uncommitted changes. Two runs
+# give the same bytes: the Go tool leaves out paths, and archives hold sorted names,
+# no owners, and the commit's time. The script needs git, go, GNU tar, gzip, zip,
+# sha256sum and, for modules that are not in the module cache, a module proxy.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,7 +21,7 @@ case $out in /*) ;; *) out=$PWD/$out ;; esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Nothing of the caller's settings may change the bytes.
+# The caller's settings must not change the bytes.
 export GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 TZ=UTC LC_ALL=C
 umask 022
 
@@ -39,12 +39,12 @@ build() { # platform program flags...
 	GOOS=${platform%/*} GOARCH=${platform#*/} go build -buildvcs=true -trimpath -ldflags '-s -w' "$@" -o "$program" ./cmd/flashrun
 }
 
-# The names of everything in the folder $1, sorted, as archives hold them.
+# Prints the sorted names of all files in the folder $1, relative to $work, as in archives.
 names() {
 	(cd "$work" && find "$1" | sort)
 }
 
-# Packs the folder $1 of $work, as zip for Windows.
+# Packs the folder $1 of $work: as zip for Windows, as tar.gz for other platforms.
 pack() {
 	find "$work/$1" -exec touch -h -d "@$mtime" {} +
 	case $1 in

@@ -127,7 +127,7 @@ class Problem:
             x["dlse"] = noise(self.b, self.h, self.n)
         if self.carry:
             x["o"], x["lse"] = noise(self.b, self.h, self.n, self.dv), noise(self.b, self.h, self.n)
-            x["lse"][torch.from_numpy(r.random(x["lse"].shape) < 0.2)] = -torch.inf  # these rows have not seen any key yet
+            x["lse"][torch.from_numpy(r.random(x["lse"].shape) < 0.2)] = -torch.inf  # these rows saw none of the earlier keys
 
     def __str__(self):
         window = "" if (self.left, self.right) == (-1, -1) else f" window {self.left},{self.right}"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Looks for known vulnerabilities in what the packages call: a package of govulncheck, and
-# its options. Where the database cannot be reached, nothing is checked, and the last line says so.
+# Looks for known vulnerabilities in functions that the packages call. The arguments are the Go
+# package of govulncheck and its options. If the database cannot be reached, the last line says that
+# nothing was checked.
 set -eu
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT

@@ -12,7 +12,8 @@ type (
 	tensor  = flashkit.Tensor
 )
 
-// faults are the steps of the kernels that a mutant can replace. Each mutant replaces one.
+// faults are the steps of the kernels that a mutant can replace. A mutant replaces one step, or a
+// few related steps.
 type faults struct {
 	// Before the computation.
 	refuse func(p problem, q tensor) error // error returned instead of a result

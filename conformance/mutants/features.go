@@ -23,7 +23,7 @@ func softcap(x, limit float32) (s, slope float32) {
 	return limit * t, 1 - t*t
 }
 
-// biased returns the bias of a pair, 0 if the problem has none.
+// biased returns the bias of a pair, or 0 if the problem has no bias.
 func (c *call) biased(at pair) float32 {
 	if !c.p.Score.Bias {
 		return 0
@@ -32,7 +32,7 @@ func (c *call) biased(at pair) float32 {
 	return c.bias(c, t, c.index(c, t, at))
 }
 
-// alibi returns the ALiBi penalty of a pair, 0 if the problem has no ALiBi.
+// alibi returns the ALiBi penalty of a pair, or 0 if the problem has no ALiBi.
 func (c *call) alibi(at pair) float32 {
 	if !c.p.Score.ALiBi {
 		return 0
@@ -46,8 +46,8 @@ func (c *call) slopeOf(b, h int) float32 {
 	return t.Float32s()[t.Repeated(b, h, 0)]
 }
 
-// finiteSlope returns the ALiBi slope of a pair, NaN if it is infinite. The product with the
-// distance is then NaN even at distance 0.
+// finiteSlope returns the ALiBi slope of a pair, or NaN if the slope is infinite. The product with
+// the distance is then NaN even at distance 0.
 func finiteSlope(c *call, at pair) float32 {
 	x := c.slopeOf(at.b, at.h)
 	return x + 0*x
@@ -97,7 +97,7 @@ func table(c *flashkit.Call, b, i int) int {
 	return max(0, int(pages[b*w+min(i, w-1)]))
 }
 
-// dropout returns the dropout factor of a weight: 0 if it is dropped.
+// dropout returns the dropout factor of a weight: 0 if the weight is dropped.
 func dropout(c *call, at pair) float32 {
 	p := float64(c.p.Score.Dropout)
 	if p == 0 {

@@ -10,8 +10,8 @@ import (
 // tile is the number of keys in a tile.
 const tile = 16
 
-// A call is the state of a kernel call. It computes one sequence after the other; b, seq and p
-// belong to the current one.
+// A call is the state of a kernel call. The call computes one sequence after the other. b, seq and
+// p describe the current sequence.
 type call struct {
 	faults
 	c    *flashkit.Call
@@ -33,9 +33,9 @@ func newCall(s faults, c *flashkit.Call) *call {
 // A pair is a row and a key of one head: batch b, query head h, row i, key j.
 type pair struct{ b, h, i, j int }
 
-// A row is the forward pass's state of one query row: m is the running maximum. l is the sum of the
-// weights relative to m, o the sum of the weights times V. Sums over keys and rows are float64, so
-// that long sums are accurate enough.
+// A row is the forward pass's state of one query row. m is the running maximum. l is the sum of the
+// weights relative to m. o is the sum of these weights times V. Sums over keys and rows are
+// float64, so that long sums are accurate enough.
 type row struct {
 	m float32
 	l float64
@@ -92,7 +92,7 @@ func (c *call) visible(i int) (lo, hi int) {
 	return min(lo, c.p.KVLen), min(hi, c.p.KVLen)
 }
 
-// visits returns the range of keys that the tiles of row i cover. Row i sees [lo, hi).
+// visits returns the range of keys that the tiles of row i cover. Row i sees keys [lo, hi).
 func (c *call) visits(i, lo, hi int) (k0, end int) {
 	return c.first(c.p, i, lo) / tile * tile, min(hi, c.keyEnd(c.p.KVLen))
 }
@@ -149,7 +149,7 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 }
 
 // scores returns the visible keys of the tile that begins at k0, and their scores. The row sees
-// [lo, hi).
+// keys [lo, hi).
 func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js []int, s []float32) {
 	c.js, c.s, c.slope = c.js[:0], c.s[:0], c.slope[:0]
 	dim := c.dim(c.p.Dim)
@@ -267,7 +267,8 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 	return nil
 }
 
-// dot loops over the length of x, and add over the length of sum. The other slice may be longer.
+// dot loops over len(x), and add loops over len(sum). The other slice of each function may be
+// longer.
 func dot(x, y []float32) (sum float32) {
 	for i := range x {
 		sum += x[i] * y[i]

@@ -46,7 +46,7 @@ func (c *call) store(t tensor, b, h, from int, x [][]float64) {
 	}
 }
 
-// pad fills the rows from n on of batch b of an output with x, in all heads.
+// pad fills row n and all later rows of batch b of an output with x, in all heads.
 func (c *call) pad(name string, t tensor, b, n int, packed bool, x float32) {
 	if t.IsZero() || !c.pads(c, name, packed) {
 		return

@@ -11,7 +11,7 @@ import (
 
 // denseMistakes are the mistakes of traps.
 var denseMistakes = []mistake{
-	// Alignment of the causal mask. A mistake gives row i the keys of row i+n, for some n.
+	// Alignment of the causal mask. Most of these mistakes give row i the keys of row i+n, for some n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
 	{"causal_one_taller", seen(func(i, lo, hi int) (int, int) { return lo, max(hi, 1-i) })}, // only row 0 changes: it also sees key 0
 	{"causal_tall", seen(func(_, lo, hi int) (int, int) { return lo, max(hi, 1) })},
@@ -56,7 +56,8 @@ var denseMistakes = []mistake{
 	{"no_batch", func(s *faults) { s.refuse = func(p problem, _ tensor) error { return refusedIf[p.Batch == 0] } }}, // like a CUDA kernel, which cannot launch a grid without blocks
 	{"one_key", seen(func(_, lo, hi int) (int, int) { return lo, hi - 1 })},
 
-	// Keys outside the band enter with weight 0, or -Inf is added to their scores.
+	// These mistakes do not skip keys outside the band. They set such a key's score to -Inf, or add
+	// -Inf to the score.
 	{"nan_behind_mask", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j >= lo } }},
 	{"inf_behind_mask", func(s *faults) { s.hidden = func(x float32, _, _ int) (float32, bool) { return x + negInf, true } }},
 	{"nan_before_window", func(s *faults) { s.hidden = func(_ float32, j, lo int) (float32, bool) { return negInf, j < lo } }},
@@ -147,8 +148,8 @@ func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
 
-// toBottomRight returns the distance from a top-left band's diagonal to the bottom-right one, 0 for
-// other bands.
+// toBottomRight returns the distance from a top-left band's diagonal to the bottom-right diagonal.
+// The distance is 0 for other bands.
 func toBottomRight(p problem) int { return only(p.Band.IsTopLeft(), p.KVLen-p.QLen) }
 
 // seen returns a mistake that changes the range of keys that row i sees.
@@ -165,8 +166,8 @@ func sides(change func(left, right int) (int, int)) func(*faults) {
 	})
 }
 
-// addressed returns a mistake that computes offsets from the strides s and the shape n. They stay
-// within the tensor.
+// addressed returns a mistake that computes offsets from the strides s and the shape n. The offsets
+// stay within the tensor.
 func addressed(at func(s, n [4]int, b, h, r int) int) func(*faults) {
 	return func(s *faults) {
 		s.offset = func(t tensor, b, h, r int) int {
@@ -190,7 +191,8 @@ func only(condition bool, n int) int {
 	return 0
 }
 
-// whole returns a function that rounds a count down to a multiple of n, unless it is at most n.
+// whole returns a function that rounds a count down to a multiple of n, unless the count is at most
+// n.
 func whole(n int) func(int) int { return func(x int) int { return x - only(x > n, x%n) } }
 
 func upTo(limit int) func(int) int { return func(x int) int { return min(x, limit) } }

@@ -179,7 +179,7 @@ var carryMistakes = []mistake{
 	{"shift_past_keys", seen(func(_, lo, hi int) (int, int) { return lo - only(lo == hi && lo > 0, 1), hi })},
 }
 
-// all is a dropout factor that keeps every weight.
+// all is a dropout function that keeps every weight: the factor is always 1.
 func all(*call, pair) float32 { return 1 }
 
 // counted returns a mistake that changes the counter of Philox, in both passes.
@@ -219,8 +219,8 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread returns a mistake that decodes elements of K and V of the type of with as, which decodes
-// the other 16-bit type.
+// misread returns a mistake in reading K and V. If K and V have type of, their elements are decoded
+// by the function as, which is meant for the other 16-bit type.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {

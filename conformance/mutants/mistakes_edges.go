@@ -162,7 +162,7 @@ func unwritten(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
 }
 
-// keptWhere returns a mistake that keeps the weights of the chosen pairs.
+// keptWhere returns a mistake that never drops the weights of the chosen pairs.
 func keptWhere(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) {
 		s.keep = func(c *call, at pair) float32 {

@@ -217,8 +217,8 @@ func packedRow(c *call, t tensor, at pair) int {
 	return indexOf(c, t, at)
 }
 
-// inTheTypeOf returns element at of a float32 bias, misread as numbers of the problem's type, two
-// in each float32.
+// inTheTypeOf returns the element of a bias at index at. It misreads a float32 bias in a 16-bit
+// problem: as numbers of the problem's type, two in each float32.
 func inTheTypeOf(c *call, t tensor, at int) float32 {
 	if t.DType() != flashkit.Float32 || c.p.DType == flashkit.Float32 {
 		return value(t, at)
@@ -242,7 +242,7 @@ func masked(x float32) func(*faults) {
 	return func(s *faults) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
 }
 
-// someShown reports whether the mask shows a key of the tile that begins at k0 to row at.
+// someShown reports whether the mask shows any key of the tile that begins at k0 to the row of at.
 func someShown(c *call, at pair, k0 int) bool {
 	for at.j = k0; at.j < min(k0+tile, c.p.KVLen); at.j++ {
 		if maskAt(c, at) {

@@ -20,7 +20,7 @@ var rangeMistakes = []mistake{
 		s.guard = func(m float32) float32 { return max(float32(m*math.Log2E)*math.Ln2, -math.MaxFloat32) }
 	}},
 
-	// The score of one key far above the others.
+	// One key's score is far above the other keys' scores.
 	{"far_key_1e4", exponents(func(n float64) float64 { return float64(int16(int64(n))) })},
 	{"far_key_1e8", func(s *faults) { s.past = inBase2 }},
 	{"far_key_1e11", exponents(func(n float64) float64 { return float64(int32(int64(n))) })},

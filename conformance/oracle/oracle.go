@@ -35,7 +35,7 @@ type Inputs struct {
 	O, LSE        []float64 // result over earlier keys, in the shapes of the results; for Forward with Carry
 }
 
-// Pairs is an array [B, H, N, M]. A dimension of 1 repeats, except the last.
+// Pairs is an array [B, H, N, M]. A dimension of size 1 repeats, unless it is the last dimension.
 type Pairs struct {
 	X     []float64
 	Shape [4]int
@@ -58,9 +58,9 @@ func (x *Pairs) at(b, h, i, j int) int {
 type Gradients struct{ DQ, DK, DV, DBias, DSink []float64 }
 
 // Forward returns O [B, H, N, DV] and LSE [B, H, N] of a valid problem. A row beyond the end of its
-// sequence has O = 0 and LSE = -Inf. So has a row that sees no key, or whose scores are all -Inf.
-// In all these rules a sink and earlier keys count as scores. A row with a visible score of NaN or
-// +Inf is NaN.
+// sequence has O = 0 and LSE = -Inf. The same holds for a row that sees no key, and for a row whose
+// scores are all -Inf. In all these rules a sink and earlier keys count as scores. A row with a
+// visible score of NaN or +Inf is NaN.
 func Forward(p flashkit.Problem, in Inputs) (o, lse []float64) {
 	if p.QLen == 0 {
 		return nil, nil // Heads may then be any number
@@ -252,7 +252,8 @@ func (a *headOf) softmax(s [][]float64) {
 	}
 }
 
-// add appends a row to the matrices: the weights of its keys, then of the sink and of earlier keys.
+// add appends a row to the matrices: the weights of the row's keys, of the sink, and of the earlier
+// keys.
 func (a *headOf) add(weights []float64, lse float64) {
 	n := len(weights) - 2
 	a.prob, a.sink, a.carried = append(a.prob, weights[:n]), append(a.sink, weights[n]), append(a.carried, weights[n+1])

@@ -3,15 +3,15 @@ package oracle
 import "math"
 
 // Kept reports whether dropout with probability p keeps the weight of key j of row i of query head
-// h of sequence b. It compares a 16-bit random number with p times 2^16. Eight keys share a
-// counter; the first four use the lower halves of its words.
+// h of sequence b. It compares a 16-bit random number with p times 2^16. Eight keys share the four
+// random words of a counter. The first four keys use the lower halves of the words.
 func Kept(p float32, seed uint64, b, h, i, j int) bool {
 	word := philox([2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(j / 8), uint32(i), uint32(h), uint32(b)})[j%4]
 	return word>>(j%8/4*16)&(1<<16-1) >= dropped(p)
 }
 
-// Keep returns the factor of kept weights: 65536 over the number of 16-bit numbers that keep a
-// weight. It differs slightly from 1/(1-p).
+// Keep returns the factor of kept weights: 65536 divided by the number of 16-bit numbers that keep
+// a weight. It differs slightly from 1/(1-p).
 func Keep(p float32) float64 { return 65536 / float64(65536-dropped(p)) }
 
 // dropped returns the number of 16-bit numbers that drop a weight with probability p.

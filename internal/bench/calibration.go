@@ -61,8 +61,8 @@ type calibratedKernel struct {
 	Most     float64 `json:"most"`
 }
 
-// Calibrate races the kernels on the problems, each kernel for about per, and passes their median
-// times to d.Learn.
+// Calibrate races the kernels on the problems, each kernel for about per, and passes the kernels'
+// median times to d.Learn.
 func Calibrate(ctx context.Context, d *dispatch.Dispatcher, list []Heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {

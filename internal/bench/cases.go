@@ -82,8 +82,8 @@ func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	return nil
 }
 
-// choose returns the kernels to measure for a pass: all that fit or, for each backend, the one with
-// the shortest prediction.
+// choose returns the kernels to measure for a pass. These are all kernels that fit or, unless all
+// kernels are requested, each backend's kernel with the shortest prediction.
 func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
@@ -102,7 +102,7 @@ func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kerne
 	return list
 }
 
-// expect predicts the duration of a problem's cases and returns their number.
+// expect predicts the duration of a problem's cases. It also returns the number of these cases.
 func (b *Run) expect(p flashkit.Problem) (t time.Duration, cases int) {
 	for _, s := range b.Passes {
 		for _, k := range b.choose(p, s) {
@@ -123,7 +123,7 @@ func (b *Run) perCase() time.Duration {
 	return time.Duration(b.settings.TimePerCase * 1e9)
 }
 
-// memoriesOf returns the memories, host or device, whose tensors a kernel is measured with.
+// memoriesOf returns the memories (host or device) that hold the tensors when k is measured.
 func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	for _, m := range b.memories {
 		if m == machine.Host || b.gpu != nil && BackendOf(k.Name) == b.gpu.Name() {
@@ -133,7 +133,8 @@ func (b *Run) memoriesOf(k flashkit.Kernel) (list []string) {
 	return list
 }
 
-// measureProblem measures all kernels of a problem: first each warms up, then they take turns.
+// measureProblem measures all kernels of a problem. First each kernel warms up, then the kernels
+// take turns.
 func (b *Run) measureProblem(ctx context.Context, p flashkit.Problem) error {
 	data, err := b.inputs.Make(ctx, p, b.backward())
 	if err != nil {
@@ -215,7 +216,7 @@ func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kern
 
 // warmUp calls the kernel on a problem of one row, if the tensors are in host memory. It then calls
 // the kernel once on the case's problem and records the bytes that this call allocates. If MinCalls
-// such calls would take longer than patience, the case gets no other timed call.
+// such calls would take longer than patience, this call is the case's only timed call.
 func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
@@ -281,7 +282,7 @@ func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	return nil
 }
 
-// turn times calls for about slice, at least one.
+// turn times calls for about the time slice, but at least one call.
 func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	var times []time.Duration
 	defer func() { c.rounds = append(c.rounds, times) }()
@@ -328,8 +329,9 @@ func (l *plan) spend(t time.Duration) { l.done = min(l.total, l.done+t) }
 
 func (l *plan) share() float64 { return float64(l.done) / float64(max(1, l.total)) }
 
-// left predicts the remaining time. It is the planned time at first. After the first results it is
-// the planned time, scaled to the real speed so far.
+// left predicts the remaining time. At first this is the rest of the planned time. After 2 % of the
+// plan, left scales this rest by the measured duration of the completed part divided by the planned
+// duration of this part.
 func (l *plan) left() time.Duration {
 	left := l.total - l.done
 	if l.share() > .02 {

@@ -18,7 +18,7 @@ type pair struct {
 	Memory  string  `json:"memory"`
 	Old     float64 `json:"old_seconds"`
 	New     float64 `json:"new_seconds"`
-	Ratio   float64 `json:"ratio,omitempty"` // new over old, below 1 is faster; 0 if a median is in doubt
+	Ratio   float64 `json:"ratio,omitempty"` // new time divided by old time, so faster if below 1; 0 if a median is in doubt
 	Doubt   string  `json:"doubt,omitempty"` // reason for no ratio
 	Apart   bool    `json:"apart"`           // the ranges from p10 to p90 do not overlap
 }

@@ -10,9 +10,10 @@ import (
 
 // The rule for medians in tables, comparisons, regret and reports.
 //
-// A median counts if at least MinCalls calls were timed and their quartiles differ by at most
-// MaxSpread times the median. Any other median is in doubt. It is printed with a mark, but is no
-// headline and enters no ratio. Signs of a busy machine are reported once, in a sentence.
+// A median counts if at least MinCalls calls were timed and the quartiles of their times differ by
+// at most MaxSpread times the median. Any other median is in doubt. A median in doubt is printed
+// with a mark, but is used in no headline and no ratio. Signs of a busy machine are reported once,
+// in a sentence.
 const (
 	MinCalls  = 5
 	MaxSpread = .2
@@ -71,7 +72,7 @@ const (
 	wideShare = .25 // more than this share of the cases with enough calls has a wide spread
 )
 
-// loadSigns returns signs of a busy machine from its load. Kernels may use procs processors.
+// loadSigns returns signs of a busy machine, given the load. Kernels may use procs processors.
 func loadSigns(l *machine.Load, procs int) (signs []string) {
 	if l == nil {
 		return nil
@@ -93,7 +94,8 @@ func spreadSigns(wide, judged int) (signs []string) {
 	return signs
 }
 
-// busySentence joins the signs of a busy machine into a sentence, "" without signs.
+// busySentence joins the signs of a busy machine into a sentence. It returns "" if there are no
+// signs.
 func busySentence(signs []string) string {
 	if len(signs) == 0 {
 		return ""

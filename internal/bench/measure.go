@@ -33,7 +33,7 @@ func (m *Measurement) Affordable(p flashkit.Problem) error {
 	return nil
 }
 
-// Run calls the kernel once to warm up, then repeat times. If repeat is 0, it makes timed calls
+// Run calls the kernel once to warm up, then repeat times. If repeat is 0, Run makes timed calls
 // until enoughTime or enoughCalls is reached. A first call that takes longer than enoughTime is
 // then the only timed call.
 func (m *Measurement) Run(p flashkit.Problem, repeat int, show *terminal.Progress, call func(flashkit.Kernel) error) (err error) {

@@ -84,7 +84,8 @@ func firstCall(ctx context.Context, p flashkit.Problem, k flashkit.Kernel, limit
 }
 
 // unused returns the kernel k of a new backend, whose workspace is empty, and a function that
-// closes this backend. For a device, a second backend is expensive: unused then returns k itself.
+// closes this backend. If k runs on a device, unused returns k itself, because a second backend is
+// expensive.
 func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() error, error) {
 	var b flashkit.Backend
 	switch BackendOf(k.Name) {
@@ -111,8 +112,8 @@ func unused(ctx context.Context, k flashkit.Kernel) (flashkit.Kernel, func() err
 	return k, b.Close, nil
 }
 
-// zeroCall returns a call of k on tensors of zeros: the allocated memory does not depend on their
-// values.
+// zeroCall returns a call of k on tensors of zeros: the allocated memory does not depend on the
+// tensors' values.
 func zeroCall(p flashkit.Problem, k flashkit.Kernel) func(context.Context) error {
 	backward := k.Pass == flashkit.PassBackward
 	args := input.Empty(p, 0, input.BHSD, backward).WithOutputs(backward)

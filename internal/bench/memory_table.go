@@ -64,8 +64,8 @@ const (
 	kindMissing  = "missing" // a backend unavailable on this machine
 )
 
-// A MemoryLine holds the memory of the naive form's matrices, of row statistics or of a kernel. It
-// does not include the tensors.
+// A MemoryLine holds the memory of one of three things: the naive form's matrices, row statistics,
+// or a kernel. The memory does not include the tensors.
 type MemoryLine struct {
 	Name       string       `json:"name"` // such as "S, P" or "LSE", or a kernel's name
 	Kind       string       `json:"kind"`
@@ -125,8 +125,8 @@ func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count 
 }
 
 // Add adds a kernel's line. It sets the line's bytes to the size of LSE plus the workspace: the
-// measured workspace, or else the one by formula. A line with a note, or without any workspace,
-// keeps no bytes.
+// measured workspace, or else the workspace by formula. Add sets no bytes if the line has a note,
+// or has neither a workspace nor device memory.
 func (t *MemoryTable) Add(line *MemoryLine) {
 	workspace := line.Measured
 	if workspace == nil {
@@ -161,8 +161,8 @@ func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	}
 }
 
-// from explains the bytes of a line: their parts, and which part is measured and which is computed
-// by formula.
+// from explains the bytes of a line: the parts of the sum, and which part is measured and which is
+// computed by formula.
 func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note
@@ -186,7 +186,7 @@ func (l *MemoryLine) from() string {
 	return text
 }
 
-// FormatSize formats a size, "" for nil.
+// FormatSize formats a size. It returns "" for nil.
 func FormatSize(n *big.Int) string {
 	if n == nil {
 		return ""
@@ -195,7 +195,7 @@ func FormatSize(n *big.Int) string {
 	return terminal.Bytes(x)
 }
 
-// FormatRatio formats a ratio, "" for 0.
+// FormatRatio formats a ratio. It returns "" for 0.
 func FormatRatio(x float64) string {
 	switch {
 	case x == 0:

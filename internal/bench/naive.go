@@ -20,9 +20,9 @@ import (
 //	dQ = scale dS K    dK = scale dS^T Q              dV = P^T dO
 //
 // Each product and the softmax is a step over all heads, and each [N, M] matrix is stored whole in
-// float32. In all else the code is like the portable kernels, for a fair comparison. It is plain Go
-// on all cores, and its tiles of keys stay in the cache. It computes four dot products at a time
-// and skips masked pairs.
+// float32. For a fair comparison, the rest of the code is like the portable kernels. The code is
+// plain Go on all cores, and tiles of keys stay in the cache. It computes four dot products at a
+// time and skips masked pairs.
 const Naive = "naive"
 
 // Peer is the backend in the names of other libraries' kernels, such as peer/pytorch.

@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile: keys [lo,
-// hi). It goes through all rows before the next tile, so that the tile of K or V stays in the
-// cache.
+// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile. The row
+// sees keys [lo, hi) of the tile. keyTiles goes through all rows before the next tile, so that the
+// tile of K or V stays in the cache.
 func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	for from := 0; from < n.KVLen; from += naiveTile {
 		for i := t.from; i < t.to; i++ {
@@ -98,7 +98,7 @@ func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VD
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)
-		var sum [1]float32 // summed in the same order as dP: the two must cancel if one key has all the weight
+		var sum [1]float32 // summed in the same order as dP: delta and dP must cancel if one key has all the weight
 		dots(sum[:], n.do[row*n.VDim:(row+1)*n.VDim], n.o[row*n.VDim:(row+1)*n.VDim], 1)
 		delta := sum[0]
 		if d := n.args.DLSE; !d.IsZero() {
@@ -169,9 +169,9 @@ func dots(c, x, y []float32, by float32) {
 	}
 }
 
-// addRows adds each row of y, times its weight, to sum, four rows at a time. Weights are step
-// elements apart. part is scratch: it takes the sum over this tile's rows first, which keeps the
-// rounding error of a long sum small.
+// addRows adds each row of y, times the row's weight, to sum. It processes four rows at a time. The
+// weight of row j is weights[j*step]. part is scratch memory. addRows first sums the rows in part,
+// which keeps the rounding error of a long sum small.
 func addRows(sum, part, weights []float32, step int, y []float32) {
 	dim, j := len(sum), 0
 	rows := len(y) / dim
@@ -195,7 +195,8 @@ func addRows(sum, part, weights []float32, step int, y []float32) {
 	}
 }
 
-// dense returns the tensor's elements as dense float32: its own memory if possible, else a copy.
+// dense returns the tensor's elements as dense float32: the tensor's own memory if possible, else a
+// copy.
 func dense(t flashkit.Tensor) []float32 {
 	s := t.Shape()
 	if t.DType() == flashkit.Float32 && t.Strides() == [4]int{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1} {

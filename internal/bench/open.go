@@ -85,8 +85,8 @@ func (b *Run) Close() error {
 	return errors.Join(err, b.Dispatch.Close())
 }
 
-// Affordable returns an error if the problem's tensors, or the baseline's matrices with them,
-// exceed free memory.
+// Affordable returns an error if the problem's tensors exceed free memory, alone or with the
+// baseline's matrices.
 func (b *Run) Affordable(p flashkit.Problem) error {
 	if err := machine.Affordable("the tensors of "+p.String(), input.Bytes(p, b.backward())); err != nil {
 		return err
@@ -157,8 +157,9 @@ func openDevice(ctx context.Context, t *input.Tensors, gpu *cuda.Backend, k flas
 
 func (b *Run) backward() bool { return slices.Contains(b.Passes, flashkit.PassBackward) }
 
-// Open opens the backends that name needs: a kernel, a backend or "auto". opened has all of their
-// kernels, and the caller closes it. chosen has only the kernels of name.
+// Open opens the backends that name needs. name is a kernel, a backend or "auto". opened has all
+// kernels of these backends, and the caller closes opened. chosen has only the kernels that name
+// admits.
 func Open(ctx context.Context, name string) (opened, chosen *dispatch.Dispatcher, err error) {
 	if opened, err = dispatch.Open(ctx, name); err != nil {
 		return nil, nil, err
@@ -189,7 +190,7 @@ func (u *Unfinished) Error() string {
 func (u *Unfinished) Unwrap() error { return u.Err }
 
 // Interruption returns the message of a canceled command. If err is or wraps an Unfinished, the
-// message has the progress of the measurement.
+// message contains the progress of the measurement.
 func Interruption(err error) string {
 	var u *Unfinished
 	if errors.As(err, &u) {

@@ -14,7 +14,7 @@ import (
 )
 
 // A Place holds the tensors of flashrun run, on the host or a GPU, and the dispatcher that chooses
-// their kernels.
+// the kernels.
 type Place struct {
 	Dispatch *dispatch.Dispatcher
 	Args     *flashkit.Args // arguments of kernel calls, on the host or the GPU
@@ -58,8 +58,8 @@ func (d *Place) Put(ctx context.Context, w *input.Work) error {
 	return nil
 }
 
-// Pick returns the kernel that dispatch chooses for the tensors, and the reason. On a GPU it runs
-// the pass once to see the kernel.
+// Pick returns the kernel that dispatch chooses for the tensors, and the reason. On a GPU, Pick
+// runs the pass once to see which kernel dispatch chooses.
 func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (m Measurement, err error) {
 	if d.GPU == nil {
 		if m.Kernel, err = d.Dispatch.Pick(p, s); err != nil {

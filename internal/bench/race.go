@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A race times kernels on the same tensors, one problem and pass after another. Kernels much slower
-// than the fastest get few calls or none.
+// A race times kernels on the same tensors, and takes one problem and pass after another. Kernels
+// much slower than the fastest get few calls or none.
 type race struct {
 	dispatch *dispatch.Dispatcher // computes inputs of backward passes
 	kernels  []flashkit.Kernel    // kernels to time
@@ -39,9 +39,10 @@ type racer struct {
 	note      string          // reason for fewer calls
 }
 
-// A kernel gets no more calls if it takes more than outTaken times as long as the fastest. It gets
-// no calls if its predicted time exceeds cheapTry and outPredicted times the shortest prediction.
-// Below cheapTry a kernel is tried anyway, because predictions may be wrong.
+// A kernel gets no more calls if it takes more than outTaken times as long as the fastest kernel.
+// It gets no calls if its predicted time exceeds both cheapTry and outPredicted times the shortest
+// prediction. A kernel predicted to take less than cheapTry is tried anyway, because predictions
+// may be wrong.
 const (
 	outTaken     = 3
 	outPredicted = 20
@@ -74,9 +75,9 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel is out if it
-// fails, or if it is much slower than best, the shortest time of an earlier kernel. best is 0 for
-// the first one.
+// warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel gets no more
+// calls if it fails, or if it is much slower than best, the shortest time of an earlier kernel.
+// best is 0 for the first kernel.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
@@ -117,7 +118,7 @@ func (x *racer) call(ctx context.Context, data *input.Tensors) (time.Duration, e
 	return t, nil
 }
 
-// turns times the kernels that are not out, each for a slice per round.
+// turns times the kernels that may get more calls, each for the time r.slice per round.
 func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, rounds int) error {
 	for range rounds {
 		for _, i := range r.order.Perm(len(list)) {
@@ -134,7 +135,7 @@ func (r *race) turns(ctx context.Context, data *input.Tensors, list []*racer, ro
 	return nil
 }
 
-// seconds returns the median time, 0 without calls.
+// seconds returns the median time, or 0 if no call was timed.
 func (x *racer) seconds() float64 {
 	if len(x.times) == 0 {
 		return 0
@@ -156,11 +157,11 @@ func HeatsOf(problems []flashkit.Problem, passes ...flashkit.Pass) (list []Heat)
 	return list
 }
 
-// dtypes are the element types of the heats, and of the baseline.
+// dtypes are the element types of the heats, and the types that the baseline supports.
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// heats parses the names of problems. It returns a heat with the passes for each problem in each
-// type of dtypes.
+// heats parses the names of problems. For each problem and each type of dtypes, it returns a heat
+// with the given passes.
 func heats(names []string, passes ...flashkit.Pass) (list []Heat) {
 	for _, name := range names {
 		for _, t := range dtypes {

@@ -14,7 +14,7 @@ const (
 )
 
 // RandomProblems draws n problems, which depend on the seed only: decode and prefill, short and
-// long, batches, GQA, masks, odd head dims. Most of them are in neither RegretGrid nor
+// long, batches, GQA, masks, odd head dims. Most of these problems are in neither RegretGrid nor
 // CalibrateGrid.
 func RandomProblems(seed uint64, n int) (list []flashkit.Problem) {
 	r := rand.New(rand.NewPCG(seed, 3))

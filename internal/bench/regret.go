@@ -16,7 +16,7 @@ import (
 )
 
 // regretForward and regretBoth name the problems of RegretGrid, from decode to long sequences.
-// RegretGrid has them in every type.
+// RegretGrid has these problems in every type.
 var (
 	regretForward = []string{
 		"b1-h8-g8-n1-m100-d64-f32",
@@ -81,17 +81,17 @@ type regretTimes struct {
 	Note      string  `json:"note,omitempty"`
 }
 
-// RegretTime is the default time per kernel. If the ratio of a problem is above doubtful, its
-// kernels are measured up to Looks times more. The medians are over all calls, first and later
-// ones.
+// RegretTime is the default time per kernel. If the ratio of a problem is above doubtful, the
+// problem's kernels are measured up to Looks times more. The medians then cover all calls, the
+// first and the later ones.
 const (
 	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15
 	Looks      = 3
 )
 
-// Regret races the kernels on each problem, each kernel for about per. Dispatch's choice depends on
-// predictions only: times of this race do not change it.
+// Regret races the kernels on each problem, each kernel for about the time per. Dispatch's choice
+// depends on predictions only: times of this race do not change the choice.
 func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *terminal.Progress) (*RegretReport, error) {
 	report := &RegretReport{Format: Format, Machine: machine.Describe(b.Dispatch, b.gpu)}
 	r := &race{dispatch: b.Dispatch.Frozen(), kernels: b.kernels, slice: per / raceRounds, rounds: raceRounds, order: b.order}
@@ -128,8 +128,8 @@ func (b *Run) Regret(ctx context.Context, list []Heat, per time.Duration, show *
 	return report, nil
 }
 
-// settle calls the choice and the best kernel until both have MinCalls calls, and returns the
-// result. The result has no ratio if a median is still in doubt.
+// settle calls the kernel that dispatch chose, and the fastest kernel, until each of them has
+// MinCalls calls. It returns the result. The result has no ratio if a median is still in doubt.
 func (r *race) settle(ctx context.Context, data *input.Tensors, s flashkit.Pass, racers []*racer) (regretResult, error) {
 	for {
 		x, more := newRegret(data.Problem, s, racers), false

@@ -147,7 +147,7 @@ type DeviceBytes struct {
 	Workspace int64 `json:"workspace"`
 }
 
-// DeviceBytesOf returns the device memory of a call of k, nil for host kernels.
+// DeviceBytesOf returns the device memory of a call of k, or nil for host kernels.
 func DeviceBytesOf(p flashkit.Problem, k flashkit.Kernel) *DeviceBytes {
 	if k.Needs == nil {
 		return nil

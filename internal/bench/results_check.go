@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// check returns an error if flashrun bench cannot have written a field. The error names the first
-// such field and its value.
+// check returns an error if a field has a value that flashrun bench never writes. The error names
+// the first such field and its value.
 func (r *Results) check() error {
 	for i, l := range r.Limits {
 		if err := l.Check(); err != nil {

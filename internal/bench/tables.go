@@ -79,7 +79,8 @@ func (x *Result) Extra() float64 {
 	return float64(x.ExtraBytes + x.Device.Workspace)
 }
 
-// PeakOf returns the maximum bytes during a call: its tensors, their device copies, and Extra.
+// PeakOf returns the maximum bytes during a call: the call's tensors, their device copies, and
+// Extra.
 func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	bytes := p.Bytes(s) + x.Extra()
 	if x.Device != nil && x.Memory == machine.Host {
@@ -88,8 +89,8 @@ func (x *Result) PeakOf(p flashkit.Problem, s flashkit.Pass) float64 {
 	return bytes
 }
 
-// Place returns the memory of the processor that computes: machine.Device for a GPU's kernel, even
-// if its tensors are in host memory.
+// Place returns machine.Device for a kernel that runs on a GPU, even if the tensors are in host
+// memory. For all other kernels it returns x.Memory.
 func (x *Result) Place() string {
 	if x.Device != nil {
 		return machine.Device

@@ -6,8 +6,8 @@ import "math"
 
 var nan = float32(math.NaN())
 
-// Logit returns x, a sink or the LSE of earlier keys, as a score. It returns NaN for +Inf, so that
-// the row becomes NaN. A score of +Inf also makes its row NaN.
+// Logit returns the score of x, which is a sink or the LSE of earlier keys. The score is x, but NaN
+// for +Inf, so that the row becomes NaN. A score of +Inf also makes its row NaN.
 func Logit(x float32) float32 {
 	if x > math.MaxFloat32 {
 		return nan
@@ -15,8 +15,8 @@ func Logit(x float32) float32 {
 	return x
 }
 
-// Slope returns x, an ALiBi slope, or NaN if x is infinite. The product of an infinite slope and
-// distance 0 would be NaN anyway, but its products with other distances would be infinite.
+// Slope returns the ALiBi slope x, or NaN if x is infinite. The product of an infinite slope and
+// distance 0 would be NaN anyway, but the products with other distances would be infinite.
 func Slope(x float32) float32 {
 	if x > math.MaxFloat32 || x < -math.MaxFloat32 {
 		return nan

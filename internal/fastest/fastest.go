@@ -10,12 +10,12 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Subject is a call without its arguments. The choice of a kernel depends on nothing else.
+// A Subject is a call without its arguments. The choice of a kernel depends only on the subject.
 type Subject struct {
 	Problem flashkit.Problem
 	Pass    flashkit.Pass
 	Traits  flashkit.Traits
-	Paired  bool // a forward pass before a backward pass: both must sum scores in the same order
+	Paired  bool // a forward pass before a backward pass, whose kernel sums scores in the same order
 }
 
 // Ask returns a call of the subject without arguments, for a kernel's Fits, Cost and Needs.
@@ -25,8 +25,8 @@ func (s *Subject) Ask() *flashkit.Call {
 	return c
 }
 
-// Least returns the index of the candidate with the shortest time, or the first of several with
-// this time. It returns -1 if no candidate may run.
+// Least returns the index of the candidate with the shortest time, or the first of several
+// candidates with this time. It returns -1 if no candidate may run.
 func Least[T cmp.Ordered](n int, time func(i int) (t T, may bool)) int {
 	best, shortest := -1, *new(T)
 	for i := range n {

@@ -35,8 +35,8 @@ func Checkable(in *Input, backward bool) error {
 	return nil
 }
 
-// An oracleView presents the arguments of a call to the oracle, in which each sequence is a batch
-// entry of padded length.
+// An oracleView presents the arguments of a call in the form that package oracle reads: each
+// sequence is a batch entry, padded to the common length.
 type oracleView struct{ call *flashkit.Call }
 
 // shape returns the padded shape of an argument.
@@ -47,8 +47,8 @@ func (x oracleView) shape(a *flashkit.Argument) [4]int {
 	return a.Of(x.call.Args).Shape()
 }
 
-// offset returns the index in t's memory of row r of head h of sequence b, or -1 beyond the
-// sequence.
+// offset returns the index in t's memory of row r of head h of sequence b. The index is -1 if the
+// sequence is packed or paged and has no row r.
 func (x oracleView) offset(s side, t *flashkit.Tensor, b, h, r int) int {
 	c := x.call
 	switch { // other sides do not depend on sequences
@@ -141,7 +141,8 @@ func (w *Work) AgainstStored() Distance {
 }
 
 // A difference accumulates the maximum error of an output. Two NaNs are equal, and so are
-// infinities of the same sign. An infinite output equals a value that its type rounds to infinity.
+// infinities of the same sign. An infinite output equals a value that the output's type rounds to
+// infinity.
 type difference struct {
 	CheckedOutput
 	shape [4]int
@@ -174,8 +175,8 @@ type CheckedOutput struct {
 	Wrong string // first element whose NaN or infinity does not match, or ""
 }
 
-// A Distance is the largest difference between two arrays. It is NaN, null in JSON, if a NaN or an
-// infinity of one has no match in the other.
+// A Distance is the largest difference between two arrays. It is NaN (null in JSON) if a NaN or an
+// infinity in one array has no match in the other array.
 type Distance float64
 
 // MarshalJSON implements json.Marshaler.

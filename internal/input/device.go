@@ -33,8 +33,8 @@ func (d *DeviceTensors) Timed(ctx context.Context, launch func(context.Context) 
 	return d.to.Since(d.from)
 }
 
-// Fill copies the inputs to the device and allocates the outputs. If there is DO, it also computes
-// O and LSE for the backward pass.
+// Fill copies the inputs to the device and allocates the outputs. If DO is among the inputs, Fill
+// also computes O and LSE for the backward pass.
 func (d *DeviceTensors) Fill(ctx context.Context, gpu *cuda.Backend, t *Tensors) (err error) {
 	if d.Stream, err = gpu.NewStream(); err != nil {
 		return err

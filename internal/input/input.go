@@ -27,7 +27,7 @@ type Input struct {
 }
 
 // sample holds Q, K and V of a real transformer layer on real text, and O and LSE by an independent
-// implementation. sample/PROVENANCE.md names their sources.
+// implementation. sample/PROVENANCE.md names the sources.
 //
 //go:embed sample/attention.safetensors
 var sample []byte
@@ -70,8 +70,8 @@ func (s tensorSet) addFile(path string, f *safetensors.File) error {
 	return nil
 }
 
-// ReadFiles reads the files of --in: a safetensors file, or .npy files named after their tensors or
-// given as name=path.
+// ReadFiles reads the files of --in: a safetensors file, or .npy files. A .npy file has the name of
+// its tensor, or is given as name=path.
 func ReadFiles(args []string, l Layout, carry bool) (*Input, error) {
 	set := tensorSet{}
 	for _, arg := range args {

@@ -24,7 +24,7 @@ func ParseLayout(s string) (Layout, error) {
 	return "", fmt.Errorf("--layout %q: must be bhsd or bshd", s)
 }
 
-// swap converts a shape between the layout and BHSD. It is its own inverse.
+// swap converts a shape between the layout and BHSD. Two swaps give back the original shape.
 func (l Layout) swap(shape [4]int) [4]int {
 	if l == BSHD {
 		shape[1], shape[2] = shape[2], shape[1]
@@ -48,12 +48,13 @@ func NewTensor(t flashkit.DType, s [4]int, l Layout) flashkit.Tensor {
 	return x
 }
 
-// IsEmpty reports whether a shape has no elements. Its other dimensions may then be of any size.
+// IsEmpty reports whether a shape has no elements, because one dimension is 0. The other dimensions
+// may then be of any size.
 func IsEmpty(shape [4]int) bool {
 	return shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0
 }
 
-// Value returns element i of a tensor's memory as float32. It is 0 or 1 for Bool.
+// Value returns element i of a tensor's memory as float32: 0 or 1 for Bool.
 func Value(t *flashkit.Tensor, i int) float32 {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -104,8 +105,8 @@ func copied(t flashkit.Tensor) flashkit.Tensor {
 	return x
 }
 
-// restore copies the elements of a tensor to another one, which must have the same type and
-// strides.
+// restore copies the elements of the tensor from to the tensor to. Both tensors must have the same
+// type and strides.
 func restore(to, from *flashkit.Tensor) {
 	copy(to.Float32s(), from.Float32s())
 	copy(to.Uint16s(), from.Uint16s())

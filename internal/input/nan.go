@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// NaNs lists the input tensors with NaN elements and their counts, "" if none. Elements outside all
-// sequences do not count.
+// NaNs lists the input tensors that have NaN elements, with the number of these elements. It
+// returns "" if there are none. Elements outside all sequences do not count.
 func (w *Work) NaNs(c *flashkit.Call) string {
 	var list []string
 	for _, a := range flashkit.Arguments() {
@@ -23,8 +23,8 @@ func (w *Work) NaNs(c *flashkit.Call) string {
 	return strings.Join(list, ", ")
 }
 
-// countNaNs returns the number of NaN elements of an argument, and the number of all its elements
-// within sequences.
+// countNaNs returns the number of NaN elements of an argument, and the number of all elements. Both
+// numbers cover only elements within sequences.
 func (x oracleView) countNaNs(a *flashkit.Argument, t *flashkit.Tensor) (n, of int) {
 	shape, s := x.shape(a), SideOf(a.Name)
 	if IsEmpty(shape) {

@@ -13,7 +13,7 @@ func NewWork(in *Input, backward bool) *Work {
 	return &Work{in, in.WithOutputs(backward), backward}
 }
 
-// eachOutput calls f with every output of the passes and its name in files.
+// eachOutput calls f with every output of the passes and the output's name in files.
 func eachOutput(p *flashkit.Problem, args *flashkit.Args, backward bool, f func(name string, a *flashkit.Argument, t *flashkit.Tensor)) {
 	for _, a := range flashkit.Arguments() {
 		if writes(&a, p, backward) {

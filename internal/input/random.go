@@ -10,8 +10,9 @@ import (
 
 // Random generates all inputs of a problem's passes from a seed. Numbers are normally distributed.
 // All sequences have the same bias. All heads have the same mask, which keeps three of four pairs.
-// Sequence lengths are at least half the maximum, and pages are shuffled. An origin has Batch 1
-// and, as Head, Row and Key, the problem's own sizes.
+// Sequence lengths are at least half the maximum, and pages are shuffled. An origin has Batch 1.
+// Its Head and Row are the problem's Heads and QLen, and its Key is KVLen rounded down to a
+// multiple of 8.
 func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	in := Empty(p, seed, l, backward)
 	in.Source = fmt.Sprintf("random, seed %d", seed)
@@ -113,8 +114,8 @@ func pages(p *flashkit.Problem) int {
 }
 
 // AlibiSlopes returns the slopes of Press, Smith and Lewis (Train short, test long, 2022): powers
-// of 2^(-8/n) if the number n of heads is a power of two. Otherwise they are the slopes for the
-// next smaller power, then every other slope for twice that power.
+// of 2^(-8/n) if the number n of heads is a power of two. Otherwise AlibiSlopes returns the slopes
+// for the next smaller power of two, followed by every other slope for twice this power.
 func AlibiSlopes(heads int) flashkit.Tensor {
 	n := 1
 	for 2*n <= heads {

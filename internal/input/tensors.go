@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 )
 
-// Tensors are a problem's random normal inputs, and its outputs.
+// Tensors are a problem's inputs, which are random and normally distributed, and its outputs.
 type Tensors struct {
 	Problem flashkit.Problem
 	Args    flashkit.Args  // with O and LSE of a forward pass if a backward pass follows
@@ -15,7 +15,7 @@ type Tensors struct {
 }
 
 // A Maker makes tensors. Inputs of a backward pass include O and LSE. A frozen dispatcher computes
-// them, so that this forward pass does not affect measurements and choices.
+// O and LSE, so that this forward pass does not affect measurements and choices.
 type Maker struct {
 	Frozen *dispatch.Dispatcher
 	seed   uint64
@@ -24,7 +24,8 @@ type Maker struct {
 // NewMaker returns a maker of random tensors.
 func NewMaker(d *dispatch.Dispatcher, seed uint64) Maker { return Maker{d.Frozen(), seed} }
 
-// Make makes the tensors of a problem, including the backward pass's if backward.
+// Make makes the tensors of a problem. If backward is true, they include the tensors of the
+// backward pass.
 func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Tensors, error) {
 	backward = backward && HasBackward(&p)
 	t := &Tensors{Problem: p, Args: Random(p, m.seed, BHSD, backward).WithOutputs(backward)}
@@ -37,8 +38,8 @@ func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Te
 // HasBackward reports whether a problem has a backward pass.
 func HasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
-// WithOutputs returns the input's arguments with zero tensors for all outputs. With Carry, outputs
-// are copies of the input's O and LSE.
+// WithOutputs returns the input's arguments with zero tensors for all outputs. With Carry, O and
+// LSE are instead copies of the input's O and LSE.
 func (in *Input) WithOutputs(backward bool) flashkit.Args {
 	args := in.Args
 	for _, a := range flashkit.Arguments() {
@@ -120,8 +121,8 @@ func (in *Input) OutputBytes(backward bool) (sum float64) {
 	return sum
 }
 
-// Bytes returns the size of a problem's tensors as Random makes them, including the backward pass's
-// if backward.
+// Bytes returns the size of a problem's tensors as Random makes them. If backward is true, they
+// include the tensors of the backward pass.
 func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if Reads(&a, &p, backward) || writes(&a, &p, backward) {
@@ -137,8 +138,8 @@ func Bytes(p flashkit.Problem, backward bool) (sum float64) {
 	return sum
 }
 
-// CallTiny calls a kernel on one row of one head, which compiles and loads the kernel before
-// measurements. It does nothing if this call takes too much memory.
+// CallTiny calls a kernel on one row of one head. This call compiles and loads the kernel before
+// measurements. CallTiny does nothing if the call would take too much memory.
 func (m Maker) CallTiny(ctx context.Context, k flashkit.Kernel, p flashkit.Problem) error {
 	const tinyBytes = 16 << 20 // even one row may exceed memory
 	p.Batch, p.Heads, p.KVHeads, p.QLen, p.KVLen = 1, 1, 1, 1, 1

@@ -21,13 +21,13 @@ var groupVersions = map[string]groupVersion{
 	"cgroup":  {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"},
 }
 
-// groupFree returns the free bytes within this process's control groups, the minimum over its own
-// group and all ancestors. Without groups it is infinite.
+// groupFree returns the free bytes within this process's control groups: the minimum over the
+// process's own group and all ancestors. It returns +Inf without groups.
 func groupFree(root fs.FS) float64 {
 	free, own := math.Inf(1), ownGroups(root)
 	mounts, _ := fs.ReadFile(root, "proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
-		// ID parent device ROOT FOLDER options ... - TYPE source OPTIONS
+		// Fields of a line: ID parent device ROOT FOLDER options ... - TYPE source OPTIONS
 		before, after, _ := strings.Cut(line, " - ")
 		mount, of := strings.Fields(before), strings.Fields(after)
 		if len(mount) < 5 || len(of) < 3 || of[0] == "cgroup" && !slices.Contains(strings.Split(of[2], ","), "memory") {
@@ -70,7 +70,7 @@ func ownGroups(root fs.FS) map[string]string {
 	return own
 }
 
-// free returns the free bytes of a group, infinite without a limit.
+// free returns the free bytes of a group, or +Inf if the group has no limit.
 func (v groupVersion) free(root fs.FS, dir string) float64 {
 	number := func(text string) float64 {
 		x, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)

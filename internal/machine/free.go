@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// Affordable returns an error if fewer bytes of memory are free. Callers check before they
-// allocate, because running out of memory kills the program.
+// Affordable returns an error if less memory than the given bytes is free. Callers check before
+// they allocate, because running out of memory kills the program.
 func Affordable(what string, bytes float64) error {
 	if free := Free(); bytes > free {
 		return fmt.Errorf("%s take %s, and %s are free", what, terminal.Bytes(bytes), terminal.Bytes(free))
@@ -29,7 +29,7 @@ func Free() float64 {
 	return min(free, groupFree(os.DirFS("/")), processFree())
 }
 
-// kibibytes returns a field of a file in /proc, 0 if absent.
+// kibibytes returns a field of a file in /proc, or 0 if the field is absent.
 func kibibytes(path, name string) float64 {
 	kib, err := strconv.ParseFloat(strings.TrimSuffix(procField(path, name), " kB"), 64)
 	if err != nil || math.IsNaN(kib) {

@@ -4,5 +4,5 @@ package machine
 
 import "math"
 
-// processFree has no limits on this system.
+// processFree returns +Inf, because the package reads no limits of a process on this system.
 func processFree() float64 { return math.Inf(1) }

@@ -34,8 +34,8 @@ func DeviceLimits(gpu *cuda.Backend, types []flashkit.DType) ([]Limit, error) {
 	return append(list, Limit{Memory: Device, Name: "copy", BytesPerSecond: rate, How: "bytes read and written by a kernel that copies"}), nil
 }
 
-// A Limit is a measured peak rate of the machine. Its name is an element type, for multiply-adds,
-// or "copy".
+// A Limit is a measured peak rate of the machine. Name is an element type for the rate of
+// multiply-adds, or "copy" for the rate of copies.
 type Limit struct {
 	Memory         string  `json:"memory"` // host or device
 	Name           string  `json:"name"`

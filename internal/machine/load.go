@@ -27,7 +27,7 @@ func NewLoadMeter() *LoadMeter { return &LoadMeter{time.Now(), readTicks()} }
 // leastMetered is the shortest useful interval: the counters have a resolution of 10 ms.
 const leastMetered = 500 * time.Millisecond
 
-// Load returns the load since the meter was created, nil if the system has no counters.
+// Load returns the load since the meter was created, or nil if the system has no counters.
 func (m *LoadMeter) Load() *Load { return loadBetween(m.was, readTicks(), time.Since(m.started)) }
 
 func loadBetween(was, is ticks, elapsed time.Duration) *Load {

@@ -30,7 +30,7 @@ type absent struct {
 	Reason  string `json:"reason"`
 }
 
-// Describe describes this machine, with gpu if not nil.
+// Describe describes this machine, and also gpu unless gpu is nil.
 func Describe(d *dispatch.Dispatcher, gpu *cuda.Backend) Info {
 	m := Info{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName(), CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0),
 		Go: runtime.Version(), Flashrun: Version()}
@@ -55,7 +55,7 @@ func (m Info) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// cpuName returns Linux's model name of the processor, "" if unknown.
+// cpuName returns Linux's model name of the processor, or "" if the name is unknown.
 func cpuName() string { return procField("/proc/cpuinfo", "model name") }
 
 // procField returns the first value of a name in a file of "name: value" lines.

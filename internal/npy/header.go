@@ -15,7 +15,7 @@ type header struct {
 }
 
 // parseHeader parses a Python dict with the keys descr, fortran_order and shape. Spaces and
-// newlines may follow it.
+// newlines may follow the dict.
 func parseHeader(text string) (header, error) {
 	var h header
 	s := scanner{rest: text}
@@ -63,8 +63,8 @@ type scanner struct {
 	rest string // unread text
 }
 
-// accept skips spaces, and then text if the unread text begins with it. It reports whether it
-// skipped text.
+// accept skips spaces. If the unread text then begins with text, accept skips text and returns
+// true.
 func (s *scanner) accept(text string) (ok bool) {
 	s.rest = strings.TrimLeft(s.rest, " ")
 	s.rest, ok = strings.CutPrefix(s.rest, text)

@@ -1,7 +1,7 @@
 // Package npy reads NumPy's .npy files of numbers or booleans, in C order and little endian.
 //
-// Files may come from anyone. Parse never panics. Its allocation depends on the length of its
-// input, never on a number in the header.
+// Files are not trusted. Parse never panics. The memory that Parse allocates depends on the length
+// of the input, never on a number in the header.
 package npy
 
 import (

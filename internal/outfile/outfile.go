@@ -1,6 +1,6 @@
-// Package outfile writes files. A file appears complete or not at all. It replaces only a file of
-// the same kind. A file of another kind at its path, or at the target of a link there, stays
-// untouched.
+// Package outfile writes files. A written file appears complete or not at all. It replaces only a
+// file of the same kind. A file of another kind at the written path, or at the target of a link
+// there, stays untouched.
 package outfile
 
 import (
@@ -32,9 +32,9 @@ type File struct {
 	temp *os.File
 }
 
-// Create prepares to write path. It fails at once if path or its link's target is a folder, a
-// device or a file of another kind. It also fails if the folder is not writable. An empty file is
-// of every kind.
+// Create prepares to write path. It fails at once if path, or the target of a link at path, is a
+// folder, a device or a file of another kind. It also fails if the folder is not writable. An empty
+// file is of every kind.
 func Create(path string, kind Kind) (*File, error) {
 	return create(path, "", kind)
 }
@@ -77,8 +77,9 @@ func create(path, suffix string, kind Kind) (*File, error) {
 // Path returns the path of the file, with links resolved.
 func (f *File) Path() string { return f.path }
 
-// Commit writes the file and renames it to its path. A file that exists there must still be of the
-// kind. The new file takes its permissions, and its owner and group if the system permits.
+// Commit writes the file and renames it to its path. A file that exists at this path must still be
+// of the kind. The new file takes the permissions of the existing file, and the owner and group if
+// the system permits.
 func (f *File) Commit(write func(io.Writer) error) error {
 	defer f.Discard()
 	w := bufio.NewWriter(f.temp)
@@ -190,7 +191,7 @@ func (k Kind) check(path string) error {
 	return err
 }
 
-// Remove removes a file if it exists. The file must be of the kind and no link.
+// Remove removes a file if it exists. The file must be of the kind and must not be a link.
 func Remove(path string, kind Kind) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +212,7 @@ func Remove(path string, kind Kind) error {
 	return nil
 }
 
-// about returns err with path, the caller's name of the file, in place of other paths in it.
+// about returns err with path, the caller's name of the file, in place of other paths in err.
 func about(path string, err error) error {
 	switch e := err.(type) {
 	case *fs.PathError:

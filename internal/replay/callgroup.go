@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// A callGroup is the similar calls of a trace: with the same pass, problem and conditions. If the
-// number of keys grows from call to call, their numbers of keys have the same bit length.
+// A callGroup is the calls of a trace that have the same pass, problem and conditions. If keys grow
+// from call to call, the calls of a group have numbers of keys with the same bit length.
 type callGroup struct {
 	step    *step            // one of the group's steps
 	problem flashkit.Problem // has the most keys of the group
@@ -24,7 +24,7 @@ type callGroup struct {
 	first   time.Duration  // duration of the first call
 	spent   time.Duration  // duration of the calls outside kernels
 	idle    []time.Duration
-	steady  *timedKernel // kernel of the latest call; row is its number of calls in a row
+	steady  *timedKernel // kernel of the latest call; row is the number of this kernel's consecutive calls so far
 	row     int
 }
 
@@ -79,7 +79,7 @@ func (t *Trace) groups() []*callGroup {
 	return list
 }
 
-// name returns the group's problem with its range of keys and its conditions.
+// name returns the group's problem, with the range of keys and the conditions.
 func (g *callGroup) name() string {
 	s := g.problem.String()
 	if g.fewest < g.problem.KVLen {
@@ -111,7 +111,7 @@ func (g *callGroup) kernel(name string) *timedKernel {
 // the kernel is still timed.
 const tryRatio = 6
 
-// try adds the kernels of d that fit and are predicted to be fast enough.
+// try adds to the group the kernels of d that fit and are predicted to be fast enough.
 func (g *callGroup) try(d *dispatch.Dispatcher) {
 	var fit []flashkit.Kernel
 	for _, k := range d.Kernels() {
@@ -138,7 +138,7 @@ func (k *timedKernel) seconds() float64 {
 	return max(time.Nanosecond, bench.Median(slices.Clone(k.times))).Seconds()
 }
 
-// best returns the fastest kernel, nil without timed kernels.
+// best returns the fastest kernel, or nil if no kernel was timed.
 func (g *callGroup) best() (best *timedKernel) {
 	for _, k := range g.kernels {
 		if t := k.seconds(); t > 0 && (best == nil || t < best.seconds()) {
@@ -155,8 +155,8 @@ func (g *callGroup) ratio(k *timedKernel) float64 {
 	return 1
 }
 
-// sums returns the time of all calls twice: took is computed from the medians of the kernels that
-// ran, best from the median of the best kernel.
+// sums returns two estimates of the time of all calls. took is computed from the medians of the
+// kernels that ran, best from the median of the fastest kernel.
 func (g *callGroup) sums() (took, best float64) {
 	for _, k := range g.kernels {
 		took += float64(k.ran) * k.seconds()
@@ -167,7 +167,8 @@ func (g *callGroup) sums() (took, best float64) {
 	return took, best
 }
 
-// worst returns the largest ratio of the median of a kernel that ran to the best kernel's.
+// worst returns the largest ratio of a median to the fastest kernel's median, over the kernels that
+// ran.
 func (g *callGroup) worst() float64 {
 	ratio := 1.0
 	for _, k := range g.kernels {
@@ -178,9 +179,9 @@ func (g *callGroup) worst() float64 {
 	return ratio
 }
 
-// overhead returns the seconds that dispatch needed for its choices. It is the time of the calls
-// outside kernels, minus the usual time outside the kernel if the kernel is given by name. Several
-// callers spend this time simultaneously, so it is divided by their number.
+// overhead returns the seconds that dispatch needed for its choices: the time that the group's
+// calls spent outside kernels, minus the usual time outside a kernel that is given by name. Several
+// callers spend this time simultaneously, so overhead divides it by the number of callers.
 func (g *callGroup) overhead() float64 {
 	usual := time.Duration(0)
 	if len(g.idle) > 0 {

@@ -17,10 +17,11 @@ import (
 // Live regret is a ratio of two times for a program's calls. The first is the time on the kernels
 // that dispatch chose while it learned the machine, the second is the time on the best kernels.
 //
-// A run has two phases in one fresh process. First the trace is replayed with a dispatcher like a
-// program's. Then the chosen kernels, and others that may be the best, take turns under the same
-// conditions. The medians of the second phase give the regret. The first phase may have a single
-// call of a kernel, and other programs disturb a single time.
+// A run has two phases in one fresh process. First the trace is replayed with a dispatcher that
+// starts without measurements, as in a program. Then the chosen kernels, and other kernels that may
+// be the best, take turns under the same conditions. The medians of the second phase give the
+// regret. The first phase may call a kernel only once, and other programs may disturb a single
+// call.
 
 // A liveRun is a run of a trace.
 type liveRun struct {
@@ -69,8 +70,8 @@ func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, 
 	return l.result(), nil
 }
 
-// prepare makes the tensors and selects kernels with fast predictions. It uses a dispatcher of its
-// own, because the dispatcher under test must start without experience, like a program's.
+// prepare makes the tensors and selects kernels with short predicted times. It uses a dispatcher of
+// its own, because the dispatcher under test must start without measurements, as in a program.
 func (l *liveRun) prepare(ctx context.Context, backend string, seed uint64) error {
 	opened, d, err := bench.Open(ctx, backend)
 	if err != nil {
@@ -139,8 +140,8 @@ func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) 
 	}
 }
 
-// inARow extends the group's current sequence of calls of one kernel by a call of k, and updates
-// the length of k's longest sequence.
+// inARow counts a call of k in the group's current sequence of consecutive calls of one kernel. It
+// updates the length of k's longest sequence.
 func (g *callGroup) inARow(k *timedKernel) {
 	if g.steady != k {
 		g.steady, g.row = k, 0
@@ -210,8 +211,8 @@ func visits(groups []*callGroup) (list []visit) {
 	return list
 }
 
-// compare is the second phase. It times the kernels of every group. It then repeats this for the
-// groups with a ratio above remeasureRatio, up to bench.Looks times.
+// compare is the second phase. It times the kernels of every group. It then repeats the timing for
+// the groups with a ratio above remeasureRatio, up to bench.Looks times.
 func (l *liveRun) compare(ctx context.Context) error {
 	doubted := l.groups
 	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
@@ -230,8 +231,8 @@ func (l *liveRun) compare(ctx context.Context) error {
 	return nil
 }
 
-// visit times the group's kernels in random order. A kernel that did not run in the first phase is
-// out once it is much slower than the best.
+// visit times the group's kernels in random order. A kernel that did not run in the first phase
+// gets no more turns once it is much slower than the fastest kernel.
 func (l *liveRun) visit(ctx context.Context, v visit) error {
 	for _, i := range l.order.Perm(len(v.group.kernels)) {
 		if k := v.group.kernels[i]; !k.out {
@@ -247,9 +248,9 @@ func (l *liveRun) visit(ctx context.Context, v visit) error {
 	return nil
 }
 
-// turn times the calls of a visit on one kernel. If these calls begin a step, it first repeats the
-// call that precedes them in the trace. It does not time the kernel's first call, which compiles
-// and loads code.
+// turn times the calls of a visit on one kernel. If these calls begin a step, turn first repeats
+// the call that precedes them in the trace. turn does not time the kernel's first call, which
+// compiles and loads code.
 func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	callers, err := l.callers(k.name)
 	if err != nil {
@@ -285,8 +286,9 @@ func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	return nil
 }
 
-// before repeats the last call of the step before a visit, on the kernel that ran it. It does
-// nothing if that call is of the same group, or if its step has another number of busy processes.
+// before repeats the last call of the step before a visit, on the kernel that ran this call in the
+// trace. before does nothing if this call belongs to the visit's group, or if the call's step has
+// another number of busy processes than the visit's step.
 func (l *liveRun) before(ctx context.Context, v visit) error {
 	s := &l.trace.steps[l.trace.order[v.at-1]]
 	parts := l.parts[v.at-1]

@@ -74,7 +74,7 @@ type lastingChoice struct {
 	Pass    string  `json:"pass"`
 	Kernel  string  `json:"kernel"`
 	Best    string  `json:"best"`
-	Calls   int     `json:"calls"` // after firstCalls; of a steady choice, in a row
+	Calls   int     `json:"calls"` // after firstCalls; consecutive calls for a steady choice
 	Ratio   float64 `json:"ratio"`
 }
 
@@ -91,7 +91,8 @@ type GroupResult struct {
 	Kernels []KernelResult `json:"kernels"` // in order of calls in the trace, then of time
 }
 
-// A KernelResult is a kernel of a group. It ran in the trace, or only in the second phase.
+// A KernelResult is the result of one kernel of a group. The kernel ran in the trace, or only in
+// the second phase.
 type KernelResult struct {
 	Kernel  string  `json:"kernel"`
 	Calls   int     `json:"calls"`   // in the trace
@@ -124,8 +125,8 @@ func Run(ctx context.Context, traces []*Trace, where machine.Info, o Options, sh
 	return report, ended
 }
 
-// replay makes one run of every trace, then a second one of every trace, and so on: changes on the
-// machine affect all traces alike. A failed run does not end the others.
+// replay makes one run of every trace, then a second run of every trace, and so on: changes on the
+// machine affect all traces alike. A failed run does not end the other runs.
 func (report *Report) replay(ctx context.Context, traces []*Trace, o Options, show *terminal.Progress) error {
 	for _, t := range traces {
 		report.Traces = append(report.Traces, &TraceRuns{Trace: t.name, Procs: t.procs, Godebug: t.godebug, Calls: t.calls, Kernels: map[string]int{}})
@@ -179,7 +180,7 @@ func (l *liveRun) result() *Result {
 	return r
 }
 
-// steadyCalls is the minimum number of calls in a row of a steady choice.
+// A choice is steady if dispatch makes it in at least steadyCalls consecutive calls.
 const steadyCalls = 5
 
 // worse returns the choice with the larger ratio. A nil choice has the smallest ratio.

@@ -81,7 +81,7 @@ func (r *Report) writeEnd(out io.Writer) {
 
 func ratio(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) }
 
-// ratio returns the ratio, "none" for nil.
+// ratio returns the ratio as text, or "none" for nil.
 func (c *lastingChoice) ratio() string {
 	if c == nil {
 		return "none"
@@ -89,7 +89,7 @@ func (c *lastingChoice) ratio() string {
 	return ratio(c.Ratio)
 }
 
-// mostCalled lists kernels with their numbers of calls, the most first.
+// mostCalled lists kernels with their numbers of calls. The kernel with the most calls comes first.
 func mostCalled(calls map[string]int) string {
 	var list []string
 	for _, name := range slices.SortedFunc(maps.Keys(calls), func(a, b string) int { return cmp.Or(cmp.Compare(calls[b], calls[a]), cmp.Compare(a, b)) }) {

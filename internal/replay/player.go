@@ -86,8 +86,8 @@ func (p *player) play(ctx context.Context, s *step, from, n int, callers []*call
 	return list, total, nil
 }
 
-// share makes the calls of list on s.callers goroutines, each with its own tensors. It sets their
-// times in list.
+// share makes the calls of list on s.callers goroutines, each with its own tensors. It sets the
+// calls' times in list.
 func (p *player) share(ctx context.Context, s *step, from int, list []timedCall, callers []*caller) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -109,7 +109,7 @@ func (p *player) share(ctx context.Context, s *step, from int, list []timedCall,
 	return time.Since(start), context.Cause(ctx)
 }
 
-// call makes call i of a step. set is the index of its set of tensors.
+// call makes call i of a step. set is the index of the set of tensors that the call uses.
 func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (r timedCall, err error) {
 	if err := ctx.Err(); err != nil {
 		return r, err

@@ -17,7 +17,7 @@ import (
 )
 
 // flashrun starts further processes of itself: for every run of a trace, and to keep cores busy.
-// Each process ends at the end of its standard input, so that no process outlives its parent.
+// Each process ends when its standard input ends, so that no process outlives its parent.
 
 // killDelay is the time that a process has to end by itself before it is killed.
 const killDelay = 10 * time.Second
@@ -49,7 +49,7 @@ func withStdin(ctx context.Context, stdin io.Reader) context.Context {
 	return ctx
 }
 
-// A crowd is processes, each of which keeps a core busy.
+// A crowd is a set of processes. Each process keeps a core busy.
 type crowd struct{ burning []*exec.Cmd }
 
 // set resizes the crowd to n processes. New processes are busy when set returns.

@@ -47,8 +47,8 @@ func (s *study) comparisons() (list []*comparison) {
 	return list
 }
 
-// loss returns the time of dispatch's choice over the fastest kernel's, NaN if one of these times
-// is missing or in doubt.
+// loss returns the time of dispatch's choice divided by the time of the fastest kernel. It returns
+// NaN if one of these times is missing or in doubt.
 func (c *comparison) loss() float64 {
 	if c.chosen == nil || c.fastest == nil || c.chosen.Doubt != "" || c.fastest.Doubt != "" {
 		return math.NaN()
@@ -71,7 +71,7 @@ func (c *comparison) byBackend() (list []*measured) {
 	return list
 }
 
-// backends returns the figure of each backend's time over the fastest backend's.
+// backends returns the figure of each backend's time divided by the fastest backend's time.
 func (s *study) backends() *Figure {
 	fig := &Figure{ID: "backends", Title: "Backend against backend",
 		Caption: "The time of each backend's fastest kernel over that of the fastest backend: 1 is the fastest. A point is a problem; the line is the geometric mean of a length."}
@@ -121,8 +121,8 @@ func (s *study) backends() *Figure {
 	return fig
 }
 
-// addMeans adds a line to each trace: the geometric mean of its points at each length. It sets the
-// plot's text to a summary of the means.
+// addMeans adds a line to each trace: the geometric mean of the trace's points at each length.
+// addMeans also sets the plot's text to a summary of the means.
 func (p *plot) addMeans() {
 	p.text = p.full + ". "
 	for i := range p.traces {

@@ -26,8 +26,8 @@ const (
 	mostLengths = 40 // more cells in a row are too narrow
 )
 
-// noticeable is the smallest loss that a cell shows. A loss is the time of dispatch's choice over
-// the time of the fastest kernel.
+// noticeable is the smallest loss that a cell shows. A loss is the time of dispatch's choice
+// divided by the time of the fastest kernel.
 const noticeable = 1.005
 
 // choices returns the figure of dispatch's choices. It has a map for each pass and ratio of rows to
@@ -162,7 +162,7 @@ func (c *comparison) cell(x, y, width px) cell {
 	return out
 }
 
-// addLegend adds a legend below the plot, wrapped to its width.
+// addLegend adds a legend below the plot, wrapped to the plot's width.
 func (p *panel) addLegend(kinds []*kind) {
 	x := px(6)
 	for _, k := range kinds {

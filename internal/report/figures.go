@@ -54,7 +54,7 @@ func (m *measured) title() string {
 }
 
 // traces returns a trace for each kind among the points, sorted by x. at returns the coordinates of
-// a point. If joined, a line connects the points.
+// a point. If joined is true, a line connects the points.
 func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y float64)) (list []trace) {
 	for _, k := range s.kindsOf(points) {
 		t := trace{kind: k}
@@ -183,7 +183,7 @@ func count(plots []*plot) string {
 }
 
 // peak returns the figure of peak memory. If the baseline was not measured, the figure has no plots
-// and its caption names the command that measures it.
+// and its caption names the command that measures the baseline.
 func (s *study) peak() *Figure {
 	fig := &Figure{ID: "peak", Title: "Peak memory", Caption: "The baseline that stores its matrices was not measured: flashrun bench --baseline naive."}
 	if !slices.ContainsFunc(s.all, (*measured).naive) {
@@ -281,7 +281,8 @@ func (g *group) title(s *study) string {
 	return text
 }
 
-// groups returns the groups in the order of the sweeps, the host's first.
+// groups returns the groups of the host, then the groups of the device, each in the order of the
+// sweeps.
 func (s *study) groups() (list []*group) {
 	for _, place := range []string{machine.Host, machine.Device} {
 		for _, f := range s.sweeps {

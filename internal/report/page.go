@@ -17,7 +17,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A Page is a report, the data of report.tmpl.
+// A Page is a report. It holds the data that report.tmpl draws.
 type Page struct {
 	*bench.Results
 	Common  string
@@ -55,8 +55,8 @@ type memoryRow struct {
 	Full, Kernel *bench.MemoryLine
 }
 
-// memory returns a section for each sweep. Sweeps that differ only in the mask share one, because a
-// mask does not change the size of the matrices.
+// memory returns a section for each sweep. Sweeps that differ only in the mask share a section,
+// because a mask does not change the size of the matrices.
 func (s *study) memory() (sections []*memorySection) {
 	seen := map[string]bool{}
 	for _, f := range s.sweeps {
@@ -113,7 +113,7 @@ var pageStyle string
 //go:embed plot.css
 var plotStyle string
 
-// marks are the shapes of points. They distinguish kinds even without color.
+// marks are the shapes of points. Marks distinguish kinds even without color.
 var marks = []string{
 	"M-3.3 0a3.3 3.3 0 1 0 6.6 0a3.3 3.3 0 1 0-6.6 0z",
 	"M-2.9-2.9h5.8v5.8h-5.8z",
@@ -157,7 +157,7 @@ func (k *kind) class() string {
 // WriteHTML writes the page as a self-contained file.
 func (p *Page) WriteHTML(w io.Writer) error { return reportTemplate.ExecuteTemplate(w, "html", p) }
 
-// A poster is a figure as an image, its panels in columns.
+// A poster is a figure drawn as an image, with its panels in columns.
 type poster struct {
 	*Figure
 	W, H    px

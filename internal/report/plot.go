@@ -32,8 +32,8 @@ func (x px) String() string {
 	return strconv.FormatFloat(math.Round(float64(x)*10)/10, 'f', -1, 64)
 }
 
-// words are a text at a position. Class determines whether the text starts, ends or is centered
-// there.
+// words are a text at a position. Class determines whether the text starts, ends or is centered at
+// this position.
 type words struct {
 	X, Y  px
 	Class string
@@ -85,7 +85,8 @@ type spot struct {
 	title string
 }
 
-// A roof is the limits of a processor: bandwidth times intensity, up to a rate.
+// A roof is the limit of a processor's rate at each arithmetic intensity: the smaller of rate, and
+// bandwidth times intensity.
 type roof struct {
 	rate, bandwidth float64 // GFLOP/s and GB/s; 0 if unknown
 }
@@ -115,8 +116,8 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span, widened at both ends by part of its logarithmic length. It is never
-// empty.
+// padded returns the span, widened at both ends by part of its logarithmic length. The result is
+// never empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
@@ -188,7 +189,7 @@ func (p *plot) layOut() *panel {
 // width returns the approximate width of the kind's name and mark.
 func (k *kind) width() px { return textWidth(k.Name) + 30 }
 
-// textWidth returns the approximate width of a text, rather too large.
+// textWidth estimates the width of a text. The estimate is rather too large than too small.
 func textWidth(s string) px { return px(utf8.RuneCountInString(s)) * charWidth }
 
 func (p *panel) axes(x, y scale, xTicks, yTicks []tick) {
@@ -262,8 +263,9 @@ func (p *plot) xTicks(x scale) []tick {
 	return apart(x, slices.Compact(values), plainNumber, width)
 }
 
-// roundTicks returns ticks at powers of ten, or at more round numbers if there would be fewer than
-// three. A span without any of these numbers gets ticks at its ends.
+// roundTicks returns ticks at powers of ten. If these are fewer than three, it adds other round
+// numbers, such as 2 and 5 times powers of ten. A span without any of these numbers gets ticks at
+// its ends.
 func roundTicks(s scale, text func(float64) string, size func(string) px) (list []tick) {
 	for _, digits := range [][]float64{{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9}, tenths()} {
 		var values []float64
@@ -298,8 +300,8 @@ func tenths() (list []float64) {
 	return list
 }
 
-// apart returns ticks at every value or, if their texts would overlap, at every second, third ...
-// value.
+// apart returns ticks at every value. If their texts would overlap, it returns ticks at every
+// second value, else at every third value, and so on.
 func apart(s scale, values []float64, text func(float64) string, size func(string) px) (list []tick) {
 	values = slices.DeleteFunc(values, func(v float64) bool { return !plottable(v) })
 	for step := 1; step <= len(values); step++ {

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// A headline is the result with the highest rate of a pass, types and processor, and its
-// comparisons with other results. Results in doubt are excluded.
+// A headline is the result with the highest rate for one pass, types and processor, with
+// comparisons to other results. Results in doubt are excluded.
 type headline struct {
 	*measured
 	Title    string  // such as forward, f32
@@ -43,7 +43,7 @@ func (s *study) headlines(limits []machine.Limit) (list []headline) {
 	return list
 }
 
-// longest returns the first pair with the most keys, nil if there are no pairs.
+// longest returns the first pair with the most keys, or nil if there are no pairs.
 func longest(pairs []*pairing) *pairing {
 	if len(pairs) == 0 {
 		return nil
@@ -94,14 +94,15 @@ func (s *study) hero(limits []machine.Limit) *hero {
 	return h
 }
 
-// A pairing is two results for the same problem: a kernel's, and the baseline's or a peer's.
+// A pairing is two results for the same problem: a kernel's result, and a result of the baseline or
+// of a peer.
 type pairing struct{ other, kernel *measured }
 
 var naiveNames = map[flashkit.Pass]string{flashkit.PassForward: bench.Naive + "/fwd_matrices", flashkit.PassBackward: bench.Naive + "/bwd_matrices"}
 
 func (m *measured) naive() bool { return m.Backend == bench.Naive }
 
-// peer reports whether the result is another library's.
+// peer reports whether the result is of another library's kernel.
 func (m *measured) peer() bool { return m.Backend == bench.Peer }
 
 // foreign reports whether dispatch cannot run the kernel.
@@ -110,7 +111,7 @@ func (m *measured) foreign() bool { return m.naive() || m.peer() }
 // Peak returns the maximum bytes during a call.
 func (m *measured) Peak() float64 { return m.PeakOf(m.p, m.pass) }
 
-// Faster returns the kernel's speedup over the other result, "" if a time is in doubt.
+// Faster returns the kernel's speedup over the other result, or "" if a time is in doubt.
 func (b *pairing) Faster() string {
 	if b.other.Doubt != "" || b.kernel.Doubt != "" {
 		return ""
@@ -118,11 +119,12 @@ func (b *pairing) Faster() string {
 	return times(b.other.Seconds / b.kernel.Seconds)
 }
 
-// Smaller returns the ratio of the other result's peak memory to the kernel's.
+// Smaller returns the ratio of the other result's peak memory to the kernel's peak memory.
 func (b *pairing) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
-// pairings returns a pairing for each problem that has both a result with other true and a kernel
-// of dispatch. It takes the fastest of each. Pairings are in order of keys.
+// pairings returns a pairing for each problem that has a result for which other is true, and a
+// result of a kernel that dispatch can run. A pairing holds the fastest result of each of these two
+// sorts. Pairings are in order of keys.
 func pairings(points []*measured, other func(*measured) bool) (list []*pairing) {
 	for _, m := range points {
 		if !other(m) || !plottable(m.Seconds) || slices.ContainsFunc(points, func(o *measured) bool { return other(o) && o.Problem == m.Problem && o.Seconds < m.Seconds }) {

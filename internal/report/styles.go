@@ -81,8 +81,9 @@ func styleOf(name string) (style, bool) {
 	return s, found && ok
 }
 
-// paint gives each kind its style. A kind that styles does not have gets a style that depends on
-// its name only. If another kind of this report has that style, it gets the next free one.
+// paint gives each kind its style. A kind that is not in styles gets a style that depends only on
+// the kind's name. If another kind of this report has that style, the kind gets the next free
+// style.
 func paint(kinds []*kind) {
 	taken := map[style]bool{}
 	var unknown []*kind

@@ -162,7 +162,7 @@ func heads(p flashkit.Problem) string {
 	return "H " + strconv.Itoa(p.Heads) + ", G " + strconv.Itoa(p.KVHeads)
 }
 
-// rows describes a sweep's query length, or its ratio to the key length.
+// rows describes a sweep's query length, or the ratio of the query length to the key length.
 func rows(p flashkit.Problem) string {
 	switch p.QLen {
 	case 0:
@@ -192,8 +192,8 @@ func (s *study) shape(p flashkit.Problem) string {
 	return ""
 }
 
-// like returns the common problem of p's sweep. Its lengths that vary in the sweep are 0: KVLen,
-// and QLen if p has equal lengths.
+// like returns p with a length of 0 in place of the lengths that vary in p's sweep: KVLen, and QLen
+// if it equals KVLen.
 func like(p flashkit.Problem) flashkit.Problem {
 	if p.QLen == p.KVLen {
 		p.QLen = 0

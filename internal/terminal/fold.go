@@ -29,7 +29,7 @@ func Writer(w io.Writer) io.Writer {
 	return w
 }
 
-// Width returns the width for folding in columns, 0 if w is no terminal.
+// Width returns the width in columns to which lines are folded, or 0 if w is no terminal.
 func Width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -52,8 +52,8 @@ func Bytes(b float64) string {
 	return fmt.Sprintf("%.1f EiB", b)
 }
 
-// WriteTable writes rows of equal length with aligned columns. The first left columns are
-// left-aligned, the others right-aligned. A column with only a header is dropped.
+// WriteTable writes rows of equal length with aligned columns. Columns whose index is below left
+// are left-aligned, all others right-aligned. A column with only a header is dropped.
 func WriteTable(w io.Writer, rows [][]string, left int) {
 	width, filled := make([]int, len(rows[0])), make([]bool, len(rows[0]))
 	for r, row := range rows {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Progress shows the progress of a long run on a terminal. It is silent for the first second, and
-// always if the writer is no terminal.
+// A Progress shows the progress of a long run on a terminal. It is silent for the first second. It
+// is always silent if the writer is no terminal.
 type Progress struct {
 	w       *os.File // nil if silent
 	mu      sync.Mutex

@@ -1,5 +1,5 @@
-// A QEMU plugin that counts executed instructions, in total and by symbol. It declares the plugin
-// API that it uses, version 1 (QEMU 4.2 to 8.2), and needs no QEMU header.
+// A QEMU plugin that counts executed instructions, in total and by symbol. The file itself declares
+// the plugin API, version 1 (QEMU 4.2 to 8.2), so it needs no QEMU header.
 //
 //	cc -O2 -shared -fPIC -o count.so count.c
 //	qemu-aarch64 -plugin ./count.so,only=SUBSTRING -d plugin PROGRAM

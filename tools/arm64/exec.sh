@@ -1,7 +1,8 @@
 #!/bin/sh
-# exec.sh TEST [ARG]...: run a test program for arm64 by QEMU, as go test -exec does. A script
-# takes its place, so that it can start itself. Tests read FLASHKIT_EMULATOR where they start
-# a copy, and where an emulator's own memory would count; what they compile is for arm64, too.
+# exec.sh TEST [ARG]...: runs a test program for arm64 by QEMU, for go test -exec. A script replaces
+# the program's file, so that the program can start itself. Tests read FLASHKIT_EMULATOR if they
+# start a copy of the program or measure memory, because the emulator needs memory too. C code that
+# tests compile is also for arm64.
 set -e
 emulator="qemu-aarch64-static -L /usr/aarch64-linux-gnu" # where the loader and the C library are
 test=$1

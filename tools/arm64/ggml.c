@@ -20,8 +20,8 @@ static float next(void) {
 	return (float)(state >> 8) / 8388608.0f - 1;
 }
 
-// fill sets a tensor to random numbers. It returns a copy, [heads][rows][D], with the rounding of the
-// tensor's type.
+// fill sets a tensor to random numbers. It returns a copy as [heads][rows][D], with the numbers
+// rounded to the tensor's type.
 static float *fill(struct ggml_tensor *t, int rows, int d, int heads, int transposed) {
 	float *copy = malloc(sizeof(float) * rows * d * heads);
 	for (int h = 0; h < heads; h++)

@@ -1,4 +1,4 @@
-# The cross compiler of Debian, for ggml.
+# Debian's cross compiler for arm64, which builds ggml.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

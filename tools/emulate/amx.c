@@ -11,15 +11,15 @@
 // machines the processor has AVX512-BF16, but CPUID does not report it. The processor then executes
 // these instructions itself.
 //
-// The program is loaded into this process. Its CPUID instruction is overwritten by an illegal one.
-// The SIGILL handler then returns CPUID's result with the bits of AMX-BF16 and AVX512-BF16 set.
-// Other instructions that the processor lacks raise SIGILL once. The handler overwrites such an
-// instruction with a jump to a stub, and the stub calls emulate. A seccomp filter keeps the program
-// from replacing the handler. Goroutine stacks are too small for C. So each thread has a block of
-// memory with its saved registers, its tiles and a stack for the C code. GS points to the block,
-// because Go does not use GS. An instruction that decode does not know ends the program by SIGILL.
-// Child processes run without the emulation. If the program opens /proc/self/exe, it gets the file
-// amx.
+// The program is loaded into this process. The program's CPUID instruction is overwritten by an
+// illegal instruction. The SIGILL handler then returns CPUID's result with the bits of AMX-BF16 and
+// AVX512-BF16 set. Other instructions that the processor lacks raise SIGILL once. The handler
+// overwrites such an instruction with a jump to a stub, and the stub calls emulate. A seccomp
+// filter keeps the program from replacing the handler. Goroutine stacks are too small for C. So
+// each thread has a block of memory with its saved registers, its tiles and a stack for the C code.
+// GS points to the block, because Go does not use GS. An instruction that decode cannot decode ends
+// the program by SIGILL. Child processes run without the emulation. If the program opens
+// /proc/self/exe, it gets the file amx.
 //
 // Code in the program's threads must not call libc, because FS does not point to libc's thread
 // data. memcpy and similar functions are allowed, but not through a PLT, because libc would resolve
@@ -131,8 +131,8 @@ static void identify(greg_t *g) {
 	g[REG_RAX] = a, g[REG_RBX] = b, g[REG_RCX] = c, g[REG_RDX] = d;
 }
 
-// isOurs handles an illegal instruction and returns nonzero, if the instruction is a replaced CPUID
-// or is emulated. Otherwise it returns 0.
+// If the illegal instruction is a replaced CPUID or is emulated, isOurs handles this instruction
+// and returns nonzero. Otherwise isOurs returns 0.
 static int isOurs(greg_t *g) {
 	uint8_t *p = (uint8_t *)g[REG_RIP];
 	for (int i = 0; i < cpuids; i++)
@@ -267,7 +267,7 @@ static void patch(uint8_t *part, size_t size) {
 	}
 }
 
-// place maps the program at its addresses and returns the end of its memory.
+// place maps the program at the addresses in its file. It returns the end of the program's memory.
 static uint8_t *place(const char *name, uint8_t *file) {
 	Elf64_Ehdr *head = (Elf64_Ehdr *)file;
 	Elf64_Phdr *parts = (Elf64_Phdr *)(file + head->e_phoff);
@@ -300,8 +300,8 @@ static uint8_t *place(const char *name, uint8_t *file) {
 	return (uint8_t *)end;
 }
 
-// run turns this process into the program. The program gets this process's stack without the first
-// argument: argument count, arguments, environment and auxiliary vector.
+// run turns this process into the program. The program gets this process's stack (argument count,
+// arguments, environment and auxiliary vector) without the first argument.
 static void run(int argc, char **argv) {
 	uint8_t *file = contents(argv[1]);
 	void *entry = (void *)((Elf64_Ehdr *)file)->e_entry;
@@ -311,7 +311,7 @@ static void run(int argc, char **argv) {
 	__asm__ volatile("movq %0, %%rsp\n\txorl %%edx, %%edx\n\tjmp *%1" : : "r"(argv), "r"(entry) : "rdx", "memory");
 }
 
-// hasAMX reports whether the processor has AMX-BF16 and Linux permits it.
+// hasAMX reports whether the processor has AMX-BF16 and Linux permits AMX.
 static int hasAMX(void) {
 	enum { ARCH_GET_XCOMP_SUPP = 0x1021 };
 	uint64_t lent = 0;

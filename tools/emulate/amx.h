@@ -43,8 +43,8 @@ void refuse(const char *why);
 // SIGILL handler.
 void prepare(uint8_t *place);
 
-// force replaces all instructions in [first, end) that decode knows, even if the processor has
-// them. It returns their number. None of them may have been replaced before.
+// force replaces all instructions in [first, end) that decode can decode, even if the processor has
+// them. It returns the number of these instructions. None of them may have been replaced before.
 int force(uint8_t *first, const uint8_t *end);
 
 _Noreturn void fail(const char *what, const char *name);

@@ -36,8 +36,9 @@ _Static_assert(sizeof(block) <= BLOCK_BYTES / 2, "the stack");
 HIDDEN uint64_t next_block, end_of_blocks;
 HIDDEN void emulate(block *t, const instruction *in);
 
-// Stubs call enter with the address of the instruction in RAX. On the stack, above the return
-// address, are the program's RAX and flags. A stub and enter use 48 bytes of the program's stack.
+// Stubs call enter. RAX then holds the address of the decoded instruction, which is the first field
+// of a site. On the stack, above the return address, are the program's RAX and flags. A stub and
+// enter use 48 bytes of the program's stack.
 __asm__(
 	".text\n"
 	".globl enter\n"
@@ -180,8 +181,8 @@ VECTORS static void dot(block *t, int dst, int a, int b) {
 	_mm512_storeu_ps(t->z[dst], _mm512_fmadd_ps(low(x), low(y), sum));
 }
 
-// rounded rounds 16 float32 numbers to bf16, to nearest even. Denormal numbers become zeros, NaNs
-// become quiet.
+// rounded rounds 16 float32 numbers to bf16, to nearest even. Denormal numbers become zeros. NaNs
+// become quiet NaNs.
 VECTORS static __m256i rounded(__m512i x) {
 	__m512i magnitude = _mm512_and_epi32(x, _mm512_set1_epi32(0x7fffffff));
 	__m512i odd = _mm512_and_epi32(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
@@ -214,8 +215,9 @@ void emulate(block *t, const instruction *in) {
 	}
 }
 
-// decodeMemory decodes ModRM, SIB and displacement, and returns their length, or 0 if they are not
-// supported. x and b are bit 3 of the numbers of the index and base registers.
+// decodeMemory decodes ModRM, SIB and displacement, and returns the length of all three, or 0 for
+// an unsupported encoding. x is bit 3 of the index register's number, b is bit 3 of the base
+// register's number.
 static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	int mod = p[0] >> 6, n = 1;
 	in->base = p[0] & 7, in->index = 4;
@@ -235,8 +237,8 @@ static int decodeMemory(const uint8_t *p, int x, int b, instruction *in) {
 	return n;
 }
 
-// decodeTile decodes a tile instruction, with a VEX prefix. Its bits are: C4, R X B 00010, 0 vvvv 0
-// pp, opcode, operands.
+// decodeTile decodes a tile instruction with a VEX prefix. The instruction's bits are: C4, R X B
+// 00010, 0 vvvv 0 pp, opcode, operands.
 static int decodeTile(const uint8_t *p, instruction *in) {
 	enum { NP, P66, PF3, PF2 };
 	int x = p[1] & 0x40 ? 0 : 8, b = p[1] & 0x20 ? 0 : 8, v = ~(p[2] >> 3) & 15, what = p[3] << 8 | (p[2] & 3), n;
@@ -270,8 +272,8 @@ static int decodeTile(const uint8_t *p, instruction *in) {
 	return n ? 4 + n : 0;
 }
 
-// decodeVector decodes a vector instruction, with an EVEX prefix, on whole registers without a
-// mask. Its bits are: 62, R X B R' 0010, 0 vvvv 1 pp, 0 10 0 V' 000, opcode, ModRM.
+// decodeVector decodes a vector instruction with an EVEX prefix, on whole registers and without a
+// mask. The instruction's bits are: 62, R X B R' 0010, 0 vvvv 1 pp, 0 10 0 V' 000, opcode, ModRM.
 static int decodeVector(const uint8_t *p, instruction *in) {
 	if ((p[1] & 15) != 2 || (p[2] & 0x84) != 4 || (p[3] & 0xf7) != 0x40 || p[5] < 0xc0)
 		return 0;

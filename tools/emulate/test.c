@@ -1,5 +1,6 @@
-// The test of amx.c. It compares each instruction with a scalar computation. It does so twice:
-// first the processor executes the instructions that it has, then all instructions are emulated.
+// The test of amx.c. It compares each instruction with a scalar computation. The test runs twice.
+// The first time, the processor executes the instructions that it has. The second time, all
+// instructions are emulated.
 
 #if defined(__x86_64__) && defined(__linux__)
 
@@ -139,8 +140,8 @@ static uint32_t draw(uint64_t *state) {
 	return *state >> 32;
 }
 
-// number returns a random float32 whose upper half is a bf16. kind selects its range: 0 is near 1,
-// 1 is so small that products are tiny, 2 is any bits.
+// number returns a random float32 whose upper half is a bf16. kind selects the number's range: 0
+// for numbers near 1, 1 for numbers so small that products are tiny, 2 for any bits.
 static uint32_t number(uint64_t *state, int kind) {
 	uint32_t x = draw(state), exponent = (kind == 0 ? 119 : 60) + draw(state) % 12;
 	if (kind == 2)

@@ -172,7 +172,7 @@ func shapeOf(p *flashkit.Problem, args *flashkit.Args, a *flashkit.Argument) [4]
 	return shape
 }
 
-// like returns a tensor of zeros, in BSHD layout if other is.
+// like returns a tensor of zeros, in BSHD layout if other has this layout.
 func like(t flashkit.DType, shape [4]int, other flashkit.Tensor) flashkit.Tensor {
 	x := flashkit.Zeros(t, shape[0], shape[1], shape[2], shape[3])
 	if s := other.Strides(); s[2] > s[1] && shape[2] > 0 {
@@ -202,7 +202,7 @@ func clone(t flashkit.Tensor) flashkit.Tensor {
 	return view(x, t.Shape()).WithStrides(strides[0], strides[1], strides[2])
 }
 
-// fill sets every element of the tensor's memory to a value of next.
+// fill sets every element of the tensor's memory to a number that next returns.
 func fill(t flashkit.Tensor, next func() float32) {
 	one := make([]float32, 1)
 	for i := range t.Float32s() {

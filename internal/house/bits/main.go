@@ -139,8 +139,8 @@ func compare(ctx context.Context, list []*subject, portable flashkit.Kernel, p f
 	return nil
 }
 
-// withOutputs returns the arguments with new outputs of the pass, filled with NaN, and these
-// outputs.
+// withOutputs returns a copy of the arguments with new outputs of the pass, which are filled with
+// NaN. It also returns the list of these outputs.
 func withOutputs(p *flashkit.Problem, pass flashkit.Pass, in flashkit.Args) (*flashkit.Args, []flashkit.Tensor) {
 	args, outputs := in, []flashkit.Tensor(nil)
 	for _, a := range flashkit.Arguments() {

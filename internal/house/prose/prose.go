@@ -27,7 +27,8 @@ var Expressions = []struct {
 	{"is how", regexp.MustCompile(`(?i)\bis (how|where)\b`)},
 }
 
-// Count is the number of words and expressions in a text. Found counts each of Expressions.
+// Count is the number of words and expressions in a text. Found holds the number of hits of each of
+// Expressions.
 type Count struct {
 	Words, Hits int
 	Found       []int

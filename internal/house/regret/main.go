@@ -1,5 +1,5 @@
-// Regret measures dispatch's choices: the time of the chosen kernels over the time of the best
-// ones, on problems or, with -live, in the calls of programs.
+// Regret measures dispatch's choices on problems or, with -live, in the calls of programs. Regret
+// is the time of the chosen kernels divided by the time of the fastest kernels.
 //
 //	go run ./internal/house/regret
 //	go run ./internal/house/regret -random 100 -seed 7
@@ -113,7 +113,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return f, nil
 }
 
-// heats returns the heats of the given problems, or the grid.
+// heats returns the heats of the given problems, or of the grid if no problem is given.
 func (f *options) heats() ([]bench.Heat, error) {
 	passes, ok := map[string][]flashkit.Pass{"fwd": {flashkit.PassForward}, "bwd": {flashkit.PassBackward}, "fwd,bwd": {flashkit.PassForward, flashkit.PassBackward}}[f.pass]
 	if !ok {
@@ -170,7 +170,7 @@ func describe(ctx context.Context) (machine.Info, error) {
 	return info, errors.Join(gpu.Close(), d.Close())
 }
 
-// print prints the report as JSON, or as text with write.
+// print prints the report as JSON if f.json is true. Otherwise write prints the report as text.
 func (f *options) print(stdout io.Writer, report any, write func(io.Writer) error) error {
 	if f.json {
 		return json.NewEncoder(stdout).Encode(report)
