@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Times after which an unanswered call of the driver is given up. openLimit is long, because the
-// driver of a machine with many GPUs starts slowly.
+// openLimit and closeLimit are the longest times that answer waits for a call of the driver.
+// openLimit is long, because the driver of a machine with many GPUs starts slowly.
 const (
 	openLimit  = time.Minute
 	closeLimit = 5 * time.Second

@@ -73,8 +73,8 @@ type Driver struct {
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchDependent is LaunchKernel for a kernel that may start before the previous kernel in the
-	// stream ends, because its code waits for that kernel. LaunchDependent is cuLaunchKernelEx with
-	// programmatic stream serialization. If nil, LaunchKernel replaces it.
+	// stream ends. The launched kernel's own code waits for the previous kernel. LaunchDependent is
+	// cuLaunchKernelEx with programmatic stream serialization. If nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, on compute capability 9.0.
@@ -88,7 +88,7 @@ type Driver struct {
 
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy engine of compute
 	// capability 9.0. dims are the sizes of the dimensions, innermost first. strides are the bytes
-	// per index of the other three. box is the size of one copy in each dimension.
+	// per index of the other three dimensions. box is the size of one copy in each dimension.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
@@ -150,7 +150,8 @@ func isOutOfMemory(err error) bool {
 	return errors.As(err, &e) && e.Code == codeOutOfMemory
 }
 
-// isSticky reports whether the error makes the context unusable: every later call returns it.
+// isSticky reports whether an error makes the context unusable. Every later call then returns the
+// same error.
 func isSticky(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -173,7 +174,7 @@ func isSticky(err error) bool {
 // unusable, the error does not wrap ErrNoDevice, because a user should see the cause.
 var ErrNoDevice = errors.New("no device")
 
-// absentError is an error for which errors.Is reports ErrNoDevice, with its own text.
+// absentError is an error with a text of its own. errors.Is(err, ErrNoDevice) reports true for it.
 type absentError struct{ error }
 
 func (l absentError) Unwrap() error      { return l.error }

@@ -109,7 +109,7 @@ func (v *view) chunks(size int64) bool {
 }
 
 // side returns the smaller of n and half of the largest int. n is the number of keys on one side of
-// a band. Its sum with the band's shift then does not overflow.
+// a band. The sum of the result and the band's shift does not overflow.
 func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
 
 func toBit(x bool) int32 {

@@ -10,13 +10,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device in chunks. For each chunk a staging buffer runs these
-// stages in its own stream: packing, the copy to the device, the kernels, the copy back, and
-// unpacking. The stages of several buffers overlap. Chunks, and therefore results, depend only on
-// the problem and the shapes.
+// Host tensors stream through the device in chunks. Each chunk passes five stages in one staging
+// buffer: packing, the copy to the device, the kernels, the copy back, and unpacking. Chunks in
+// different buffers overlap. Chunks, and therefore results, depend only on the problem and the
+// shapes.
 
-// A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
-// with its query heads or, with features, a whole batch entry.
+// A hostCall is a pass on host tensors, divided into units. Without features, a unit is one KV head
+// of a batch entry, with its query heads. With features, a unit is a whole batch entry.
 type hostCall struct {
 	b        *Backend
 	id       familyID

@@ -7,10 +7,10 @@ import (
 )
 
 // A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: only
-// input, both input and output, only output. The inputs, and likewise the outputs, are therefore
-// contiguous and take one copy. In a call with features, one index of an input's broadcast
-// dimension is copied. Of packed tensors only rows that belong to sequences are copied, and of page
-// pools only pages that the page table lists.
+// input, both input and output, only output. All inputs are therefore contiguous, and so are all
+// outputs: one copy moves each group. In a call with features, a broadcast dimension of an input is
+// copied once. Of packed tensors only rows that belong to sequences are copied, and of page pools
+// only pages that the page table lists.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry
@@ -175,7 +175,7 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments fills in the arguments of the chunk's call. Its tensors are the copies on the
+// setArguments fills in the arguments of the chunk's call. The call's tensors are the copies on the
 // device.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)

@@ -83,8 +83,8 @@ func (i instance) name() (name string) {
 // perDim reports whether the kernel is compiled for each padded head dim separately.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that headDims.takes must contain if the instance exists for a padded
-// head dim.
+// needs returns the features that the field takes of head dims must contain. Otherwise the instance
+// does not exist for these head dims.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -154,14 +154,14 @@ func (s *family) instanceOf(c *instanceCall) instance {
 // In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, fewer rows
 // see the later keys. If query heads share keys, blocks of late keys would finish a head early, and
 // wait at the next head for blocks of earlier keys. traitGroups avoids these waits: for each row
-// tile it loops over the heads. traitUp instead starts the blocks of the last keys first, which
-// loop over the fewest rows. Its blocks never wait, but the longest blocks end last.
+// tile, a block loops over the heads. With traitUp, the blocks of the last keys start first. They
+// loop over the fewest rows. Blocks then never wait, but the longest blocks end last.
 //
 // With traitOnce, all blocks run at the same time. They need no counter that assigns tiles, and
 // prefetch while another kernel computes delta. traitWide computes dV of wide heads in separate
-// blocks. It is faster only with more blocks than multiprocessors, and with loops that take longer
-// than the waits to add to dQ. Under a mask it is used for few rows only: with many rows, many
-// blocks wait long.
+// blocks. It is faster only with more blocks than multiprocessors, and if a block's loop takes
+// longer than its waits to add to dQ. Under a mask, traitWide is used for few rows only: with many
+// rows, many blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {

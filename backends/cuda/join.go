@@ -42,11 +42,12 @@ func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 	return s.join(joinSum, a, operand{"dst", dst, dst, &a.dst}, operand{"x", x, dst, &a.x}, operand{"y", y, dst, &a.y})
 }
 
-// Merge combines two results of the same queries over disjoint sets of keys, and writes the result
-// over all keys to o and lse. o and lse are the result over the first set, part and partLSE over
-// the second. o and part have the same shape, and any types but Bool. lse and partLSE are float32
-// of shape [batch, heads, rows, 1]. If part is the zero Tensor, the values of the second set are
-// taken as 0, like a sink's. A row without keys in both sets becomes 0.
+// Merge combines two results of the same queries over disjoint sets of keys. Before the call, o and
+// lse hold the result over the first set, and part and partLSE hold the result over the second set.
+// Merge writes the result over all keys to o and lse. o and part have the same shape, and any types
+// but Bool. lse and partLSE are float32 of shape [batch, heads, rows, 1]. If part is the zero
+// Tensor, the values of the second set are taken as 0, like the value of a sink. A row that sees no
+// key of either set becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()
@@ -132,8 +133,8 @@ func inPieces(t flashkit.Tensor) bool {
 	return bits%16 == 0
 }
 
-// checkOperand returns an error if the stream's device cannot access a tensor, or its shape is
-// wrong.
+// checkOperand returns an error if the stream's device cannot access a tensor, or if the tensor's
+// shape is wrong.
 func (s *Stream) checkOperand(x *operand) error {
 	m, ok := x.t.Owner().(*Buffer)
 	switch {

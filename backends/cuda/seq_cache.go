@@ -21,7 +21,7 @@ type seqCache struct {
 }
 
 // foreignCaches are the caches of streams of other libraries, by stream ID. The driver never uses
-// an ID again. It may reuse a handle while work of the handle's former stream still reads the
+// an ID again. But it may reuse a handle while work of the handle's former stream still reads the
 // arrays.
 type foreignCaches struct {
 	mu     sync.Mutex // as in seqCache
@@ -32,7 +32,8 @@ type foreignCaches struct {
 // because the end of such a stream is unknown.
 const maxForeign = 64
 
-// of returns the cache of a stream, nil if it has none.
+// of returns the cache of a stream, and creates it if necessary. It returns nil if maxForeign other
+// caches exist or the driver has no stream IDs.
 func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	if d.StreamGetID == nil {
 		return nil, nil
@@ -49,7 +50,7 @@ func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	return k, err
 }
 
-// close frees the caches, which no work may read.
+// close frees the caches. No work on the device may still read them.
 func (f *foreignCaches) close(d *Driver) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +90,7 @@ func (x *arguments) setSequences(s *flashkit.Sequences) {
 	}
 }
 
-// joinSeqs concatenates the arrays into seqInts, unless an earlier call did.
+// joinSeqs concatenates the arrays into seqInts, unless seqInts holds them already.
 func (x *arguments) joinSeqs() {
 	if len(x.seqInts) == x.seqWords {
 		return

@@ -8,10 +8,10 @@ import (
 )
 
 // The bulk copy engine of compute capability 9.0 needs a map of each tensor. The driver takes
-// microseconds to encode one, so maps are kept.
+// microseconds to encode a map, so maps are kept.
 
 // mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K, V, and O or dO.
-// Only the forward pass uses rows.
+// Only the forward pass uses the field rows.
 type mapped struct {
 	maps [4]TensorMap
 	params
@@ -19,8 +19,8 @@ type mapped struct {
 	_    [20]byte // the driver copies the struct with the padding of its alignment to 64
 }
 
-// rowTiles is the partition of each head's query rows by fwd_sm90: tall tiles of the kernel's rows,
-// then low tiles of lowRows rows.
+// rowTiles is fwd_sm90's partition of each head's query rows. The first `tall` tiles have the
+// kernel's full number of rows. The next `low` tiles have lowRows rows.
 type rowTiles struct{ tall, low, lowRows int32 }
 
 // A mapKey determines a map.
@@ -82,16 +82,17 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
 // mappedKeys must divide the number of keys per page if K and V are loaded through tensor maps.
-// Boxes of other sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
+// Copies of another number of keys would not always begin at a multiple of the swizzle pattern's 8
+// rows.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
 
-// cutRows cuts the rows of each head into tall tiles, which use all warpgroups, and then low tiles.
-// A multiprocessor that ends a tile takes the next. Without low tiles, most multiprocessors would
-// idle while a few process one more tall tile. taken is the time until the last multiprocessor
-// ends, in units of a tall tile's time.
+// cutRows cuts the rows of each head into tall tiles, which use all warpgroups, followed by low
+// tiles, which use fewer. A multiprocessor that ends a tile takes the next. Without low tiles, most
+// multiprocessors would idle while a few process one more tall tile. taken is the time until the
+// last multiprocessor ends, in units of a tall tile's time.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // maximum number of tall tiles at the end of a head that low tiles replace
 	time := groupTime

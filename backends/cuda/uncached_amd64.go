@@ -6,7 +6,7 @@ import "unsafe"
 
 // copyUncached copies n bytes to an address, and bypasses the caches. n and the address must be
 // multiples of 16. A device reads lines faster if no core's cache holds them. Call storeFence
-// before others read the copy.
+// before the device or another thread reads the copy.
 //
 //go:noescape
 func copyUncached(to, from unsafe.Pointer, n int)

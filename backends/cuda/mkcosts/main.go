@@ -25,13 +25,15 @@ type fitted struct {
 	Features []feature        `json:"features"`
 }
 
-// A feature holds the times that it adds to a step, by field.
+// A feature holds the times that a feature of attention adds to a loop step. The keys of Times are
+// fields of featureTime in package cuda.
 type feature struct {
 	Name  string                 `json:"name"` // AllFeatures, FeatureSoftcap
 	Times map[string]json.Number `json:"times"`
 }
 
-// A table has the costs of a family by field, and of its tiles by padded head dim.
+// A table has the costs of a kernel family by field, and the costs of the family's tiles by padded
+// head dim.
 type table struct {
 	Fields map[string]json.Number   `json:"fields"`
 	Tiles  []map[string]json.Number `json:"tiles"`
