@@ -10,9 +10,9 @@
 // Each rank receives only the keys that it reads, directly from the rank that holds them. A step
 // consists of ordinary kernel calls: [flashkit.Band.Shift] sets the position of the keys, and
 // [flashkit.Problem.Carry] continues the result of earlier steps. In the backward pass, the
-// gradients of K and V return to the keys' rank one step later. They travel in float32 if several
-// kernel calls contribute to them. Each rank adds them in the order of the steps, so results are
-// bit-equal from run to run.
+// gradients of K and V return to the keys' rank one step later. These gradients travel in float32
+// if several kernel calls contribute to them. Each rank adds the received gradients in the order of
+// the steps, so results are bit-equal from run to run.
 //
 // An ordered Ring gathers K and V first, and calls the kernel that a single device would call. For
 // any number of ranks, its results have the same bits as on a single device.

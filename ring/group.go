@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Group is a rank's membership in a set of ranks, and the transport between them. It is
+// A Group is a rank's membership in a set of ranks, and the transport between these ranks. It is
 // independent of attention. Only Fail may be called concurrently with other methods.
 //
 // Messages between two ranks arrive in the order of sending. All methods except Close return soon
@@ -41,15 +41,15 @@ type Group interface {
 	Close() error
 }
 
-// A Breaker is a Group that announces a failure at once, even to goroutines that do not wait in it.
-// Local's ranks are Breakers.
+// A Breaker is a Group that announces a failure at once, even to goroutines that do not wait in one
+// of its methods. The results of Local are Breakers.
 type Breaker interface {
 	Group
 
 	// Broken returns a channel that is closed when the group breaks.
 	Broken() <-chan struct{}
 
-	// Err returns why the group broke, nil if it has not.
+	// Err returns the reason why the group broke, or nil if the group is not broken.
 	Err() error
 }
 

@@ -28,7 +28,8 @@ type turn struct {
 	heads headRun
 }
 
-// turnsOf returns a call's turns: the first step whole, every other one in parts.
+// turnsOf returns the turns of all steps. The first step is one turn. Each later step has one turn
+// per part of the heads.
 func turnsOf(steps, heads, parts int) (list []turn) {
 	list = append(list, turn{0, headRun{0, heads}})
 	for t := 1; t < steps; t++ {
@@ -39,8 +40,8 @@ func turnsOf(steps, heads, parts int) (list []turn) {
 	return list
 }
 
-// halfSlot returns one of two buffers in a slot. Each is large enough for the keys of every turn
-// but the first.
+// halfSlot returns one of two buffers in a slot. Each buffer is large enough for the keys of any
+// turn except the first.
 func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	most := 0
 	for _, x := range j.turns[1:] {
@@ -118,8 +119,8 @@ func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	return group
 }
 
-// ofPairs does the same as of for a Bias, DBias or Mask. A tensor with one head for all heads stays
-// whole.
+// ofPairs returns a view of a Bias, DBias or Mask with only the run's heads, like method of. A
+// tensor with one head for all heads stays whole.
 func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t
@@ -159,8 +160,8 @@ func (j *job) forwardByHeads(ctx context.Context) error {
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
 }
 
-// forwardParts computes the longest run of rows part by part as keys arrive, then the others. Calls
-// write disjoint rows or heads, so they may overlap.
+// forwardParts computes the longest run of rows part by part as keys arrive, then the other runs.
+// Calls write disjoint rows or heads, so they may overlap.
 func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)

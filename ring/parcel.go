@@ -94,8 +94,8 @@ func poll[T any](c <-chan T) (x T, ok bool) {
 	}
 }
 
-// next returns a channel's next value, zero if it is closed. A rank with a device polls before it
-// sleeps.
+// next returns a channel's next value, or zero if the channel is closed. A rank with a device polls
+// before it sleeps.
 func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if l.mover != nil {
 		return pollAwait(ctx, l, c)

@@ -66,8 +66,8 @@ type PlannedStep struct {
 	Took    time.Duration // the longer of both times, plus the slowdown of kernels by messages
 }
 
-// maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks, it
-// examines a sample.
+// maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks,
+// Predict examines a sample of them.
 const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,

@@ -103,7 +103,7 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 // Join copies a rank's outputs of a pass into the whole problem's arguments, on the host: O and
 // LSE, or the gradients. Padding after sequences stays unchanged. Ranks write different rows and
 // keys, and may join concurrently. DSink, and DBias of a bias that repeats over rows, are the
-// exceptions: every rank writes all of them.
+// exceptions: every rank writes all elements of these tensors.
 func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
 	if err := c.checkShard(rank, whole); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (c *Cut) checkShard(rank int, args *flashkit.Args) error {
 	return nil
 }
 
-// toShard is the move function of copy from whole to shard.
+// toShard copies from the whole tensor to the shard. It is a move function for method copy.
 func toShard(whole, shard flashkit.Tensor) error { return copyTensor(shard, whole) }
 
 // copy calls move with the parts of every place in the whole tensor and in the shard. For example,

@@ -233,7 +233,7 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 	})
 }
 
-// mergeWeights returns the LSE of two parts and their weights in the merged row.
+// mergeWeights returns the LSE of two merged parts, and the weight of each part in the merged row.
 func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
 	switch {

@@ -48,12 +48,13 @@ type Library interface {
 
 	// Split starts to create a second communicator of c's ranks, which uses c's connections. In the
 	// new communicator, Group enqueues the messages without a new thread before it returns. Two
-	// ranks must have exchanged messages in c before, else Group would wait for both. The *Comm is
-	// valid once Async of c reports completion. The new communicator must be released before c.
+	// ranks must have exchanged messages in c before. Otherwise Group would wait for both ranks.
+	// The *Comm is valid once Async of c reports completion. The new communicator must be released
+	// before c.
 	Split(c Comm, rank, channels int) (*Comm, error)
 
-	// Async reports whether earlier calls have completed. If one of them failed, it returns the
-	// error.
+	// Async reports whether earlier calls have completed. If an earlier call failed, Async returns
+	// the error.
 	Async(c Comm) (done bool, err error)
 
 	// Group enqueues f's sends and receives as one step, in which no message waits for another. All

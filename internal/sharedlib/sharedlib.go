@@ -34,7 +34,7 @@ func Truncated(name string) error {
 }
 
 // truncatedIn returns an error if all files of that name for this machine in a loader's cache are
-// truncated. The loader's choice among them depends on the processor.
+// truncated. The loader's choice among these files depends on the processor.
 func truncatedIn(cache, name string) (first error) {
 	text, err := os.ReadFile(cache)
 	if err != nil {

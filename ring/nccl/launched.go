@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// meetingVar is the environment variable with the address at which NCCL's ranks meet without an ID.
-// NCCL itself reads the variable too.
+// meetingVar is the environment variable with the address at which NCCL's ranks meet if no other
+// group can send them an ID. NCCL itself reads the variable too.
 const meetingVar = "NCCL_COMM_ID"
 
 // OpenLaunched does the same as Open for processes that can meet only through NCCL, such as
@@ -22,8 +22,8 @@ const meetingVar = "NCCL_COMM_ID"
 //
 // Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
 // when NCCL detects the fault, as it does over a network, or at the context's deadline. The error
-// cannot name the dead rank. The launcher can, and ends the other ranks. If one rank cannot start,
-// the other ranks wait until the context's deadline.
+// cannot name the dead rank. But the launcher names that rank, and ends the other ranks. If one
+// rank cannot start, the other ranks wait until the context's deadline.
 func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	switch {
 	case launch.Size < 1 || launch.Rank < 0 || launch.Rank >= launch.Size:
