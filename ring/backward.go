@@ -138,7 +138,7 @@ func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tens
 	return dk, dv
 }
 
-// round copies each sum to the rank's output if the two types differ, and rounds its elements to
+// round copies each sum to the rank's output if the two types differ, and rounds the elements to
 // the output's type.
 func (j *job) round(sums *gradients) {
 	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, sums.dq}, {j.a.DK, sums.dk}, {j.a.DV, sums.dv}, {j.a.DBias, sums.dbias}} {
@@ -253,7 +253,7 @@ func (j *job) sink(ctx context.Context) error {
 	return nil
 }
 
-// reduce sums a tensor over all ranks in rank order, so that all get the same bits.
+// reduce sums a tensor over all ranks in rank order, so that all ranks get the same bits.
 func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
 	s := t.Shape()
 	for b := range s[0] {

@@ -65,7 +65,7 @@ func (c *Cut) steps(rank int) []step {
 
 func isOne(calls []call, need part) bool { return len(calls) == 1 && calls[0].k == need }
 
-// need returns the smallest range that contains all keys that calls read.
+// need returns the smallest range that contains all keys that the given calls read.
 func (c *Cut) need(calls []call) part {
 	x := part{nb: c.p.Batch}
 	if c.packedK {
@@ -162,8 +162,8 @@ func (c *Cut) mergeTiles(all []placed) (list []call) {
 	return list
 }
 
-// packedCall returns one call for tiles of several sequences, in tensor order. Gaps between tiles
-// become sequences without keys or without rows.
+// packedCall returns one call for tiles of several sequences. The tiles are in the order of their
+// rows in the tensors. Gaps between tiles become sequences without keys or without rows.
 func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	last := tiles[len(tiles)-1]
 	q := part{0, 1, tiles[0].q.at + tiles[0].q0, 0}

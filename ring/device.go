@@ -21,8 +21,8 @@ type Device interface {
 	// while kernels run: 2, or 3 if messages are slow.
 	Rounds() int
 
-	// Arrived makes later work wait for the first n received messages of the current exchange. The
-	// rounds of these messages must not decrease.
+	// Arrived makes later work wait for the first n received messages of the current exchange.
+	// These messages must be in the order of their Round.
 	Arrived(ctx context.Context, n int) error
 
 	// Beside lets the next pass begin while the previous pass ends. The next pass must not depend
@@ -45,7 +45,7 @@ type Device interface {
 	Fill(t flashkit.Tensor, x float32) error
 
 	// Add sets dst to x + y, in float32, rounded to dst's type. If y is the zero Tensor, Add
-	// converts x. dst may alias x or y.
+	// converts x to dst's type. dst may alias x or y.
 	Add(dst, x, y flashkit.Tensor) error
 
 	// Merge merges part and partLSE, the result for a second set of keys, into o and lse. If part

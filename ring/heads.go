@@ -22,7 +22,7 @@ func runsOf(heads, parts int) (list []headRun) {
 	return list
 }
 
-// A turn is one unit of compute: a step, or a run of its KV heads.
+// A turn is one unit of compute: a step for all KV heads, or a step for a run of KV heads.
 type turn struct {
 	step  int
 	heads headRun
@@ -103,7 +103,7 @@ func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 }
 
 // restrict narrows a call to the run's heads and returns the query heads per KV head. K and V are
-// not cut: they hold only these heads.
+// not cut, because they already hold only the run's heads.
 func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	if group = p.Heads / max(1, p.KVHeads); x.len() == p.KVHeads {
 		return group
@@ -244,7 +244,7 @@ func (j *job) largeHeads() bool {
 	return least >= large
 }
 
-// forwardHeads computes some heads of a run of the rank's rows.
+// forwardHeads computes the forward pass of some heads, for a run of the rank's rows.
 func (j *job) forwardHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
 	p, sub := j.rowsProblem(x, w)
 	sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)

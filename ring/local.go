@@ -208,7 +208,7 @@ func (l *local) wait(ctx context.Context) error {
 	return nil
 }
 
-// received receives the messages, or waits until they are received.
+// received receives the messages, or waits until the goroutine of receiveAsync has received them.
 func (l *local) received(ctx context.Context) error {
 	if l.mover == nil {
 		return l.receiveAll(ctx, l.receive)

@@ -97,7 +97,8 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	return nil
 }
 
-// compute runs the kernel for one step, and reports progress. steps is the number of all steps.
+// compute runs the kernel for one step, and reports progress. The parameter steps is the total
+// number of steps.
 func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args, steps int) error {
 	begin := time.Now()
 	err := j.kernel.Compute(ctx, p, args)
@@ -148,8 +149,8 @@ func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Orig
 	sub.Origin = within(p, j.a.Origin, o)
 }
 
-// keysProblem returns the problem and the arguments for all rows of w, but only a run of the rank's
-// keys.
+// keysProblem returns the problem and the arguments for a run of the rank's keys with all rows of
+// w.
 func (j *job) keysProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
@@ -186,7 +187,7 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// whole returns memory for a whole tensor, into which this rank's shard is copied.
+// whole returns a whole tensor, and copies this rank's shard into it.
 func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
 	n := j.cut.wholeShape(k, shard)
 	if j.dev == nil {

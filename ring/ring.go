@@ -13,7 +13,7 @@ import (
 )
 
 // A Runner computes the parts of a step on this rank. A dispatcher is a Runner. A Ring's forward
-// calls ask for LSE, from which a dispatcher concludes that a backward pass follows. For inference,
+// calls request LSE. A dispatcher therefore assumes that a backward pass follows. For inference,
 // use the dispatcher's Unpaired copy, which is faster for few query rows.
 type Runner interface {
 	// Forward computes the forward pass of p, with the errors of a dispatcher.

@@ -154,7 +154,7 @@ func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	return b
 }
 
-// row returns the position in the sequence of the rank's local row x.
+// row converts the rank's local row x to a row of the sequence.
 func (t *tiler) row(x int) int {
 	for _, s := range t.rows {
 		if x < s.len() {

@@ -32,8 +32,8 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset fills in the arguments of call c except tensors and sequences. p is the call's problem, or
-// the problem of a chunk of the call.
+// reset fills in all arguments of call c, except its tensors and sequences. p is the call's
+// problem, or the problem of a chunk of the call.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
 	a.setProblem(p)

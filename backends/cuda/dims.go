@@ -59,8 +59,8 @@ func (s *family) padded(p *flashkit.Problem) headDims {
 
 func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
-// A blockShape describes the thread blocks of an instance on Hopper: their tile, their warps, and
-// how many fit a multiprocessor. On other GPUs some numbers differ a little.
+// A blockShape describes the thread blocks of an instance on Hopper: their tile, their number of
+// warps, and the number of blocks per multiprocessor. On other GPUs some numbers differ a little.
 type blockShape struct {
 	rows, keys int // query rows and keys of a step; decode_sm80: rows of a block, keys of a warp
 	warps      int // per block

@@ -51,9 +51,9 @@ type Driver struct {
 	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // copies from the device to the host
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error        // fills words of 4 bytes
 
-	// DeviceCanAccessPeer reports whether a device can access the memory of another.
+	// DeviceCanAccessPeer reports whether a device can access the memory of another device.
 	DeviceCanAccessPeer func(device, peer int) (bool, error)
-	// CtxEnablePeerAccess gives the current context access to the memory of another.
+	// CtxEnablePeerAccess gives the current context access to the memory of another context.
 	CtxEnablePeerAccess func(Context) error
 	// MemcpyPeerAsync copies between the memories of two contexts.
 	MemcpyPeerAsync func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error

@@ -11,7 +11,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A symbol is a function of the library. In struct calls, the tag of a symbol's field is its name.
+// A symbol is a function of the library. In struct calls, a field's tag is the symbol's name.
 type symbol struct {
 	name    string
 	address uintptr

@@ -114,8 +114,8 @@ func (c *hostCall) take() *chunk {
 	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
 }
 
-// work processes chunks with one staging buffer, x first. It ends if a chunk fails or no chunk is
-// left.
+// work processes chunk x, and then further chunks, with one staging buffer. It ends if a chunk
+// fails or no chunk is left.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	for ; x != nil; x = c.take() {
 		if err := c.run(ctx, l, x); err != nil {

@@ -122,7 +122,8 @@ func (s *staged) place(v *view, device Pointer) {
 	v.dropStrides(s.shape)
 }
 
-// move copies the tensors with the given role between the caller's memory and the staging buffer.
+// move copies the call's inputs to the staging buffer, or the outputs back to the caller's memory;
+// role selects inputs or outputs.
 func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	for i := range x.list {
 		if s := &x.list[i]; s.role&role != 0 && s.bytes > 0 {

@@ -20,8 +20,8 @@ type hostCosts struct {
 
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
 
-// hostCost predicts the time of a plain call on host tensors with at most the given number of
-// staging buffers.
+// hostCost predicts the time of a call without features on host tensors, with at most the given
+// number of staging buffers.
 func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
 	if units == 0 {

@@ -22,8 +22,8 @@ const (
 	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
 	traitCluster // decode: the blocks of the split-KV parts form a cluster
 
-	// Main kernels for some features only. Each also has traitFeatures, and supports
-	// layoutFeatures.
+	// Traits of main kernels for some features only. Each of these kernels also has traitFeatures,
+	// and supports layoutFeatures.
 	traitLayout // layoutFeatures only
 	traitShaped // softcap and ALiBi
 	traitSoftcap
@@ -83,8 +83,8 @@ func (i instance) name() (name string) {
 // perDim reports whether the kernel is compiled for each padded head dim separately.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that the field takes of head dims must contain. Otherwise the instance
-// does not exist for these head dims.
+// needs returns the features that headDims.takes must contain. If one of these features is missing
+// there, the instance does not exist for those head dims.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -149,7 +149,7 @@ func (s *family) instanceOf(c *instanceCall) instance {
 	return traitFeatures
 }
 
-// schedule returns the trait of a plain call that determines how blocks divide the work.
+// schedule returns the trait that determines how blocks divide the work of a call without features.
 //
 // In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, fewer rows
 // see the later keys. If query heads share keys, blocks of late keys would finish a head early, and

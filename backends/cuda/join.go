@@ -121,8 +121,8 @@ func (s *Stream) join(id joinID, a *joinArgs, parts ...operand) error {
 	return nil
 }
 
-// inPieces reports whether a tensor's rows begin at multiples of 16 bytes, so that a load can read
-// 16 bytes.
+// inPieces reports whether a tensor's rows begin at multiples of 16 bytes, so that one load can
+// read 16 bytes of a row.
 func inPieces(t flashkit.Tensor) bool {
 	bits := t.Address()
 	for d, stride := range t.Strides() {

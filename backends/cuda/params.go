@@ -62,8 +62,8 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// seenKeys returns the number of keys that some row sees: from the first key of row 0 to the last
-// key of the last row.
+// seenKeys returns the number of keys from the first key that row 0 sees to the last key that the
+// last row sees.
 func seenKeys(p *flashkit.Problem) int {
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)

@@ -53,7 +53,8 @@ func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, sr
 const maxRuns = 512
 
 // runs are the contiguous pieces of two tensors with the same shape. bytes is the size of a piece.
-// For each dimension, n is the length, and dst and src are the strides in bytes.
+// n, dst and src have one entry per dimension, innermost first: the length, and both strides in
+// bytes.
 type runs struct {
 	bytes int
 	n     []int

@@ -69,7 +69,7 @@ func packedRows(starts []int32) (first, n int) {
 	return first, int(starts[len(starts)-1]) - first
 }
 
-// fromZero returns starts shifted so that the first is 0.
+// fromZero returns a copy of starts, shifted so that the first start is 0.
 func fromZero(starts []int32) []int32 {
 	list := slices.Clone(starts)
 	for i := range list {

@@ -9,9 +9,9 @@ const (
 	seqPages
 )
 
-// slotHeads is the minimum number of KV heads for which bwd_sm90 gives key tiles slots: see method
-// slots. Concurrent blocks then belong to one sequence. With fewer heads, blocks would wait for
-// each other.
+// slotHeads is the minimum number of KV heads with which bwd_sm90 uses slots for the keys: see
+// method slots. Concurrent blocks then belong to one sequence. With fewer heads, blocks would wait
+// for each other.
 const slotHeads = 8
 
 // slots returns the number of slots for packed sequences: an upper bound of the number of their

@@ -18,7 +18,7 @@ type Stream struct {
 	seqs    seqCache
 }
 
-// NewStream returns a new stream that does not wait for the default stream. Close frees it.
+// NewStream returns a new stream that does not wait for the default stream. Stream.Close frees it.
 func (b *Backend) NewStream() (*Stream, error) { return b.newStream(b.drv.StreamCreate) }
 
 // NewPriorityStream returns a new stream of the given priority; NewStream's streams have priority
@@ -95,8 +95,8 @@ type Event struct {
 	handle EventHandle
 }
 
-// NewEvent returns a new event that is not yet in any stream; Stream.Record places it. Close frees
-// it.
+// NewEvent returns a new event that is not yet in any stream; Stream.Record places it. Event.Close
+// frees it.
 func (b *Backend) NewEvent() (*Event, error) {
 	e := &Event{b: b}
 	err := b.do(func() (err error) {

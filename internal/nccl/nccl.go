@@ -66,9 +66,9 @@ type Library interface {
 	Send(from uintptr, bytes, to int, c Comm, s Stream) error
 	Receive(to uintptr, bytes, from int, c Comm, s Stream) error
 
-	// Finalize starts to end a communicator, and must be called on all ranks. Destroy frees it
-	// after Async reports completion. Abort ends and frees it at once in any state, even with
-	// messages under way.
+	// Finalize starts to end a communicator, and must be called on all ranks. Destroy frees the
+	// communicator after Async reports completion. Abort ends and frees a communicator at once in
+	// any state, even with messages under way.
 	Finalize(c Comm) error
 	Destroy(c Comm) error
 	Abort(c Comm) error

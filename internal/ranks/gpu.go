@@ -183,7 +183,7 @@ func tokens(p *Problem, n int) int {
 }
 
 // filled returns arguments on a GPU, filled with a repeated block of random numbers. Independent
-// random numbers would take longer to make and copy than the passes.
+// random numbers would take longer to make and copy than the passes take.
 func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
 	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {

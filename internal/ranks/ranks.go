@@ -29,7 +29,8 @@ type Run struct {
 	Print                    func(*Result) error
 }
 
-// A Problem is a problem. If its sequences are packed, Seqs holds their starts.
+// A Problem is a problem to compute over ranks. If its sequences are packed, Seqs holds their
+// starts.
 type Problem struct {
 	flashkit.Problem
 	Seqs *flashkit.Sequences

@@ -235,9 +235,9 @@ func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) er
 	return nil
 }
 
-// Check computes both passes on this rank and compares its shard. The bound is twice one process's
-// error (three times for gradients) plus the rounding of the results. With ordered, the shard must
-// equal one process's results bit by bit.
+// Check computes both passes on this rank and compares the rank's shard with the oracle's answers.
+// The bound is twice one process's error (three times for gradients) plus the rounding of the
+// results. With ordered, the shard must equal one process's results bit by bit.
 func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
 	return c.CheckPlaced(ctx, g, r, ordered, nil)
 }

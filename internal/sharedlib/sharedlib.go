@@ -18,7 +18,7 @@ import (
 const cache = "/etc/ld.so.cache"
 
 // Truncated returns an error if dlopen of the name would map a truncated file: an ELF file for this
-// machine that ends before its last segment. If there is no such file, or dlopen finds another
+// machine that ends before the end of a segment. If there is no such file, or dlopen finds another
 // fault, Truncated returns nil, because the loader then reports the error itself.
 func Truncated(name string) error {
 	if strings.Contains(name, "/") {

@@ -47,8 +47,8 @@ type Group struct {
 
 var _ ring.Group = (*Group)(nil)
 
-// grace is the time for which a rank with an MPI error waits for mpiexec to end it, before the rank
-// returns the error.
+// grace is the time for which a rank with an MPI error waits for mpiexec to end this rank, before
+// the rank returns the error.
 const grace = 500 * time.Millisecond
 
 // Open initializes MPI, once per process. ctx limits only the time for which Close waits for other
@@ -168,7 +168,7 @@ func (g *Group) Wait(ctx context.Context) error {
 	}
 }
 
-// finish completes an exchange of the calling goroutine.
+// finish makes x the current exchange, and waits until it is done.
 func (g *Group) finish(ctx context.Context, x *exchange) error {
 	g.current = x
 	go x.watch()
@@ -176,7 +176,7 @@ func (g *Group) finish(ctx context.Context, x *exchange) error {
 }
 
 // release frees an exchange that completed without an error. It keeps a failed exchange forever,
-// because MPI may still write to its memory.
+// because MPI may still write to the exchange's memory.
 func (g *Group) release(x *exchange, err error) error {
 	if err != nil {
 		g.kept = append(g.kept, x)

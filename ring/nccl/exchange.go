@@ -211,8 +211,8 @@ func (x *exchange) enqueueRound(ctx context.Context, i int, after []ring.Mark) {
 	close(r.enqueued)
 }
 
-// run enqueues the rounds from index from on, and completes the exchange. Earlier rounds are
-// enqueued already.
+// run enqueues the rounds, beginning with number from, and completes the exchange. Earlier rounds
+// are enqueued already.
 func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 	g := x.group
 	for i := from; i < len(x.rounds); i++ {

@@ -101,7 +101,8 @@ func (g *group) takeComms() (list []nccl.Comm) {
 // closeTimeout is the maximum time for which Close waits for the other ranks.
 const closeTimeout = 10 * time.Second
 
-// Close ends the communicators. It waits for the other ranks, or aborts if the group is broken.
+// Close ends the communicators. It waits for the other ranks, or aborts the communicators if the
+// group is broken.
 func (g *group) Close() error {
 	g.mu.Lock()
 	closed := g.closed

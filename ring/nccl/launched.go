@@ -17,8 +17,8 @@ import (
 const meetingVar = "NCCL_COMM_ID"
 
 // OpenLaunched does the same as Open for processes that can meet only through NCCL, such as
-// torchrun's and Slurm's. launch is the result of ring.Launched. All processes must start with the
-// same NCCL_COMM_ID, the host:port of rank 0's machine where NCCL's ranks meet.
+// processes that torchrun or Slurm started. launch is the result of ring.Launched. All processes
+// must start with the same NCCL_COMM_ID, the host:port of rank 0's machine where NCCL's ranks meet.
 //
 // Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
 // when NCCL detects the fault, as it does over a network, or at the context's deadline. The error
@@ -50,7 +50,7 @@ func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o 
 	})
 }
 
-// A wire is the control group of ranks that have only NCCL.
+// A wire is the control group of ranks that can send messages only through NCCL.
 type wire struct {
 	group      *group
 	rank, size int

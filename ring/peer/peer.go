@@ -1,6 +1,6 @@
 // Package peer is a transport of package ring for the GPUs of one process. Tensors are on the GPUs.
 // Copy engines move keys and gradients in a separate stream, without occupying multiprocessors.
-// Events order the work of both streams.
+// Events order the work of this stream and of the kernels' stream.
 //
 // Each rank is for one goroutine:
 //
@@ -107,10 +107,11 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	return r, nil
 }
 
-// Over returns a rank of one GPU whose messages another transport moves, such as package nccl. join
-// gets the rank and returns its group. Rank.Close closes the group. multiprocessors is the number
-// of multiprocessors that moving messages occupies, 0 for none. Kernels that fill the GPU leave
-// these multiprocessors free while messages are under way or about to begin.
+// Over returns a rank for one GPU. Another transport, such as package nccl, moves the rank's
+// messages. join gets the rank and returns the rank's group. Rank.Close closes the group.
+// multiprocessors is the number of multiprocessors that messages under way occupy, 0 for none.
+// Kernels that fill the GPU leave these multiprocessors free while messages are under way or about
+// to begin.
 func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
 	case gpu == nil:
