@@ -62,9 +62,9 @@ type Device interface {
 	// Put copies a float32 row [1, 1, 1, len(src)] to the device.
 	Put(dst flashkit.Tensor, src []float32) error
 
-	// Begin starts a call of the Ring. At that time, every rank has ended its work of the last call
-	// but one, so the device may reuse the resources of that call. early means that the first
-	// messages do not depend on work enqueued after Begin.
+	// Begin starts a call of the Ring. At that time, every rank has ended its work of the call
+	// before the previous call. The device may therefore reuse the resources of that earlier call.
+	// early means that the first messages do not depend on work enqueued after Begin.
 	Begin(early bool) error
 
 	// End waits for all enqueued work. It returns the device's time since Begin, and the part of

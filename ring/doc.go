@@ -3,8 +3,8 @@
 //
 // Every rank holds its shard of Q, K, V, O, LSE and the gradients. A [Cut] assigns rows and keys to
 // ranks. [Cut.Shard] cuts tensors, [Cut.Join] joins them. A [Ring] has methods Forward and Backward
-// like a dispatcher. Their arguments are the whole problem and the tensors of the rank's shard. All
-// ranks make each call together.
+// like a dispatcher. The arguments of these methods are the whole problem and the tensors of the
+// rank's shard. All ranks make each call together.
 //
 // In step t, rank r computes with the keys of rank r-t while it receives the keys of rank r-t-1.
 // Each rank receives only the keys that it reads, directly from the rank that holds them. A step

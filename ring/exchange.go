@@ -20,8 +20,8 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// to adds a message that this rank sends. The method from adds a message that this rank receives.
-// Both methods leave out empty tensors.
+// The method to adds a message that this rank sends. The method from adds a message that this rank
+// receives. Both methods leave out empty tensors.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})

@@ -53,10 +53,10 @@ type Breaker interface {
 	Err() error
 }
 
-// A Message holds tensors that this rank sends to rank Peer, or receives from it. Messages with a
-// higher Round may begin later than other messages of the exchange. Apart marks tensors with large
-// heads, possibly scattered in memory: a transport may send each head separately. Both ranks must
-// give a message the same Round and Apart.
+// A Message holds tensors that this rank sends to rank Peer or receives from rank Peer. Messages
+// with a higher Round may begin later than other messages of the exchange. Apart marks tensors with
+// large heads, possibly scattered in memory: a transport may send each head separately. Both ranks
+// must give a message the same Round and Apart.
 type Message struct {
 	Peer    int               // the other rank
 	Tensors []flashkit.Tensor // tensors of this rank, to send or to receive into

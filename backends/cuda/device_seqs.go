@@ -15,8 +15,8 @@ import (
 // Buffer of the same name must be set here. Args.Seqs may lack KVLens and Pages if
 // Args.Seqs.PagesPerSeq is the length of a row of Pages. The numbers on the device are not checked.
 // QStarts or KVStarts that decrease or exceed the tensors, and page numbers outside the pool, make
-// kernels access memory outside the tensors. Kernels clamp query lengths to between 0 and QLen, and
-// key lengths to between 0 and KVLen.
+// kernels access memory outside the tensors. Kernels clamp query lengths to the range from 0 to
+// QLen, and key lengths to the range from 0 to KVLen.
 type DeviceSequences struct {
 	QLens    *Buffer // number of rows of each padded query sequence; nil if Args.Seqs has no QLens
 	QStarts  *Buffer // first row of each packed query sequence, then the end of the last sequence

@@ -74,8 +74,8 @@ const (
 
 // refuses returns why the family cannot run a valid call on dev. If c is nil, refuses checks only
 // the device. The method refuses does not allocate, because it runs for every call. Hopper families
-// refuse device tensors whose addresses or strides are not multiples of 16 bytes, which tensor maps
-// require. Host tensors are copied to aligned memory first.
+// refuse device tensors whose addresses or strides are not multiples of 16 bytes, because tensor
+// maps require such multiples. Host tensors are copied to aligned memory first.
 func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {

@@ -1,5 +1,6 @@
 // Mkcosts writes the cost tables of package cuda: go run ./backends/cuda/mkcosts backends/cuda. It
-// reads costs.json in that folder, which TestFitCosts fits, and writes costs.go.
+// reads costs.json in folder backends/cuda, and writes costs.go there. TestFitCosts fits the
+// numbers in costs.json.
 package main
 
 import (
