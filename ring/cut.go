@@ -221,11 +221,11 @@ func (c *Cut) assign() []int {
 // Size returns the number of ranks.
 func (c *Cut) Size() int { return c.size }
 
-// Rows returns a rank's query rows in the order of its tensors. A problem that is not Ragged has
-// one list for all batches. rank must be from 0 to Size()-1, as in Keys, QLen and KVLen.
+// Rows returns a rank's query rows in the order of the rank's tensors. A problem that is not Ragged
+// has one list for all batches. rank must be from 0 to Size()-1, as in Keys, QLen and KVLen.
 func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 
-// Keys returns a rank's keys in the order of its tensors, as Rows does.
+// Keys returns a rank's keys in the order of the rank's tensors, as Rows does.
 func (c *Cut) Keys(rank int) []Span { return slices.Clone(c.keys[rank]) }
 
 // QLen returns the number of query rows in a rank's tensors: the total of all sequences if they are

@@ -178,8 +178,8 @@ func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flash
 	return nil
 }
 
-// turn computes turn i and returns its error. If err is not nil or the turn has no calls, it only
-// returns err.
+// turn computes turn i and returns its error. If err is not nil or the turn has no calls, the
+// method turn only returns err.
 func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v flashkit.Tensor) error) error {
 	if err != nil || i == len(j.turns) || len(j.steps[j.turns[i].step].calls) == 0 {
 		return err

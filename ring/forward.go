@@ -101,8 +101,8 @@ func (j *job) soleCall() (x *call) {
 	return nil
 }
 
-// initOutputs sets O and LSE to the carried result, if there is one. Otherwise it sets them to the
-// result of rows that see no key. It then adds the sink.
+// initOutputs sets O and LSE to the carried result, if there is one. Otherwise it sets O to 0 and
+// LSE to -Inf. In both cases it then adds the sink.
 func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:

@@ -34,7 +34,7 @@ type Group interface {
 	Wait(ctx context.Context) error
 
 	// Fail breaks the group because of err on this rank. If the transport can notify the other
-	// ranks, their calls return an error that names this rank and err.
+	// ranks, calls on the other ranks return an error that names this rank and err.
 	Fail(err error)
 
 	// Close leaves the group. Call it only when every rank has reached its last call on the group.

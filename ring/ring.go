@@ -72,7 +72,7 @@ type Stats struct {
 // have the rank's rows and all keys; Slopes and Sink are whole. DSink, and DBias of a bias that
 // repeats over rows, are sums over all ranks. Args.Seqs describes the whole problem.
 //
-// All ranks make the same calls in the same order. Before they compute, they compare their
+// All ranks make the same calls in the same order. Before computing, the ranks compare their
 // requests. If one rank's request differs or has a tensor that does not fit, all ranks return an
 // error that names the rank with that request. The Ring stays usable, but outputs on a device are
 // undefined. Any other error breaks the Ring's group.

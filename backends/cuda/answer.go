@@ -15,8 +15,8 @@ const (
 )
 
 // ErrSilent is wrapped by errors of Open, OpenContext, OpenDevice, Devices and Close if the driver
-// did not answer in time. A C call cannot be canceled, so its goroutine and thread remain in the
-// driver. Until that C call returns, the five functions return ErrSilent at once.
+// did not answer in time. A C call cannot be canceled, so the goroutine and the thread of the call
+// remain in the driver. Until that C call returns, the five functions return ErrSilent at once.
 var ErrSilent = errors.New("driver does not answer")
 
 // stuck counts the driver calls that answer gave up and that have not returned yet.

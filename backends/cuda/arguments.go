@@ -2,9 +2,9 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// arguments are the heap memory of a call: the checked call, its sequences, and the block of kernel
-// arguments that the driver copies. Kernels without support for features read only the fields
-// before features.
+// arguments are the heap memory of a call: the checked call, the call's sequences, and the block of
+// kernel arguments that the driver copies. Kernels without support for features read only the
+// fields before features.
 type arguments struct {
 	mapped
 	features
@@ -32,7 +32,7 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset fills in all arguments of call c, except its tensors and sequences. p is the call's
+// reset fills in all arguments of call c, except the call's tensors and sequences. p is the call's
 // problem, or the problem of a chunk of the call.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil

@@ -44,8 +44,8 @@ func (b *Backend) Name() string { return "cuda" }
 // Device returns the description of the GPU.
 func (b *Backend) Device() Device { return b.dev }
 
-// Hardware returns the GPU and the driver in words. Package dispatch stores them with its measured
-// speeds, which apply only to that GPU and driver.
+// Hardware returns the GPU and the driver in words. Package dispatch stores both texts with the
+// speeds that it measures. The speeds apply only to that GPU and driver.
 func (b *Backend) Hardware() (device, driver string) {
 	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), "CUDA " + cudaVersion(b.dev.Driver)
 }

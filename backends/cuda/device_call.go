@@ -55,8 +55,8 @@ func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, ar
 }
 
 // Backward enqueues a backward pass on device tensors in the stream, under the same conditions as
-// Forward. It allocates workspace from the device's pool in stream order; Workspace returns its
-// size.
+// Forward. Backward allocates workspace from the device's pool in stream order. The method
+// Workspace returns the number of bytes.
 func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassBackward, args, Options{})
 }

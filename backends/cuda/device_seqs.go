@@ -7,8 +7,9 @@ import (
 )
 
 // DeviceSequences are the arrays of flashkit.Sequences in device memory, with elements of type
-// int32. Kernels read the arrays when they run. A CUDA graph of a call can therefore be captured
-// once and replayed with changed arrays, as a growing KV cache requires.
+// int32. Kernels read the arrays while the kernels run, not when a call enqueues them. A CUDA graph
+// of a call can therefore be captured once and replayed with changed arrays, as a growing KV cache
+// requires.
 //
 // Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs
 // are checked, but kernels read only the arrays on the device. For each array in Args.Seqs, the

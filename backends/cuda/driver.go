@@ -20,9 +20,9 @@ type (
 type TensorMap [128]byte
 
 // A Driver holds the functions of the CUDA driver that the backend calls. A field has the name of
-// its function without prefix and version. Open fills a Driver from the library that it finds at
-// run time. The module gorgoniacu fills one from gorgonia.org/cu, and tests use a fake. A failed
-// call returns an *Error.
+// the driver's function without prefix and version. Open fills a Driver from the library that it
+// finds at run time. The module gorgoniacu fills one from gorgonia.org/cu, and tests use a fake. A
+// failed call returns an *Error.
 //
 // Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
 // except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.
@@ -93,8 +93,8 @@ type Driver struct {
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
 	// StreamCreatePriority is StreamCreate with a priority; StreamCreate has priority 0. Blocks of
-	// streams with lower priority numbers start first. The driver clamps the number to its range.
-	// If nil, StreamCreate replaces it.
+	// streams with lower priority numbers start first. The driver clamps the number to the range
+	// that it supports. If nil, StreamCreate replaces it.
 	StreamCreatePriority func(priority int) (StreamHandle, error)
 
 	StreamDestroy     func(StreamHandle) error                                     // frees the stream; work in the stream runs to its end

@@ -53,7 +53,8 @@ const (
 // hasFeatures reports whether a problem needs instances with features.
 func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// setFeatures describes the features of a call, without their tensors and sequences.
+// setFeatures describes the features of a call, but not the tensors and sequences of these
+// features.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
 	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {

@@ -6,11 +6,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: only
-// input, both input and output, only output. All inputs are therefore contiguous, and so are all
-// outputs: one copy moves each group. In a call with features, a broadcast dimension of an input is
-// copied once. Of packed tensors only rows that belong to sequences are copied, and of page pools
-// only pages that the page table lists.
+// A chunk is a range of a call's units in a staging buffer. The chunk's tensors are sorted by role:
+// only input, both input and output, only output. All inputs are therefore contiguous, and so are
+// all outputs: one copy moves each group. In a call with features, a broadcast dimension of an
+// input is copied once. Of packed tensors only rows that belong to sequences are copied, and of
+// page pools only pages that the page table lists.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry
@@ -40,8 +40,8 @@ type staged struct {
 	bytes  int
 }
 
-// newChunk returns the chunk of n units that begins with unit number first, and places its tensors
-// in the staging buffer.
+// newChunk returns the chunk of n units that begins with unit number first, and places the chunk's
+// tensors in the staging buffer.
 func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
 	x.p.Batch, x.p.Heads, x.p.KVHeads = n, call.Heads/perBatch, call.KVHeads/perBatch

@@ -130,7 +130,7 @@ type scoreTensors struct {
 	drops                    bool // dropout drops some weights
 }
 
-// instanceOf returns a call's main kernel: the most specialized instance that supports its
+// instanceOf returns a call's main kernel: the most specialized instance that supports the call's
 // features.
 func (s *family) instanceOf(c *instanceCall) instance {
 	d := s.padded(c.p)
@@ -154,14 +154,15 @@ func (s *family) instanceOf(c *instanceCall) instance {
 // In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, fewer rows
 // see the later keys. If query heads share keys, blocks of late keys would finish a head early, and
 // wait at the next head for blocks of earlier keys. traitGroups avoids these waits: for each row
-// tile, a block loops over the heads. With traitUp, the blocks of the last keys start first. They
-// loop over the fewest rows. Blocks then never wait, but the longest blocks end last.
+// tile, a block loops over the heads. With traitUp, the blocks of the last keys start first. These
+// blocks loop over the fewest rows. With traitUp, blocks never wait, but the longest blocks end
+// last.
 //
-// With traitOnce, all blocks run at the same time. They need no counter that assigns tiles, and
-// prefetch while another kernel computes delta. traitWide computes dV of wide heads in separate
-// blocks. It is faster only with more blocks than multiprocessors, and if a block's loop takes
-// longer than its waits to add to dQ. Under a mask, traitWide is used for few rows only: with many
-// rows, many blocks wait long.
+// With traitOnce, all blocks run at the same time. The blocks then need no counter that assigns
+// tiles, and prefetch while another kernel computes delta. traitWide computes dV of wide heads in
+// separate blocks. traitWide is faster only with more blocks than multiprocessors, and if a block's
+// loop takes longer than its waits to add to dQ. Under a mask, traitWide is used for few rows only:
+// with many rows, many blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {

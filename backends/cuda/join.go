@@ -64,8 +64,8 @@ func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) err
 	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
-// An operand is a tensor t of a join. name is its name in errors. like has the shape that t must
-// have. join sets *to to the view of t.
+// An operand is a tensor t of a join. name is the tensor's name in errors. like has the shape that
+// t must have. join sets *to to the view of t.
 type operand struct {
 	name string
 	t    flashkit.Tensor
@@ -150,7 +150,7 @@ func (s *Stream) checkOperand(x *operand) error {
 	return fitsMemory(x.name, x.t)
 }
 
-// fitsMemory returns an error if a tensor's shape and strides exceed its Len elements.
+// fitsMemory returns an error if a tensor's shape and strides exceed the tensor's Len elements.
 func fitsMemory(name string, t flashkit.Tensor) error {
 	n, stride := t.Shape(), t.Strides()
 	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {

@@ -145,8 +145,8 @@ func (x *arguments) copySeqs(b *Backend, to Pointer, s StreamHandle) error {
 	return b.drv.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(source)), 4*len(source), s)
 }
 
-// capturedSeqs are the sequence arrays of captured calls. They stay until Close, because a graph
-// may be replayed until then.
+// capturedSeqs are the sequence arrays of captured calls. The arrays stay until the backend's
+// Close, because a graph may be replayed until then.
 type capturedSeqs struct {
 	mu     sync.Mutex
 	arrays [][]int32

@@ -152,8 +152,8 @@ func (f *Run) options(g ring.Group) ring.Options {
 	return o
 }
 
-// input returns random inputs of the whole problem, and its outputs. Packed sequences are rows of
-// one batch entry.
+// input returns random inputs of the whole problem, and tensors for the outputs. Packed sequences
+// are rows of one batch entry.
 func (f *Run) input(p *Problem) *flashkit.Args {
 	shape := p.Problem
 	if p.Seqs != nil {

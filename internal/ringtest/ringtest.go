@@ -160,7 +160,7 @@ func (c *Case) places() (list []place) {
 // place off. LSE is a float32, so storing it costs half a unit. Every weight of a row is
 // exp(score-LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24. |LSE| may exceed 100 with
 // ALiBi. Ranks store LSE once for each part of a row's keys, and weight the parts by their LSE.
-// They also store each part of a gradient in the gradient's type.
+// Ranks also store each part of a gradient in the gradient's type.
 func (c *Case) solve() {
 	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {

@@ -1,6 +1,7 @@
 // Package gorgoniacu runs the kernels of package cuda in a program that already uses
-// gorgonia.org/cu: in its context, on its streams and in its memory. Other programs should call
-// cuda.Open, which needs no cgo and no CUDA headers, and starts without a driver.
+// gorgonia.org/cu. The kernels run in that program's context, on its streams and in its memory.
+// Other programs should call cuda.Open, which needs no cgo and no CUDA headers, and starts without
+// a driver.
 package gorgoniacu
 
 import (
@@ -13,9 +14,9 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Open opens a backend in ctx, which may be any context of its device. The program still owns ctx
-// and must keep it until the backend is closed. Errors are as for cuda.OpenWith, or report an
-// invalid context.
+// Open opens a backend in ctx, which may be any context of a device. The program still owns ctx and
+// must keep it until the backend is closed. Errors are as for cuda.OpenWith, or report an invalid
+// context.
 func Open(ctx cu.CUContext) (*cuda.Backend, error) {
 	device, err := deviceOf(ctx)
 	if err != nil {
