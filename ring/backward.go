@@ -148,9 +148,9 @@ func (j *job) round(sums *gradients) {
 	}
 }
 
-// sum returns the tensor in which the parts of output t are added. That is t itself if t is
-// float32, or if the first part writes all of t and at most one part follows. Otherwise it is a
-// float32 buffer. sum zeroes the tensor unless the first part writes all of it.
+// sum returns the tensor in which the parts of output t are added. The result is t itself if t is
+// float32, or if the first part writes all of t and at most one part follows. Otherwise the result
+// is a float32 buffer. sum zeroes the tensor unless the first part writes all of it.
 func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t

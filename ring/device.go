@@ -53,7 +53,7 @@ type Device interface {
 	// of o that sees no key of either set becomes 0.
 	Merge(o, lse, part, partLSE flashkit.Tensor) error
 
-	// Copy copies src to dst. Both have the same shape and the same type, which may be any.
+	// Copy copies src to dst. Both have the same shape and the same type. Any type is permitted.
 	Copy(dst, src flashkit.Tensor) error
 
 	// Get copies a float32 row [1, 1, 1, len(dst)] to the host.

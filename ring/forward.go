@@ -9,7 +9,7 @@ import (
 
 // forward computes the forward pass step by step. If O is float32, each kernel call continues the
 // result of the earlier calls. Otherwise the calls' results are merged in float32, so that O is
-// rounded once. If there are only two results, the kernel writes the first directly to O.
+// rounded once. If there are only two results, the kernel writes the first result directly to O.
 func (j *job) forward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)

@@ -23,10 +23,10 @@ type Group interface {
 	// len(mine) is the same on every rank; len(all) is Size*len(mine).
 	Gather(ctx context.Context, mine, all []byte) error
 
-	// Start begins sending and receiving without waiting for other ranks. The tensors that a rank
-	// receives must match the tensors that the other rank sends in number, shape and type; strides
-	// may differ. Until Wait returns, the program must not change tensors of send, nor use tensors
-	// of receive. Only one exchange may be under way.
+	// Start begins sending and receiving without waiting for other ranks. In number, shape and
+	// type, the tensors that a rank receives must match the tensors that the other rank sends.
+	// Strides may differ. Until Wait returns, the program must not change tensors of send, nor use
+	// tensors of receive. Only one exchange may be under way.
 	Start(ctx context.Context, send, receive []Message) error
 
 	// Wait returns when the current exchange is done, or at once if there is none. In a broken

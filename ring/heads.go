@@ -119,8 +119,8 @@ func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	return group
 }
 
-// ofPairs returns a view of a Bias, DBias or Mask with only the run's heads, like method of. A
-// tensor with one head for all heads stays whole.
+// ofPairs returns a view of a Bias, DBias or Mask with only the run's heads, as headRun.of does for
+// other tensors. A tensor with one head for all heads stays whole.
 func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t
@@ -130,9 +130,9 @@ func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 
 // forwardByHeads computes a forward pass on a device with all keys. The rank's longest contiguous
 // run of rows takes one call per part of the heads, while the keys of the next part travel. The
-// rank's other runs wait for all keys: a kernel that begins while another ends would take the
-// multiprocessors that messages need. Messages begin before the rank copies its own keys. A head's
-// results do not depend on the other heads of the call.
+// rank's other runs wait for all keys: a kernel that begins while another kernel ends would take
+// the multiprocessors that messages need. Messages begin before the rank copies its own keys. A
+// head's results do not depend on the other heads of the call.
 func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
@@ -187,8 +187,8 @@ func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRu
 	return nil
 }
 
-// longest returns the index of the place with the most rows, the last one if several have the most,
-// or -1 without places.
+// longest returns the index of the place with the most rows, or -1 without places. If several
+// places have the most rows, it returns the last of them.
 func longest(places []place) (at int) {
 	at = -1
 	for i := range places {

@@ -26,9 +26,9 @@ type Mover interface {
 	Ready() (Mark, error)
 
 	// Move enqueues copies of another rank's tensors src to this rank's tensors dst. It returns a
-	// mark at the end of the copies. The copies wait for ours and theirs, the Ready marks of both
-	// ranks. Move may run concurrently with the rank's other methods, but only on one goroutine at
-	// a time.
+	// mark at the end of the copies. The copies wait for the marks ours and theirs, which Ready
+	// returned on the two ranks. Move may run concurrently with the rank's other methods, but only
+	// on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
 	// Done makes the rank's later work wait for a copy that Move enqueued. received is true if this
@@ -54,7 +54,8 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
-		// A rank is at most one exchange ahead of a receiver, which bounds the messages on a line.
+		// A rank is at most one exchange ahead of a receiver. This bounds the number of messages in
+		// the channels.
 		h.lines[i] = line{make(chan *parcel, 2*mostRounds), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)

@@ -24,7 +24,8 @@ type arguments struct {
 	whole *flashkit.Problem // the whole problem if the call is a part of one, else nil
 }
 
-// wholeOf returns the whole problem if the call is a part of one, else p.
+// wholeOf returns the whole problem if the call computes a part of one (Options.PartOf). Otherwise
+// it returns p.
 func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	if a.whole != nil {
 		return a.whole

@@ -7,8 +7,8 @@ import (
 )
 
 // DeviceSequences are the arrays of flashkit.Sequences in device memory, with elements of type
-// int32. Kernels read the arrays while the kernels run, not when a call enqueues them. A CUDA graph
-// of a call can therefore be captured once and replayed with changed arrays, as a growing KV cache
+// int32. Kernels read the arrays while they run, not when the call is enqueued. A CUDA graph of a
+// call can therefore be captured once and replayed with changed arrays, as a growing KV cache
 // requires.
 //
 // Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs

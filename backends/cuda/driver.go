@@ -21,8 +21,8 @@ type TensorMap [128]byte
 
 // A Driver holds the functions of the CUDA driver that the backend calls. A field has the name of
 // the driver's function without prefix and version. Open fills a Driver from the library that it
-// finds at run time. The module gorgoniacu fills one from gorgonia.org/cu, and tests use a fake. A
-// failed call returns an *Error.
+// finds at run time. The module gorgoniacu fills a Driver from gorgonia.org/cu, and tests use a
+// fake. A failed call returns an *Error.
 //
 // Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
 // except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.

@@ -110,7 +110,7 @@ func (b *Backend) NewEvent() (*Event, error) {
 }
 
 // Since returns the device's time between the event from and e. The work before both events must be
-// done: Event.Sync waits for it.
+// done: call Event.Sync first.
 func (e *Event) Since(from *Event) (time.Duration, error) {
 	if e.b != from.b {
 		return 0, otherDevice("Event")

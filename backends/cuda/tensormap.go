@@ -90,9 +90,9 @@ const mappedKeys = 8
 const groupRows = 64
 
 // cutRows cuts the rows of each head into tall tiles, which use all warpgroups, followed by low
-// tiles, which use fewer. A multiprocessor that ends a tile takes the next tile. Without low tiles,
-// most multiprocessors would idle while a few process one more tall tile. taken is the time until
-// the last multiprocessor ends, in units of a tall tile's time.
+// tiles, which use fewer warpgroups. A multiprocessor that ends a tile takes the next tile. Without
+// low tiles, most multiprocessors would idle while a few process one more tall tile. taken is the
+// time until the last multiprocessor ends, in units of a tall tile's time.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // maximum number of tall tiles at the end of a head that low tiles replace
 	time := groupTime

@@ -1,4 +1,4 @@
-// Package foreign recognizes file formats that users often mistake for the expected one.
+// Package foreign recognizes file formats that users often mistake for the expected format.
 package foreign
 
 import (

@@ -57,8 +57,8 @@ type Library interface {
 	// the error.
 	Async(c Comm) (done bool, err error)
 
-	// Group enqueues f's sends and receives as one step, in which no message waits for another. All
-	// messages are enqueued once Async reports completion.
+	// Group enqueues f's sends and receives as one step, in which no message waits for another
+	// message. All messages are enqueued once Async reports completion.
 	Group(f func() error) error
 
 	// Send and Receive move device memory in the stream. Sends and receives between two ranks match

@@ -35,8 +35,8 @@ var outputs = []string{"O", "LSE", "DQ", "DK", "DV"}
 
 type answer [5][]float64
 
-// New returns the case that seed and n determine. The runner one computes the whole problem in one
-// process, as the reference of the ranks.
+// New returns the case that seed and n determine. The Runner `one` computes the whole problem in
+// one process, as the reference of the ranks.
 func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
 	r := rand.New(rand.NewPCG(seed, n))
 	c := &Case{Problem: problem(r)}

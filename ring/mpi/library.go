@@ -101,7 +101,7 @@ func (l *library) text(code int32) string {
 	return string(buf[:max(0, min(int(*n), len(buf)))])
 }
 
-// thread initializes and finalizes MPI, which must happen on the same thread.
+// thread initializes and finalizes MPI. MPI requires the same thread for both.
 func (g *Group) thread(begun chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -29,7 +29,7 @@ func (r *Rank) Rounds() int {
 	return 2
 }
 
-// Moves records that some messages remain under way after others were passed to Done.
+// Moves records that some messages remain under way after other messages were passed to Done.
 func (r *Rank) Moves() { r.moving = true }
 
 // Ready returns the mark that the next messages wait for. It is the end of the rank's enqueued

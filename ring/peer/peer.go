@@ -191,7 +191,8 @@ func (r *Rank) Beside() { r.overlaps = true }
 
 func (r *Rank) nextStream() *cuda.Stream { return r.overlapStreams[r.passes%len(r.overlapStreams)] }
 
-// pass enqueues a pass. A pass that may overlap the previous pass runs in another stream.
+// pass enqueues a pass. A pass that may overlap the previous pass runs in the next stream of
+// overlapStreams.
 func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
 	overlaps, prior := r.overlaps && r.prior != nil, r.prior
 	o := cuda.Options{Beside: overlaps}
