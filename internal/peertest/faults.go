@@ -139,7 +139,7 @@ func differs(t *testing.T, tr Transport, ranks int) {
 	}
 }
 
-// ends opens and closes groups without a fault.
+// ends repeatedly opens a group, computes a pass without a fault, and closes the group.
 func ends(t *testing.T, tr Transport, ranks int) {
 	times := 50
 	if testing.Short() {
