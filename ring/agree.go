@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// check returns an error if the rank's tensors do not match its shard of the cut.
+// check returns an error if the rank's tensors do not match the rank's shard of the cut.
 func (j *job) check() error {
 	p, args := j.p, j.a
 	p.Score.Bias, p.Score.Mask = false, false
@@ -41,7 +41,8 @@ func (j *job) check() error {
 	return nil
 }
 
-// lastOnly returns the starts of seqs packed sequences, of which the last has all n rows.
+// lastOnly returns the starts of packed sequences; seqs is their number. The last sequence has all
+// n rows.
 func lastOnly(seqs, n int) []int32 {
 	s := make([]int32, seqs+1)
 	s[seqs] = int32(n)
@@ -118,7 +119,8 @@ const (
 )
 
 // agree gathers the requests of all ranks as records. It returns an error on every rank unless all
-// requests are valid and equal. wrong is the error of this rank's request, nil if it is valid.
+// requests are valid and equal. wrong is the error of this rank's request, or nil if this request
+// is valid.
 func (j *job) agree(ctx context.Context, wrong error) error {
 	j.record = j.newRecord(wrong)
 	if n := len(j.record) * j.size; len(j.all) != n {
@@ -188,7 +190,8 @@ func (j *job) applyRecords(record func(int) []byte) error {
 	return fmt.Errorf("ring: this rank has no kernel %s, which rank 0 picks", name)
 }
 
-// newRecord returns the record of this rank's request, or of its error.
+// newRecord returns the record of this rank's request. If wrong is not nil, the record's text is
+// that error.
 func (j *job) newRecord(wrong error) []byte {
 	x := make([]byte, recordSize)
 	text := fmt.Sprintf("%v %v", j.p, j.pass)

@@ -8,20 +8,20 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// gradients are sums of gradients, for the rank's own rows and keys or for the keys of a step. They
-// are float32, or of the problem's type if they have at most two parts.
+// gradients are sums of gradients, for the rank's own rows and keys or for the keys of a step. A
+// sum is a float32 tensor. A sum of at most two addends may instead have the problem's type.
 type gradients struct{ dq, dk, dv, dbias flashkit.Tensor }
 
 type addition struct{ sum, part flashkit.Tensor }
 
-// gradientParts is the number of parts into which a step's KV heads are divided if gradients
-// travel. At any time, one part is computed, one is sent and one is received. With two parts, the
-// buffers need the memory of three halves of a shard. Only the last half travels without concurrent
-// compute.
+// gradientParts is the number of parts into which a step's KV heads are divided if gradients travel
+// between ranks. At any time, one part is computed, one is sent and one is received. With two
+// parts, the buffers need the memory of three halves of a shard. Only the last half travels without
+// concurrent compute.
 const gradientParts = 2
 
-// backward computes the backward pass step by step. Gradients return to the keys' rank during the
-// next step.
+// backward computes the backward pass step by step. The gradients of a step's keys travel to the
+// rank that holds these keys during the next step.
 func (j *job) backward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil && j.size == 1 {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -76,9 +76,9 @@ func (j *job) backward(ctx context.Context) error {
 	return nil
 }
 
-// addGradients adds to e the messages with gradients that follow turn x. This rank sends the
-// gradients of the turn's keys to their rank, and receives gradients of its own keys. addGradients
-// returns the additions of the received gradients, to be made on arrival.
+// addGradients adds to e the messages with the gradients of turn x. This rank sends the gradients
+// of the turn's keys to the rank that holds these keys, and receives gradients of its own keys. The
+// result lists the additions to make when the gradients have arrived.
 func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]addition) {
 	st := &j.steps[x.step]
 	if len(st.calls) > 0 {
@@ -127,8 +127,8 @@ func (j *job) gradType(one bool) flashkit.DType {
 	return flashkit.Float32
 }
 
-// remoteGrads returns buffers for the gradients of another rank's keys, zeroed unless one call
-// makes all of them.
+// remoteGrads returns buffers for the gradients of another rank's keys. It zeroes the buffers
+// unless one call computes all of these gradients.
 func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tensor) {
 	dk, dv = j.buffer(slot, j.gradType(one), k), j.buffer(slot+1, j.gradType(one), v)
 	if !one {
@@ -138,7 +138,8 @@ func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tens
 	return dk, dv
 }
 
-// round copies sums to the rank's outputs if their types differ, rounding each element.
+// round copies each sum to the rank's output if the two types differ, and rounds the elements to
+// the output's type.
 func (j *job) round(sums *gradients) {
 	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, sums.dq}, {j.a.DK, sums.dk}, {j.a.DV, sums.dv}, {j.a.DBias, sums.dbias}} {
 		if x[0].DType() != x[1].DType() && !x[0].IsZero() {
@@ -147,9 +148,9 @@ func (j *job) round(sums *gradients) {
 	}
 }
 
-// sum returns the tensor in which the parts of output t are added. That is t itself if t is
-// float32, or if the first part writes all of t and few parts follow. Otherwise it is a float32
-// buffer. sum zeroes the tensor unless the first part writes all of it.
+// sum returns the tensor in which the parts of output t are added. The result is t itself if t is
+// float32, or if the first part writes all of t and at most one part follows. Otherwise the result
+// is a float32 buffer. sum zeroes the tensor unless the first part writes all of it.
 func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor {
 	if t.IsZero() {
 		return t
@@ -163,9 +164,9 @@ func (j *job) sum(slot int, t flashkit.Tensor, first firstPart) flashkit.Tensor 
 	return t
 }
 
-// backwardCall computes one call for the heads of a turn and adds its gradients to g. If rows is
-// true, no earlier call has contributed to DQ, and this call writes DQ of all rows directly to the
-// rank's output. keys means the same for DK and DV.
+// backwardCall computes one call for the heads of a turn and adds the call's gradients to g. If
+// rows is true, no earlier call has contributed to DQ, and this call writes DQ of all rows directly
+// to the rank's output. If keys is true, the same holds for DK and DV.
 func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t turn, g *gradients, rows, keys bool) error {
 	from := j.firstKey(t.step)
 	p, sub := x.p, x.args(&j.a, k, v, from)
@@ -207,8 +208,8 @@ func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t
 	return nil
 }
 
-// accumulate adds a part to a sum. A first part is converted to the sum if their types differ;
-// otherwise the kernel has written it to the sum directly.
+// accumulate adds a part to a sum. If first is true, there is no earlier sum. The part is then
+// converted if the types differ; otherwise the kernel has already written the part to the sum.
 func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:
@@ -252,7 +253,7 @@ func (j *job) sink(ctx context.Context) error {
 	return nil
 }
 
-// reduce sums a tensor over all ranks in rank order, so that all get the same bits.
+// reduce sums a tensor over all ranks in rank order, so that all ranks get the same bits.
 func (j *job) reduce(ctx context.Context, t flashkit.Tensor) error {
 	s := t.Shape()
 	for b := range s[0] {

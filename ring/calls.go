@@ -4,7 +4,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A call is one kernel call of a step: a problem, and the parts of the tensors that it has.
+// A call is one kernel call of a step: a problem, and the parts of the tensors that the kernel
+// reads and writes.
 type call struct {
 	p    flashkit.Problem
 	seqs *flashkit.Sequences
@@ -44,8 +45,8 @@ type step struct {
 	give part
 
 	// one is true if a single call computes all gradients of the keys in need. giveOne is true if a
-	// single call of the rank t ahead computes all gradients of the keys in give. Such gradients
-	// travel in the problem's type, other gradients as float32 sums.
+	// single call of rank r+t computes all gradients of the keys in give. Such gradients travel in
+	// the problem's type. Other gradients travel as float32 sums.
 	one, giveOne bool
 }
 
@@ -64,7 +65,7 @@ func (c *Cut) steps(rank int) []step {
 
 func isOne(calls []call, need part) bool { return len(calls) == 1 && calls[0].k == need }
 
-// need returns the smallest range that contains all keys that calls read.
+// need returns the smallest range that contains all keys that the given calls read.
 func (c *Cut) need(calls []call) part {
 	x := part{nb: c.p.Batch}
 	if c.packedK {
@@ -83,7 +84,7 @@ func (c *Cut) need(calls []call) part {
 	return x
 }
 
-// placed is a tile and the shares of its sequence.
+// placed is a tile, and both ranks' shares of the tile's sequence.
 type placed struct {
 	tile
 	q, k  share
@@ -134,8 +135,8 @@ func (c *Cut) tileCall(t *placed) call {
 	}
 }
 
-// mergeTiles returns the calls for tiles of packed sequences. Tiles with the same layer and band
-// share one call.
+// mergeTiles returns the calls for tiles of packed sequences. Tiles that have the same index in
+// their sequences and the same band share one call.
 func (c *Cut) mergeTiles(all []placed) (list []call) {
 	type kind struct {
 		layer int
@@ -161,8 +162,8 @@ func (c *Cut) mergeTiles(all []placed) (list []call) {
 	return list
 }
 
-// packedCall returns one call for tiles of several sequences, in tensor order. Gaps between tiles
-// become sequences without keys or without rows.
+// packedCall returns one call for tiles of several sequences. The tiles are in the order of their
+// rows in the tensors. Gaps between tiles become sequences without keys or without rows.
 func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	last := tiles[len(tiles)-1]
 	q := part{0, 1, tiles[0].q.at + tiles[0].q0, 0}
@@ -190,8 +191,8 @@ func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 	return call{p: p, seqs: s, q: q, k: k}
 }
 
-// args returns the call's arguments: parts of a, the rank's arguments, and parts of k and v, the
-// step's keys and values. The parameter from is the number of the first key in k and v.
+// args returns the call's arguments: parts of the rank's arguments a, and parts of the step's keys
+// k and values v. The parameter from is the number of the first key in k and v.
 func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.Args {
 	at := x.k
 	at.r -= from
@@ -207,8 +208,9 @@ func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.A
 	return sub
 }
 
-// within returns the origin of a part of a problem. whole is the problem's origin, part the
-// position of the part in the problem. The result is zero if p has no origin.
+// within returns the origin of a part of a problem. whole is the problem's origin. part is the
+// position of the part in the problem. If p, the problem of the part, has no origin, the result is
+// zero.
 func within(p *flashkit.Problem, whole, part flashkit.Origin) flashkit.Origin {
 	if !p.Score.Origin {
 		return flashkit.Origin{}

@@ -23,8 +23,9 @@ func (s Span) len() int { return s.To - s.From }
 //
 // A sequence whose band has one limit, such as a causal band, is cut into two pieces per rank. Rank
 // r holds piece r from the front and piece r from the back (zig-zag), which balances each step.
-// Other sequences are cut into one piece per rank. In a packed problem each short sequence goes to
-// one rank, balanced by work, and needs no keys of other ranks.
+// Other sequences are cut into one piece per rank. In a packed problem, each short sequence is
+// assigned whole to one rank, and needs no keys of other ranks. The assignment balances the ranks'
+// work.
 type Cut struct {
 	p       flashkit.Problem
 	size    int
@@ -154,7 +155,8 @@ func (c *Cut) part(n, i, pieces int) int {
 	return n/pieces*i + n%pieces*i/pieces
 }
 
-// appendSpan appends a nonempty span, merged with the previous one if they are adjacent.
+// appendSpan appends s to the list, unless s is empty. If s continues the last span, appendSpan
+// extends that span instead.
 func appendSpan(list []Span, s Span) []Span {
 	if s.len() == 0 {
 		return list
@@ -170,9 +172,9 @@ func appendSpan(list []Span, s Span) []Span {
 const slack = 1.02
 
 // assign returns, for each sequence, the rank that holds all of it, or -1 if the sequence is cut.
-// It cuts no more of the longest sequences than necessary, and assigns the others, longest first,
-// to the least busy rank. Enough sequences are cut if the busiest rank then has at most slack times
-// the mean work.
+// It cuts the sequences with the most work, and assigns the other sequences, in order of decreasing
+// work, to the least busy rank. It cuts more sequences until the busiest rank has at most slack
+// times the mean work.
 func (c *Cut) assign() []int {
 	whole := make([]int, len(c.seqs))
 	for b := range whole {
@@ -219,11 +221,11 @@ func (c *Cut) assign() []int {
 // Size returns the number of ranks.
 func (c *Cut) Size() int { return c.size }
 
-// Rows returns a rank's query rows in the order of its tensors. A problem that is not Ragged has
-// one list for all batches. rank must be from 0 to Size()-1, as in Keys, QLen and KVLen.
+// Rows returns a rank's query rows in the order of the rank's tensors. A problem that is not Ragged
+// has one list for all batches. rank must be from 0 to Size()-1, as in Keys, QLen and KVLen.
 func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 
-// Keys returns a rank's keys in the order of its tensors, as Rows does.
+// Keys returns a rank's keys in the order of the rank's tensors, as Rows does.
 func (c *Cut) Keys(rank int) []Span { return slices.Clone(c.keys[rank]) }
 
 // QLen returns the number of query rows in a rank's tensors: the total of all sequences if they are
@@ -247,7 +249,7 @@ func extent(spans []Span, packed bool) (n int) {
 }
 
 // A share is a rank's part of one sequence: the spans, and the batch entry and row of the rank's
-// tensors at which they begin.
+// tensors at which the spans begin.
 type share struct {
 	seq       int
 	spans     []Span

@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Device is a Group for tensors on devices, and the Runner of its Ring. Its methods enqueue work,
-// which runs in the order of the calls. Only Get, Put and End wait for the work.
+// A Device is a Group for tensors on devices, and the Runner of its Ring. The methods of a Device
+// enqueue work, which runs in the order of the calls. Only Get, Put and End wait for the work.
 type Device interface {
 	Group
 	Chooser
@@ -21,16 +21,18 @@ type Device interface {
 	// while kernels run: 2, or 3 if messages are slow.
 	Rounds() int
 
-	// Arrived makes later work wait for the first n received messages of the current exchange. The
-	// rounds of these messages must not decrease.
+	// Arrived makes later work wait for the first n received messages of the current exchange.
+	// These messages must be in the order of their Round.
 	Arrived(ctx context.Context, n int) error
 
 	// Beside lets the next pass begin while the previous pass ends. The next pass must not depend
-	// on the previous pass, nor on work enqueued after it, except messages.
+	// on the previous pass, nor on work enqueued since the previous pass began. It may depend on
+	// messages.
 	Beside()
 
-	// PartOf returns a form of k, one of Kernels, for calls with p or with parts of p. Every row
-	// and key has the same bits in a call with a part as in a call with all of p.
+	// PartOf returns a form of the kernel k for calls with p or with parts of p. k is one of the
+	// results of Kernels. Every row and key has the same bits in a call with a part as in a call
+	// with all of p.
 	PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel
 
 	// Holds reports whether a tensor is on the rank's device.
@@ -43,15 +45,15 @@ type Device interface {
 	Fill(t flashkit.Tensor, x float32) error
 
 	// Add sets dst to x + y, in float32, rounded to dst's type. If y is the zero Tensor, Add
-	// converts x. dst may alias x or y.
+	// converts x to dst's type. dst may alias x or y.
 	Add(dst, x, y flashkit.Tensor) error
 
 	// Merge merges part and partLSE, the result for a second set of keys, into o and lse. If part
-	// is the zero Tensor, the values of these keys are taken as 0, like a sink's. In o, a row
-	// without keys in both sets becomes 0.
+	// is the zero Tensor, the values of these keys are taken as 0, like the value of a sink. A row
+	// of o that sees no key of either set becomes 0.
 	Merge(o, lse, part, partLSE flashkit.Tensor) error
 
-	// Copy copies src to dst, of the same shape and any common type.
+	// Copy copies src to dst. Both have the same shape and the same type. Any type is permitted.
 	Copy(dst, src flashkit.Tensor) error
 
 	// Get copies a float32 row [1, 1, 1, len(dst)] to the host.
@@ -60,9 +62,9 @@ type Device interface {
 	// Put copies a float32 row [1, 1, 1, len(src)] to the device.
 	Put(dst flashkit.Tensor, src []float32) error
 
-	// Begin starts a call of the Ring. The Ring calls it only if every rank has ended its work of the
-	// call before the previous one, so the device may reuse the resources of that call. early means
-	// that the first messages do not depend on work enqueued after Begin.
+	// Begin starts a call of the Ring. At that time, every rank has ended its work of the call
+	// before the previous call. The device may therefore reuse the resources of that earlier call.
+	// early means that the first messages do not depend on work enqueued after Begin.
 	Begin(early bool) error
 
 	// End waits for all enqueued work. It returns the device's time since Begin, and the part of
@@ -110,7 +112,8 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot. It begins at element number from, a multiple of 64.
+// tensor returns a dense view of the slot. The view begins at element number from, a multiple of
+// 64.
 func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
 		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])

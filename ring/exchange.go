@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange holds a rank's messages during a step. Messages added by the methods to and from get
-// the fields round and apart.
+// An exchange holds a rank's messages during a step. The methods to and from add messages, whose
+// Round and Apart are the fields round and apart.
 type exchange struct {
 	send, receive []Message
 	round         int
@@ -20,8 +20,8 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// to adds a message that this rank sends. The method from adds a message that it receives. Both
-// leave out empty tensors.
+// The method to adds a message that this rank sends. The method from adds a message that this rank
+// receives. Both methods leave out empty tensors.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})
@@ -77,7 +77,7 @@ func (j *job) wait(ctx context.Context, e *exchange, at Progress) error {
 	return j.watch(at, func() error { return j.group.Wait(ctx) })
 }
 
-// watch calls f and reports progress every second until it returns.
+// watch calls f and reports progress every second until f returns.
 func (j *job) watch(at Progress, f func() error) error {
 	if j.o.Progress == nil {
 		return f()
@@ -109,9 +109,9 @@ func (j *job) report(at Progress) {
 	}
 }
 
-// addKeys adds to e the messages with the keys for turn i. If the turn belongs to step t, this rank
-// sends its keys to the rank t ahead, and receives keys from the rank t behind. The received keys
-// arrive in buffers, which addKeys returns.
+// addKeys adds to e the messages with the keys for turn i. For a turn of step t, rank r sends its
+// keys to rank r+t and receives keys from rank r-t. The received keys arrive in buffers, which
+// addKeys returns.
 func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	if i >= len(j.turns) {
 		return k, v
@@ -131,10 +131,10 @@ func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 	return k, v
 }
 
-// rotate runs the steps, the first as a whole and every other one in the given number of parts.
-// While the function work computes turn i, the keys of turn i+1 travel, together with the messages
-// that the function behind adds. rotate calls the function arrived after each exchange. An
-// additional turn at the end has messages but no compute.
+// rotate runs the steps. The first step is one turn, and each later step is cut into the given
+// number of turns. While the function work computes turn i, the keys of turn i+1 travel, together
+// with the messages that the function behind adds. rotate calls the function arrived after each
+// exchange. An additional turn at the end has messages but no compute.
 func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange
 	j.turns = turnsOf(len(j.steps), j.p.KVHeads, parts)
@@ -178,8 +178,8 @@ func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flash
 	return nil
 }
 
-// turn computes turn i and returns its error. If err is not nil or the turn has no calls, it only
-// returns err.
+// turn computes turn i and returns its error. If err is not nil or the turn has no calls, the
+// method turn only returns err.
 func (j *job) turn(i int, k, v flashkit.Tensor, err error, work func(i int, k, v flashkit.Tensor) error) error {
 	if err != nil || i == len(j.turns) || len(j.steps[j.turns[i].step].calls) == 0 {
 		return err

@@ -9,7 +9,7 @@ import (
 
 // forward computes the forward pass step by step. If O is float32, each kernel call continues the
 // result of the earlier calls. Otherwise the calls' results are merged in float32, so that O is
-// rounded once. If there are only two results, the kernel writes the first directly to O.
+// rounded once. If there are only two results, the kernel writes the first result directly to O.
 func (j *job) forward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -47,8 +47,8 @@ func (j *job) forward(ctx context.Context) error {
 	return err
 }
 
-// alternate reports whether the next call on a device uses the second set of buffers. If its
-// argument is true, that call may begin while the previous one ends.
+// alternate reports whether the next call on a device uses the second set of buffers. If beside is
+// true, the next call may begin while the previous call ends.
 func (j *job) alternate(beside bool) (odd bool) {
 	if j.dev == nil {
 		return false
@@ -72,7 +72,8 @@ func (j *job) laterCalls() (n int) {
 	return n
 }
 
-// firstKey returns the other rank's key at which step t's keys begin.
+// firstKey returns the index at which step t's keys begin in the tensors of the rank that holds
+// these keys.
 func (j *job) firstKey(t int) int {
 	if t == 0 {
 		return 0 // the rank's own tensors
@@ -100,8 +101,8 @@ func (j *job) soleCall() (x *call) {
 	return nil
 }
 
-// initOutputs sets O and LSE to the carried result, if there is one, else to the result without
-// keys. It then adds the sink.
+// initOutputs sets O and LSE to the carried result, if there is one. Otherwise it sets O to 0 and
+// LSE to -Inf. In both cases it then adds the sink.
 func (j *job) initOutputs(o flashkit.Tensor) {
 	switch {
 	case j.p.Carry && j.p.DType != flashkit.Float32:
@@ -188,8 +189,8 @@ func (j *job) shares() (list []part) {
 	return list
 }
 
-// forwardCall computes one call of the forward pass. If first is true, it writes to own, the rank's
-// O, in the type of own.
+// forwardCall computes one call of the forward pass. If first is true, the kernel writes directly
+// to own, which is the rank's O.
 func (j *job) forwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, from int, first bool, own flashkit.Tensor) error {
 	p, sub := x.p, x.args(&j.a, k, v, from)
 	p.Score.Sink = false

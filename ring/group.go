@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Group is a rank's membership in a set of ranks, and the transport between them. It is
+// A Group is a rank's membership in a set of ranks, and the transport between these ranks. It is
 // independent of attention. Only Fail may be called concurrently with other methods.
 //
 // Messages between two ranks arrive in the order of sending. All methods except Close return soon
@@ -23,10 +23,10 @@ type Group interface {
 	// len(mine) is the same on every rank; len(all) is Size*len(mine).
 	Gather(ctx context.Context, mine, all []byte) error
 
-	// Start begins sending and receiving without waiting for other ranks. The tensors that a rank
-	// receives must match the tensors that the other rank sends in number, shape and type; strides
-	// may differ. Until Wait returns, the program must not change tensors of send, nor use tensors
-	// of receive. Only one exchange may be under way.
+	// Start begins sending and receiving without waiting for other ranks. In number, shape and
+	// type, the tensors that a rank receives must match the tensors that the other rank sends.
+	// Strides may differ. Until Wait returns, the program must not change tensors of send, nor use
+	// tensors of receive. Only one exchange may be under way.
 	Start(ctx context.Context, send, receive []Message) error
 
 	// Wait returns when the current exchange is done, or at once if there is none. In a broken
@@ -34,29 +34,29 @@ type Group interface {
 	Wait(ctx context.Context) error
 
 	// Fail breaks the group because of err on this rank. If the transport can notify the other
-	// ranks, their calls return an error that names this rank and err.
+	// ranks, calls on the other ranks return an error that names this rank and err.
 	Fail(err error)
 
 	// Close leaves the group. Call it only when every rank has reached its last call on the group.
 	Close() error
 }
 
-// A Breaker is a Group that announces a failure at once, even to goroutines that do not wait in it.
-// Local's ranks are Breakers.
+// A Breaker is a Group that announces a failure at once, even to goroutines that do not wait in one
+// of its methods. The results of Local are Breakers.
 type Breaker interface {
 	Group
 
 	// Broken returns a channel that is closed when the group breaks.
 	Broken() <-chan struct{}
 
-	// Err returns why the group broke, nil if it has not.
+	// Err returns the reason why the group broke, or nil if the group is not broken.
 	Err() error
 }
 
-// A Message holds tensors that this rank sends to rank Peer, or receives from it. Messages with a
-// higher Round may begin later than other messages of the exchange. Apart marks tensors with large
-// heads, possibly scattered in memory: a transport may send each head separately. Both ranks must
-// give a message the same Round and Apart.
+// A Message holds tensors that this rank sends to rank Peer or receives from rank Peer. Messages
+// with a higher Round may begin later than other messages of the exchange. Apart marks tensors with
+// large heads, possibly scattered in memory: a transport may send each head separately. Both ranks
+// must give a message the same Round and Apart.
 type Message struct {
 	Peer    int               // the other rank
 	Tensors []flashkit.Tensor // tensors of this rank, to send or to receive into

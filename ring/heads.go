@@ -22,13 +22,14 @@ func runsOf(heads, parts int) (list []headRun) {
 	return list
 }
 
-// A turn is one unit of compute: a step, or a run of its KV heads.
+// A turn is one unit of compute: a step for all KV heads, or a step for a run of KV heads.
 type turn struct {
 	step  int
 	heads headRun
 }
 
-// turnsOf returns a call's turns: the first step whole, every other one in parts.
+// turnsOf returns the turns of all steps. The first step is one turn. Each later step has one turn
+// per part of the heads.
 func turnsOf(steps, heads, parts int) (list []turn) {
 	list = append(list, turn{0, headRun{0, heads}})
 	for t := 1; t < steps; t++ {
@@ -39,8 +40,8 @@ func turnsOf(steps, heads, parts int) (list []turn) {
 	return list
 }
 
-// halfSlot returns one of two buffers in a slot. Each is large enough for the keys of every turn
-// but the first.
+// halfSlot returns one of two buffers in a slot. Each buffer is large enough for the keys of any
+// turn except the first.
 func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	most := 0
 	for _, x := range j.turns[1:] {
@@ -57,9 +58,9 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 
 // headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
 // feature has parameters per head or per pair. No kernel runs while the keys of the first part
-// travel. The first part therefore has the fewest heads whose rows fill a GPU. In a zig-zag cut
-// with two rounds, the parts have the same size. The keys of each later part travel during the
-// kernel of the previous part.
+// travel. The first part therefore has the fewest heads whose rows fill a GPU. If Device.Rounds is
+// 2 and the cut is zig-zag, the parts have the same size. The keys of each later part travel during
+// the kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -102,7 +103,7 @@ func (x headRun) of(t flashkit.Tensor, each int) flashkit.Tensor {
 }
 
 // restrict narrows a call to the run's heads and returns the query heads per KV head. K and V are
-// not cut: they hold only these heads.
+// not cut, because they already hold only the run's heads.
 func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	if group = p.Heads / max(1, p.KVHeads); x.len() == p.KVHeads {
 		return group
@@ -118,8 +119,8 @@ func (x headRun) restrict(p *flashkit.Problem, a *flashkit.Args) (group int) {
 	return group
 }
 
-// ofPairs does the same as of for a Bias, DBias or Mask. A tensor with one head for all heads stays
-// whole.
+// ofPairs returns a view of a Bias, DBias or Mask with only the run's heads, as headRun.of does for
+// other tensors. A tensor with one head for all heads stays whole.
 func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	if !t.IsZero() && t.Shape()[1] == 1 {
 		return t
@@ -127,11 +128,11 @@ func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	return x.of(t, each)
 }
 
-// forwardByHeads computes a forward pass on a device with all keys. The longest run of rows takes
-// one call per part of the heads, while the keys of the next part travel. The rank's other runs
-// wait for all keys: a kernel that begins while another ends would take the multiprocessors that
-// messages need. Messages begin before the rank copies its own keys. A head's results do not depend
-// on the other heads of the call.
+// forwardByHeads computes a forward pass on a device with all keys. The rank's longest contiguous
+// run of rows takes one call per part of the heads, while the keys of the next part travel. The
+// rank's other runs wait for all keys: a kernel that begins while another kernel ends would take
+// the multiprocessors that messages need. Messages begin before the rank copies its own keys. A
+// head's results do not depend on the other heads of the call.
 func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {
@@ -159,8 +160,8 @@ func (j *job) forwardByHeads(ctx context.Context) error {
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
 }
 
-// forwardParts computes the longest run of rows part by part as keys arrive, then the others. Calls
-// write disjoint rows or heads, so they may overlap.
+// forwardParts computes the longest run of rows part by part as keys arrive, then the other runs.
+// Calls write disjoint rows or heads, so they may overlap.
 func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)
@@ -186,8 +187,8 @@ func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRu
 	return nil
 }
 
-// longest returns the index of the place with the most rows, the last one if several have the most,
-// or -1 without places.
+// longest returns the index of the place with the most rows, or -1 without places. If several
+// places have the most rows, it returns the last of them.
 func longest(places []place) (at int) {
 	at = -1
 	for i := range places {
@@ -243,7 +244,7 @@ func (j *job) largeHeads() bool {
 	return least >= large
 }
 
-// forwardHeads computes some heads of a run of the rank's rows.
+// forwardHeads computes the forward pass of some heads, for a run of the rank's rows.
 func (j *job) forwardHeads(ctx context.Context, w *flashkit.Args, heads headRun, x *place, steps int) error {
 	p, sub := j.rowsProblem(x, w)
 	sub.K, sub.V = heads.of(sub.K, 1), heads.of(sub.V, 1)

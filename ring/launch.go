@@ -13,7 +13,8 @@ type Launch struct {
 	Address          string // host:port of rank 0 where ranks may meet, "" if unknown
 }
 
-// launchers are the launchers' variables. Slurm is last, because it may start the other launchers.
+// launchers are the environment variables that each launcher sets. Slurm is last, because it may
+// start the other launchers.
 var launchers = []struct{ name, rank, size, local, localSize string }{
 	{"MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 	{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Local returns the ranks of a group inside this process, for host tensors and one goroutine each.
-// size must be from 1 to 1024, else the error is a *flashkit.ProblemError.
+// Local returns the ranks of a group inside this process. Tensors are on the host, and each rank is
+// for one goroutine. size must be from 1 to 1024, else the error is a *flashkit.ProblemError.
 func Local(size int) ([]Group, error) {
 	if size < 1 || size > 1024 {
 		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: "must be from 1 to 1024 ranks"}
@@ -22,12 +22,13 @@ func Local(size int) ([]Group, error) {
 // A Mover moves tensors of one rank of LocalOver. None of its methods waits for the device.
 type Mover interface {
 	// Ready returns a Mark after the rank's enqueued work. The messages that start next wait for
-	// it.
+	// this Mark.
 	Ready() (Mark, error)
 
-	// Move enqueues copies of src, another rank's tensors, to dst, and returns a mark at their end.
-	// The copies wait for ours and theirs, the Ready marks of both ranks. Move may run concurrently
-	// with the rank's other methods, but only on one goroutine at a time.
+	// Move enqueues copies of another rank's tensors src to this rank's tensors dst. It returns a
+	// mark at the end of the copies. The copies wait for the marks ours and theirs, which Ready
+	// returned on the two ranks. Move may run concurrently with the rank's other methods, but only
+	// on one goroutine at a time.
 	Move(dst, src []flashkit.Tensor, ours, theirs Mark) (Mark, error)
 
 	// Done makes the rank's later work wait for a copy that Move enqueued. received is true if this
@@ -53,7 +54,8 @@ func LocalOver(movers []Mover) ([]Group, error) {
 	}
 	h := &hub{broken: make(chan struct{}), lines: make([]line, size*size), size: size}
 	for i := range h.lines {
-		// A rank is at most one exchange ahead of a receiver, which bounds the messages on a line.
+		// A rank is at most one exchange ahead of a receiver. This bounds the number of messages in
+		// the channels.
 		h.lines[i] = line{make(chan *parcel, 2*mostRounds), make(chan []byte, 2)}
 	}
 	groups := make([]Group, size)
@@ -207,7 +209,7 @@ func (l *local) wait(ctx context.Context) error {
 	return nil
 }
 
-// received receives the messages, or waits until they are received.
+// received receives the messages, or waits until the goroutine of receiveAsync has received them.
 func (l *local) received(ctx context.Context) error {
 	if l.mover == nil {
 		return l.receiveAll(ctx, l.receive)

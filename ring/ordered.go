@@ -9,8 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// ordered computes a pass of an ordered Ring. Each kernel call has all keys or all rows, as on a
-// single device. Sums therefore have the same order as there.
+// ordered computes a pass of an ordered Ring. Each kernel call has all keys or all rows. Sums
+// therefore have the same order as on a single device.
 func (j *job) ordered(ctx context.Context) error {
 	if j.size == 1 {
 		j.stats.Steps = 1
@@ -97,7 +97,8 @@ func (j *job) orderedBackward(ctx context.Context) error {
 	return nil
 }
 
-// compute runs the kernel for one step, of the given number of steps.
+// compute runs the kernel for one step, and reports progress. The parameter steps is the total
+// number of steps.
 func (j *job) compute(ctx context.Context, p flashkit.Problem, args *flashkit.Args, steps int) error {
 	begin := time.Now()
 	err := j.kernel.Compute(ctx, p, args)
@@ -139,7 +140,7 @@ func (j *job) rowsProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashki
 	return p, sub
 }
 
-// setOrigin sets the position of a call's rows and keys in the whole, for dropout.
+// setOrigin sets the position of a call's rows and keys in the whole problem, which dropout needs.
 func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Origin) {
 	if !j.p.Ragged {
 		o.Batch = 0 // the call has all sequences
@@ -148,8 +149,8 @@ func (j *job) setOrigin(p *flashkit.Problem, sub *flashkit.Args, o flashkit.Orig
 	sub.Origin = within(p, j.a.Origin, o)
 }
 
-// keysProblem returns the problem and the arguments for all rows of w, but only a run of the rank's
-// keys.
+// keysProblem returns the problem and the arguments for a run of the rank's keys with all rows of
+// w.
 func (j *job) keysProblem(x *place, w *flashkit.Args) (flashkit.Problem, flashkit.Args) {
 	s := &j.cut.seqs[x.seq]
 	p, sub := j.p, *w
@@ -186,7 +187,7 @@ func (j *job) slopes(x *place) flashkit.Tensor {
 	return j.a.Slopes
 }
 
-// whole returns memory for a whole tensor, into which this rank's shard is copied.
+// whole returns a whole tensor, and copies this rank's shard into it.
 func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Tensor, err error) {
 	n := j.cut.wholeShape(k, shard)
 	if j.dev == nil {
@@ -199,8 +200,8 @@ func (j *job) whole(slot int, k kind, shard flashkit.Tensor) (whole flashkit.Ten
 	return whole, cmp.Or(j.math.err, j.cut.copy(j.rank, k, shard, whole, j.dev.Copy))
 }
 
-// pieces returns views of a rank's places in t. If whole is true, t is a whole tensor, else the
-// rank's shard.
+// pieces returns views of a rank's places in t. If whole is true, t is a whole tensor. Otherwise t
+// is the rank's shard.
 func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []flashkit.Tensor) {
 	for _, x := range j.cut.places(rank, k == byKeys) {
 		at, all := x.parts(k, t)
@@ -212,8 +213,8 @@ func (j *job) pieces(rank int, k kind, t flashkit.Tensor, whole bool) (list []fl
 	return list
 }
 
-// gather replaces each tensor by the whole one: every rank sends its shard to all, as one message.
-// On a device the whole tensors take buffers from slot on.
+// gather replaces each shard in list by the whole tensor: every rank sends its shard to all other
+// ranks. On a device, the whole tensor of list[i] is in buffer slot+i.
 func (j *job) gather(ctx context.Context, slot int, k kind, list ...*flashkit.Tensor) error {
 	for i, t := range list {
 		if t.IsZero() {

@@ -29,7 +29,7 @@ const (
 )
 
 // offer sends messages without blocking, because two ranks that exchange messages both send before
-// they receive. Once a line is full, a goroutine sends the rest.
+// they receive. Once the channel to a rank is full, a goroutine sends the rest.
 func (l *local) offer(ctx context.Context, send []Message) {
 	first := len(l.sent)
 	for _, m := range send {
@@ -45,8 +45,8 @@ func (l *local) offer(ctx context.Context, send []Message) {
 	}
 }
 
-// offerRest sends parcels as lines have room, until the group breaks or the context is done. Wait
-// waits for every parcel.
+// offerRest sends parcels as the ranks' channels have room, until the group breaks or the context
+// is done. Wait waits for every parcel.
 func (l *local) offerRest(ctx context.Context, send []Message, parcels []*parcel) {
 	for i, m := range send {
 		select {
@@ -76,8 +76,8 @@ func (l *local) receiveAsync(ctx context.Context) {
 	l.incoming <- nil
 }
 
-// pollTime is the maximum time that a rank polls before it sleeps, if it gathers or has a device.
-// Most ranks are late by less time than a sleeping rank takes to wake up.
+// pollTime is the maximum time that a rank polls before it sleeps. Only ranks in Gather and ranks
+// with a device poll. Most ranks are late by less time than a sleeping rank takes to wake up.
 const pollTime = 100 * time.Microsecond
 
 // poll returns the next value of a channel if it arrives within pollTime.
@@ -94,8 +94,8 @@ func poll[T any](c <-chan T) (x T, ok bool) {
 	}
 }
 
-// next returns a channel's next value, zero if it is closed. A rank with a device polls before it
-// sleeps.
+// next returns a channel's next value, or zero if the channel is closed. A rank with a device polls
+// before it sleeps.
 func next[T any](ctx context.Context, l *local, c <-chan T) (T, error) {
 	if l.mover != nil {
 		return pollAwait(ctx, l, c)
@@ -136,7 +136,7 @@ func (l *local) receiveAll(ctx context.Context, list []Message) error {
 	return nil
 }
 
-// accept takes a parcel, unless its sender has withdrawn it.
+// accept takes a parcel, unless the sender has withdrawn the parcel.
 func (l *local) accept(p *parcel, m Message) error {
 	if !p.state.CompareAndSwap(offered, taken) {
 		<-l.hub.broken

@@ -27,10 +27,10 @@ func Links() []string {
 	return []string{"nvlink4", "infiniband", "ethernet100", "ethernet10", "shared"}
 }
 
-// LinkOf returns a common link at its achievable, not nominal, rate. nvlink4 is an H100's NVLink
-// with copy engines, and infiniband has 400 Gb/s per rank. ethernet100 and ethernet10 are named
-// after their Gb/s. shared is the memory that MPI shares between processes. For an unknown name the
-// error is a *flashkit.ProblemError.
+// LinkOf returns a common link. Its rate is achievable, and lower than the nominal rate. nvlink4 is
+// an H100's NVLink with copy engines, and infiniband has 400 Gb/s per rank. ethernet100 and
+// ethernet10 are named after their Gb/s. shared is the memory that MPI shares between processes.
+// For an unknown name the error is a *flashkit.ProblemError.
 func LinkOf(name string) (Link, error) {
 	switch name {
 	case "nvlink4":
@@ -66,16 +66,17 @@ type PlannedStep struct {
 	Took    time.Duration // the longer of both times, plus the slowdown of kernels by messages
 }
 
-// maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks, it
-// examines a sample.
+// maxPlannedRanks is the maximum number of ranks that Predict examines. If there are more ranks,
+// Predict examines a sample of them.
 const maxPlannedRanks = 8
 
 // Predict returns the plan of a pass of p over size ranks. seqs are the whole problem's sequences,
 // nil if p is not Ragged. Predict itself takes time in proportion to the rows of p. The error is a
 // *flashkit.ProblemError, or an error of NewCut.
 //
-// The model: a step takes as long as its kernels or its messages, whichever is longer. Messages
-// slow kernels by Link.Slows of the time in which both run. A pass is the sum of its steps.
+// The model: a step takes as long as its kernels or its messages, whichever is longer. While
+// messages and kernels run together, the kernels are slower: their time grows by the fraction
+// Link.Slows of the common time. A pass is the sum of its steps.
 func Predict(p flashkit.Problem, seqs *flashkit.Sequences, size int, pass flashkit.Pass, m Machine, l Link) (Plan, error) {
 	if !(m.FLOPs > 0) || !(l.Rate > 0) || !(l.Slows >= 0) {
 		return Plan{}, &flashkit.ProblemError{Field: "Machine.FLOPs, Link.Rate, Link.Slows", Value: strconv.FormatFloat(min(m.FLOPs, l.Rate, l.Slows), 'g', -1, 64), Reason: "must be positive"}

@@ -12,9 +12,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Runner computes the parts of a step on this rank; a dispatcher is one. A Ring's forward calls
-// ask for LSE, from which a dispatcher concludes that a backward pass follows. For inference, use
-// the dispatcher's Unpaired copy, which is faster for few query rows.
+// A Runner computes the parts of a step on this rank. A dispatcher is a Runner. A Ring's forward
+// calls request LSE. A dispatcher therefore assumes that a backward pass follows. For inference,
+// use the dispatcher's Unpaired copy, which is faster for few query rows.
 type Runner interface {
 	// Forward computes the forward pass of p, with the errors of a dispatcher.
 	Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
@@ -23,30 +23,30 @@ type Runner interface {
 	Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error
 }
 
-// A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires; a dispatcher
-// is one. If a Chooser has a method PickWithLSE, a Ring calls it in place of Pick for a forward
-// pass with LSE.
+// A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires. A dispatcher
+// is a Chooser. If a Chooser has a method PickWithLSE, a Ring calls it in place of Pick for a
+// forward pass with LSE.
 type Chooser interface {
 	Runner
 
 	// Pick returns the kernel for a pass of p.
 	Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error)
 
-	// Kernels returns all kernels. Every rank runs the one with the name that rank 0 picked.
+	// Kernels returns all kernels. Every rank runs the kernel with the name that rank 0 picked.
 	Kernels() []flashkit.Kernel
 }
 
 // Options configure a Ring. The zero value is a plain ring.
 type Options struct {
 	// Ordered makes the Ring gather K and V first, and in the backward pass all other inputs too.
-	// It then calls the kernel that rank 0 picks for the whole problem, so results have the same
-	// bits as on a single device. The backward pass computes every product twice. The Runner must
-	// be a Chooser, and the tensors cut by an ordered Cut.
+	// The Ring then calls the kernel that rank 0 picks for the whole problem, so results have the
+	// same bits as on a single device. The backward pass computes every product twice. The Runner
+	// must be a Chooser, and the tensors must be shards of an ordered Cut.
 	Ordered bool
 
 	// Progress, unless nil, is called after each step, and once a second while the rank waits for
-	// others. The calls while it waits come from another goroutine. No two calls are concurrent. A
-	// plain Ring does not call it where one kernel call is the rank's whole work.
+	// other ranks. Calls during a wait come from another goroutine. No two calls are concurrent. A
+	// plain Ring does not call Progress if one kernel call is the rank's whole work.
 	Progress func(Progress)
 }
 
@@ -72,14 +72,15 @@ type Stats struct {
 // have the rank's rows and all keys; Slopes and Sink are whole. DSink, and DBias of a bias that
 // repeats over rows, are sums over all ranks. Args.Seqs describes the whole problem.
 //
-// All ranks make the same calls in the same order. Before they compute, they compare their
-// requests. If one rank's request differs or has a tensor that does not fit, all return an error
-// that names this rank. The Ring stays usable, but outputs on a device are undefined. Any other
-// error breaks the Ring's group.
+// All ranks make the same calls in the same order. Before computing, the ranks compare their
+// requests. If one rank's request differs or has a tensor that does not fit, all ranks return an
+// error that names the rank with that request. The Ring stays usable, but outputs on a device are
+// undefined. Any other error breaks the Ring's group.
 //
 // Tensors are on the host, or on the group's device if the group is a Device. Dropout drops the
-// same elements as in one process: Args.Seed and Args.Origin are the whole problem's on all ranks.
-// Paged keys are refused. A call locks the Ring. The next call reuses the Ring's buffers.
+// same elements as in one process: Args.Seed and Args.Origin describe the whole problem and are
+// equal on all ranks. Paged keys are refused. A call locks the Ring. The next call reuses the
+// Ring's buffers.
 type Ring struct {
 	group  Group
 	runner Runner
@@ -155,7 +156,8 @@ func (r *Ring) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.A
 }
 
 // Backward computes the backward pass of the whole problem p: DQ of the rank's rows, DK and DV of
-// its keys. All ranks call it together. args are the rank's shard, with the O and LSE of Forward.
+// the rank's keys. All ranks call it together. args are the rank's shard, with the O and LSE of
+// Forward.
 func (r *Ring) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassBackward, args)
 }
@@ -361,7 +363,8 @@ const (
 )
 
 // buffer returns dense uninitialized memory for a tensor, valid until the slot is requested again.
-// If the device is out of memory, math holds the error and the tensor is zero.
+// If the device is out of memory, the field math keeps the error, and the result is the zero
+// Tensor.
 func (r *Ring) buffer(slot int, t flashkit.DType, s [4]int) flashkit.Tensor {
 	if err := r.slots[slot].grow(r.dev, s[0]*s[1]*s[2]*s[3]*t.Size()); err != nil {
 		r.math.fail(err)

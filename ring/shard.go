@@ -6,7 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A place is a run of rows or keys, in a rank's tensors and in the whole tensors.
+// A place is a contiguous range of rows or keys, with its position in a rank's tensors and in the
+// whole tensors.
 type place struct {
 	seq         int
 	from        int // first row in the sequence
@@ -15,7 +16,7 @@ type place struct {
 	whole       part
 }
 
-// places returns the runs of a rank's rows or keys.
+// places returns the contiguous ranges of a rank's rows or keys.
 func (c *Cut) places(rank int, keys bool) (list []place) {
 	spans, packed := c.rows[rank], c.packedQ
 	if keys {
@@ -103,7 +104,7 @@ func (c *Cut) Shard(rank int, args *flashkit.Args) (*flashkit.Args, error) {
 // Join copies a rank's outputs of a pass into the whole problem's arguments, on the host: O and
 // LSE, or the gradients. Padding after sequences stays unchanged. Ranks write different rows and
 // keys, and may join concurrently. DSink, and DBias of a bias that repeats over rows, are the
-// exceptions: every rank writes all of them.
+// exceptions: every rank writes all elements of these tensors.
 func (c *Cut) Join(rank int, pass flashkit.Pass, whole, shard *flashkit.Args) error {
 	if err := c.checkShard(rank, whole); err != nil {
 		return err
@@ -133,11 +134,11 @@ func (c *Cut) checkShard(rank int, args *flashkit.Args) error {
 	return nil
 }
 
-// toShard is the move function of copy from whole to shard.
+// toShard copies from the whole tensor to the shard. It is a move function for method copy.
 func toShard(whole, shard flashkit.Tensor) error { return copyTensor(shard, whole) }
 
-// copy calls move with the parts of every place in the whole tensor and in the shard. For example,
-// copyTensor as move copies the shard to the whole tensor.
+// copy calls move for each place of the rank, with views of this place in the whole tensor and in
+// the shard. For example, copyTensor as move copies the shard to the whole tensor.
 func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(whole, shard flashkit.Tensor) error) error {
 	if want := c.shape(rank, k, whole); shard.Shape() != want {
 		return fmt.Errorf("has the shape %v on rank %d; must be %v", shard.Shape(), rank, want)

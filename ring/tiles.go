@@ -2,8 +2,9 @@ package ring
 
 import "github.com/flashkit-go/flashkit"
 
-// A tile is a rectangle of one rank's rows and another's keys, of one sequence, masked by a single
-// band. q0, q1, k0 and k1 count from the sequence's first row or key in the ranks' tensors.
+// A tile is a rectangle of one sequence's scores: rows of one rank and keys of another rank, masked
+// by a single band. q0, q1, k0 and k1 count from the sequence's first row or key in the ranks'
+// tensors.
 type tile struct {
 	seq            int
 	q0, q1, k0, k1 int
@@ -11,7 +12,7 @@ type tile struct {
 	band           flashkit.Band
 }
 
-// A tiler finds the tiles of one sequence between a rank's rows and another's keys.
+// A tiler finds the tiles of one sequence between a rank's rows and another rank's keys.
 type tiler struct {
 	c        *Cut
 	seq      *flashkit.Seq
@@ -24,7 +25,8 @@ type tiler struct {
 	oneRunKV bool // a tile's keys must be contiguous in the sequence
 }
 
-// tiles returns the tiles of sequence b between rows and keys, which cover every visible pair once.
+// tiles returns the tiles of sequence b between rows and keys. Together, the tiles cover every
+// visible pair once.
 func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	f := c.p.Features()
 	t := tiler{c: c, seq: &c.seqs[b], b: b, rows: rows, keys: keys}
@@ -41,7 +43,7 @@ func (c *Cut) tiles(b int, rows, keys []Span) []tile {
 	return t.found
 }
 
-// keysBefore returns the number of the spans' keys before key j of the sequence.
+// keysBefore returns the number of keys in spans that precede key j of the sequence.
 func keysBefore(spans []Span, j int) (n int) {
 	for _, s := range spans {
 		n += max(0, min(j, s.To)-s.From)
@@ -77,9 +79,9 @@ func (t *tiler) cover(a, b int) {
 	}
 }
 
-// fit adds one tile for rows [x0, x1) and keys [j0, j1), if a single band masks all these rows, and
-// reports whether that is so. If no row sees a key, it adds no tile and returns true. span is the
-// index of the keys' span, -1 for several spans.
+// fit adds one tile for rows [x0, x1) and keys [j0, j1) and returns true, if a single band masks
+// all these rows. Otherwise it returns false. If no row sees a key, fit adds no tile and returns
+// true. span is the index of the keys' span, -1 for several spans.
 func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	sees := func(x int) (lo, hi int) {
 		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)
@@ -97,7 +99,8 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	}
 	k0, h := sees(x0)
 	l, k1 := sees(x1 - 1)
-	// Row x sees keys from x+lowest to x+highest, where limited.
+	// Row x sees keys from x+lowest on if lower is true, and keys before x+highest if upper is
+	// true.
 	lower, upper, lowest, highest := l > k0, h < k1, l-(x1-1), h-x0
 	for x := x0; x < x1; x++ {
 		lo, hi := k0, k1
@@ -128,8 +131,8 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	return true
 }
 
-// localBand returns the band in which row i sees keys i+lo to i+hi, where limited, aligned to the
-// first row and key.
+// localBand returns a band aligned to the first row and key. Row i sees keys from i+lo on if lower
+// is true, and keys up to i+hi if upper is true.
 func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 	switch {
 	case lower && upper:
@@ -151,7 +154,7 @@ func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	return b
 }
 
-// row returns the sequence's row for local row x.
+// row converts the rank's local row x to a row of the sequence.
 func (t *tiler) row(x int) int {
 	for _, s := range t.rows {
 		if x < s.len() {

@@ -81,7 +81,7 @@ func memory(t flashkit.Tensor) []byte {
 	return unsafe.Slice((*byte)(p), t.Len()*t.DType().Size())
 }
 
-// copyTensor copies src to dst, of the same shape and type, on the host.
+// copyTensor copies src to dst. Both are on the host and must have the same shape and type.
 func copyTensor(dst, src flashkit.Tensor) error {
 	if dst.Shape() != src.Shape() || dst.DType() != src.DType() {
 		return fmt.Errorf("a tensor %v of %v came, %v of %v was expected", src.Shape(), src.DType(), dst.Shape(), dst.DType())
@@ -190,7 +190,7 @@ func (a *arithmetic) convert(dst, src flashkit.Tensor) {
 	})
 }
 
-// add adds src to dst, of any types.
+// add adds src to dst. The two tensors may have any types.
 func (a *arithmetic) add(dst, src flashkit.Tensor) {
 	if dst.Owner() != nil {
 		a.fail(a.dev.Add(dst, dst, src))
@@ -233,7 +233,7 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 	})
 }
 
-// mergeWeights returns the LSE of two parts and their weights in the merged row.
+// mergeWeights returns the LSE of two merged parts, and the weight of each part in the merged row.
 func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
 	switch {
@@ -265,7 +265,8 @@ func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	return buf
 }
 
-// storeRow writes a row of loadRow back to the tensor, unless the row is the tensor's own memory.
+// storeRow writes a row that loadRow returned back to the tensor, unless the row is the tensor's
+// own memory.
 func storeRow(t flashkit.Tensor, b, h, r int, row []float32) {
 	if t.DType() != flashkit.Float32 {
 		narrow(t, b, h, r, row)

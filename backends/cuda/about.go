@@ -6,8 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Requirements of the kernels, in addition to the driver. The program contains machine code for
-// these compute capabilities. For newer ones it contains PTX, which the driver compiles.
+// onSM80 and onSM90 name the GPUs that kernels require. The program contains machine code for these
+// compute capabilities. For newer capabilities it contains PTX, which the driver compiles.
 const (
 	onSM80 = "NVIDIA GPU of compute capability 8.0 (Ampere) or later"
 	onSM90 = "NVIDIA GPU of compute capability 9.0 (Hopper)"
@@ -26,8 +26,8 @@ var abouts = [...]struct{ about, requires string }{
 	decodeSM80: {"CUDA: split-KV for few query rows, K and V read once; bound by memory bandwidth", onSM80},
 }
 
-// setAbout sets k's description. k.Scores names the order in which scores are summed: all kernels
-// on tensor cores have the same order, decode_sm80 has another.
+// setAbout sets k's description. k.Scores names the order in which scores are summed. decode_sm80
+// has its own order. All other kernels share one order.
 func setAbout(k *flashkit.Kernel, id familyID) {
 	s := &families[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Times after which an unanswered call of the driver is given up. openLimit is long, because the
-// driver of a machine with many GPUs starts slowly.
+// openLimit and closeLimit are the longest times that answer waits for a call of the driver.
+// openLimit is long, because the driver of a machine with many GPUs starts slowly.
 const (
 	openLimit  = time.Minute
 	closeLimit = 5 * time.Second
 )
 
 // ErrSilent is wrapped by errors of Open, OpenContext, OpenDevice, Devices and Close if the driver
-// did not answer in time. A C call cannot be canceled, so its goroutine and thread remain in the
-// driver. Until that C call returns, the five functions return ErrSilent at once.
+// did not answer in time. A C call cannot be canceled, so the goroutine and the thread of the call
+// remain in the driver. Until that C call returns, the five functions return ErrSilent at once.
 var ErrSilent = errors.New("driver does not answer")
 
-// stuck counts the goroutines whose call of the driver has not returned since answer gave it up.
+// stuck counts the driver calls that answer gave up and that have not returned yet.
 var stuck atomic.Int32
 
 // States of a call of answer.

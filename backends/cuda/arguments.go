@@ -2,9 +2,9 @@ package cuda
 
 import "github.com/flashkit-go/flashkit"
 
-// arguments are the heap memory of a call: the checked call, its sequences, and the block of kernel
-// arguments that the driver copies. Kernels without support for features read only the fields
-// before features.
+// arguments are the heap memory of a call: the checked call, the call's sequences, and the block of
+// kernel arguments that the driver copies. Kernels without support for features read only the
+// fields before features.
 type arguments struct {
 	mapped
 	features
@@ -24,7 +24,8 @@ type arguments struct {
 	whole *flashkit.Problem // the whole problem if the call is a part of one, else nil
 }
 
-// wholeOf returns the whole problem if the call is a part of one, else p.
+// wholeOf returns the whole problem if the call computes a part of one (Options.PartOf). Otherwise
+// it returns p.
 func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	if a.whole != nil {
 		return a.whole
@@ -32,8 +33,8 @@ func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	return p
 }
 
-// reset fills in the arguments of call c except tensors and sequences. p is the call's problem, or
-// the problem of a chunk of the call.
+// reset fills in all arguments of call c, except the call's tensors and sequences. p is the call's
+// problem, or the problem of a chunk of the call.
 func (a *arguments) reset(p flashkit.Problem, c *flashkit.Call) {
 	a.spare, a.beside, a.whole = 0, false, nil
 	a.setProblem(p)

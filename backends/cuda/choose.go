@@ -8,9 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
 
-// choose returns the family of the given name, or for "" the family that is predicted fastest.
-// paired means that a backward pass follows. choose then excludes decode_sm80, which sums scores in
-// another order than backward kernels do.
+// choose returns the family of the given name. For "" it returns the family that is predicted
+// fastest. paired means that a backward pass follows. If no name is given, choose then excludes
+// decode_sm80, which sums scores in another order than backward kernels do.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, error) {
 	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
 	if name == "" {

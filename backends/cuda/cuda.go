@@ -44,8 +44,8 @@ func (b *Backend) Name() string { return "cuda" }
 // Device returns the description of the GPU.
 func (b *Backend) Device() Device { return b.dev }
 
-// Hardware returns the GPU and the driver in words. Package dispatch stores them with its measured
-// speeds, which apply only to that GPU and driver.
+// Hardware returns the GPU and the driver in words. Package dispatch stores both texts with the
+// speeds that it measures. The speeds apply only to that GPU and driver.
 func (b *Backend) Hardware() (device, driver string) {
 	return fmt.Sprintf("%s, %d multiprocessors", b.dev.Name, b.dev.SMs), "CUDA " + cudaVersion(b.dev.Driver)
 }
@@ -53,11 +53,11 @@ func (b *Backend) Hardware() (device, driver string) {
 var errClosed = errors.New("the backend is closed")
 
 // Within runs f with the device's primary context current on f's thread, as other libraries
-// require. It then restores the thread's former context. It returns f's error, or an error if the
-// device is lost or the backend closed.
+// require. Within then restores the thread's former context and returns f's error. If the device is
+// lost or the backend closed, Within returns an error and does not run f.
 func (b *Backend) Within(f func() error) error { return b.do(f) }
 
-// do runs f like within. If the device is lost or the backend closed, it returns an error and does
+// do runs f like within. If the device is lost or the backend closed, do returns an error and does
 // not run f. If f returns a sticky error, the device is lost, and every later call returns an
 // error.
 func (b *Backend) do(f func() error) error {
@@ -86,9 +86,9 @@ func (b *Backend) within(f func() error) error {
 	return errors.Join(f(), b.drv.CtxPopCurrent())
 }
 
-// Reach lets kernels and copies of b's device access another device's memory directly. It reports
-// false if the machine does not support that. Reach may be called twice for a device. Stream.Copy
-// works either way, through host memory if necessary.
+// Reach lets kernels and copies of b's device access another device's memory directly. Reach
+// reports false if the machine does not support direct access. It may be called twice for a device.
+// Stream.Copy also works without direct access, through host memory if necessary.
 func (b *Backend) Reach(other *Backend) (bool, error) {
 	switch {
 	case other == nil:

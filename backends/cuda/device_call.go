@@ -27,15 +27,16 @@ type Options struct {
 	// each block's tiles are fixed in advance.
 	Beside bool
 
-	// PartOf, unless nil, is a larger problem. The call computes a range of its rows, keys or
-	// heads. The kernel then partitions keys and groups of heads as for the whole problem. Results
-	// of every row and key therefore have the same bits as in one call for the whole problem.
+	// PartOf, unless nil, is a larger problem. The call computes a range of the rows, keys or heads
+	// of PartOf. The kernel then partitions keys and groups of heads as for the whole problem.
+	// Results of every row and key therefore have the same bits as in one call for the whole
+	// problem.
 	//
 	// The range must begin at a multiple of 128 rows or keys, or of 384 if the band has a left
-	// limit. It must end at such a multiple or at the end of the sequence. The call's band must be
-	// the whole problem's band, shifted by the position of the range, even if the band hides
-	// nothing: the kernel finds the position from this shift. Dim, VDim, DType and the ratio of
-	// Heads to KVHeads must be equal in both problems.
+	// limit. It must end at a multiple of the same number, or at the end of the sequence. The
+	// call's band must be the whole problem's band, shifted by the position of the range, even if
+	// the band hides nothing: the kernel finds the position from this shift. Dim, VDim, DType and
+	// the ratio of Heads to KVHeads must be equal in both problems.
 	PartOf *flashkit.Problem
 
 	Sequences *DeviceSequences // for a Ragged problem: the arrays of Args.Seqs in device memory; if nil, the call copies Args.Seqs
@@ -54,8 +55,8 @@ func (b *Backend) Forward(ctx context.Context, s *Stream, p flashkit.Problem, ar
 }
 
 // Backward enqueues a backward pass on device tensors in the stream, under the same conditions as
-// Forward. It allocates workspace from the device's pool in stream order; Workspace returns its
-// size.
+// Forward. Backward allocates workspace from the device's pool in stream order. The method
+// Workspace returns the number of bytes.
 func (b *Backend) Backward(ctx context.Context, s *Stream, p flashkit.Problem, args *flashkit.Args) error {
 	return b.Launch(ctx, s, p, flashkit.PassBackward, args, Options{})
 }

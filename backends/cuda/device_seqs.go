@@ -7,15 +7,17 @@ import (
 )
 
 // DeviceSequences are the arrays of flashkit.Sequences in device memory, with elements of type
-// int32. Kernels read the arrays when they run. A CUDA graph of a call can therefore be captured
-// once and replayed with changed arrays, as a growing KV cache requires.
+// int32. Kernels read the arrays while they run, not when the call is enqueued. A CUDA graph of a
+// call can therefore be captured once and replayed with changed arrays, as a growing KV cache
+// requires.
 //
 // Args.Seqs of the call defines which arrays there are, and their lengths. The numbers in Args.Seqs
-// are checked, but kernels read only the arrays on the device. Each array in Args.Seqs needs its
-// Buffer here. Args.Seqs may lack KVLens and Pages if its PagesPerSeq is the length of a row of
-// Pages. The numbers on the device are not checked. QStarts or KVStarts that decrease or exceed the
-// tensors, and page numbers outside the pool, make kernels access memory outside the tensors.
-// Kernels clamp query lengths to between 0 and QLen, and key lengths to between 0 and KVLen.
+// are checked, but kernels read only the arrays on the device. For each array in Args.Seqs, the
+// Buffer of the same name must be set here. Args.Seqs may lack KVLens and Pages if
+// Args.Seqs.PagesPerSeq is the length of a row of Pages. The numbers on the device are not checked.
+// QStarts or KVStarts that decrease or exceed the tensors, and page numbers outside the pool, make
+// kernels access memory outside the tensors. Kernels clamp query lengths to the range from 0 to
+// QLen, and key lengths to the range from 0 to KVLen.
 type DeviceSequences struct {
 	QLens    *Buffer // number of rows of each padded query sequence; nil if Args.Seqs has no QLens
 	QStarts  *Buffer // first row of each packed query sequence, then the end of the last sequence

@@ -24,7 +24,7 @@ func square(dims ...int) (all []headDims) {
 
 // hopperDims returns the padded head dims of fwd_sm90 or bwd_sm90. Instances for head dim 192
 // support only the features in takes. Calls with other features are padded to 256. The parameter
-// narrow adds head dims below 128 for plain calls.
+// narrow adds head dims below 128 for calls without features.
 func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
 	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
@@ -43,7 +43,7 @@ func (d headDims) fits(p *flashkit.Problem) bool {
 }
 
 // pad returns the index in s.dims of the head dims to which a problem is padded. It returns
-// len(s.dims) if the problem's are too large.
+// len(s.dims) if the problem's head dims are too large.
 func (s *family) pad(p flashkit.Problem) int {
 	if i := slices.IndexFunc(s.dims, func(d headDims) bool { return d.fits(&p) }); i >= 0 {
 		return i
@@ -51,16 +51,16 @@ func (s *family) pad(p flashkit.Problem) int {
 	return len(s.dims)
 }
 
-// padded returns the head dims to which a problem is padded. It returns the widest if the problem's
-// are wider.
+// padded returns the head dims to which a problem is padded. For a problem with wider head dims it
+// returns the family's widest.
 func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
 func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
-// A blockShape is the tile and size of an instance's blocks on Hopper. On other GPUs some shapes
-// differ a little.
+// A blockShape describes the thread blocks of an instance on Hopper: their tile, their number of
+// warps, and the number of blocks per multiprocessor. On other GPUs some numbers differ a little.
 type blockShape struct {
 	rows, keys int // query rows and keys of a step; decode_sm80: rows of a block, keys of a warp
 	warps      int // per block

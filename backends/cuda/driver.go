@@ -20,9 +20,9 @@ type (
 type TensorMap [128]byte
 
 // A Driver holds the functions of the CUDA driver that the backend calls. A field has the name of
-// its function without prefix and version. Open fills a Driver from the library that it finds at
-// run time. The module gorgoniacu fills one from gorgonia.org/cu, and tests use a fake. A failed
-// call returns an *Error.
+// the driver's function without prefix and version. Open fills a Driver from the library that it
+// finds at run time. The module gorgoniacu fills a Driver from gorgonia.org/cu, and tests use a
+// fake. A failed call returns an *Error.
 //
 // Every function may be called from several goroutines at once. Functions below CtxPopCurrent,
 // except DeviceCanAccessPeer, act on the calling thread's current context, which the backend sets.
@@ -51,9 +51,9 @@ type Driver struct {
 	MemcpyDtoHAsync func(to unsafe.Pointer, from Pointer, bytes int, s StreamHandle) error // copies from the device to the host
 	MemsetD32Async  func(to Pointer, value uint32, words int, s StreamHandle) error        // fills words of 4 bytes
 
-	// DeviceCanAccessPeer reports whether a device can access the memory of another.
+	// DeviceCanAccessPeer reports whether a device can access the memory of another device.
 	DeviceCanAccessPeer func(device, peer int) (bool, error)
-	// CtxEnablePeerAccess gives the current context access to the memory of another.
+	// CtxEnablePeerAccess gives the current context access to the memory of another context.
 	CtxEnablePeerAccess func(Context) error
 	// MemcpyPeerAsync copies between the memories of two contexts.
 	MemcpyPeerAsync func(to Pointer, toContext Context, from Pointer, fromContext Context, bytes int, s StreamHandle) error
@@ -73,8 +73,8 @@ type Driver struct {
 	LaunchKernel func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchDependent is LaunchKernel for a kernel that may start before the previous kernel in the
-	// stream ends, because its code waits for that kernel. LaunchDependent is cuLaunchKernelEx with
-	// programmatic stream serialization. If nil, LaunchKernel replaces it.
+	// stream ends. The launched kernel's own code waits for the previous kernel. LaunchDependent is
+	// cuLaunchKernelEx with programmatic stream serialization. If nil, LaunchKernel replaces it.
 	LaunchDependent func(f Function, blocks, threads, shared int, s StreamHandle, params unsafe.Pointer) error
 
 	// LaunchCluster is LaunchKernel with clusters of `cluster` blocks, on compute capability 9.0.
@@ -88,13 +88,13 @@ type Driver struct {
 
 	// TensorMapEncodeTiled describes a tensor of 16-bit elements to the bulk copy engine of compute
 	// capability 9.0. dims are the sizes of the dimensions, innermost first. strides are the bytes
-	// per index of the other three. box is the size of one copy in each dimension.
+	// per index of the other three dimensions. box is the size of one copy in each dimension.
 	TensorMapEncodeTiled func(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error
 
 	StreamCreate func() (StreamHandle, error) // does not wait for the default stream
 	// StreamCreatePriority is StreamCreate with a priority; StreamCreate has priority 0. Blocks of
-	// streams with lower priority numbers start first. The driver clamps the number to its range.
-	// If nil, StreamCreate replaces it.
+	// streams with lower priority numbers start first. The driver clamps the number to the range
+	// that it supports. If nil, StreamCreate replaces it.
 	StreamCreatePriority func(priority int) (StreamHandle, error)
 
 	StreamDestroy     func(StreamHandle) error                                     // frees the stream; work in the stream runs to its end
@@ -150,7 +150,8 @@ func isOutOfMemory(err error) bool {
 	return errors.As(err, &e) && e.Code == codeOutOfMemory
 }
 
-// isSticky reports whether the error makes the context unusable: every later call returns it.
+// isSticky reports whether an error makes the context unusable. Every later call then returns the
+// same error.
 func isSticky(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -173,7 +174,7 @@ func isSticky(err error) bool {
 // unusable, the error does not wrap ErrNoDevice, because a user should see the cause.
 var ErrNoDevice = errors.New("no device")
 
-// absentError is an error for which errors.Is reports ErrNoDevice, with its own text.
+// absentError is an error with a text of its own. errors.Is(err, ErrNoDevice) reports true for it.
 type absentError struct{ error }
 
 func (l absentError) Unwrap() error      { return l.error }

@@ -11,7 +11,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A symbol is a function of the library. The field's tag is its name.
+// A symbol is a function of the library. In struct calls, a field's tag is the symbol's name.
 type symbol struct {
 	name    string
 	address uintptr
@@ -84,8 +84,8 @@ func (c *calls) bind(lookup func(name string) (uintptr, error)) error {
 	return nil
 }
 
-// call calls s. Until it returns, the garbage collector neither frees nor moves memory that the
-// arguments point to.
+// call calls the function s. Until that function returns, the garbage collector neither frees nor
+// moves memory that the arguments point to.
 //
 //go:uintptrescapes
 func (c *calls) call(s *symbol, args ...uintptr) error {

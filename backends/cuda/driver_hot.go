@@ -10,7 +10,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// A frame is preallocated memory for one call of the driver: its arguments, the pointer to a
+// A frame is preallocated memory for one call of the driver: the call's arguments, the pointer to a
 // kernel's parameters, and the configuration of a launch.
 type frame struct {
 	args   [11]uintptr
@@ -20,7 +20,8 @@ type frame struct {
 	copy   memcpy3DPeer
 }
 
-// A launchConfig is the driver's CUlaunchConfig, a launchAttribute its CUlaunchAttribute.
+// A launchConfig is the driver's CUlaunchConfig. A launchAttribute is the driver's
+// CUlaunchAttribute.
 type launchConfig struct {
 	grid, block [3]uint32
 	shared      uint32
@@ -34,7 +35,8 @@ type launchAttribute struct {
 	value [16]int32
 }
 
-// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: both sides, bytes per row, rows, and layers.
+// A memcpy3DPeer is the driver's CUDA_MEMCPY3D_PEER: source, destination, bytes per row, rows, and
+// layers.
 type memcpy3DPeer struct {
 	src, dst    copySide
 	bytes, rows int

@@ -6,8 +6,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// launch enqueues the kernels of a family for a call. The fields of a that describe tensors must be
-// set.
+// launch enqueues the kernels of a family for a call. The caller has set the tensor fields of *a.
 func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s StreamHandle) error {
 	err := b.do(func() error { return b.enqueue(id, p, a, s) })
 	if err != nil {
@@ -67,7 +66,8 @@ func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) 
 }
 
 // Workspace returns the device memory that a pass allocates while it runs, in bytes, beyond its
-// tensors. The kernel is a name as in Options.Kernel, or "" for the one predicted fastest.
+// tensors. The kernel is a name as in Options.Kernel, or "" for the kernel that is predicted
+// fastest.
 func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
 	if err := p.Validate(); err != nil {
 		return 0, err

@@ -54,7 +54,8 @@ var families = [...]family{
 	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
 }
 
-// A refusal is the reason why a family cannot run a call. The refusal none means that it can.
+// A refusal is the reason why a family cannot run a call. The refusal none means that the family
+// can run the call.
 type refusal uint8
 
 const (
@@ -71,10 +72,10 @@ const (
 	oddPage
 )
 
-// refuses returns why the family cannot run a valid call on dev. If c is nil, it checks only the
-// device. It does not allocate, because it runs for every call. Hopper families refuse device
-// tensors whose addresses or strides are not multiples of 16 bytes, which tensor maps require. Host
-// tensors are copied to aligned memory first.
+// refuses returns why the family cannot run a valid call on dev. If c is nil, refuses checks only
+// the device. The method refuses does not allocate, because it runs for every call. Hopper families
+// refuse device tensors whose addresses or strides are not multiples of 16 bytes, because tensor
+// maps require such multiples. Host tensors are copied to aligned memory first.
 func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
 	switch {

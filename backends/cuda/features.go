@@ -53,7 +53,8 @@ const (
 // hasFeatures reports whether a problem needs instances with features.
 func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// setFeatures describes the features of a call, without their tensors and sequences.
+// setFeatures describes the features of a call, but not the tensors and sequences of these
+// features.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
 	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {
@@ -109,7 +110,7 @@ func (v *view) chunks(size int64) bool {
 }
 
 // side returns the smaller of n and half of the largest int. n is the number of keys on one side of
-// a band. Its sum with the band's shift then does not overflow.
+// a band. The sum of the result and the band's shift does not overflow.
 func side(n int) int64 { return int64(min(n, math.MaxInt/2)) }
 
 func toBit(x bool) int32 {

@@ -10,13 +10,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Host tensors stream through the device in chunks. For each chunk a staging buffer runs these
-// stages in its own stream: packing, the copy to the device, the kernels, the copy back, and
-// unpacking. The stages of several buffers overlap. Chunks, and therefore results, depend only on
-// the problem and the shapes.
+// Host tensors stream through the device in chunks. Each chunk passes five stages in one staging
+// buffer: packing, the copy to the device, the kernels, the copy back, and unpacking. Chunks in
+// different buffers overlap. Chunks, and therefore results, depend only on the problem and the
+// shapes.
 
-// A hostCall is a pass on host tensors, divided into units. A unit is a KV head of a batch entry
-// with its query heads or, with features, a whole batch entry.
+// A hostCall is a pass on host tensors, divided into units. Without features, a unit is one KV head
+// of a batch entry, with its query heads. With features, a unit is a whole batch entry.
 type hostCall struct {
 	b        *Backend
 	id       familyID
@@ -114,8 +114,8 @@ func (c *hostCall) take() *chunk {
 	return newChunk(c.call, c.perBatch, first, min(c.chunk, c.units-first))
 }
 
-// work processes chunks with one staging buffer, x first. It ends if a chunk fails or no chunk is
-// left.
+// work processes chunk x, and then further chunks, with one staging buffer. It ends if a chunk
+// fails or no chunk is left.
 func (c *hostCall) work(ctx context.Context, l *stagingBuffer, x *chunk) {
 	for ; x != nil; x = c.take() {
 		if err := c.run(ctx, l, x); err != nil {

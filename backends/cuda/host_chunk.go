@@ -6,11 +6,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A chunk is a range of a call's units in a staging buffer. Its tensors are sorted by role: only
-// input, both input and output, only output. The inputs, and likewise the outputs, are therefore
-// contiguous and take one copy. In a call with features, one index of an input's broadcast
-// dimension is copied. Of packed tensors only rows that belong to sequences are copied, and of page
-// pools only pages that the page table lists.
+// A chunk is a range of a call's units in a staging buffer. The chunk's tensors are sorted by role:
+// only input, both input and output, only output. All inputs are therefore contiguous, and so are
+// all outputs: one copy moves each group. In a call with features, a broadcast dimension of an
+// input is copied once. Of packed tensors only rows that belong to sequences are copied, and of
+// page pools only pages that the page table lists.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry
@@ -40,8 +40,8 @@ type staged struct {
 	bytes  int
 }
 
-// newChunk returns the chunk of n units that begins with unit number first, and places its tensors
-// in the staging buffer.
+// newChunk returns the chunk of n units that begins with unit number first, and places the chunk's
+// tensors in the staging buffer.
 func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}
 	x.p.Batch, x.p.Heads, x.p.KVHeads = n, call.Heads/perBatch, call.KVHeads/perBatch
@@ -122,7 +122,8 @@ func (s *staged) place(v *view, device Pointer) {
 	v.dropStrides(s.shape)
 }
 
-// move copies the tensors with the given role between the caller's memory and the staging buffer.
+// move copies the call's inputs to the staging buffer, or the outputs back to the caller's memory;
+// role selects inputs or outputs.
 func (x *chunk) move(l *stagingBuffer, role flashkit.Role) {
 	for i := range x.list {
 		if s := &x.list[i]; s.role&role != 0 && s.bytes > 0 {
@@ -175,7 +176,7 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments fills in the arguments of the chunk's call. Its tensors are the copies on the
+// setArguments fills in the arguments of the chunk's call. The call's tensors are the copies on the
 // device.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)

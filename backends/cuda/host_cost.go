@@ -20,8 +20,8 @@ type hostCosts struct {
 
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
 
-// hostCost predicts the time of a plain call on host tensors with at most the given number of
-// staging buffers.
+// hostCost predicts the time of a call without features on host tensors, with at most the given
+// number of staging buffers.
 func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Duration {
 	c, units := &hostTensorCosts, p.Batch*p.KVHeads
 	if units == 0 {
@@ -41,8 +41,8 @@ func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Dur
 	return c.total(staged, bus, device, c.exposed)
 }
 
-// total returns the time of a call whose buffers, bus and device work at the same time. exposed is
-// the fraction of the two shorter times that the longest does not hide.
+// total returns the time of a call whose buffers, bus and device work at the same time. The longest
+// of the three times hides the two shorter times, except for the fraction exposed of their sum.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))

@@ -180,9 +180,9 @@ func (x *images) close(d *Driver) error {
 	return all
 }
 
-// readImage returns the image of a source file for a compute capability. It is a cubin for the same
-// major version and at most the same minor version. Without such a cubin it is PTX, which the
-// driver compiles.
+// readImage returns the image of a source file for a compute capability. The image is a cubin for
+// the same major version and at most the same minor version. If there is no such cubin, the image
+// is PTX, which the driver compiles.
 func readImage(files fs.FS, file string, arch int) ([]byte, error) {
 	packed, err := files.Open(path.Join("images", file+".tar.zst"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,8 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The compiled kernels, written by make cuda. The archive of a source file has a cubin for each
-// architecture, the newest first, and PTX for newer architectures.
+// embedded holds the compiled kernels, which `make cuda` writes. The archive of a source file has a
+// cubin for each architecture, the newest first, and PTX for newer architectures.
 //
 //go:embed images
 var embedded embed.FS

@@ -22,8 +22,8 @@ const (
 	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
 	traitCluster // decode: the blocks of the split-KV parts form a cluster
 
-	// Main kernels for some features only. Each also has traitFeatures, and supports
-	// layoutFeatures.
+	// Traits of main kernels for some features only. Each of these kernels also has traitFeatures,
+	// and supports layoutFeatures.
 	traitLayout // layoutFeatures only
 	traitShaped // softcap and ALiBi
 	traitSoftcap
@@ -83,8 +83,8 @@ func (i instance) name() (name string) {
 // perDim reports whether the kernel is compiled for each padded head dim separately.
 func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
 
-// needs returns the features that headDims.takes must contain if the instance exists for a padded
-// head dim.
+// needs returns the features that headDims.takes must contain. If one of these features is missing
+// there, the instance does not exist for those head dims.
 func (i instance) needs() flashkit.Feature {
 	switch {
 	case i&traitFeatures == 0 || !i.perDim():
@@ -130,7 +130,7 @@ type scoreTensors struct {
 	drops                    bool // dropout drops some weights
 }
 
-// instanceOf returns a call's main kernel: the most specialized instance that supports its
+// instanceOf returns a call's main kernel: the most specialized instance that supports the call's
 // features.
 func (s *family) instanceOf(c *instanceCall) instance {
 	d := s.padded(c.p)
@@ -149,19 +149,20 @@ func (s *family) instanceOf(c *instanceCall) instance {
 	return traitFeatures
 }
 
-// schedule returns the trait of a plain call that determines how blocks divide the work.
+// schedule returns the trait that determines how blocks divide the work of a call without features.
 //
 // In bwd_sm90, a block owns a key tile and loops over query rows. Under a causal mask, fewer rows
 // see the later keys. If query heads share keys, blocks of late keys would finish a head early, and
 // wait at the next head for blocks of earlier keys. traitGroups avoids these waits: for each row
-// tile it loops over the heads. traitUp instead starts the blocks of the last keys first, which
-// loop over the fewest rows. Its blocks never wait, but the longest blocks end last.
+// tile, a block loops over the heads. With traitUp, the blocks of the last keys start first. These
+// blocks loop over the fewest rows. With traitUp, blocks never wait, but the longest blocks end
+// last.
 //
-// With traitOnce, all blocks run at the same time. They need no counter that assigns tiles, and
-// prefetch while another kernel computes delta. traitWide computes dV of wide heads in separate
-// blocks. It is faster only with more blocks than multiprocessors, and with loops that take longer
-// than the waits to add to dQ. Under a mask it is used for few rows only: with many rows, many
-// blocks wait long.
+// With traitOnce, all blocks run at the same time. The blocks then need no counter that assigns
+// tiles, and prefetch while another kernel computes delta. traitWide computes dV of wide heads in
+// separate blocks. traitWide is faster only with more blocks than multiprocessors, and if a block's
+// loop takes longer than its waits to add to dQ. Under a mask, traitWide is used for few rows only:
+// with many rows, many blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {

@@ -42,11 +42,12 @@ func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 	return s.join(joinSum, a, operand{"dst", dst, dst, &a.dst}, operand{"x", x, dst, &a.x}, operand{"y", y, dst, &a.y})
 }
 
-// Merge combines two results of the same queries over disjoint sets of keys, and writes the result
-// over all keys to o and lse. o and lse are the result over the first set, part and partLSE over
-// the second. o and part have the same shape, and any types but Bool. lse and partLSE are float32
-// of shape [batch, heads, rows, 1]. If part is the zero Tensor, the values of the second set are
-// taken as 0, like a sink's. A row without keys in both sets becomes 0.
+// Merge combines two results of the same queries over disjoint sets of keys. Before the call, o and
+// lse hold the result over the first set, and part and partLSE hold the result over the second set.
+// Merge writes the result over all keys to o and lse. o and part have the same shape, and any types
+// but Bool. lse and partLSE are float32 of shape [batch, heads, rows, 1]. If part is the zero
+// Tensor, the values of the second set are taken as 0, like the value of a sink. A row that sees no
+// key of either set becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()
@@ -63,8 +64,8 @@ func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) err
 	return s.join(joinMerge, a, operand{"o", o, o, &a.dst}, operand{"o", o, o, &a.x}, operand{"part", other, o, &a.y}, operand{"lse", lse, lse, &a.lse}, operand{"partLSE", otherLSE, lse, &a.partLSE})
 }
 
-// An operand is a tensor t of a join. name is its name in errors. like has the shape that t must
-// have. join sets *to to the view of t.
+// An operand is a tensor t of a join. name is the tensor's name in errors. like has the shape that
+// t must have. join sets *to to the view of t.
 type operand struct {
 	name string
 	t    flashkit.Tensor
@@ -120,8 +121,8 @@ func (s *Stream) join(id joinID, a *joinArgs, parts ...operand) error {
 	return nil
 }
 
-// inPieces reports whether a tensor's rows begin at multiples of 16 bytes, so that a load can read
-// 16 bytes.
+// inPieces reports whether a tensor's rows begin at multiples of 16 bytes, so that one load can
+// read 16 bytes of a row.
 func inPieces(t flashkit.Tensor) bool {
 	bits := t.Address()
 	for d, stride := range t.Strides() {
@@ -132,8 +133,8 @@ func inPieces(t flashkit.Tensor) bool {
 	return bits%16 == 0
 }
 
-// checkOperand returns an error if the stream's device cannot access a tensor, or its shape is
-// wrong.
+// checkOperand returns an error if the stream's device cannot access a tensor, or if the tensor's
+// shape is wrong.
 func (s *Stream) checkOperand(x *operand) error {
 	m, ok := x.t.Owner().(*Buffer)
 	switch {
@@ -149,7 +150,7 @@ func (s *Stream) checkOperand(x *operand) error {
 	return fitsMemory(x.name, x.t)
 }
 
-// fitsMemory returns an error if a tensor's shape and strides exceed its Len elements.
+// fitsMemory returns an error if a tensor's shape and strides exceed the tensor's Len elements.
 func fitsMemory(name string, t flashkit.Tensor) error {
 	n, stride := t.Shape(), t.Strides()
 	if n[0] == 0 || n[1] == 0 || n[2] == 0 || n[3] == 0 {

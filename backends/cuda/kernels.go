@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Kernels returns the backend's kernels. They take tensors on the host, which they stream through
-// the device, or on the device. A zero Backend has no device: its kernels describe themselves and
-// support no call.
+// Kernels returns the backend's kernels. A kernel takes tensors in device memory, or tensors on the
+// host, which it streams through the device. The kernels of a zero Backend, which has no device,
+// describe themselves but support no call.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	list := make([]flashkit.Kernel, 0, len(families))
 	for i := range families {

@@ -21,7 +21,8 @@ type launch struct {
 // Later equal calls, which a CUDA graph may capture, therefore load no instance.
 func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.drv, l.id, i, l.p) }
 
-// featureTrait returns traitFeatures for a call with features: all of its kernels have the trait.
+// featureTrait returns traitFeatures for a call with features, and 0 for other calls. All kernels
+// of a call with features have the trait.
 func (l *launch) featureTrait() instance {
 	if l.x.hasFeatures {
 		return traitFeatures
@@ -37,8 +38,8 @@ func (l *launch) instance(splits int, halves bool) instance {
 	return l.family.instanceOf(&c)
 }
 
-// block returns the address of a kernel's arguments. They begin with the tensor maps if mapped is
-// true or the call has features.
+// block returns the address of a kernel's arguments. The arguments begin with the tensor maps if
+// mapped is true or the call has features.
 func (l *launch) block(mapped bool) unsafe.Pointer {
 	if mapped || l.x.hasFeatures {
 		return unsafe.Pointer(&l.x.mapped)
@@ -104,8 +105,8 @@ func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	return ceilDiv(columns, each)
 }
 
-// carriedWords returns the words of workspace for the LSE of the earlier keys, if the call
-// continues a result.
+// carriedWords returns the words of workspace for the LSE of the earlier keys in a call with Carry.
+// For other calls it returns 0.
 func carriedWords(p *flashkit.Problem) int {
 	if p.Carry {
 		return p.Batch * p.Heads * p.QLen
@@ -121,8 +122,9 @@ const (
 
 // backwardWorkspace returns the sizes of a backward pass's workspace. bwd_f32 stores delta twice,
 // because its blocks of keys and its blocks of query rows sum dP in different orders. In bwd_sm80
-// and bwd_sm90, blocks of keys accumulate dQ. They need LSE next to delta, dQ in float32, and
-// counters. The counters assign key tiles to blocks, and fix the order in which blocks add to dQ.
+// and bwd_sm90, blocks of keys accumulate dQ. These kernels need LSE next to delta, dQ in float32,
+// and counters. The counters assign key tiles to blocks, and fix the order in which blocks add to
+// dQ.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}

@@ -14,10 +14,11 @@ import (
 // DeviceVariable is the environment variable with the number of the GPU that Open opens.
 const DeviceVariable = "FLASHKIT_DEVICE"
 
-// Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE, or the first one.
-// The driver numbers the GPUs that CUDA_VISIBLE_DEVICES leaves visible, from 0. The error wraps
-// flashkit.ErrUnavailable. It names the reason: no driver library, driver too old, no device,
-// compute capability below 7.0, no context (as on a full device), or no answer for a minute.
+// Open opens the GPU whose number is in the environment variable FLASHKIT_DEVICE. Without that
+// variable it opens GPU 0. The driver numbers the GPUs that CUDA_VISIBLE_DEVICES leaves visible,
+// from 0. The error wraps flashkit.ErrUnavailable and names the reason: no driver library, driver
+// too old, no device, compute capability below 7.0, no context (as on a full device), or no answer
+// for a minute.
 func Open() (*Backend, error) { return OpenContext(context.Background()) }
 
 // OpenContext opens the same GPU as Open, but waits at most until ctx ends. If the deadline of ctx
@@ -52,8 +53,8 @@ func openDevice(ctx context.Context, ordinal int) (*Backend, error) {
 	return b, nil
 }
 
-// OpenWith opens a GPU through a Driver of the caller, such as a fake in a test, without a limit of
-// time. Errors are as for Open.
+// OpenWith opens a GPU through a Driver of the caller, such as a fake in a test. It sets no time
+// limit. Errors are as for Open.
 func OpenWith(d *Driver, ordinal int) (*Backend, error) {
 	b, err := openWith(d, ordinal)
 	if err != nil {

@@ -6,12 +6,12 @@ import "github.com/flashkit-go/flashkit"
 // group have few rows, most of each tile is empty, and every head loads K and V again. If all rows
 // see all keys, a kernel can instead treat the rows of all heads of a group as rows of one head.
 
-// packTile is the number of rows of a tile for which packedHeads compares the numbers of tiles.
+// packTile is the number of query rows per tile with which packedHeads counts tiles.
 const packTile = 64
 
 // packedHeads returns the forward problem in which the query heads of each group are rows of one
-// head. It returns p and false if that problem has no fewer tiles, if the band hides a key, if p
-// has features, or if decode_sm80 supports p.
+// head. It returns p and false if that problem does not have fewer tiles than p, if the band hides
+// a key, if p has features, or if decode_sm80 supports p.
 func packedHeads(p flashkit.Problem) (flashkit.Problem, bool) {
 	group := p.Heads / max(1, p.KVHeads)
 	if lo, hi := band(p); group < 2 || hasFeatures(&p) || hi < p.KVLen-1 || p.QLen-1+lo > 0 {

@@ -37,8 +37,8 @@ const granule = 256
 // ceilDiv returns n/size, rounded up.
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
-// reach is the maximum sequence length. A band's limits are clamped to ±reach, which hides no key,
-// because every key's index is below reach.
+// reach is the maximum sequence length. A band's limits are clamped to ±reach. The clamp hides no
+// key, because every key's index is below reach.
 const reach = 1 << 30
 
 // setProblem sets the fields that describe the problem and clears all other fields.
@@ -62,8 +62,8 @@ func band(p flashkit.Problem) (lo, hi int) {
 	return max(-reach, min(lo, reach)), max(-reach, min(hi, reach))
 }
 
-// seenKeys returns the number of keys that some row sees: from the first key of row 0 to the last
-// key of the last row.
+// seenKeys returns the number of keys from the first key that row 0 sees to the last key that the
+// last row sees.
 func seenKeys(p *flashkit.Problem) int {
 	first, _ := p.Keys(0)
 	_, last := p.Keys(p.QLen - 1)
@@ -82,7 +82,8 @@ func (v *view) set(t flashkit.Tensor) {
 	v.dropStrides(t.Shape())
 }
 
-// dropStrides clears the strides of dimensions of length 1, which are arbitrary.
+// dropStrides sets the strides of dimensions of length 1 to 0. The caller's strides of such
+// dimensions are arbitrary.
 func (v *view) dropStrides(shape [4]int) {
 	for d, stride := range [...]*int64{&v.batch, &v.head, &v.row} {
 		if shape[d] <= 1 {

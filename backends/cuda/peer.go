@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Copy copies src to dst, of the same shape and type, between any two devices. It uses copy engines
-// and no multiprocessor, unless rows are so scattered that separate copies would take longer. The
-// stream is of either device.
+// Copy copies src to dst. Both have the same shape and type, and may be on any two devices. The
+// stream may belong to either device. Copy uses copy engines and no multiprocessor, unless rows are
+// so scattered that separate copies would take longer.
 func (s *Stream) Copy(dst, src flashkit.Tensor) error {
 	to, ok := dst.Owner().(*Buffer)
 	from, ok2 := src.Owner().(*Buffer)
@@ -53,7 +53,8 @@ func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, sr
 const maxRuns = 512
 
 // runs are the contiguous pieces of two tensors with the same shape. bytes is the size of a piece.
-// n, dst and src have, for each dimension, its length and its strides in both tensors, in bytes.
+// n, dst and src have one entry per dimension, innermost first: the length, and both strides in
+// bytes.
 type runs struct {
 	bytes int
 	n     []int
@@ -61,7 +62,7 @@ type runs struct {
 	src   []int
 }
 
-// runsOf returns the runs of two tensors, and joins dimensions that are contiguous in both.
+// runsOf returns the runs of two tensors. It joins dimensions that are contiguous in both tensors.
 func runsOf(dst, src flashkit.Tensor) (r runs) {
 	size, n := dst.DType().Size(), dst.Shape()
 	type dim struct{ n, dst, src int }
@@ -94,8 +95,9 @@ func (r *runs) count() int {
 	return all
 }
 
-// rows removes the innermost dimension from r if one copy can move all of its runs. It returns the
-// number of these runs, and the distances between them in dst and src, in bytes.
+// rows removes the innermost dimension from r if one copy can move all runs along that dimension.
+// It returns the number of these runs, and their distances in dst and in src, in bytes. If one copy
+// cannot move them, rows returns 1.
 func (r *runs) rows() (n, dst, src int) {
 	const mostPitch = math.MaxInt32 // limit of the driver
 	if len(r.n) == 0 || min(r.dst[0], r.src[0]) < r.bytes || max(r.dst[0], r.src[0]) > mostPitch {

@@ -21,7 +21,7 @@ type seqCache struct {
 }
 
 // foreignCaches are the caches of streams of other libraries, by stream ID. The driver never uses
-// an ID again. It may reuse a handle while work of the handle's former stream still reads the
+// an ID again. But it may reuse a handle while work of the handle's former stream still reads the
 // arrays.
 type foreignCaches struct {
 	mu     sync.Mutex // as in seqCache
@@ -32,7 +32,8 @@ type foreignCaches struct {
 // because the end of such a stream is unknown.
 const maxForeign = 64
 
-// of returns the cache of a stream, nil if it has none.
+// of returns the cache of a stream, and creates it if necessary. It returns nil if maxForeign other
+// caches exist or the driver has no stream IDs.
 func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	if d.StreamGetID == nil {
 		return nil, nil
@@ -49,7 +50,7 @@ func (f *foreignCaches) of(d *Driver, s StreamHandle) (*seqCache, error) {
 	return k, err
 }
 
-// close frees the caches, which no work may read.
+// close frees the caches. No work on the device may still read them.
 func (f *foreignCaches) close(d *Driver) (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +69,7 @@ func packedRows(starts []int32) (first, n int) {
 	return first, int(starts[len(starts)-1]) - first
 }
 
-// fromZero returns starts shifted so that the first is 0.
+// fromZero returns a copy of starts, shifted so that the first start is 0.
 func fromZero(starts []int32) []int32 {
 	list := slices.Clone(starts)
 	for i := range list {
@@ -89,7 +90,7 @@ func (x *arguments) setSequences(s *flashkit.Sequences) {
 	}
 }
 
-// joinSeqs concatenates the arrays into seqInts, unless an earlier call did.
+// joinSeqs concatenates the arrays into seqInts, unless seqInts holds them already.
 func (x *arguments) joinSeqs() {
 	if len(x.seqInts) == x.seqWords {
 		return
@@ -144,8 +145,8 @@ func (x *arguments) copySeqs(b *Backend, to Pointer, s StreamHandle) error {
 	return b.drv.MemcpyHtoDAsync(to, unsafe.Pointer(unsafe.SliceData(source)), 4*len(source), s)
 }
 
-// capturedSeqs are the sequence arrays of captured calls. They stay until Close, because a graph
-// may be replayed until then.
+// capturedSeqs are the sequence arrays of captured calls. The arrays stay until the backend's
+// Close, because a graph may be replayed until then.
 type capturedSeqs struct {
 	mu     sync.Mutex
 	arrays [][]int32

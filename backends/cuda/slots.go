@@ -9,15 +9,17 @@ const (
 	seqPages
 )
 
-// slotHeads is the minimum number of KV heads for key slots in bwd_sm90. Concurrent blocks then
-// belong to one sequence. With fewer heads, blocks would wait for each other.
+// slotHeads is the minimum number of KV heads with which bwd_sm90 uses slots for the keys: see
+// method slots. Concurrent blocks then belong to one sequence. With fewer heads, blocks would wait
+// for each other.
 const slotHeads = 8
 
-// slots returns the number of slots for the tiles of packed sequences, an upper bound of the number
-// of tiles. list is seqQStarts or seqKVStarts, most the length of the longest sequence, and size
-// the rows or keys of a tile. Each head has a block per slot, which searches QStarts or KVStarts
-// for its sequence. Without slots, every sequence gets the number of blocks that the longest needs.
-// If slots do not save more than a fifth of these blocks, slots returns 0, unless always is set.
+// slots returns the number of slots for packed sequences: an upper bound of the number of their
+// tiles. Each head has one block per slot. The block searches QStarts or KVStarts for its sequence.
+// Without slots, every sequence gets the number of blocks that the longest sequence needs. If slots
+// save at most a fifth of these blocks, slots returns 0, unless always is set. list is seqQStarts
+// or seqKVStarts. most is the length of the longest sequence, and size is the number of rows or
+// keys of a tile.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {

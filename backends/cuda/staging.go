@@ -67,12 +67,13 @@ type staging struct {
 	whole int // bytes of a chunk of a call with features
 }
 
-// stagingBytes is the maximum pinned memory of one call's buffers, unless a single unit needs more.
+// stagingBytes is the maximum pinned memory of one call's buffers, unless a single unit (see
+// hostCall) needs more.
 const stagingBytes = 512 << 20
 
-// chunkBytes is the maximum size of a dense chunk of several units, inputs and outputs together.
-// Copies of this size reach the full rate of the bus. Calls whose copies take long have several
-// chunks, which overlap.
+// chunkBytes is the maximum size of a chunk of several units (see hostCall) in a call without
+// features, inputs and outputs together. Copies of this size reach the full rate of the bus. Calls
+// whose copies take long have several chunks, which overlap.
 const chunkBytes = 2 << 20
 
 // featureBytes is the maximum size of a chunk of several batch entries in a call with features.

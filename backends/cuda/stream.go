@@ -10,7 +10,7 @@ import (
 )
 
 // A Stream is a queue of work on the device. Work in one stream runs in order; streams run
-// concurrently. Its methods may be called from several goroutines at once.
+// concurrently. Several goroutines may call a Stream's methods at once.
 type Stream struct {
 	b       *Backend
 	handle  StreamHandle
@@ -18,7 +18,7 @@ type Stream struct {
 	seqs    seqCache
 }
 
-// NewStream returns a new stream that does not wait for the default stream. Close frees it.
+// NewStream returns a new stream that does not wait for the default stream. Stream.Close frees it.
 func (b *Backend) NewStream() (*Stream, error) { return b.newStream(b.drv.StreamCreate) }
 
 // NewPriorityStream returns a new stream of the given priority; NewStream's streams have priority
@@ -45,7 +45,7 @@ func (b *Backend) newStream(create func() (StreamHandle, error)) (*Stream, error
 }
 
 // WrapStream returns a Stream for a stream of the program or another library, in the device's
-// primary context. Handle 0 is the default stream. Close leaves it open.
+// primary context. Handle 0 is the default stream. The method Close leaves the wrapped stream open.
 func (b *Backend) WrapStream(handle StreamHandle) *Stream {
 	return &Stream{b: b, handle: handle, foreign: true}
 }
@@ -53,8 +53,8 @@ func (b *Backend) WrapStream(handle StreamHandle) *Stream {
 // Handle returns the driver's handle of the stream for other libraries, which must not destroy it.
 func (s *Stream) Handle() StreamHandle { return s.handle }
 
-// Sync waits until the work in the stream is done, and returns its error if a kernel or copy
-// failed.
+// Sync waits until the work in the stream is done. If a kernel or copy failed, Sync returns the
+// error.
 func (s *Stream) Sync() error {
 	return s.b.do(func() error { return s.b.drv.StreamSynchronize(s.handle) })
 }
@@ -64,8 +64,8 @@ func (s *Stream) Wait(e *Event) error {
 	return s.b.do(func() error { return s.b.drv.StreamWaitEvent(s.handle, e.handle) })
 }
 
-// Record places e after the work enqueued in the stream so far. If e was recorded before, the new
-// place replaces the old.
+// Record places e after the work that is in the stream so far. If e had a place already, the new
+// place replaces it.
 func (s *Stream) Record(e *Event) error {
 	if e.b != s.b {
 		return otherDevice("Event")
@@ -88,15 +88,15 @@ func (s *Stream) close() error {
 	return errors.Join(s.seqs.free(s.b.drv, s.handle), s.b.drv.StreamDestroy(s.handle))
 }
 
-// An Event is a point in a stream: other streams wait for it, and two events measure the device's
-// time between them.
+// An Event is a point in a stream. Other streams can wait for the event. Two events measure the
+// device's time between two points.
 type Event struct {
 	b      *Backend
 	handle EventHandle
 }
 
-// NewEvent returns a new event that is not yet in any stream; Stream.Record places it. Close frees
-// it.
+// NewEvent returns a new event that is not yet in any stream; Stream.Record places it. Event.Close
+// frees it.
 func (b *Backend) NewEvent() (*Event, error) {
 	e := &Event{b: b}
 	err := b.do(func() (err error) {
@@ -110,7 +110,7 @@ func (b *Backend) NewEvent() (*Event, error) {
 }
 
 // Since returns the device's time between the event from and e. The work before both events must be
-// done: Event.Sync waits for it.
+// done: call Event.Sync first.
 func (e *Event) Since(from *Event) (time.Duration, error) {
 	if e.b != from.b {
 		return 0, otherDevice("Event")

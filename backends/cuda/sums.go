@@ -2,7 +2,7 @@ package cuda
 
 import "slices"
 
-// enqueueSums launches the sums of DBias and DSink that are requested.
+// enqueueSums launches the kernels that sum DBias and DSink, if the call requests these gradients.
 func (l *launch) enqueueSums() error {
 	x := l.x
 	if x.dsink.data != 0 {

@@ -35,7 +35,8 @@ func (b *Backend) Alloc(bytes int) (*Buffer, error) {
 }
 
 // Wrap returns a Buffer for device memory of the program, from cuMemAlloc or another library, in
-// the device's primary context. The program remains its owner: Free leaves the memory allocated.
+// the device's primary context. The program remains the memory's owner: Free leaves the memory
+// allocated.
 func (b *Backend) Wrap(address Pointer, bytes int) *Buffer {
 	return &Buffer{b: b, address: address, bytes: bytes, foreign: true}
 }
@@ -99,7 +100,7 @@ func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Prob
 	return nil
 }
 
-// looseRows reports whether rows of dense Q, K or V are not multiples of 16 bytes.
+// looseRows reports whether the size of a row of dense Q, K or V is not a multiple of 16 bytes.
 func looseRows(p flashkit.Problem) bool {
 	unit := rowAlignment / p.DType.Size()
 	return p.Dim%unit != 0 || p.VDim%unit != 0

@@ -8,10 +8,10 @@ import (
 )
 
 // The bulk copy engine of compute capability 9.0 needs a map of each tensor. The driver takes
-// microseconds to encode one, so maps are kept.
+// microseconds to encode a map, so maps are kept.
 
-// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: maps of Q, K, V, and O or dO.
-// Only the forward pass uses rows.
+// mapped is struct MapParams of kernels/fwd_sm90.cu and bwd_sm90.cu: the maps of Q, K, V, and O
+// (forward) or dO (backward), then the parameters. Only the forward pass uses the field rows.
 type mapped struct {
 	maps [4]TensorMap
 	params
@@ -19,8 +19,8 @@ type mapped struct {
 	_    [20]byte // the driver copies the struct with the padding of its alignment to 64
 }
 
-// rowTiles is the partition of each head's query rows by fwd_sm90: tall tiles of the kernel's rows,
-// then low tiles of lowRows rows.
+// rowTiles is fwd_sm90's partition of each head's query rows. The first `tall` tiles have the
+// kernel's full number of rows. The next `low` tiles have lowRows rows.
 type rowTiles struct{ tall, low, lowRows int32 }
 
 // A mapKey determines a map.
@@ -38,12 +38,12 @@ type tensorMaps struct {
 	made map[mapKey]*TensorMap
 }
 
-// maxMaps is the maximum number of kept maps. At the limit all are dropped, because a program that
-// reaches it uses new tensors all the time.
+// maxMaps is the maximum number of kept maps. At the limit all maps are dropped, because a program
+// that reaches the limit uses new tensors all the time.
 const maxMaps = 1024
 
 // get sets *m to the map of a view with dimensions [batch, heads, rows, columns]. A copy with this
-// map moves 64 columns; the parameter tile is its number of rows.
+// map moves `tile` rows of 64 columns.
 func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, shape [4]int, tile int) error {
 	k := mapKey{at: v.data, bf16: t == flashkit.BFloat16, box: [4]uint32{64, uint32(tile), 1, 1}}
 	for i, n := range shape {
@@ -82,16 +82,17 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 var mappedViews = [...][4]int{flashkit.PassForward: {0, 1, 2, 3}, flashkit.PassBackward: {0, 1, 2, 5}}
 
 // mappedKeys must divide the number of keys per page if K and V are loaded through tensor maps.
-// Boxes of other sizes would not always begin at a multiple of the swizzle pattern's 8 rows.
+// With other page sizes, copies would not always begin at a multiple of the swizzle pattern's 8
+// rows.
 const mappedKeys = 8
 
 // groupRows is the number of query rows of a warpgroup of fwd_sm90.
 const groupRows = 64
 
-// cutRows cuts the rows of each head into tall tiles, which use all warpgroups, and then low tiles.
-// A multiprocessor that ends a tile takes the next. Without low tiles, most multiprocessors would
-// idle while a few process one more tall tile. taken is the time until the last multiprocessor
-// ends, in units of a tall tile's time.
+// cutRows cuts the rows of each head into tall tiles, which use all warpgroups, followed by low
+// tiles, which use fewer warpgroups. A multiprocessor that ends a tile takes the next tile. Without
+// low tiles, most multiprocessors would idle while a few process one more tall tile. taken is the
+// time until the last multiprocessor ends, in units of a tall tile's time.
 func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 	const last = 16 // maximum number of tall tiles at the end of a head that low tiles replace
 	time := groupTime
@@ -120,11 +121,12 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 }
 
 // groupTime returns the relative time of a tile in which the given number of warpgroups has rows.
-// With fewer warpgroups, each runs faster, so the time falls less than the number of rows.
+// With fewer warpgroups, each warpgroup runs faster, and the tile takes less time. But the time
+// falls by a smaller factor than the number of rows.
 func groupTime(groups int) int { return 5*groups + 6 }
 
-// groupShare returns groupTime of used warpgroups, relative to a tile in which all groups have
-// rows.
+// groupShare returns the time of a tile in which `used` warpgroups have rows, relative to a tile in
+// which all warpgroups have rows.
 func groupShare(used, groups int) float64 {
 	return float64(groupTime(used)) / float64(groupTime(groups))
 }

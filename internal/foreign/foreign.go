@@ -1,4 +1,4 @@
-// Package foreign recognizes file formats that users often mistake for the expected one.
+// Package foreign recognizes file formats that users often mistake for the expected format.
 package foreign
 
 import (
@@ -21,8 +21,8 @@ var formats = []struct{ start, is string }{
 
 const pickle = "a Python pickle, as PyTorch's older .pt and .bin: convert it to safetensors"
 
-// Format returns the format of a file in words, or "" if it is unknown. b is the file or its
-// beginning.
+// Format returns the format of a file in words, or "" if the format is unknown. b is the file or
+// its beginning.
 func Format(b []byte) string {
 	start := string(b[:min(len(b), 4096)])
 	for _, f := range formats {

@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 )
 
-// A GPU is a stand-in that computes nothing. By its events, every call takes half a millisecond. It
-// counts resources that are not freed.
+// A GPU is a stand-in that computes nothing. The time between any two of its events is half a
+// millisecond. The GPU counts resources that are not freed.
 type GPU struct {
 	next     uintptr
 	Live     map[uintptr]int // bytes of device memory, by address; 0 for other handles

@@ -149,8 +149,8 @@ const (
 	unset       = math.MinInt32
 )
 
-// cells keep the memory of all communicators, because the library may write there long after Init
-// returns.
+// cells keep the memory of all communicators, because the library may write to this memory long
+// after Init returns.
 var (
 	cells   []*Comm
 	cellsMu sync.Mutex

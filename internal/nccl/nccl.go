@@ -48,16 +48,17 @@ type Library interface {
 
 	// Split starts to create a second communicator of c's ranks, which uses c's connections. In the
 	// new communicator, Group enqueues the messages without a new thread before it returns. Two
-	// ranks must have exchanged messages in c before, else Group would wait for both. The *Comm is
-	// valid once Async of c reports completion. The new communicator must be released before c.
+	// ranks must have exchanged messages in c before. Otherwise Group would wait for both ranks.
+	// The *Comm is valid once Async of c reports completion. The new communicator must be released
+	// before c.
 	Split(c Comm, rank, channels int) (*Comm, error)
 
-	// Async reports whether earlier calls have completed. If one of them failed, it returns the
-	// error.
+	// Async reports whether earlier calls have completed. If an earlier call failed, Async returns
+	// the error.
 	Async(c Comm) (done bool, err error)
 
-	// Group enqueues f's sends and receives as one step, in which no message waits for another. All
-	// messages are enqueued once Async reports completion.
+	// Group enqueues f's sends and receives as one step, in which no message waits for another
+	// message. All messages are enqueued once Async reports completion.
 	Group(f func() error) error
 
 	// Send and Receive move device memory in the stream. Sends and receives between two ranks match
@@ -65,9 +66,9 @@ type Library interface {
 	Send(from uintptr, bytes, to int, c Comm, s Stream) error
 	Receive(to uintptr, bytes, from int, c Comm, s Stream) error
 
-	// Finalize starts to end a communicator, and must be called on all ranks. Destroy frees it
-	// after Async reports completion. Abort ends and frees it at once in any state, even with
-	// messages under way.
+	// Finalize starts to end a communicator, and must be called on all ranks. Destroy frees the
+	// communicator after Async reports completion. Abort ends and frees a communicator at once in
+	// any state, even with messages under way.
 	Finalize(c Comm) error
 	Destroy(c Comm) error
 	Abort(c Comm) error

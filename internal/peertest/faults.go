@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// A faulty is a rank with a fault. It calls silent before it starts messages. After the given
-// number of kernel calls it calls fault before each further one.
+// A faulty is a rank with a fault. It calls silent before it starts messages. Its first kernel
+// calls, `calls` in number, run normally. Before each later kernel call it calls fault.
 type faulty struct {
 	ring.Device
 	calls  int
@@ -78,8 +78,8 @@ var errFault = errors.New("the fault of a test")
 const mostRanks = 8
 
 // Faults makes a rank fail, in groups of up to four ranks, and checks the errors of all ranks. A
-// group opened after each of these faults must work. It also tests groups without a fault, and with
-// a slow rank.
+// group opened after each of these faults must work. Faults also tests groups without a fault, and
+// groups with a slow rank.
 func Faults(t *testing.T, tr Transport, ranks int) {
 	few := min(3, ranks)
 	fault := func(name string, f func(t *testing.T)) {
@@ -139,7 +139,7 @@ func differs(t *testing.T, tr Transport, ranks int) {
 	}
 }
 
-// ends opens and closes groups without a fault.
+// ends repeatedly opens a group, computes a pass without a fault, and closes the group.
 func ends(t *testing.T, tr Transport, ranks int) {
 	times := 50
 	if testing.Short() {
@@ -154,8 +154,7 @@ func ends(t *testing.T, tr Transport, ranks int) {
 	}
 }
 
-// goodPasses computes n passes without a fault. The pass after them then uses connections that
-// exist.
+// goodPasses computes n passes without a fault. A later pass then uses existing connections.
 func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 	for range n {
 		if err := forward(ctx, r, r, small, ring.Options{}); err != nil {
@@ -166,8 +165,8 @@ func goodPasses(ctx context.Context, r *peer.Rank, n int) error {
 }
 
 // fails makes rank 1 of four fail in a step of a pass. The other ranks wait in the same step until
-// it has failed. Each of them still needs a message at that time, and must return rank 1's error.
-// In a smaller group a rank might have all its messages, and succeed.
+// rank 1 has failed. Each other rank still needs a message at that time, and must return rank 1's
+// error. In a smaller group, a rank might already have all its messages, and succeed.
 func fails(t *testing.T, tr Transport, step, pass int) {
 	begin, failed := time.Now(), make(chan struct{})
 	for i, err := range Each(t, tr, 4, func(r *peer.Rank) error {
@@ -188,8 +187,8 @@ func fails(t *testing.T, tr Transport, step, pass int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// sendsNothing makes rank 1 fail while the other ranks wait for its messages. In the first pass
-// they wait on the host, in later passes on the GPU.
+// sendsNothing makes rank 1 fail while the other ranks wait for its messages. In the first pass,
+// the other ranks wait on the host. In later passes they wait on the GPU.
 func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	var failed time.Time
 	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {

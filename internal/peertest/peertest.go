@@ -1,6 +1,6 @@
-// Package peertest tests the GPU transports of packages peer and nccl. It compares their results
-// with one GPU's results, and checks their errors after faults. It uses GPUs or a stand-in for
-// them.
+// Package peertest tests the GPU transports of packages peer and nccl. It compares the results of
+// several ranks with one GPU's results, and checks errors after faults. The tests run on GPUs or on
+// a stand-in.
 package peertest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// Seed returns FLASHKIT_SEED, else a random seed, and logs it.
+// Seed returns the number in FLASHKIT_SEED, or else a random number. It logs this seed.
 func Seed(t *testing.T) uint64 {
 	seed := rand.Uint64()
 	if s, err := strconv.ParseUint(os.Getenv("FLASHKIT_SEED"), 10, 64); err == nil {
@@ -34,7 +34,7 @@ func Seed(t *testing.T) uint64 {
 	return seed
 }
 
-// OpenAll opens the machine's GPUs until the test ends, or skips the test if there are none.
+// OpenAll opens the machine's GPUs until the test ends, or skips the test if there is no GPU.
 func OpenAll(t *testing.T) (list []*cuda.Backend) {
 	devices, err := cuda.Devices()
 	if errors.Is(err, flashkit.ErrUnavailable) {
@@ -60,8 +60,8 @@ type Transport struct {
 // Peers is package peer's transport.
 func Peers(gpus []*cuda.Backend) Transport { return Transport{gpus, peer.Open} }
 
-// NCCL is package nccl's transport, for ranks of this process. It is opened with ctx, which may
-// hold a stand-in for the library.
+// NCCL is package nccl's transport, for ranks of this process. Ranks are opened with ctx, which may
+// hold a stand-in for NCCL's library.
 func NCCL(ctx context.Context, gpus []*cuda.Backend) Transport {
 	return Transport{gpus, func(list []*cuda.Backend) ([]*peer.Rank, error) {
 		control, err := ring.Local(len(list))
@@ -123,7 +123,7 @@ func Each(t testing.TB, x Transport, size int, f func(r *peer.Rank) error) []err
 	return errs
 }
 
-// singleGPU computes host arguments on one GPU, with the kernel that it picks.
+// singleGPU computes host arguments on one GPU, with the kernel that Pick returns.
 type singleGPU struct{ rank *peer.Rank }
 
 func (o singleGPU) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
@@ -191,8 +191,8 @@ func Ordered(t *testing.T, tr Transport, size int, name string) {
 	}
 }
 
-// Problems computes both passes of random problems on groups of several sizes, ordered and not, on
-// GPUs or a stand-in. A group computes all problems in succession.
+// Problems computes both passes of random problems on groups of several sizes, with ordered and
+// with plain Rings. The groups use GPUs or a stand-in. A group computes all problems in succession.
 func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, standIn bool) {
 	alone, err := peer.Open(tr.GPUs[:1])
 	require.NoError(t, err)

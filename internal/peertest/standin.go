@@ -13,7 +13,7 @@ import (
 // A StandIn simulates nonblocking NCCL among the ranks of one process, without GPUs. A communicator
 // is complete when all ranks have requested it. The first message from a rank to another is
 // enqueued when both ranks have started it. Later messages are enqueued at once, and keep their
-// stream busy until the other rank sends or receives them. A rank that aborts leaves the others
+// stream busy until the other rank sends or receives them. If a rank aborts, the other ranks keep
 // waiting, as over NVLink.
 type StandIn struct {
 	Move func(to, from uintptr, bytes int) error // copies device memory
@@ -116,7 +116,8 @@ func (s *StandIn) Init(ranks int, id nccl.ID, rank, channels int) (nccl.Comm, er
 	return s.next, nil
 }
 
-// Split makes a second communicator for a rank. It is complete when all ranks have requested it.
+// Split makes a second communicator for a rank. The new communicator is complete when all ranks
+// have requested it.
 func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +132,8 @@ func (s *StandIn) Split(c nccl.Comm, rank, channels int) (*nccl.Comm, error) {
 	return &[]nccl.Comm{s.next}[0], nil
 }
 
-// Async reports whether the rank's last operation is complete, or returns its error.
+// Async reports whether the rank's last operation is complete, or returns the error of a failed
+// operation.
 func (s *StandIn) Async(c nccl.Comm) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,9 +75,10 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 	return r, f.predict(p, r)
 }
 
-// An alone times the whole problem on one GPU. All ranks do so simultaneously, in turn with the run
-// of all ranks together. A GPU's speed depends on its temperature, so that all GPUs must be equally
-// busy before both measurements. Each measurement takes the second of two consecutive runs.
+// An alone times the whole problem on one GPU. All ranks do this simultaneously, each for itself.
+// These runs alternate with runs of one group of all ranks. A GPU's speed depends on its
+// temperature, so all GPUs must be equally busy before each measurement. Only the second of two
+// consecutive runs is measured.
 type alone struct {
 	f              *Run
 	ctx            context.Context
@@ -152,7 +153,7 @@ func (x *alone) run() error {
 	return err
 }
 
-// report sets the times of one rank in r to the medians of the fastest rank.
+// report sets r.One, and with Backward r.OneForward, to the median times of the fastest rank.
 func (x *alone) report(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
@@ -182,7 +183,7 @@ func tokens(p *Problem, n int) int {
 }
 
 // filled returns arguments on a GPU, filled with a repeated block of random numbers. Independent
-// random numbers would take longer to make and copy than the passes.
+// random numbers would take longer to make and copy than the passes take.
 func (f *Run) filled(g *peer.Rank, p *Problem, rows, keys int) (*peer.Args, error) {
 	shape := p.Problem
 	if shape.QLen, shape.KVLen = rows, keys; p.Seqs != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // alone computes the whole problem on rank 0 and sets r.One while the other ranks wait. With Check,
-// the other ranks compute it afterwards, to compare their results with it.
+// the other ranks then compute the whole problem too, as the reference for their own shards.
 func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p flashkit.Problem, args *flashkit.Args, r *Result) error {
 	for i := 0; g.Rank() == 0 && i < 2; i++ { // the first run chooses kernels
 		begin := time.Now()
@@ -30,8 +30,8 @@ func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p
 }
 
 // measure times the passes and sets the results of all ranks in r. If before is not nil, each run
-// first calls it and computes the passes once untimed. If report is not nil, measure calls it at
-// the end.
+// first calls before, and computes the passes once without timing. If report is not nil, measure
+// calls it at the end.
 func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, report func(*Result) error) error {
 	var took []time.Duration
 	var sent int64

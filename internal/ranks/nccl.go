@@ -47,7 +47,7 @@ func closeRanks(ranks []*peer.Rank) error {
 	return errors.Join(errs...)
 }
 
-// OverNCCL computes the problems as one rank in its own process, and closes gpu. Ranks that mpiexec
+// OverNCCL computes the problems with this process as one rank, and closes gpu. Ranks that mpiexec
 // started find each other through MPI, other ranks through NCCL_COMM_ID.
 func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, launch ring.Launch) error {
 	rank, leave, err := f.joinNCCL(ctx, gpu, launch)

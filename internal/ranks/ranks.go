@@ -29,7 +29,8 @@ type Run struct {
 	Print                    func(*Result) error
 }
 
-// A Problem is a problem. If its sequences are packed, Seqs holds their starts.
+// A Problem is a problem to compute over ranks. If its sequences are packed, Seqs holds their
+// starts.
 type Problem struct {
 	flashkit.Problem
 	Seqs *flashkit.Sequences
@@ -151,8 +152,8 @@ func (f *Run) options(g ring.Group) ring.Options {
 	return o
 }
 
-// input returns random inputs of the whole problem, and its outputs. Packed sequences are rows of
-// one batch entry.
+// input returns random inputs of the whole problem, and tensors for the outputs. Packed sequences
+// are rows of one batch entry.
 func (f *Run) input(p *Problem) *flashkit.Args {
 	shape := p.Problem
 	if p.Seqs != nil {

@@ -21,8 +21,8 @@ type Case struct {
 	Args    *flashkit.Args
 
 	// Merges is the number of times that ranks round an LSE, and with it a weight, where one
-	// process rounds nothing. Only a stand-in for a GPU needs it: its kernels compute in float64,
-	// so that one process's error is too small to bound these roundings.
+	// process rounds nothing. Only a stand-in for a GPU needs Merges: the stand-in's kernels
+	// compute in float64, so the error of one process is too small to bound these roundings.
 	Merges int
 
 	want     []answer // by sequence
@@ -35,7 +35,7 @@ var outputs = []string{"O", "LSE", "DQ", "DK", "DV"}
 
 type answer [5][]float64
 
-// New returns case n of a seed, determined by both. The runner one computes the whole problem in
+// New returns the case that seed and n determine. The Runner `one` computes the whole problem in
 // one process, as the reference of the ranks.
 func New(ctx context.Context, seed, n uint64, one ring.Runner) (*Case, error) {
 	r := rand.New(rand.NewPCG(seed, n))
@@ -156,11 +156,11 @@ func (c *Case) places() (list []place) {
 }
 
 // solve computes the oracle's answers and the error of one process. One process may be very exact
-// by luck. solve therefore raises its error to the effect of an LSE that is one unit in the last
+// by luck. solve therefore raises that error to the effect of an LSE that is one unit in the last
 // place off. LSE is a float32, so storing it costs half a unit. Every weight of a row is
 // exp(score-LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24. |LSE| may exceed 100 with
-// ALiBi. Ranks store LSE once for each part of a row's keys, and weight the parts by it. They also
-// store each part of a gradient in the gradient's type.
+// ALiBi. Ranks store LSE once for each part of a row's keys, and weight the parts by their LSE.
+// Ranks also store each part of a gradient in the gradient's type.
 func (c *Case) solve() {
 	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
@@ -235,9 +235,9 @@ func (c *Case) each(a *flashkit.Args, f func(i int, got, want float64) error) er
 	return nil
 }
 
-// Check computes both passes on this rank and compares its shard. The bound is twice one process's
-// error (three times for gradients) plus the rounding of the results. With ordered, the shard must
-// equal one process's results bit by bit.
+// Check computes both passes on this rank and compares the rank's shard with the oracle's answers.
+// The bound is twice one process's error (three times for gradients) plus the rounding of the
+// results. With ordered, the shard must equal one process's results bit by bit.
 func (c *Case) Check(ctx context.Context, g ring.Group, r ring.Runner, ordered bool) error {
 	return c.CheckPlaced(ctx, g, r, ordered, nil)
 }
@@ -276,7 +276,7 @@ func (c *Case) CheckPlaced(ctx context.Context, g ring.Group, r ring.Runner, ord
 	if err := errors.Join(x.Backward(ctx, c.Problem, args), back(flashkit.PassBackward)); err != nil {
 		return err
 	}
-	// The other elements of got are one process's results, which are correct.
+	// Elements of got outside this rank's shard are one process's results, which are correct.
 	got := *c.Args
 	for _, t := range []*flashkit.Tensor{&got.O, &got.LSE, &got.DQ, &got.DK, &got.DV} {
 		*t = clone(*t)

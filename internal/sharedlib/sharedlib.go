@@ -18,7 +18,7 @@ import (
 const cache = "/etc/ld.so.cache"
 
 // Truncated returns an error if dlopen of the name would map a truncated file: an ELF file for this
-// machine that ends before its last segment. If there is no such file, or dlopen finds another
+// machine that ends before the end of a segment. If there is no such file, or dlopen finds another
 // fault, Truncated returns nil, because the loader then reports the error itself.
 func Truncated(name string) error {
 	if strings.Contains(name, "/") {
@@ -34,7 +34,7 @@ func Truncated(name string) error {
 }
 
 // truncatedIn returns an error if all files of that name for this machine in a loader's cache are
-// truncated. The loader's choice among them depends on the processor.
+// truncated. The loader's choice among these files depends on the processor.
 func truncatedIn(cache, name string) (first error) {
 	text, err := os.ReadFile(cache)
 	if err != nil {

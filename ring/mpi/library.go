@@ -33,7 +33,7 @@ type calls struct {
 }
 
 // names are the exported names of the functions in calls. Only libraries with the standard ABI have
-// the first.
+// the first function.
 var names = [...]string{
 	"MPI_Abi_get_version", "MPI_Init_thread", "MPI_Comm_set_errhandler", "MPI_Comm_rank", "MPI_Comm_size", "MPI_Finalize",
 	"MPI_Isend", "MPI_Irecv", "MPI_Iallgather", "MPI_Test",
@@ -82,7 +82,8 @@ func load(name string) (*library, error) {
 	return nil, fmt.Errorf("%w: %w", ErrNoMPI, errors.Join(errs...))
 }
 
-// call calls a C function. The compiler keeps the memory behind args in place until it returns.
+// call calls a C function. The compiler keeps the memory behind args in place until the C function
+// returns.
 //
 //go:uintptrescapes
 func (l *library) call(name string, f uintptr, args ...uintptr) error {
@@ -100,7 +101,7 @@ func (l *library) text(code int32) string {
 	return string(buf[:max(0, min(int(*n), len(buf)))])
 }
 
-// thread initializes and finalizes MPI, which must happen on the same thread.
+// thread initializes and finalizes MPI. MPI requires the same thread for both.
 func (g *Group) thread(begun chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -186,7 +187,8 @@ func (x *exchange) add(send bool, peer int, t flashkit.Tensor) error {
 	return nil
 }
 
-// address returns the first element of a host tensor, nil if it has none.
+// address returns the address of a host tensor's first element, or nil for a tensor without
+// elements.
 func address(t flashkit.Tensor) unsafe.Pointer {
 	if s := t.Shape(); s[0] == 0 || s[1] == 0 || s[2] == 0 || s[3] == 0 {
 		return nil

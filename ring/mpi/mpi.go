@@ -1,12 +1,13 @@
 // Package mpi is a transport of package ring over MPI, for host tensors on many machines.
 //
-// It loads a library with the standard ABI of MPI 5 at run time: $FLASHKIT_MPI, else
-// libmpi_abi.so.1, as in MPICH 5. PyPI's package mpich provides it, with mpiexec. Other ABIs, such
-// as Open MPI 5's, are refused.
+// The package loads a library with the standard ABI of MPI 5 at run time: $FLASHKIT_MPI, else
+// libmpi_abi.so.1, as in MPICH 5. PyPI's package mpich provides that library, with mpiexec. Other
+// ABIs, such as Open MPI 5's, are refused.
 //
-// MPI is fail-stop. When a rank dies, mpiexec reports it and ends the others; no rank gets an error
-// from which it could recover. When a call returns an error, the program must exit with a nonzero
-// status, which also ends the others. The context's deadline detects a rank that hangs.
+// MPI is fail-stop. When a rank dies, mpiexec reports the death and ends the other ranks; no rank
+// gets an error from which it could recover. When a call returns an error, the program must exit
+// with a nonzero status, which also ends the other ranks. The context's deadline detects a rank
+// that hangs.
 package mpi
 
 import (
@@ -25,7 +26,7 @@ import (
 // ErrNoMPI is wrapped by Open's error if there is no library. It wraps flashkit.ErrUnavailable.
 var ErrNoMPI = fmt.Errorf("ring/mpi: no MPI library with the standard ABI: set FLASHKIT_MPI to a libmpi_abi.so.1, as the package mpich of PyPI has it, or start the program with its mpiexec and LD_LIBRARY_PATH: %w", flashkit.ErrUnavailable)
 
-// opened is true once MPI has been initialized. A process can initialize it only once.
+// opened is true once MPI has been initialized. A process can initialize MPI only once.
 var opened atomic.Bool
 
 // A Group is this process in MPI_COMM_WORLD. One goroutine at a time may use it; only Fail may be
@@ -46,8 +47,8 @@ type Group struct {
 
 var _ ring.Group = (*Group)(nil)
 
-// grace is the time for which a rank with an MPI error waits for mpiexec to end it, before the rank
-// returns the error.
+// grace is the time for which a rank with an MPI error waits for mpiexec to end this rank, before
+// the rank returns the error.
 const grace = 500 * time.Millisecond
 
 // Open initializes MPI, once per process. ctx limits only the time for which Close waits for other
@@ -167,7 +168,7 @@ func (g *Group) Wait(ctx context.Context) error {
 	}
 }
 
-// finish completes an exchange of the calling goroutine.
+// finish makes x the current exchange, and waits until it is done.
 func (g *Group) finish(ctx context.Context, x *exchange) error {
 	g.current = x
 	go x.watch()
@@ -175,7 +176,7 @@ func (g *Group) finish(ctx context.Context, x *exchange) error {
 }
 
 // release frees an exchange that completed without an error. It keeps a failed exchange forever,
-// because MPI may still write to its memory.
+// because MPI may still write to the exchange's memory.
 func (g *Group) release(x *exchange, err error) error {
 	if err != nil {
 		g.kept = append(g.kept, x)
@@ -204,8 +205,8 @@ func (g *Group) Fail(err error) {
 	}
 }
 
-// Close finalizes MPI. Unless the group is broken, it waits for all ranks until Open's context is
-// done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last: no C
+// Close finalizes MPI. Unless the group is broken, Close waits for all ranks until Open's context
+// is done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last: no C
 // library may be used afterwards.
 func (g *Group) Close() error {
 	g.mu.Lock()

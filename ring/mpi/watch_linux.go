@@ -14,8 +14,8 @@ import (
 // watchedVar is the environment variable that marks a process as the rerun of another process.
 const watchedVar = "FLASHKIT_WATCHED"
 
-// Watch reports which rank died. mpiexec also reports dead processes, but the process that it names
-// may be one that it ended itself. A program calls Watch before anything else.
+// Watch reports which rank died. mpiexec also reports dead processes, but it may name a process
+// that mpiexec itself ended. A program calls Watch before anything else.
 //
 // If a launcher such as mpiexec started the process as one of several ranks, Watch reruns the
 // program with the same arguments, input and output. If the rerun fails, Watch writes the rank to

@@ -62,9 +62,9 @@ func splitRound(list []ring.Message, n int) (first, rest []ring.Message) {
 	return list[:i], list[i:]
 }
 
-// pieceBytes is the maximum size of a piece. NCCL moves it with 8 channels, half of the usual 16,
-// because it gives each channel at most 16 MiB while other channels are free. More channels would
-// need blocks for which no multiprocessor is free.
+// pieceBytes is the maximum size of a piece: 16 MiB for each of 8 channels. NCCL moves a message
+// with one channel per 16 MiB, if channels are free. A larger piece would use more channels, whose
+// blocks would need multiprocessors that are not free.
 const pieceBytes = 8 * 16 << 20
 
 // A piece is one NCCL message: bytes of device memory.
@@ -75,8 +75,8 @@ type piece struct {
 	send  bool
 }
 
-// A stagedCopy is the copy of a received tensor from its staging buffer. It is needed because the
-// tensor is not dense.
+// A stagedCopy is the copy of a received tensor from its staging buffer. The tensor is not dense,
+// so NCCL cannot receive into it directly.
 type stagedCopy struct{ to, from flashkit.Tensor }
 
 // Start begins sending and receiving. It returns once the first round is enqueued on the GPU, so
@@ -165,7 +165,7 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 }
 
 // awaitRound waits until a round is enqueued. It then calls the function then with the round's
-// mark, unless it did so before.
+// mark. If an earlier awaitRound did so already, awaitRound does nothing.
 func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark) error) error {
 	if r.done {
 		return nil
@@ -211,7 +211,8 @@ func (x *exchange) enqueueRound(ctx context.Context, i int, after []ring.Mark) {
 	close(r.enqueued)
 }
 
-// run completes the exchange, whose rounds before from are enqueued already.
+// run enqueues the rounds, beginning with number from, and completes the exchange. Earlier rounds
+// are enqueued already.
 func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 	g := x.group
 	for i := from; i < len(x.rounds); i++ {
@@ -227,7 +228,7 @@ func (x *exchange) run(ctx context.Context, from int, after []ring.Mark) {
 }
 
 // waitGPU waits until the GPU completes the exchange. If NCCL, another rank or the context prevents
-// that, it aborts the communicator.
+// that, waitGPU aborts the communicator.
 func (x *exchange) waitGPU(ctx context.Context, mark ring.Mark) error {
 	g := x.group
 	passed := make(chan error, 1)
@@ -322,8 +323,8 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 // add appends the pieces of a tensor to a round. Both ranks must cut a tensor into the same pieces,
 // although neither has the strides of the other rank's tensor. A tensor is one piece, because NCCL
 // moves few large messages fastest. With Message.Apart each head is a piece: the few free
-// multiprocessors would gather large heads slowly. Larger pieces than pieceBytes are cut further.
-// Tensors that are not dense move through a staging buffer.
+// multiprocessors would copy large heads to a staging buffer slowly. Pieces larger than pieceBytes
+// are cut further. Tensors that are not dense move through a staging buffer.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size
@@ -359,8 +360,8 @@ func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Mess
 	return nil
 }
 
-// isDense reports whether a tensor is contiguous or, if heads is true, whether each of its heads
-// is.
+// isDense reports whether a tensor is contiguous. If heads is true, it reports whether each of the
+// tensor's heads is contiguous.
 func isDense(t *flashkit.Tensor, heads bool) bool {
 	n, strides, next := t.Shape(), t.Strides(), 1
 	if heads {

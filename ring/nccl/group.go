@@ -37,7 +37,7 @@ func (g *group) usable() error {
 
 var errClosed = errors.New("ring/nccl: the group is closed")
 
-// reason returns why the group is broken, nil if it is not.
+// reason returns the reason why the group is broken, or nil if the group is not broken.
 func (g *group) reason() error {
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {
 		g.fail(b.Err()) // the goroutine of listen may not have run yet
@@ -101,7 +101,8 @@ func (g *group) takeComms() (list []nccl.Comm) {
 // closeTimeout is the maximum time for which Close waits for the other ranks.
 const closeTimeout = 10 * time.Second
 
-// Close ends the communicators. It waits for the other ranks, or aborts if the group is broken.
+// Close ends the communicators. It waits for the other ranks, or aborts the communicators if the
+// group is broken.
 func (g *group) Close() error {
 	g.mu.Lock()
 	closed := g.closed

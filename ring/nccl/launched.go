@@ -12,18 +12,18 @@ import (
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// meetingVar is the environment variable with the address at which NCCL's ranks meet without an ID.
-// NCCL itself reads the variable too.
+// meetingVar is the environment variable with the address at which NCCL's ranks meet if no other
+// group can send them an ID. NCCL itself reads the variable too.
 const meetingVar = "NCCL_COMM_ID"
 
 // OpenLaunched does the same as Open for processes that can meet only through NCCL, such as
-// torchrun's and Slurm's. launch is the result of ring.Launched. All processes must start with the
-// same NCCL_COMM_ID, the host:port of rank 0's machine where NCCL's ranks meet.
+// processes that torchrun or Slurm started. launch is the result of ring.Launched. All processes
+// must start with the same NCCL_COMM_ID, the host:port of rank 0's machine where NCCL's ranks meet.
 //
 // Small messages use NCCL as well, and faults are not announced. A wait for a dead rank returns
 // when NCCL detects the fault, as it does over a network, or at the context's deadline. The error
-// cannot name the dead rank. The launcher can, and ends the other ranks. If one rank cannot start,
-// the other ranks wait until the context's deadline.
+// cannot name the dead rank. But the launcher names that rank, and ends the other ranks. If one
+// rank cannot start, the other ranks wait until the context's deadline.
 func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o Options) (*peer.Rank, error) {
 	switch {
 	case launch.Size < 1 || launch.Rank < 0 || launch.Rank >= launch.Size:
@@ -50,7 +50,7 @@ func OpenLaunched(ctx context.Context, launch ring.Launch, gpu *cuda.Backend, o 
 	})
 }
 
-// A wire is the control group of ranks that have only NCCL.
+// A wire is the control group of ranks that can send messages only through NCCL.
 type wire struct {
 	group      *group
 	rank, size int

@@ -2,12 +2,12 @@
 // machines. Tensors are on the GPUs. A rank is a [peer.Rank], the Group and Runner of a ring.Ring,
 // whose messages NCCL moves.
 //
-// It loads libnccl.so.2, version 2.18 or later, at run time: $FLASHKIT_NCCL, else the loader's
-// choice. PyPI's packages nvidia-nccl-cu13 and nvidia-nccl-cu12 provide it.
+// The package loads libnccl.so.2, version 2.18 or later, at run time: $FLASHKIT_NCCL, else the
+// loader's choice. PyPI's packages nvidia-nccl-cu13 and nvidia-nccl-cu12 provide that library.
 //
 // Ranks meet through another group, which also gathers small messages on the host and announces
 // faults: ring.Local for goroutines of one process, package mpi for processes. OpenLaunched needs
-// neither.
+// no other group.
 //
 //	control, err := mpi.Open(ctx)
 //	rank, err := nccl.Open(ctx, control, gpu, nccl.Options{})
@@ -19,7 +19,8 @@
 //
 // In nonblocking mode NCCL creates a thread per group of messages. From NCCL 2.28 on, messages
 // therefore move in a blocking communicator, which is split off once all ranks have exchanged
-// messages. There, a group is enqueued at once, without waiting for other ranks.
+// messages. In the blocking communicator, a group of messages is enqueued at once, without waiting
+// for other ranks.
 package nccl
 
 import (
@@ -82,8 +83,8 @@ type group struct {
 var _ ring.Breaker = (*group)(nil)
 
 // Open creates a communicator of control's ranks, each with one GPU, and returns this rank. All
-// ranks call it together. If one rank fails, all return an error that names this rank and the
-// cause. Open returns early when ctx is done. NCCL refuses a GPU shared by two ranks.
+// ranks call Open together. If one rank fails, all ranks return an error that names the failed rank
+// and the cause. Open returns early when ctx is done. NCCL refuses a GPU shared by two ranks.
 //
 // The GPU and control remain the caller's, and must stay open until the rank is closed. Close the
 // GPU before an MPI group, whose end may shut down the CUDA driver.
@@ -213,9 +214,9 @@ func (g *group) connect(ctx context.Context, id nccl.ID, channels int) error {
 // are not tested on GPUs.
 const splitVersion = 22800
 
-// split moves messages to a blocking communicator, which makes no thread per group of messages.
-// There, enqueuing the first messages between two ranks would wait for both ranks, even after the
-// context is done. All ranks therefore exchange messages before the split.
+// split moves messages to a blocking communicator, which makes no thread per group of messages. In
+// a blocking communicator, enqueuing the first messages between two ranks would wait for both
+// ranks, even after the context is done. All ranks therefore exchange messages before the split.
 func (g *group) split(ctx context.Context, channels int) error {
 	hello, err := g.gpu.Alloc(g.Size())
 	if err != nil {
@@ -248,8 +249,8 @@ func (g *group) listen(b ring.Breaker) {
 	}
 }
 
-// Sleep between two polls of NCCL: none during the time eager at the start of a wait, then nap, and
-// after a second longNap.
+// A wait polls NCCL. It does not sleep between polls until the time eager has passed. It then
+// sleeps for nap, and after one second for longNap.
 const (
 	eager   = 200 * time.Microsecond
 	nap     = 50 * time.Microsecond

@@ -107,8 +107,8 @@ func (r *Rank) repeat(to *cuda.Buffer, t flashkit.Tensor, block *cuda.Buffer, i 
 	return nil
 }
 
-// Download copies the outputs of a pass of p back to the tensors of shard, which was uploaded. It
-// waits for the GPU. If a tensor has another shape, the error is a *flashkit.ProblemError.
+// Download copies the outputs of a pass of p back to the tensors of shard, from which Upload made
+// x. It waits for the GPU. If a tensor has another shape, the error is a *flashkit.ProblemError.
 func (x *Args) Download(p flashkit.Problem, pass flashkit.Pass, shard *flashkit.Args) error {
 	for _, a := range flashkit.Arguments() {
 		from, to := *a.Of(x.Args), *a.Of(shard)

@@ -29,10 +29,11 @@ func (r *Rank) Rounds() int {
 	return 2
 }
 
-// Moves records that some messages remain under way after others were passed to Done.
+// Moves records that some messages remain under way after other messages were passed to Done.
 func (r *Rank) Moves() { r.moving = true }
 
-// Ready returns a mark after the rank's enqueued work, when messages begin.
+// Ready returns the mark that the next messages wait for. It is the end of the rank's enqueued
+// work, or the begin of the call if messages may begin early.
 func (r *Rank) Ready() (ring.Mark, error) {
 	r.moving = true
 	if r.early {
@@ -59,7 +60,7 @@ func (r *Rank) Move(dst, src []flashkit.Tensor, ours, theirs ring.Mark) (ring.Ma
 }
 
 // Travel enqueues messages in the rank's copy stream after the given marks. It returns a mark at
-// their end. Each mark is a *cuda.Event.
+// the end of the messages. Each mark is a *cuda.Event.
 func (r *Rank) Travel(enqueue func(*cuda.Stream) error, after ...ring.Mark) (ring.Mark, error) {
 	for _, mark := range after {
 		e, ok := mark.(*cuda.Event)

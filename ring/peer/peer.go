@@ -1,6 +1,6 @@
 // Package peer is a transport of package ring for the GPUs of one process. Tensors are on the GPUs.
 // Copy engines move keys and gradients in a separate stream, without occupying multiprocessors.
-// Events order the work of both streams.
+// Events order the work of this stream and of the kernels' stream.
 //
 // Each rank is for one goroutine:
 //
@@ -24,8 +24,8 @@ import (
 	"github.com/flashkit-go/flashkit/ring"
 )
 
-// A Rank is one GPU of a group, or a share of its time. It is the Group and the Runner of a
-// ring.Ring. Close releases its streams, but neither the GPU nor its buffers.
+// A Rank is one GPU of a group, or a share of a GPU's time. It is the Group and the Runner of a
+// ring.Ring. Close releases the Rank's streams, but neither the GPU nor the GPU's buffers.
 type Rank struct {
 	ring.Group
 	gpu            *cuda.Backend
@@ -56,7 +56,7 @@ var (
 )
 
 // Open returns the ranks of a group: rank i computes on gpus[i]. If several ranks share a GPU,
-// their kernels take turns. The GPUs remain the caller's. If two of them cannot access each other's
+// their kernels take turns. The GPUs remain the caller's. If two GPUs cannot access each other's
 // memory, copies go through the host.
 func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 	defer func() {
@@ -94,8 +94,8 @@ func Open(gpus []*cuda.Backend) (ranks []*Rank, err error) {
 }
 
 // newRank returns a rank without a group. Messages have the highest stream priority, because other
-// ranks wait for them. Next come the kernels that add a pass's results, which precede an
-// overlapping next pass.
+// ranks wait for them. The compute stream, whose kernels add the results of a pass, is next. The
+// streams of overlapping passes have the lowest priorities.
 func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	r = &Rank{gpu: gpu}
 	const first = -5
@@ -107,10 +107,11 @@ func newRank(gpu *cuda.Backend) (r *Rank, err error) {
 	return r, nil
 }
 
-// Over returns a rank of one GPU whose messages another transport moves, such as package nccl. join
-// gets the rank and returns its group. Rank.Close closes the group. multiprocessors is the number
-// of multiprocessors that moving messages occupies, 0 for none. Kernels that fill the GPU leave
-// them free while messages are under way or about to begin.
+// Over returns a rank for one GPU. Another transport, such as package nccl, moves the rank's
+// messages. join gets the rank and returns the rank's group. Rank.Close closes the group.
+// multiprocessors is the number of multiprocessors that messages under way occupy, 0 for none.
+// Kernels that fill the GPU leave these multiprocessors free while messages are under way or about
+// to begin.
 func Over(gpu *cuda.Backend, multiprocessors int, join func(r *Rank) (ring.Group, error)) (*Rank, error) {
 	switch {
 	case gpu == nil:
@@ -184,13 +185,14 @@ func (r *Rank) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pas
 	return r.pass(func(s *cuda.Stream, o cuda.Options) error { return r.gpu.Launch(ctx, s, p, pass, args, o) })
 }
 
-// Beside lets the next pass begin while the last blocks of the previous pass run, which leave some
-// multiprocessors idle.
+// Beside lets the next pass begin while the last blocks of the previous pass run and some
+// multiprocessors are idle.
 func (r *Rank) Beside() { r.overlaps = true }
 
 func (r *Rank) nextStream() *cuda.Stream { return r.overlapStreams[r.passes%len(r.overlapStreams)] }
 
-// pass enqueues a pass, in a stream of its own if it may overlap the previous one.
+// pass enqueues a pass. A pass that may overlap the previous pass runs in the next stream of
+// overlapStreams.
 func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) {
 	overlaps, prior := r.overlaps && r.prior != nil, r.prior
 	o := cuda.Options{Beside: overlaps}
@@ -225,14 +227,15 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	return r.compute.Wait(done)
 }
 
-// Pick returns the GPU's kernel for p, in the form of PartOf.
+// Pick returns the GPU's kernel for p, in the form that PartOf returns.
 func (r *Rank) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	k, err := r.gpu.Pick(p, pass)
 	return r.enqueued(k, &p), err
 }
 
-// PartOf returns a form of k, one of Kernels, for calls with p or with parts of p. Every row and
-// key has the same bits in a call with a part as in a call with all of p.
+// PartOf returns a form of the kernel k for calls with p or with parts of p. k is one of the
+// results of Kernels. Every row and key has the same bits in a call with a part as in a call with
+// all of p.
 func (r *Rank) PartOf(k flashkit.Kernel, p flashkit.Problem) flashkit.Kernel {
 	return r.enqueued(k, &p)
 }
@@ -319,8 +322,8 @@ func (r *Rank) Begin(early bool) (err error) {
 	return err
 }
 
-// End waits for the work since Begin. It returns the time taken, and the part of it in which the
-// GPU waited for copies.
+// End waits for the work since Begin. It returns the time since Begin, and the part of this time in
+// which the GPU waited for copies.
 func (r *Rank) End() (took, waited time.Duration, err error) {
 	r.early, r.moving = false, false // no message was sent, or sending failed
 	end, err := r.record(r.compute)

@@ -7,8 +7,8 @@ package gorgoniacu
 // #include <string.h>
 // #include <cuda.h>
 //
-// // A function returns its value with the code: a pointer to it would need
-// // heap memory at every call.
+// // A function returns its value and its error code together. A pointer to the
+// // value would need heap memory at every call.
 // typedef struct { CUresult code; uintptr_t value; } answer;
 //
 // static CUresult pop(void) {
@@ -108,7 +108,7 @@ import (
 // range. Numbers are safe: the garbage collector does not move heap memory, and KeepAlive keeps it
 // allocated.
 
-// fail returns the error of a driver's code.
+// fail returns the error for a result code of the driver.
 func fail(call string, code int) error {
 	e := &cuda.Error{Call: call, Code: code, Name: "unknown error"}
 	var name *C.char

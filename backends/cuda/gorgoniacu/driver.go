@@ -1,6 +1,7 @@
 // Package gorgoniacu runs the kernels of package cuda in a program that already uses
-// gorgonia.org/cu: in its context, on its streams and in its memory. Other programs should call
-// cuda.Open, which needs no cgo and no CUDA headers, and starts without a driver.
+// gorgonia.org/cu. The kernels run in that program's context, on its streams and in its memory.
+// Other programs should call cuda.Open, which needs no cgo and no CUDA headers, and starts without
+// a driver.
 package gorgoniacu
 
 import (
@@ -13,9 +14,9 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Open opens a backend in a context of the program, which may be any context of its device. The
-// program keeps the context, which must outlive the backend. Errors are as for cuda.OpenWith, or
-// report an invalid context.
+// Open opens a backend in ctx, which may be any context of a device. The program still owns ctx and
+// must keep it until the backend is closed. Errors are as for cuda.OpenWith, or report an invalid
+// context.
 func Open(ctx cu.CUContext) (*cuda.Backend, error) {
 	device, err := deviceOf(ctx)
 	if err != nil {
@@ -27,7 +28,7 @@ func Open(ctx cu.CUContext) (*cuda.Backend, error) {
 	return cuda.OpenWith(d, device)
 }
 
-// deviceOf returns the device of a context, and restores the thread.
+// deviceOf returns the device of a context, and restores the thread's current context.
 func deviceOf(ctx cu.CUContext) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -45,9 +46,9 @@ func Stream(s cu.Stream) cuda.StreamHandle { return number[cuda.StreamHandle](s)
 // Pointer returns the address of memory in the backend's context, for Backend.Wrap.
 func Pointer(p cu.DevicePtr) cuda.Pointer { return cuda.Pointer(p) }
 
-// Driver returns the calls of a backend, for cuda.OpenWith. The backend then works in the device's
-// primary context, which cu.Device.RetainPrimaryCtx also returns. Calls that cu lacks or makes
-// unsuitably go to the driver directly.
+// Driver returns the driver functions that cuda.OpenWith needs. The opened backend works in the
+// device's primary context, which cu.Device.RetainPrimaryCtx also returns. Functions that cu lacks,
+// or whose form in cu is unsuitable, call the driver directly.
 func Driver() *cuda.Driver {
 	d := &cuda.Driver{
 		Init:             func() error { return nil }, // cu's init function has called cuInit, or ended the program

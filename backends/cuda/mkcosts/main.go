@@ -1,5 +1,6 @@
 // Mkcosts writes the cost tables of package cuda: go run ./backends/cuda/mkcosts backends/cuda. It
-// reads costs.json in that folder, which TestFitCosts fits, and writes costs.go.
+// reads costs.json in folder backends/cuda, and writes costs.go there. TestFitCosts fits the
+// numbers in costs.json.
 package main
 
 import (
@@ -25,13 +26,15 @@ type fitted struct {
 	Features []feature        `json:"features"`
 }
 
-// A feature holds the times that it adds to a step, by field.
+// A feature holds the times that a feature of attention adds to a loop step. The keys of Times are
+// fields of featureTime in package cuda.
 type feature struct {
 	Name  string                 `json:"name"` // AllFeatures, FeatureSoftcap
 	Times map[string]json.Number `json:"times"`
 }
 
-// A table has the costs of a family by field, and of its tiles by padded head dim.
+// A table has the costs of a kernel family by field, and the costs of the family's tiles by padded
+// head dim.
 type table struct {
 	Fields map[string]json.Number   `json:"fields"`
 	Tiles  []map[string]json.Number `json:"tiles"`
