@@ -173,7 +173,7 @@ func (s *family) sumsCycles(c *costs, p *flashkit.Problem, parts, sms int) float
 	ofK, ofV := s.groupWords(p, parts)
 	chunks := ceilDiv(min(p.KVLen, sumRows)*ceilDiv(max(p.Dim, p.VDim), 8), sumThreads)
 	waves := ceilDiv(2*p.Batch*p.KVHeads*ceilDiv(p.KVLen, sumRows), sumBlocks*sms)
-	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*c.sum)
+	return max(partsCycles(2*4*(ofK+ofV), groupBytes, sms), mergeCycles+float64(waves*chunks*parts)*sumCycles)
 }
 
 // The launch of bwd_sm90_sums: keys of a block, threads of a block, and blocks per multiprocessor.

@@ -60,20 +60,14 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 		own.hidden *= t.begin / (t.begin + x.begin)
 		c, t.begin = &own, t.begin+x.begin
 	}
-	factor := (1 + (x.step-1)*t.share) * (1 - c.width*s.padding(&p))
-	t.step, t.alone = t.step*factor, t.alone*factor
-	if p.Dim*p.DType.Size() <= rowAlignment {
-		t.step, t.alone = t.step*(1+c.narrow), t.alone*(1+c.narrow)
-	} else if (p.Dim|p.VDim)*p.DType.Size()%sectorBytes != 0 {
-		t.step, t.alone = t.step*(1+c.sector), t.alone*(1+c.sector)
-	}
+	t.step, t.alone = t.step*x.step, t.alone*x.step
 	us, cycles, steps := c.launch, 0., 0.
 	switch {
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
 	case s.rows > 0:
 		var parts cut
 		cycles, steps, parts = decodeCycles(c, &t, p, dev, loose, x.cut)
-		us += c.joined(parts, p.Batch*p.Heads*p.QLen)
+		us += c.joined(parts)
 	case s.pass == flashkit.PassBackward:
 		if loose {
 			t.loosen(c, s, &p, min(t.keys, p.KVLen), t.rows)
@@ -110,7 +104,7 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 // planCycles returns the cycles of fwd_sm90 for a call with few tiles, partitioned by h. heads is
 // the number of query heads of all batches.
 func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
-	share := c.shareOf(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
+	share := stepShare(int(h.rows.lowRows)/groupRows, t.rows/groupRows)
 	begins := ceilDiv(int(h.rows.low)*heads*h.splits, sms)
 	cycles := (float64(begins)-float64(begins-1)*c.hidden)*t.begin + float64(h.steps)*t.step*share
 	if h.splits > 1 {
@@ -120,29 +114,15 @@ func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 }
 
 // joined returns the microseconds in which decode_sm80 merges the results of the parts into which x
-// cuts the keys. rows is the number of query rows of all heads.
-func (c *costs) joined(x cut, rows int) float64 {
+// cuts the keys.
+func (c *costs) joined(x cut) float64 {
 	switch {
 	case x.splits <= 1:
 		return 0
 	case x.cluster:
 		return c.cluster
 	}
-	return c.extra + c.part*float64(rows*x.splits)/1e3
-}
-
-// padding returns the fraction of the padded head dim that a problem leaves unused. fwd_f32 and
-// bwd_f32 load columns in slices, so a partly used slice counts as used.
-func (s *family) padding(p *flashkit.Problem) float64 {
-	if len(s.dims) == 0 {
-		return 0
-	}
-	d, unit := s.padded(p), 1
-	if p.DType == flashkit.Float32 && s.rows == 0 {
-		unit = min(d.dim, sliceColumns)
-	}
-	used := min(d.dim, ceilDiv(p.Dim, unit)*unit) + min(d.vDim, ceilDiv(p.VDim, unit)*unit)
-	return 1 - float64(used)/float64(d.dim+d.vDim)
+	return c.extra
 }
 
 // wide returns the padded head dim in units of 128 columns.
@@ -150,14 +130,8 @@ func (s *family) wide(p *flashkit.Problem) float64 {
 	return float64(s.padded(p).dim) / 128
 }
 
-// sectorBytes is the unit of memory transfers, in bytes.
-const sectorBytes = 32
-
 // endBlocks is the number of blocks per multiprocessor in a backward pass's first and last kernels.
 const endBlocks = 4
-
-// sliceColumns is the number of columns that fwd_f32 and bwd_f32 load at once.
-const sliceColumns = 64
 
 func (s *family) costsOf(t flashkit.DType) *costs {
 	if s.rows > 0 && t == flashkit.Float32 {

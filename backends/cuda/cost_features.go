@@ -34,27 +34,6 @@ func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
 
-// layoutFactor returns a factor of a feature's cost. The factor is above 1 for pages, the more the
-// smaller they are, and for unaligned rows of a bias or mask. On Hopper, rows are unaligned if
-// their length is not a multiple of 16 bytes. Elsewhere, rows are unaligned if their number of
-// elements is odd.
-func (s *family) layoutFactor(c *costs, p *flashkit.Problem, f flashkit.Feature) float64 {
-	if f == flashkit.FeaturePage {
-		return 1 + c.boxes*mappedKeys/float64(p.Page)
-	}
-	unit := 2
-	if s.hopper {
-		unit = rowAlignment
-		if f == flashkit.FeatureBias {
-			unit /= p.DType.Size()
-		}
-	}
-	if p.KVLen%unit != 0 && f&(flashkit.FeatureBias|flashkit.FeatureMask) != 0 {
-		return 1 + c.odd
-	}
-	return 1
-}
-
 func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 	if pass == flashkit.PassBackward {
 		return backward
@@ -77,31 +56,17 @@ func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 	k := s.costsOf(c.DType)
 	asked, x, us := c.Features(), surcharge{step: 1, bytes: 1, begin: k.plus * s.wide(&c.Problem)}, k.first
-	if s.hopper && !s.specialized(c) {
-		us += k.several
-	}
 	for i := range featureTimes {
 		if asked&featureTimes[i].feature != 0 {
-			x.step += s.featureShare(c, i) * s.layoutFactor(k, &c.Problem, featureTimes[i].feature)
+			x.step += s.featureShare(c, i)
 		}
 	}
 	if s.rows > 0 && c.Page > 0 {
 		x.bytes += pageBytes(c.Page)
 	}
-	if c.Ragged {
-		us += k.lists
-	}
-	if c.Carry {
-		us, x.begin = us+k.carries, x.begin+k.carry*float64(c.VDim)*float64(s.ownRows(c))
-	}
-	if s.pass == flashkit.PassBackward {
-		if c.Score.Sink {
-			us += k.sinks
-		}
-		if c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless DBias is a sum
-			pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
-			us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
-		}
+	if s.pass == flashkit.PassBackward && c.Score.Bias && !s.hopper { // Hopper's kernel writes DBias itself, unless DBias is a sum
+		pairs := float64(c.Batch) * float64(c.Heads) * float64(c.Problem.Area())
+		us += launchTime + pairs*float64(c.Dim+c.VDim)*dbiasCycles(c.DType)/float64(max(1, dev.SMs)*max(1, dev.ClockMHz))
 	}
 	return s.sequencesCost(dev, c, x) + microseconds(us)
 }
@@ -109,15 +74,6 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 // pageBytes returns the fraction by which pages of the given number of keys raise the time for
 // memory traffic.
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
-
-// ownRows returns the maximum number of query rows that one block of a forward kernel processes.
-func (s *family) ownRows(c *flashkit.Call) int {
-	rows := c.QLen
-	if s.rows > 0 {
-		rows *= c.Heads / max(1, c.KVHeads)
-	}
-	return min(rows, s.shape(&c.Problem).rows)
-}
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
 // the same as equal ones with the same total of query-key pairs, and not less than the longest

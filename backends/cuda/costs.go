@@ -5,110 +5,106 @@ package cuda
 import "github.com/flashkit-go/flashkit"
 
 var bwdF32Costs = costs{
-	bandwidth: 0.958, edge: 0.0114, empty: 654, exposed: 1.3, first: 1.17, hidden: 1, launch: 21.3, lists: 1.47, loose: 2.41, odd: 0.0814, plus: 333, sector: 0.11, sinks: 3.38, tail: 0.12, unused: 0.0903, width: 1,
+	bandwidth: 0.846, edge: 0.0328, exposed: 1.98, first: 8.13, hidden: 1.39, launch: 16.5, loose: 3.79,
 	tiles: []tileCosts{
-		{alone: 8070, begin: 100, share: 1.71, step: 17800},
-		{alone: 11600, begin: 10000, share: 0.569, step: 17200},
-		{begin: 19700, share: 1.17, step: 38000},
-		{begin: 80.4, share: 0.623, step: 120000},
-		{begin: 5000, share: 0.768, step: 262000},
+		{alone: 7840, begin: 107, step: 17600},
+		{alone: 11400, begin: 11700, step: 17800},
+		{begin: 23600, step: 38500},
+		{begin: 42.4, step: 91400},
+		{begin: 5000, step: 262000},
 	},
 }
 
 var bwdSM80Costs = costs{
-	bandwidth: 2.27, blind: 0.0179, column: 12.7, edge: 0.214, empty: 3810, ends: 6320, exposed: 1.54, first: 12.4, hidden: 0.00248, hop: 1200, later: 5580, launch: 12.5, lists: 0.0533, loose: 2.72, odd: 0.149, overlap: 0.141, plus: 27, sector: 0.0194, sinks: 3.06, tail: 0.804, unused: 0.00362, width: 0.0539,
+	bandwidth: 1.58, column: 11.4, empty: 3380, exposed: 1.99, first: 9.57, hop: 1250, later: 7700, launch: 14.1, loose: 3.34, overlap: 0.134,
 	tiles: []tileCosts{
-		{alone: 5440, begin: 3390, share: 4.02, step: 6540},
-		{alone: 8670, begin: 13200, share: 3.19, step: 1120},
-		{alone: 6690, begin: 12400, share: 1.28, step: 858},
-		{alone: 7570, begin: 12800, share: 1.37, step: 7460},
-		{alone: 7660, begin: 6630, share: 0.532, step: 868},
-		{alone: 9930, begin: 9760, share: 0.608, step: 3720},
+		{alone: 11500, begin: 44.5, step: 6540},
+		{alone: 11800, begin: 12600, step: 1120},
+		{alone: 8700, begin: 7400, step: 858},
+		{begin: 13400, step: 8910},
+		{alone: 7230, begin: 7250, step: 868},
+		{alone: 9480, begin: 9290, step: 3720},
 	},
 }
 
 var bwdSM90Costs = costs{
-	again: 0.00444, bandwidth: 1.17, column: 9.26, edge: 0.0434, empty: 4910, ends: 12100, exposed: 0.707, first: 0.0195, hidden: 0.326, hop: 1510, lag: 0.435, later: 889, launch: 7.83, lists: 5.47, meet: 6990, narrow: 0.0192, odd: 1.03, overlap: 0.204, plus: 2650, sector: 0.00239, several: 9.71, sinks: 0.0704, spread: 0.0134, sum: 422, tail: 0.357, told: 898, width: 0.14,
+	bandwidth: 0.741, column: 12.8, edge: 0.198, ends: 5240, exposed: 0.732, first: 9.24, hidden: 0.197, hop: 1420, launch: 9.09, tail: 0.000843,
 	tiles: []tileCosts{
-		{begin: 9230, share: 1.28, step: 3860},
-		{begin: 8690, share: 0.477, step: 3910},
-		{begin: 14800, step: 5460},
-		{begin: 17200, step: 4900},
-		{begin: 18300, share: 0.303, step: 7480},
+		{begin: 7710, step: 4160},
+		{begin: 7900, step: 3000},
+		{begin: 11300, step: 4240},
+		{begin: 17600, step: 3370},
+		{begin: 18400, step: 5230},
 	},
 }
 
 var decodeCosts = costs{
-	bandwidth: 0.99, carries: 3.71, carry: 0.0607, cluster: 0.425, deep: 1420, exposed: 0.549, extra: 2.6, first: 4.63, launch: 3.64, lists: 0.0104, loose: 2.84, part: 1.9, plus: 3280, queries: 0.162, row: 266, sector: 0.198, unused: 0.865, width: 0.22,
+	bandwidth: 1.29, exposed: 0.699, extra: 3.95, first: 6.32, launch: 3.54, loose: 3.13, plus: 4140, row: 233, unused: 0.9,
 	tiles: []tileCosts{
-		{alone: 1340, begin: 5760, share: 0.576, step: 896},
-		{alone: 1540, begin: 7720, share: 0.495, step: 1000},
-		{begin: 12000, share: 0.631, step: 1310},
+		{alone: 1290, begin: 5700, step: 956},
+		{alone: 1570, begin: 7770, step: 1220},
+		{begin: 11400, step: 1780},
 	},
 }
 
 var decodeF32Costs = costs{
-	bandwidth: 3.6, carries: 3.95, carry: 0.28, cluster: 2.85, deep: 0.484, exposed: 1.76, extra: 7.39, first: 7.82, half: 0.52, launch: 2.46, lists: 0.116, loose: 5, part: 0.0319, plus: 4300, queries: 0.0199, row: 82.1, sector: 0.305, unused: 0.725, width: 0.000548,
+	bandwidth: 2.35, cluster: 2.08, deep: 0.082, extra: 7.24, first: 8.39, launch: 3.33, loose: 5.28, plus: 4830, row: 249, unused: 1.3,
 	tiles: []tileCosts{
-		{alone: 2040, begin: 6810, share: 0.256, step: 3060},
-		{alone: 3210, begin: 6130, share: 0.175, step: 4620},
-		{alone: 2950, begin: 8880, share: 0.126, step: 4130},
+		{begin: 5510, step: 2540},
+		{begin: 5210, step: 3310},
+		{begin: 6020, step: 3260},
 	},
 }
 
 var fwdF32Costs = costs{
-	bandwidth: 0.568, carries: 3.11, carry: 3.3, edge: 0.184, empty: 4110, exposed: 0.322, first: 9.64, hidden: 0.277, launch: 5.2, lists: 1.91, loose: 1.08, odd: 0.0248, plus: 11500, sector: 0.0687, tail: 0.246, unused: 0.159, width: 1.18,
+	bandwidth: 1.09, edge: 0.0702, empty: 4240, exposed: 0.349, first: 8.33, launch: 5.52, loose: 1.68, plus: 15600,
 	tiles: []tileCosts{
-		{alone: 5500, begin: 20.7, share: 0.743, step: 10500},
-		{alone: 8380, begin: 1320, share: 0.772, step: 13700},
-		{alone: 14000, begin: 14300, share: 1.17, step: 17200},
-		{alone: 19800, begin: 20400, share: 0.943},
-		{alone: 13000, begin: 20000, share: 0.996, step: 25000},
+		{alone: 6330, begin: 275, step: 11000},
+		{alone: 7950, begin: 3010, step: 14800},
+		{alone: 14300, begin: 14200, step: 18000},
+		{alone: 15400, begin: 20300},
+		{alone: 13000, begin: 20000, step: 25000},
 	},
 }
 
 var fwdSM80Costs = costs{
-	bandwidth: 1, carries: 0.71, carry: 0.927, deep: 0.232, edge: 0.0526, empty: 7.12, exposed: 0.121, few: 1.08, first: 14.2, hidden: 0.0159, launch: 4.61, lists: 0.0152, loose: 2.5, odd: 0.285, plus: 3650, sector: 0.0617, tail: 0.26, unused: 0.289, width: 0.00521,
+	bandwidth: 0.793, deep: 0.414, edge: 0.0526, few: 1.08, first: 14.2, launch: 4.06, loose: 2.5, plus: 4270, unused: 0.367,
 	tiles: []tileCosts{
-		{alone: 1920, begin: 5820, share: 1.67, step: 3370},
-		{alone: 2870, begin: 8320, share: 1.51, step: 4660},
-		{alone: 2660, begin: 8920, share: 1.61, step: 3900},
-		{alone: 3330, begin: 10200, share: 1.65, step: 5150},
-		{begin: 5890, share: 0.568, step: 4560},
-		{begin: 6770, share: 0.347, step: 6310},
+		{alone: 2230, begin: 6370, step: 3780},
+		{alone: 3400, begin: 8720, step: 5290},
+		{alone: 3070, begin: 8100, step: 4830},
+		{alone: 3590, begin: 9830, step: 5550},
+		{begin: 7880, step: 4370},
+		{begin: 8030, step: 6440},
 	},
 }
 
 var fwdSM90Costs = costs{
-	bandwidth: 0.974, boxes: 4.05, carries: 5.91, carry: 0.291, deep: 1.17, duo: 0.73, edge: 0.000183, empty: 10100, exposed: 0.508, extra: 3.22, few: 0.768, first: 4.66, hidden: 0.00241, launch: 5.95, lists: 0.725, lone: 0.638, narrow: 0.256, odd: 0.00233, plus: 2610, sector: 0.153, several: 2.14, tail: 0.000956, width: 0.0523,
+	bandwidth: 0.982, deep: 0.505, empty: 8680, exposed: 0.499, extra: 3.05, first: 7.6, hidden: 0.14, launch: 5.95, plus: 2680,
 	tiles: []tileCosts{
-		{begin: 4730, share: 1.06, step: 2230},
-		{begin: 3990, step: 2760},
-		{begin: 3820, step: 2090},
-		{begin: 4070, share: 1.02, step: 2560},
-		{begin: 2110, share: 0.631, step: 4320},
-		{begin: 3540, share: 0.545, step: 3420},
-		{begin: 4750, share: 0.503, step: 3350},
+		{begin: 4830, step: 2650},
+		{begin: 4830, step: 2960},
+		{begin: 4360, step: 2410},
+		{begin: 5000, step: 2650},
+		{begin: 3100, step: 4270},
+		{begin: 3970, step: 3540},
+		{begin: 5460, step: 3060},
 	},
 }
 
 var fwdSM90ShortCosts = costs{
-	bandwidth: 0.889, edge: 0.00452, empty: 3050, exposed: 0.344, few: 0.759, hidden: 0.00389, launch: 3.91, narrow: 0.453, sector: 0.0843, tail: 0.604, width: 0.175,
+	bandwidth: 1.14, edge: 0.0012, empty: 4760, exposed: 0.343, few: 0.71, launch: 3.22,
 	tiles: []tileCosts{
-		{alone: 3430, begin: 3010, step: 4780},
-		{alone: 2150, begin: 3710, step: 3370},
-		{alone: 2520, begin: 3870, step: 3990},
+		{alone: 3390, begin: 4350, step: 4480},
+		{alone: 2040, begin: 5310, step: 3360},
+		{alone: 2940, begin: 4750, step: 4060},
 	},
 }
 
 var featureTimes = [...]featureTime{
-	{feature: flashkit.AllFeatures, back80: 0.405, back90: 0.612, back90Alone: 0.208, decode: 0.15, float32: 0.171, sm80: 0.0475, sm90: 0.413, sm90Alone: 0.065},
-	{feature: flashkit.FeatureSoftcap, back80: 0.263, back90: 1.38, back90Alone: 0.363, decode: 1.54, float32: 0.327, sm80: 1.25, sm90: 0.784, sm90Alone: 0.858},
-	{feature: flashkit.FeatureALiBi, back80: 0.00613, back90: 0.0335, back90Alone: 0.00902, decode: 1.68, float32: 0.0747, sm80: 0.459, sm90: 0.442, sm90Alone: 0.0834},
-	{feature: flashkit.FeatureBias, back80: 0.182, back90: 0.966, back90Alone: 0.799, decode: 4.38, float32: 0.116, sm80: 0.877, sm90: 1.58, sm90Alone: 0.49},
-	{feature: flashkit.FeatureMask, back80: 0.251, back90: 1.29, back90Alone: 1.69, decode: 2.76, float32: 0.21, sm80: 0.772, sm90: 1.43, sm90Alone: 0.773},
-	{feature: flashkit.FeatureDropout, back80: 0.051, back90: 1.21, back90Alone: 0.365, decode: 0.0225, float32: 0.0432, sm80: 0.629, sm90: 0.718, sm90Alone: 0.97},
-	{feature: flashkit.FeaturePage, decode: 0.0157, float32: 0.234, sm80: 0.309, sm90: 0.185, sm90Alone: 0.338},
-	{feature: flashkit.FeatureCarry, decode: 0.201, float32: 0.0548, sm80: 0.213, sm90: 1.16, sm90Alone: 0.0354},
-	{feature: flashkit.FeatureMixed, float32: 0.2},
+	{feature: flashkit.AllFeatures, back80: 0.606, back90: 1.85, float32: 0.457, sm80: 0.284, sm90: 0.314, sm90Alone: 0.264},
+	{feature: flashkit.FeatureSoftcap, back80: 0.526, back90: 1.56, back90Alone: 0.789, decode: 0.591, sm80: 1.06, sm90: 1.22, sm90Alone: 0.291},
+	{feature: flashkit.FeatureBias, back90Alone: 1.25, decode: 1.27, sm80: 0.928, sm90: 1.83},
+	{feature: flashkit.FeatureMask, back90Alone: 1.45, decode: 1.13, sm80: 1.34, sm90: 1.27, sm90Alone: 0.824},
+	{feature: flashkit.FeatureDropout, sm80: 0.947, sm90: 1.93},
 }

@@ -23,13 +23,14 @@ import (
 
 // A fitLine is a line of BenchmarkChoice: one kernel and one problem.
 type fitLine struct {
-	family  *family
-	dev     *Device
-	call    *flashkit.Call
-	problem int     // index of the problem
-	ms      float64 // measured
-	near    float64 // ms over the minimum of the problem
-	guess   float64 // logarithm of the predicted milliseconds
+	family            *family
+	dev               *Device
+	call              *flashkit.Call
+	problem           int     // index of the problem
+	ms                float64 // measured
+	near              float64 // ms over the minimum of the problem
+	guess             float64 // logarithm of the predicted milliseconds
+	w, logMS, logNear float64
 }
 
 // A fit is the measurements and the parameters that are fitted to them.
@@ -41,11 +42,10 @@ type fit struct {
 
 // A fitParam is a number of the tables.
 type fitParam struct {
-	name    string
-	at      *float64
-	was     float64
-	lines   []int // lines that depend on it
-	penalty float64
+	name  string
+	at    *float64
+	was   float64
+	lines []int // lines that depend on it
 }
 
 // TestFitCosts fits the costs to measurements and writes costs.json, the input of mkcosts.
@@ -133,7 +133,9 @@ func readFit(t *testing.T, files []string) *fit {
 			least = min(least, f.lines[i].ms)
 		}
 		for _, i := range lines {
-			f.lines[i].near = f.lines[i].ms / least
+			l := &f.lines[i]
+			l.near = l.ms / least
+			l.w, l.logMS, l.logNear = l.weight(), math.Log(l.ms), math.Log(l.near)
 		}
 	}
 	f.guess(nil)
@@ -146,20 +148,21 @@ func (f *fit) guess(lines []int) {
 	for _, i := range lines {
 		one(&f.lines[i])
 	}
-	for i := range f.lines {
-		if lines == nil {
+	if lines == nil {
+		for i := range f.lines {
 			one(&f.lines[i])
 		}
 	}
 }
 
-// add adds the parameters of a family to the fit.
+// add adds the numbers of a family to the fit, unless they are 0. To fit a number that is 0, write
+// a small one into costs.json.
 func (f *fit) add(s *family) {
-	param := func(name string, x *float64, penalty float64) bool {
+	param := func(name string, x *float64) {
 		if *x == 0 {
-			return false
+			return
 		}
-		p := fitParam{name: s.name + "." + name, at: x, was: *x, penalty: penalty}
+		p := fitParam{name: s.name + "." + name, at: x, was: *x}
 		before := make([]float64, len(f.lines))
 		for i := range f.lines {
 			before[i] = f.lines[i].guess
@@ -178,7 +181,6 @@ func (f *fit) add(s *family) {
 		if p.lines != nil {
 			f.params = append(f.params, p)
 		}
-		return p.lines != nil
 	}
 	tables := []*costs{s.costs}
 	if s.rows > 0 {
@@ -186,21 +188,17 @@ func (f *fit) add(s *family) {
 	}
 	for _, c := range tables {
 		for _, x := range numbersOf(c) {
-			param(x.name, x.at, .001)
+			param(x.name, x.at)
 		}
 		for i := range c.tiles {
 			for _, x := range numbersOf(&c.tiles[i]) {
-				param(fmt.Sprint("tile", i, ".", x.name), x.at, .001)
+				param(fmt.Sprint("tile", i, ".", x.name), x.at)
 			}
 		}
 	}
 	for i := range featureTimes {
 		for _, x := range s.featureTimes(i) {
-			was := *x
-			*x = max(was, .01) // factors do not move 0
-			if !param(fmt.Sprint(featureTimes[i].feature), x, .001) {
-				*x = was
-			}
+			param(fmt.Sprint(featureTimes[i].feature), x)
 		}
 	}
 }
@@ -240,12 +238,11 @@ func (s *family) featureTimes(i int) []*float64 {
 	return []*float64{&x.back80}
 }
 
-// The weight of a wrong choice relative to a wrong prediction, the distance of predictions that
-// count as equal, and the distance from which errors count linearly, not squared.
 const (
-	fitRegret = 10
-	fitEven   = .04
-	fitFar    = .15
+	fitRegret  = 10   // weight of a wrong choice relative to a wrong prediction
+	fitEven    = .04  // logarithm of the ratio up to which two predictions count as equal
+	fitFar     = .15  // error from which errors count linearly, not squared
+	fitPenalty = .001 // cost of a number's squared change, over the count of its lines
 )
 
 // weight is smaller for a kernel far from the fastest of a problem.
@@ -261,20 +258,20 @@ func (f *fit) loss() (sum float64) {
 		chance, regret := 0., 0.
 		for _, i := range lines {
 			l := &f.lines[i]
-			off := math.Abs(math.Log(l.ms) - l.guess)
+			off := math.Abs(l.logMS - l.guess)
 			if off > fitFar {
 				off = math.Sqrt(fitFar * (2*off - fitFar))
 			}
-			sum += l.weight() * off * off
+			sum += l.w * off * off
 			w := math.Exp((least - l.guess) / fitEven)
-			chance, regret = chance+w, regret+w*math.Log(l.near)
+			chance, regret = chance+w, regret+w*l.logNear
 		}
 		sum += fitRegret * regret / chance * (1 + regret/chance)
 	}
 	sum /= float64(max(1, len(f.problems)))
 	for _, p := range f.params {
 		x := math.Log(*p.at / p.was)
-		sum += p.penalty / float64(len(p.lines)) * x * x
+		sum += fitPenalty / float64(len(p.lines)) * x * x
 	}
 	return sum
 }

@@ -157,18 +157,12 @@ func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 // splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// shareOf returns the relative time of a step in which `used` of a block's warpgroups have rows.
-func (c *costs) shareOf(used, groups int) float64 {
-	switch {
-	case used == 1 && groups == 2:
-		return c.few
-	case used == 1 && groups > 2:
-		return c.lone
-	case used == 2 && groups > 2 && c.duo > 0:
-		return c.duo
-	default:
-		return groupShare(used, groups)
+// stepShare returns the relative time of a step in which `used` of a block's warpgroups have rows.
+func stepShare(used, groups int) float64 {
+	if used == 1 && groups == 2 {
+		return loneOfTwo
 	}
+	return groupShare(used, groups)
 }
 
 // maxTiles returns the maximum key tiles that the first, middle or last row tile sees.

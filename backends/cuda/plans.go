@@ -6,7 +6,7 @@ package cuda
 // TestLaunchesOfRandomCalls fails if a change of the shared formulas moves a partition.
 
 var fwdSM90Plans = costs{
-	hidden: .5, few: .713, lone: .524,
+	hidden: .5,
 	tiles: []tileCosts{
 		{begin: 3750, step: 2900},
 		{begin: 3750, step: 3050},
@@ -19,7 +19,7 @@ var fwdSM90Plans = costs{
 }
 
 var bwdSM90Plans = costs{
-	tail: .411, edge: .0774, empty: 3590, hop: 4350, column: 9.43, lag: 2.05, spread: .0853, overlap: .4, later: 34.1, again: .877, meet: 10600, sum: 480,
+	tail: .411, edge: .0774, empty: 3590, hop: 4350, column: 9.43, overlap: .4, later: 34.1,
 	tiles: []tileCosts{
 		{begin: 5700, step: 6010},
 		{begin: 35500, step: 6460},
@@ -28,3 +28,15 @@ var bwdSM90Plans = costs{
 		{begin: 26100, step: 10900},
 	},
 }
+
+// loneOfTwo is the relative time of a step of fwd_sm90 in which one of two warpgroups has rows.
+const loneOfTwo = .713
+
+// Constants of bwd_sm90 that costs and partitions share.
+const (
+	meetCycles  = 10600 // cycles in which a pair of blocks starts together and adds its dK and dV
+	sumCycles   = 480   // cycles to load 8 columns of a group's part
+	laterWaits  = .877  // waits of the blocks of each further wave to add to dQ, relative to the first wave
+	maskedWaits = 2.05  // under a mask: factor of the first wave's waits to add to dQ
+	farther     = .0853 // under a mask: fraction added to a step for each doubling of the concurrent heads' bytes beyond nearBytes
+)

@@ -159,14 +159,14 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 		rows, taken := cutRows(p.QLen, heads, groups, sms)
 		if g := int(rows.lowRows) / groupRows; rows.tall == 0 && g > 0 {
 			taken /= groupShare(g, groups)
-			t.step *= c.shareOf(g, groups)
+			t.step *= stepShare(g, groups)
 		}
 		return taken*(t.begin+l.steps*t.step) - max(0, taken-1)*c.hidden*t.begin, l.steps
 	}
 	last := groupShare(ceilDiv(p.QLen-(ceilDiv(p.QLen, t.rows)-1)*t.rows, groupRows), groups)
 	switch { // the relative time of a head's last tile
 	case p.QLen <= groupRows:
-		t.step *= c.shareOf(1, groups)
+		t.step *= stepShare(1, groups)
 	case p.QLen <= t.rows:
 		t.step *= last
 	case l.blocks > 1:
@@ -228,7 +228,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	}
 	if cut.halves { // the blocks act like blocks of twice the heads, each with half of the rows
 		own := *t
-		own.begin += c.meet
+		own.begin += meetCycles
 		t, heads = &own, 2*heads
 		half := func(steps float64) float64 { return (steps + min(steps, float64(p.Heads/p.KVHeads))/2) / 2 } // one of two halves has the odd tile
 		l.steps, l.most = half(l.steps), half(l.most)
@@ -236,22 +236,16 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 			l.each[i] = half(l.each[i])
 		}
 	}
-	if s.hopper && banded(p) && c.spread > 0 {
+	if s.hopper && banded(p) {
 		own := *t
 		t = &own
-		far := 1 + c.spread*max(0, math.Log2(float64(min(heads, s.together(&p, heads))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
+		far := 1 + farther*max(0, math.Log2(float64(min(heads, s.together(&p, heads))*(p.Heads/p.KVHeads)*s.walked(&p))/nearBytes))
 		t.step, t.alone = t.step*far, t.alone*far
 	}
 	d := s.padded(&p)
-	hop, blind := c.hop+c.column*float64(d.dim)/float64(max(1, d.shares)), 0.
+	hop := c.hop + c.column*float64(d.dim)/float64(max(1, d.shares))
 	if p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) > 1 {
 		hop += c.later
-	}
-	if s.hopper && d.dim == groupedDim && !hasFeatures(&p) && p.QLen <= t.rows {
-		hop += c.told
-	}
-	if _, to := p.Keys(0); to == 0 && p.KVLen > 0 {
-		blind = c.blind * t.step * l.most * float64(ceilDiv(heads, sms))
 	}
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows of dQ
@@ -265,19 +259,21 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	case p.Heads/p.KVHeads*ceilDiv(p.QLen, t.rows) == 1: // a block waits only for its turn to add to dQ
 		first = 0
 	case banded(p) && p.QLen > t.rows: // the last block has few rows, and other blocks work meanwhile
-		first, tail = first*c.lag, float64(p.Heads/p.KVHeads)
+		first, tail = first*maskedWaits, float64(p.Heads/p.KVHeads)
 	}
 	last := hop*queue + t.begin + tail*max(t.alone, t.step/float64(t.perSM)) // until the last block of the first heads ends
 	if s.hopper {
 		heads *= d.shares
 	}
-	waves := min(maxWaves, l.blocks*float64(heads)/slots)
-	first *= 1 + c.again*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
+	if s.hopper {
+		waves := min(maxWaves, l.blocks*float64(heads)/slots)
+		first *= 1 + laterWaits*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
+	}
 	if cut.skew != 0 { // blocks that begin at other rows do not wait
 		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
 		first, turns, last = hop*(same-1), hop*queue, 0
 	}
-	return max(l.cycles(c, t, heads, sms)+first, turns, last) + blind
+	return max(l.cycles(c, t, heads, sms)+first, turns, last)
 }
 
 // decodeCycles returns the cycles of decode_sm80, the steps of a block, and the partition of the
@@ -295,14 +291,10 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 	pieces, slots := ceilDiv(seenKeys(&p), t.keys), max(1, dev.SMs)*t.perSM
 	mine := ceilDiv(pieces, by.splits)
 	begin, step := t.begin+c.row*float64(rows)*families[decodeSM80].wide(&p), t.step*float64(min(team, mine))
-	if c.half > 0 && ceilDiv(rows, team) <= warpRows/2 {
-		step *= c.half
-	}
 	step = max(t.alone, step)
 	if loose {
 		s := &families[decodeSM80]
 		row := c.loose * c.looseColumns(&p, s.padded(&p), false)
-		begin += c.queries * row * float64(min(rows, warpRows))
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
