@@ -25,21 +25,22 @@ import (
 //
 // K and V of a block are transposed once; all other operands are read in place.
 //
-// The blocks of one head form one or several chains. The blocks of a chain add to the same dQ in the
-// order of the keys: a block adds to dQ of a tile only after the block before it, its predecessor. So
-// nothing is added atomically, and the bits do not depend on the workers. Workers take blocks in
-// order, hence the first unfinished block never waits. Under a causal mask, fewer rows see a block
-// than its predecessor, but both see the same last tile. So visiting tiles from the last one down
-// keeps the block behind its predecessor. A chain advances at the pace of its slowest worker, so a
-// problem of few heads has several chains per head.
+// The blocks of one head form one or several chains. The blocks of a chain add to the same dQ in
+// the order of the keys: a block adds to dQ of a tile only after its predecessor, the previous
+// block of the chain, has done so. So nothing is added atomically, and the bits do not depend on
+// the workers. Workers take blocks in order, hence the first unfinished block never waits. Under a
+// causal mask, a block is visible to fewer rows than its predecessor, but the last tile of rows
+// sees both blocks. So a block that visits tiles from the last one down stays behind its
+// predecessor. A chain advances at the pace of its slowest worker, so a problem of few heads has
+// several chains per head.
 //
 // At the edges of the band (the causal mask or the sliding window), products are cut into groups of
 // edgeGroup rows, over the keys that some row of the group sees. Where a row of the group does not
 // see a key, P and dS are 0. If an operand has NaN or infinity, the groups are single rows, because
 // 0 times NaN is NaN.
 //
-// LSE and delta take two floats of workspace per row. The tensor dQ holds the first chain's sum if
-// it is float32. Each other chain's sum is float32 workspace of the size of dQ.
+// LSE and delta take two floats of workspace per row. If the tensor dQ is float32, it holds the
+// first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.
 
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
 // of keys, and finishes the tiles.

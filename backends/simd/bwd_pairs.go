@@ -104,8 +104,8 @@ func (m *pairMatrix) setRow(i int, keys []int, prob, ds []float32) {
 	m.seen[i] = seen
 }
 
-// column returns the rows, among the first n, that see key c of the tile. It returns their P and dS
-// with this key, too.
+// column returns the rows among the first n that see key c of the tile. It also returns P and dS of
+// each of these rows for this key.
 func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	k := 0
 	for i, seen := range m.seen[:n] {

@@ -43,7 +43,7 @@ func (pl *plan) planLanes() {
 // better.
 //
 // The bits do not depend on the size of blocks, because every sum adds least keys at a time, in
-// order. They do not depend on the workers, because chains do not.
+// order. The bits do not depend on the number of workers, because the chains do not depend on it.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
@@ -155,11 +155,12 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	if x.from < back {
 		return -1
 	}
-	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, all heads of the span have a block of the same keys before the next keys
+	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, the blocks of all heads of the span for the same keys come before the blocks of the next keys
 }
 
-// gradRun is the length of a run: a number of query rows for dK and dV, and of keys of a chain for
-// dQ. Gradients of 16 bits need no runs, because their rounding to 16 bits causes a larger error
+// Long sums are split into runs, to limit rounding errors: the sums of finished runs are added
+// separately. gradRun is the length of a run, in query rows for dK and dV, and in keys of a chain
+// for dQ. Gradients of 16 bits need no runs, because rounding them to 16 bits causes a larger error
 // than a long float32 sum.
 const gradRun = 4096
 
@@ -179,8 +180,8 @@ func (pl *plan) beginsRun(from int) bool {
 	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
 }
 
-// sums returns the number of sums of dQ: one per chain, and with runs another per chain for the
-// earlier runs.
+// sums returns the number of sums of dQ. Each chain has one sum. If dQ is summed in runs, each
+// chain also has a sum of its earlier runs.
 func (pl *plan) sums() int {
 	if pl.keyRuns() {
 		return 2 * pl.chains

@@ -113,7 +113,7 @@ func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t 
 	}
 }
 
-// hasPassed reports whether an item has passed index at. A negative item always has.
+// hasPassed reports whether an item has passed index at. It returns true for a negative item.
 func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.progress[item].Load() > at }
 
 // waitFor waits until item before has passed index at, or returns false if the call is canceled. A

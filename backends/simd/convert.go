@@ -39,8 +39,8 @@ func (isa *convertRoutines) transposed(dst, buf []float32, t *flashkit.Tensor, b
 	return rows, step
 }
 
-// wholeRows returns n rows of t whose dim is padded with 0, followed by rows of 0 up to the number
-// of lanes. It copies the rows to buf unless the tensor already has this layout.
+// wholeRows returns n rows of t, each padded with zeros, and then rows of zeros up to the number of
+// lanes. It copies the rows to buf unless the tensor already has this layout.
 func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	dim := t.Shape()[3]
 	padded := pad(dim)
@@ -63,7 +63,7 @@ func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float
 	return buf, dim
 }
 
-// viewKeys is view for n keys of a sequence from key k on, in pages or not.
+// viewKeys is view for n keys of a sequence from key k on. The keys may be in pages.
 func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
 	if j.p.Page == 0 {
 		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)

@@ -34,8 +34,8 @@ type timedPhase struct {
 	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns a phase of equal + other nanoseconds. All items share equal evenly. The longest
-// item has the fraction most of other.
+// uneven returns a phase that takes equal + other nanoseconds. Each item has the same share of
+// equal. The longest item takes most*other of the rest.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
@@ -139,9 +139,10 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// forward returns the phases of a planned forward pass. Tiles have whole groups of lanes query
-// rows, and products take step keys. sharing is the number of query rows per load of a key from
-// memory. They belong to one item, or to neighboring items that find the key in cache.
+// forward returns the phases of a planned forward pass. The number of rows of a tile is rounded up
+// to a multiple of lanes, and its number of keys to a multiple of step. A key is loaded from memory
+// once for sharing query rows. These rows belong to one item, or to neighboring items that find the
+// key in cache.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {

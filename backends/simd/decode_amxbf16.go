@@ -18,10 +18,10 @@ import (
 //		P = exp(S - max)                    in float32, by the routine of decode_avx512
 //		O += P V                            P is split into two planes of bf16, V is packed in pairs of keys
 //
-// A weight of P is the sum of two bf16, one in each plane. Together they hold 16 bits, so the
-// rounding of P does not dominate the error. But a plane may be 0 where the weight is not, and 0
-// times infinity is NaN. So if the sum of a block is not finite in some row, attend of decode_avx512
-// recomputes this row.
+// A weight of P is the sum of two bf16, one in each plane. Together they hold 16 significant bits,
+// so the rounding of P does not dominate the error. But a plane may be 0 where the weight is not,
+// and 0 times infinity is NaN. So if the sum of a block is not finite in some row, attend of
+// decode_avx512 recomputes this row.
 
 var amxDecode = decodeRoutines{
 	laneRoutines: &avx512Lanes, tails: true,
@@ -32,7 +32,7 @@ var amxDecode = decodeRoutines{
 
 const (
 	tileQueries  = 16                // query rows of a product for S
-	planeQueries = tileQueries / 2   // query rows in 16 rows of P: each has a row in both planes
+	planeQueries = tileQueries / 2   // query rows in 16 rows of P: each query row has one row in each of the two planes
 	weightStep   = decodeBlock + 32  // elements from one row of P to the next
 	weightRows   = 2*tileQueries + 8 // rows of P: two tiles, and a third plane that splitRowsAMXBF16 writes, too
 )
@@ -138,7 +138,7 @@ func (x *tileItem) score(j *job, block seenKeys) {
 	}
 }
 
-// blockRows returns the block's rows of t, which is K or V, step elements apart. ahead is the
+// blockRows returns the block's rows of t, which are step elements apart. t is K or V. ahead is the
 // distance in bytes to the next block's rows, or 0 if the rows are not contiguous. It copies rows
 // to buf if they are in pages or need padding.
 func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
@@ -188,8 +188,8 @@ func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	return splitRowsAMXBF16(&p[0], weightStep, 2*planeQueries*weightStep, &s[0], decodeStep, upToTiles(keys), n)
 }
 
-// addSums adds the products of both planes, in sum, to rows [from, from+n) of O. If a result is not
-// finite, it leaves O unchanged and returns false.
+// addSums adds the products of both planes to rows [from, from+n) of O. The slice sum holds these
+// products. If a result is not finite, it leaves O unchanged and returns false.
 func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)

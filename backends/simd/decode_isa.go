@@ -15,7 +15,7 @@ import (
 type decodeRoutines struct {
 	*laneRoutines
 	rows   int  // query rows of a register tile
-	split  int  // for bfloat16, O has the even elements of each split elements first, and so has Q unless halves; 0: original order
+	split  int  // for bfloat16, rows of O have the even elements of each split elements first, and so have rows of Q unless halves; 0: original order
 	tails  bool // rows of 16-bit elements may end with a part of a vector
 	halves bool // Q is kept in K's type, and sums in O are weightUnit times too large
 	pace   pace // element is the time of reading a float32 of K or V, widen of reading a 16-bit element

@@ -24,9 +24,9 @@ import (
 // Then they merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
 //
 // The head dim is in the lanes. The rows for which a key is inside the band are neighbors. A block
-// ends where these rows change, so it needs no masks for the band. The routine attend computes the
-// scores of a block while it adds the values of the block before, in turns of four keys. So it reads
-// K and V all the time.
+// ends where these rows change, so it needs no masks for the band. The routine attend alternates,
+// every four keys, between the scores of a block and the values of the block before. So it reads K
+// and V all the time.
 //
 // Chunks depend on the sequence alone and are merged in order. So the bits depend neither on the
 // number of workers nor on the other sequences of the batch.
@@ -225,9 +225,10 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	}
 }
 
-// repair recomputes the rows of O that are not finite after a block with hidden keys. Their weight is
-// 0, but 0 times NaN or infinity is NaN. So repair restores such a row of O from x.before, and adds
-// only the values of keys that the row sees. v is the address to which the offsets of V are relative.
+// repair recomputes the rows of O that are not finite after a block with hidden keys. The weight of
+// a hidden key is 0, but 0 times NaN or infinity is NaN. So repair restores such a row of O from
+// x.before, and adds only the values of keys that the row sees. v is the address to which the
+// offsets of V are relative.
 func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]

@@ -129,8 +129,9 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	return rowWeights{keys, w}
 }
 
-// addValues adds rows of V, times the weights first to o of row i, and times second to o of row
-// i+1. If both see the same keys, except for keys at the end, addValues loads V once for both.
+// addValues adds weighted rows of V to o of rows i and i+1. first holds the keys and weights of row
+// i, and second holds the keys and weights of row i+1. If both rows see the same keys, except for
+// keys at the end, addValues loads V once for both rows.
 func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	n := min(len(first.keys), len(second.keys)) &^ 3
 	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {
