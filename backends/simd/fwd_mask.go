@@ -146,8 +146,8 @@ func (x *keyMask) segment(key int) (until, hides int) {
 	return begin + maskGroup, hidesAll
 }
 
-// hides reports whether some group of keys may have no range of keys that all rows see while no row
-// sees a key outside of it. It looks at all groups of the block, which ends at key to.
+// hides reports whether the mask may hide pairs in some group other than all keys before and after
+// one visible range. It looks at all groups of the block, which ends at key to.
 func (x *keyMask) hides(to int) bool {
 	if !x.ofKeys {
 		return x.ofRows

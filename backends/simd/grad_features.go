@@ -74,7 +74,8 @@ func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradSc
 	return g
 }
 
-// setTile prepares the panels of n query rows of head h from row from on.
+// setTile prepares g for the panels of a tile, which is n query rows of head h from row number from
+// on.
 func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	if !g.on {
 		return
@@ -90,8 +91,8 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	}
 }
 
-// setBias sets the biases of the tile. They are read in place if the kernel takes their type, and
-// whole vectors of lanes do not read beyond the tensor.
+// setBias sets the biases of the tile. It uses them in place if the kernel accepts their type and
+// whole vectors of lanes end inside the tensor. Otherwise it copies them to g.widened.
 func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	rows, step := g.n, rowStep(t)
 	at := t.Repeated(x.b, g.h, g.from) + x.from
@@ -119,8 +120,8 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	}
 }
 
-// gradients computes P and dS of n rows, from row lo of the tile on, for the panel of keys from k
-// on. s and dp hold the dot products. P replaces s. dS goes to ds, which may be dp.
+// gradients computes P and dS of n rows, from row lo of the tile on, for the panel that begins at
+// key k. s holds Q Kᵀ, which P replaces. dp holds dO Vᵀ. dS is stored in ds, which may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	if g.adjusts {
 		softcapGrad, bias, lanes := g.operands(j, x, k, lo)
@@ -158,8 +159,8 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	return &g.kept[0]
 }
 
-// gradientsOf is gradients for s that already holds scores. The derivatives of the cap begin at row
-// capped of g.softcapGrad.
+// gradientsOf is gradients for s that already holds scores. The derivatives of the softcap for
+// these rows begin at row number capped of g.softcapGrad.
 func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	var db *float32
 	if j.p.Score.Bias {
@@ -176,7 +177,7 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	}
 }
 
-// recompute repeats gradients, and stores dS in dp. It does not add to dBias again.
+// recompute repeats the work of gradients, and stores dS in dp. It does not add to dBias again.
 func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
 	kind := g.db.kind
 	g.db.kind = noBias // dBias already includes these pairs

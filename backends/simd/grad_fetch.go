@@ -34,8 +34,8 @@ func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
 	return x
 }
 
-// setFetch queues the prefetch of bias and dBias for the tile after tile t of head h. Their rows
-// are spread over the current tile's parts.
+// setFetch queues the prefetch of bias and dBias for the tile after tile t of head h. The
+// prefetches of rows are spread over the parts of the current tile.
 func (g *gradScore) setFetch(j *job, x *keyRange, h, t int) {
 	g.fetch = [2]rowFetch{}
 	h, t, ok := j.after(x, h, t)

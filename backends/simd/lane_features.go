@@ -74,9 +74,9 @@ func (pl *plan) featureFloats(lanes, keys int) int {
 	return n
 }
 
-// beginScores prepares x for the scores of keys. It returns the address where the routine scores
-// tracks the row maxima: x.top, or scratch if endScores will change the scores. step is the number
-// of keys per call of scores.
+// beginScores prepares x for the scores of keys. It returns the address at which the routine
+// isa.scores must store row maxima: x.top, or scratch if endScores will change the scores. step is
+// the number of keys per call of isa.scores.
 func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *float32, step int) {
 	copy(x.top, t.m)
 	x.part = keys
@@ -89,7 +89,7 @@ func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *floa
 	return &x.top[0], keys
 }
 
-// scoreKeys is the number of keys per call of scores if features adjust the scores. The dot
+// scoreKeys is the number of keys per call of isa.scores if features adjust the scores. The dot
 // products of this number of keys stay in L1 until they are adjusted.
 const scoreKeys = 64
 
@@ -171,7 +171,8 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 }
 
 // loadBias sets x.bias to the bias of the given keys. It reads the tensor in place, or copies to
-// x.biasBuf. It copies 16-bit elements, and rows beyond which whole blocks of transpose would read.
+// x.biasBuf. It copies 16-bit elements. It also copies rows if whole blocks of transpose would read
+// beyond them.
 func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)

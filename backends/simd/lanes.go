@@ -11,7 +11,7 @@ import (
 
 // laneRoutines holds an instruction set's routines for kernels that keep query rows, or keys in a
 // backward pass, in the lanes of two or four vectors. The declarations of the assembly functions
-// document them.
+// document the routines.
 //
 // Calls go through variables, so pointer arguments escape to the heap. To avoid allocations, pass
 // pointers into workspace or into the caller's memory.

@@ -64,9 +64,9 @@ func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
 }
 
-// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for words pairs of n rows,
-// step elements apart. It rounds words and n up to multiples of 16, and also reads the elements up
-// to there.
+// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for each index c below
+// words and each of n rows. Rows are step elements apart. transposeColumns rounds words and n up to
+// multiples of 16, and also reads the elements up to there.
 func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n int) {
 	for c := 0; c < words; c += 16 {
 		for r := 0; r < n; r += 16 {

@@ -10,9 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// Peak measures the CPU's peak rate of multiply-adds, in FLOP/s, on GOMAXPROCS cores, with operands
-// in registers and the kernels' instructions for t. It returns the best rate of several tries, and
-// the name of the instructions. The tries together take some tenths of a second.
+// Peak measures the CPU's peak rate of multiply-adds, in FLOP/s, on GOMAXPROCS cores. It uses the
+// kernels' instructions for type t, with operands in registers. It returns the best rate of several
+// tries, and the name of the instructions. The tries together take some tenths of a second.
 //
 // On arm64 the instructions are float32 FMLA for every type. A kernel that multiplies bf16 by
 // BFMMLA may exceed that rate.

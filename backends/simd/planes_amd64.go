@@ -14,7 +14,8 @@ import (
 // bf16. An operand of a product is three planes: plane i holds the i-th bf16 of each element.
 //
 // An outlier is NaN, infinite, or so large that a partial product could overflow though the sum
-// does not. Outliers are packed as 0 and added separately, in float32, for the rows that see them.
+// does not. An outlier is packed as 0. Its products are added separately, in float32, for the rows
+// that see it.
 
 const (
 	planes   = 3
@@ -87,8 +88,9 @@ func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
 	}
 }
 
-// addOutlierDots adds to s[r][i] the products with an outlier in the dot product of row r of a and
-// row i of b. The rows of b are in the lanes. row is scratch for one row.
+// addOutlierDots completes s[r][i], the dot product of row r of a and row i of b. It adds the
+// products in which at least one factor is an outlier. The rows of b are in the lanes. row is
+// scratch for one row.
 func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
 	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range b.n {
@@ -144,7 +146,7 @@ func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
 	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
 }
 
-// loadKeys is load for n keys of a sequence from key k on, in pages or not.
+// loadKeys is load for n keys of a sequence from key k on. The keys may be in pages.
 func (x *planeRows) loadKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, row []float32) {
 	if j.p.Page == 0 {
 		x.load(t, s.KVBatch, s.g, s.K0+k, n, row)

@@ -10,9 +10,9 @@ import (
 )
 
 // A float32 sum over many keys loses digits: the larger the sum, the coarser its rounding. Hence
-// sums have three levels. Registers sum the keys of a block, starting at zero. A run sums blocks,
-// and a long row sums runs. The error grows with the square root of the number of blocks in a run,
-// or of runs, not with the number of keys.
+// sums have three levels. Registers sum the keys of a block, starting at zero. The sum of a run
+// adds blocks, and the sum of a long row adds runs. The error grows with the square root of the
+// number of blocks in a run, or of runs, not with the number of keys.
 //
 // Runs begin at multiples of their length, independent of a tile's first key.
 

@@ -8,8 +8,8 @@ import (
 	"sort"
 )
 
-// A Table finds the sequence, the head and the tile of an item. Sequences of equal
-// lengths share a span; others have one each.
+// A Table finds the sequence, the head and the tile of an item. If all sequences have equal
+// lengths, they share one span. Otherwise each sequence has its own span.
 type Table struct {
 	Order
 	Size  int // query rows, or keys, of a tile
@@ -38,8 +38,8 @@ type Span struct {
 // Only kernels that split the keys of a head have merges and results.
 type Counts struct{ Items, Merges, Results int }
 
-// Add adds x to c. Results grows to at most math.MaxInt/2, so that no sum overflows. Neither c nor x
-// has more results.
+// Add adds x to c. Results grows to at most math.MaxInt/2, so that no sum overflows. Neither c nor
+// x has more than math.MaxInt/2 results.
 func (c *Counts) Add(x Counts) {
 	c.Items += x.Items
 	c.Merges += x.Merges
