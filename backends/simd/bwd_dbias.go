@@ -139,7 +139,7 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether endHead adds nothing after every head but the last. This is true if
+// sharesHeads reports whether endHead adds sums after the last head only, or never. This is true if
 // the kind is not rowBias, or if all heads share the bias.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 

@@ -146,8 +146,8 @@ func (x *keyMask) segment(key int) (until, hides int) {
 	return begin + maskGroup, hidesAll
 }
 
-// hides reports whether the mask may hide pairs in some group other than all keys before and after
-// one visible range. It looks at all groups of the block, which ends at key to.
+// hides reports whether the current block needs masks for single pairs of a row and a key. It needs
+// none if, in each group, all rows see the same range of keys. The block ends at key to.
 func (x *keyMask) hides(to int) bool {
 	if !x.ofKeys {
 		return x.ofRows

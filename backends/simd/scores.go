@@ -15,9 +15,9 @@ func adjusts(c *flashkit.Call) bool {
 	return c.Score.Softcap != 0 || c.Score.ALiBi || c.Score.Bias
 }
 
-// scorer turns dot products into the scores of one query row after another: softmax scale, cap,
-// bias and ALiBi. It also applies the mask and dropout. Keys of a tile are numbered from the tile's
-// first one.
+// scorer turns dot products into scores, one query row at a time. It applies softmax scale,
+// softcap, bias and ALiBi. It also applies the mask and dropout. Keys of a tile are numbered from
+// the tile's first one.
 //
 // Scores are float64, so that the difference of large scores to their maximum is exact.
 type scorer struct {
@@ -70,7 +70,7 @@ func (j *job) sinkOf(h int) float64 {
 	return float64(ends.Logit(t.Float32s()[t.Offset(0, h, 0)]))
 }
 
-// earlierLSE returns the LSE of the earlier keys of a row, or -Inf.
+// earlierLSE returns the LSE of the earlier keys of a row, or -Inf if there are none.
 func (j *job) earlierLSE(b, h, row int) float64 {
 	if !j.p.Carry {
 		return math.Inf(-1)
@@ -143,7 +143,7 @@ func (x *scorer) uncapped(ds []float32) []float32 {
 	return ds
 }
 
-// addBias adds the biases of keys to s. Key 0 has its bias at element at.
+// addBias adds the biases of keys to s. The bias of key 0 is element at of the tensor.
 func (x *scorer) addBias(s []float64, at int, keys []int) {
 	switch t := &x.args.Bias; t.DType() {
 	case flashkit.Float32:

@@ -4,8 +4,8 @@ package simd
 
 import "golang.org/x/sys/windows/registry"
 
-// hasFHM reads bits 48 to 51 of ID_AA64ISAR0_EL1, which Windows copies to the registry.
-// IsProcessorFeaturePresent has no number for them.
+// hasFHM reads bits 48 to 51 of ID_AA64ISAR0_EL1, which Windows copies to the registry. The
+// function IsProcessorFeaturePresent does not report this feature.
 func hasFHM() bool { return featureRegister("CP 4030")>>48&15 != 0 }
 
 // hasBF16 reads bits 44 to 47 of ID_AA64ISAR1_EL1.

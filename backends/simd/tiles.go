@@ -43,8 +43,9 @@ func (pl *plan) alike() int {
 	return pl.p.Batch
 }
 
-// side returns n, the query rows or keys of sequence b. room is the number of rows that the tensors
-// have for them, and other is the length of the other side.
+// side returns lengths of sequence b. n is the number of query rows if rows is true, else of keys.
+// room is the number of rows, padding included, that the tensors have for these. other is the
+// number of keys if rows is true, else of query rows.
 func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	q, kv := pl.p.QLen, pl.p.KVLen
 	if pl.ragged {

@@ -17,7 +17,7 @@ type isa struct {
 // Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the row's
 // biased variance. A row has len(weight) features, at least 1. bias has the same length. Rows are
 // contiguous. dst has the length of x and may be x. If moments is not nil, Norm stores the mean and
-// 1 / sqrt(variance + eps) of each row there.
+// 1 / sqrt(variance + eps) of each row in moments.
 func Norm(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
 	if len(x) < n {

@@ -40,8 +40,8 @@ const (
 	smallTime  = 10_000  // nanoseconds of work that are worth one more goroutine
 )
 
-// equalParts splits n into equal parts of at most most and returns their length, rounded up to a
-// multiple of unit.
+// equalParts splits n into equal parts. No part is longer than the argument most. equalParts
+// returns the length of a part, rounded up to a multiple of unit.
 func equalParts(n, most, unit int) int {
 	parts := max(1, (n+most-1)/most)
 	length := (n + parts - 1) / parts
@@ -206,8 +206,8 @@ func (j *job) block(work []float32, row, first int) {
 
 // follows returns the index in B of the part that comes after the given panel's part. After the
 // last part of an item this is the first part of the worker's next item, if workers take items in
-// turn. After all of B the index is in the rest of the block: with few rows, the next product reads
-// there.
+// turn. After the last part of B, the index is in the rest of B's Block. If C has few rows, the
+// next product reads there.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -305,8 +305,8 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 }
 
 // fetchTiles returns the number of tiles over which the prefetches of the next part of B are
-// spread. It is nearly the number of all tiles of the rows. A burst of prefetches would delay reads
-// of A and B, and then leave memory idle.
+// spread. This number is close to the number of tiles of the given rows. A burst of prefetches
+// would delay reads of A and B, and then leave memory idle.
 func (j *job) fetchTiles(rows int) int {
 	most := 1
 	for _, n := range j.isa.fetch {
@@ -317,7 +317,8 @@ func (j *job) fetchTiles(rows int) int {
 	return most
 }
 
-// copyTo copies a to memory without gaps, and makes a this copy.
+// copyTo copies the elements of a to memory, without gaps between rows. It then makes a a view of
+// the copy.
 func (a *Matrix) copyTo(memory []float32) {
 	memory = memory[:a.Rows*a.Cols]
 	packPanel(memory, *a, 0, a.Cols)

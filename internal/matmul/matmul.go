@@ -101,7 +101,8 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	return ctx.Err()
 }
 
-// Pack is p.Pack(b) on up to most goroutines. If most is 0, it uses up to GOMAXPROCS.
+// Pack does the work of p.Pack(b) on several goroutines. The argument most limits their number. If
+// most is 0, the limit is GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
 	p.begin(&b, nil)
 	if p.empty() {

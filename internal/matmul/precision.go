@@ -56,9 +56,9 @@ func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	}
 }
 
-// round rounds the elements of a to bf16. If the instruction set has a routine for it, round
-// returns pairs in work. Otherwise it rounds in place, in a contiguous copy of A's part, and
-// returns nil.
+// round rounds the elements of a to bf16. If the instruction set has the routine roundRows, round
+// returns the address of pairs in work. Otherwise a is a contiguous copy of A's part: round rounds
+// its elements in place and returns nil.
 func (j *job) round(a *Matrix, work []float32) *uint32 {
 	if j.isa.roundRows == nil {
 		for i, x := range a.Data {

@@ -1,9 +1,9 @@
 // Package workers lends goroutines to calculations. Each user, such as a backend, holds a Pool; all
 // pools share the goroutines of the process.
 //
-// The users share goroutines because they share the processors. Goroutines of one user would wait for
-// its next task while other users have work. Goroutines start when the first pool asks for help and end
-// when the last such pool is closed.
+// The users share goroutines because they share the processors. Goroutines that serve one user
+// alone would be idle between its tasks, while other users have work. Goroutines start when the
+// first pool asks for help and end when the last such pool is closed.
 package workers
 
 import (
@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// A Task is work that the caller of Run shares with its helpers. Each of them calls Work once with
-// its own slot: 0 for the caller, 1 to the number of helpers for the others. A helper may come late
-// or not at all.
+// A Task is work that the caller of Run shares with its helpers. The caller and each helper call
+// Work once. The caller's slot is 0. Each helper has its own slot, from 1 to the number of helpers.
+// A helper may come late or not at all.
 type Task interface {
 	Work(slot int)
 }
@@ -33,7 +33,7 @@ type Pool struct {
 }
 
 // SetLimit bounds the helpers of all the pool's tasks together to n-1. A task then has at most n
-// goroutines. With 0, only GOMAXPROCS bounds them. SetLimit must precede Run.
+// goroutines. If n is 0, only GOMAXPROCS bounds the helpers. SetLimit must precede Run.
 func (p *Pool) SetLimit(n int) { p.limit = n }
 
 // Limit returns the limit, or 0 if there is none.
@@ -220,9 +220,9 @@ func poll(ready func() bool) {
 }
 
 // Await waits until another part of a task is ready and returns true. It returns false when
-// stopped. The other part is seldom far behind. If it is, its thread may need the processor of the
-// waiting goroutine. Await then yields, and finally sleeps between polls. It calls stopped only
-// after a while.
+// stopped. The other part is seldom late. If it is late, its thread may need the processor of the
+// waiting goroutine. So after many polls Await yields, and finally sleeps between polls. It calls
+// stopped only after many polls.
 func Await(ready, stopped func() bool) bool {
 	const spin, yield = 1 << 14, 1 << 14
 	for polls := 0; !ready(); polls++ {
@@ -271,9 +271,9 @@ func Most(n int) int {
 	return n
 }
 
-// Procs returns the largest number of goroutines of any task: GOMAXPROCS, at most ProcsAge old. The
-// value is cached because runtime.GOMAXPROCS takes the lock of the scheduler. While goroutines
-// start and end, waiting for this lock takes longer than a small task.
+// Procs returns the largest number of goroutines of any task. This is GOMAXPROCS, read at most
+// ProcsAge ago. The value is cached because runtime.GOMAXPROCS takes the lock of the scheduler.
+// While goroutines start and end, waiting for this lock takes longer than a small task.
 func Procs() int {
 	now := int64(time.Since(started))
 	if n := procs.n.Load(); n > 0 && now < procs.until.Load() {
