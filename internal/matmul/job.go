@@ -317,8 +317,8 @@ func (j *job) fetchTiles(rows int) int {
 	return most
 }
 
-// copyTo copies the elements of a to memory, without gaps between rows. It then makes a a view of
-// the copy.
+// copyTo copies the elements of a to memory, without gaps between rows. It then sets *a to a view
+// of the copy.
 func (a *Matrix) copyTo(memory []float32) {
 	memory = memory[:a.Rows*a.Cols]
 	packPanel(memory, *a, 0, a.Cols)
