@@ -38,8 +38,9 @@ type biasTile struct {
 	runRows   int       // terms of an element in the current run
 }
 
-// biasTile writes one tile of a DBias whose elements are shared. It sums the gradients of the
-// sharing sequences, then of the sharing heads, then of the sharing query rows.
+// biasTile writes one tile of a DBias whose elements are shared. It sums gradients over the
+// sequences that share the tile, over the sharing heads of each sequence, and over the sharing
+// query rows of each head.
 func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()

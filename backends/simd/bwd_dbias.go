@@ -46,8 +46,8 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 // begin prepares g for a tile of query rows.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns the address to which a routine stores dBias of n rows, from row lo of the tile on,
-// and of one panel. at is the index of the panel's first key in the block. panel returns nil if
+// panel returns the address at which a routine must store dBias of n rows, from row lo of the tile
+// on, and of one panel. at is the index of the panel's first key in the block. panel returns nil if
 // DBias is not requested.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {

@@ -116,7 +116,7 @@ func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 	}
 }
 
-// endDBias writes the tensor of dBias from sums in workspace, if there are any.
+// endDBias writes the tensor of dBias from sums in workspace, if there are such sums.
 func (j *job) endDBias(ctx context.Context) {
 	if j.biasSums() > 0 {
 		j.parallel(ctx, endDBias, pool.Phase{Items: j.biasItems(), Floats: biasPart})

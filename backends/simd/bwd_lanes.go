@@ -286,7 +286,7 @@ func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) 
 	isa.addNonFiniteKeys(j, x, y, k, lo, hi)
 }
 
-// bwdFinish sums the chains and writes dQ of a tile of query rows.
+// bwdFinish adds the sums of the chains and writes dQ of a tile of query rows.
 func (isa *laneRoutines) bwdFinish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)

@@ -47,9 +47,9 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	j.progress[item].Store(at + 1)
 }
 
-// hidesPart reports whether the mask hides all keys of a part from head h. It is the part that
-// contains key k. A part has the given number of keys, a power of 2, and begins at a multiple of
-// this number. No block is smaller than a part.
+// hidesPart reports whether the mask hides all keys of one part from head h: the part that contains
+// key k. A part has the given number of keys, a power of 2, and begins at a multiple of this
+// number. No block is smaller than a part.
 func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
 	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }

@@ -42,8 +42,9 @@ func (pl *plan) planLanes() {
 // 2*keys is tried only with a bias, or if Q, dO and dQ of a head exceed L2. Small blocks balance
 // better.
 //
-// The bits do not depend on the size of blocks, because every sum adds least keys at a time, in
-// order. The bits do not depend on the number of workers, because the chains do not depend on it.
+// The bits do not depend on the size of blocks, because every sum adds a fixed number of keys at a
+// time, in order. This number is the argument least. The bits do not depend on the number of
+// workers, because the chains do not depend on it.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
@@ -207,8 +208,8 @@ func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.
 // copySize returns the floats of a tile's sum of dQ in workspace.
 func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
 
-// dsStep is the distance between rows of dS. It is no power of two, since the rows would then
-// compete for the same cache sets.
+// dsStep is the distance between rows of dS. It is not a power of two: at such a distance, rows
+// would compete for the same cache sets.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
 func (pl *plan) gradFloats(dim, vdim int) int {

@@ -77,7 +77,7 @@ func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, 
 	}
 }
 
-// add calls a product for all columns, one vector of lanes at a time.
+// add calls the routine of a product for all columns, isa.lanes columns at a time.
 func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
 	for x := 0; x < columns; x += isa.lanes {
 		if columns-x < isa.lanes && masked != nil {

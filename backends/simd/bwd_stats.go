@@ -116,8 +116,8 @@ func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t 
 // hasPassed reports whether an item has passed index at. It returns true for a negative item.
 func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.progress[item].Load() > at }
 
-// waitFor waits until item before has passed index at, or returns false if the call is canceled. A
-// negative item never blocks.
+// waitFor waits until the item with number before has passed index at. It returns false if the call
+// is canceled. It does not wait if before is negative.
 func (j *job) waitFor(before int, at int64) bool {
 	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.Canceled)
 }

@@ -123,9 +123,9 @@ func converted(p *flashkit.Problem, x float64) float64 {
 	return x
 }
 
-// share returns the fraction of a head's pairs that its largest item has. Either the item has n
-// query rows: of is the number of all query rows, and across is the number of keys. Or the item has
-// n keys: of is the number of all keys, and across is the number of query rows.
+// share returns the fraction of a head's pairs that belong to its largest item. If the item has n
+// query rows, of is the number of all query rows, and across is the number of keys. If the item has
+// n keys, of is the number of all keys, and across is the number of query rows.
 func share(p *flashkit.Problem, n, of, across int) float64 {
 	n = min(n, of)
 	seen := n

@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeRoutines holds an instruction set's routines for kernels with the head dim in the lanes. The
-// declarations of the assembly functions document them. Pointers passed to the routines must point
-// into workspace or the caller's memory; laneRoutines gives the reason.
+// decodeRoutines holds an instruction set's routines for kernels with the head dim in the lanes.
+// The declarations of the assembly functions document the routines. Pointers passed to the routines
+// must point into workspace or the caller's memory; laneRoutines gives the reason.
 type decodeRoutines struct {
 	*laneRoutines
 	rows   int  // query rows of a register tile

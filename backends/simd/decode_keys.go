@@ -109,7 +109,7 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 	}
 }
 
-// setStrided sets the table of offsets for rows step bytes apart. All blocks share it.
+// setStrided sets the table of offsets for rows step bytes apart. All blocks share this table.
 func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
 	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // not 0: the table has no rows to prefetch
 	r.table = takeInts(ws, decodeBlock)[:keys]

@@ -10,10 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for few
-// query rows. Memory limits their speed, so they read K and V once. They compute the query heads that share a KV head as rows of
-// one matrix: query row i of head h of the group is row r = i*group + h. For each KV head and each
-// chunk of its keys, they compute
+// The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for
+// few query rows. Memory limits their speed, so these kernels read K and V once. They compute the
+// query heads that share a KV head as rows of one matrix: query row i of head h of the group is row
+// r = i*group + h. For each KV head and each chunk of its keys, they compute
 //
 //	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
 //	for each block of keys, and the rows that see its keys:
@@ -31,8 +31,8 @@ import (
 // Chunks depend on the sequence alone and are merged in order. So the bits depend neither on the
 // number of workers nor on the other sequences of the batch.
 
-// decode returns the Run function of a kernel that computes chunks and then merges them. chunks and
-// merge compute one item of each phase.
+// decode returns the Run function of a kernel that computes chunks and then merges them. The
+// function chunks computes one item of the first phase, and merge one item of the second.
 func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutDecode()

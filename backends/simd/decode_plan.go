@@ -18,7 +18,7 @@ const (
 type decodePlan struct {
 	decodeShape
 	itemKeys int     // keys of an item, approximately
-	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if they are equal
+	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if their lengths are equal
 }
 
 type decodeShape struct {
@@ -38,7 +38,7 @@ type kvSplit struct {
 	decodeShape
 	flashkit.Seq
 	b           int // the sequence, or 0 for all
-	heads       int // KV heads of the sequence, or of all sequences if they are equal
+	heads       int // KV heads of the sequence, or of all sequences if their lengths are equal
 	rows        int // query rows of a KV head, in all query heads of its group
 	written     int // rows, padding included
 	first, last int // keys that any row sees

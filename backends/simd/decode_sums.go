@@ -190,8 +190,8 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 // keep returns the dropout factor of the kept weights.
 func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 
-// otherLogits returns the logit of a row's sink and the LSE of its earlier keys. A logit is -Inf if the
-// call has no sink or no earlier keys.
+// otherLogits returns the logit of a row's sink and the LSE of its earlier keys. sink is -Inf if
+// the call has no sink. before is -Inf if there are no earlier keys.
 func (j *job) otherLogits(b, h, i int) (sink, before float64) {
 	return j.sinkOf(h), j.earlierLSE(b, h, i)
 }

@@ -16,7 +16,7 @@ type featureScratch struct {
 	mask     keyMask
 	adjusts  bool // scores differ from scaled dot products
 	drops    bool
-	limit    uint32    // random numbers below it drop a weight
+	limit    uint32    // a random number below this one drops a weight
 	lanes    []float32 // lane numbers, for ALiBi
 	numbers  []uint32  // numbers of the tile's rows, for dropout
 	part     int       // number of keys whose scores are being computed
@@ -31,8 +31,8 @@ type featureScratch struct {
 // L1.
 const biasKeys = 32
 
-// setFeatures allocates the workspace for blocks of the given number of keys. A product takes step
-// keys. It cannot skip some of them.
+// setFeatures allocates the workspace for blocks of the given number of keys. A product multiplies
+// step keys and cannot skip some of them.
 func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
@@ -194,8 +194,8 @@ func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.
 // distance would compete for the same cache sets.
 func biasStep(keys int) int { return keys + 16 }
 
-// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes
-// them.
+// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes the
+// weights as they were before.
 func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return

@@ -97,7 +97,7 @@ func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointe
 var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
 // nonFinite reports whether x, [dim][lanes], may hold NaN or infinity. It tests the sum of squares
-// of each lane, which may also overflow if all elements are finite. sums is scratch.
+// of each lane. This sum may overflow even if all elements are finite. sums is scratch.
 func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 	isa.dots(&sums[0], &x[0], &x[0], dim)
 	for _, sum := range sums {

@@ -23,14 +23,15 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, t.refuses(p))
 }
 
-// Paces of the AVX512-BF16 kernels on a processor whose bf16 pair products are no faster than
-// float32.
+// Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
+// float32 products.
 var (
 	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 
-// pairPace returns pace c, measured at pairRate 1, for this processor's pairRate.
+// pairPace adapts pace c to this processor's pairRate. c was measured on a processor with pairRate
+// 1.
 func pairPace(c pace) pace {
 	c.flop /= pairRate()
 	return c

@@ -35,8 +35,8 @@ type peakLoop struct {
 	flops float64 // of a round
 }
 
-// rate returns the FLOP/s of l on all cores, averaged over the given number of measurements of some
-// milliseconds.
+// rate returns the FLOP/s of l on all cores, averaged over the given number of measurements. Each
+// takes some milliseconds.
 func (l peakLoop) rate(times int) float64 {
 	const rounds = 1 << 14
 	start := time.Now()

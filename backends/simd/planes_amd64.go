@@ -25,7 +25,8 @@ const (
 // planeOf returns the distance between planes of n words.
 func planeOf(n int) int { return n + planePad }
 
-// planeWords returns the words of three planes of rows of dim elements, in any layout.
+// planeWords returns the number of words of three planes, in any layout. The planes hold the given
+// number of rows of dim elements.
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
@@ -49,8 +50,8 @@ type tensorRows struct {
 	pages    *flashkit.Call // the call, if the rows are keys of sequence b in pages; else nil
 }
 
-// run returns the offset of row r, and the number of rows from r on that are at a constant distance
-// in memory.
+// run returns the offset of row r, and the number of rows from r on that follow one another at a
+// constant distance in memory.
 func (x *tensorRows) run(r int) (at, n int) {
 	if x.pages == nil {
 		return x.t.Offset(x.b, x.h, x.at+r), x.n - r

@@ -37,8 +37,8 @@ func (isa *laneRoutines) flushRun(j *job, t *laneTile, factors []float32, k int)
 	}
 }
 
-// endRun adds the sums of the current run to t.past, the sums of the earlier runs, and empties the
-// current run. It does nothing if the current run is empty. factors is scratch.
+// endRun adds the sums of the current run to t.past, which holds the sums of the earlier runs. It
+// then empties the current run. It does nothing if the current run is empty. factors is scratch.
 func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	if !t.begun {
 		return

@@ -133,7 +133,7 @@ func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 	return s
 }
 
-// uncapped multiplies the gradients of the last scores by the derivative of the cap.
+// uncapped multiplies the gradients of the last scores by the derivatives of the softcap.
 func (x *scorer) uncapped(ds []float32) []float32 {
 	if x.score.Softcap != 0 {
 		for c := range ds {

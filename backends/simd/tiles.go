@@ -7,7 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 )
 
-// cutTiles fills t with the tiles of the query rows, or keys, of all sequences.
+// cutTiles fills t with the tiles of all sequences. These are tiles of query rows if rows is true,
+// else tiles of keys.
 func (pl *plan) cutTiles(t *items.Table, rows bool, size int, o items.Order) {
 	t.Reset(o, size, pl.sequences())
 	for b := range pl.sequences() {

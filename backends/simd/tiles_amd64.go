@@ -193,7 +193,7 @@ func (x *packedRows) pack(rows halfRows) {
 	}
 }
 
-// transpose sets columns from pairs. Columns beyond the head dim are undefined.
+// transpose sets x.columns to the transpose of x.pairs. Columns beyond the head dim are undefined.
 func (x *packedRows) transpose() {
 	transposeColumns(x.columns, x.step, halves(x.pairs), 2*x.of.dim, x.of.dim, upToTiles(x.n)/2)
 }

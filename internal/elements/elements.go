@@ -6,7 +6,7 @@ package elements
 import "math"
 
 // An isa holds the routines of an instruction set. The declarations of the assembly functions
-// document them.
+// document the routines.
 type isa struct {
 	rows      func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)
 	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)

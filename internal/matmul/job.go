@@ -205,9 +205,9 @@ func (j *job) block(work []float32, row, first int) {
 }
 
 // follows returns the index in B of the part that comes after the given panel's part. After the
-// last part of an item this is the first part of the worker's next item, if workers take items in
-// turn. After the last part of B, the index is in the rest of B's Block. If C has few rows, the
-// next product reads there.
+// last part of an item, follows returns the index of the first part of the worker's next item, if
+// workers take items in turn. After the last part of B, the index is in the rest of B's Block. If C
+// has few rows, the next product reads there.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -237,7 +237,7 @@ type part struct {
 	sums                  []float32 // [rows][width]
 }
 
-// copyPart replaces the A of a part by a contiguous copy, a rounded copy, or both.
+// copyPart replaces the A of a part by a copy that is contiguous, rounded, or both.
 func (j *job) copyPart(p *part, work []float32) {
 	if j.args.A.ColStride != 1 || j.isa.roundRows == nil {
 		p.a.copyTo(work[j.copied:])
@@ -328,7 +328,7 @@ func (a *Matrix) copyTo(memory []float32) {
 // at returns the address of an element.
 func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
-// finish writes a part of C with bias, activation and residual.
+// finish computes a part of C from its sums. It applies bias, activation and residual.
 func (j *job) finish(p *part) {
 	a := &j.args
 	row, col, cols := p.row, p.col, min(p.width, a.B.n-p.col)

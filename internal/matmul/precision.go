@@ -46,7 +46,8 @@ func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	return uint32(half.ToBF16(b.Data[k*b.RowStride+col*b.ColStride]))
 }
 
-// widen sets dst, [n][width], to rows [from, from+n) of the panel at col, widened to float32.
+// widen sets dst, [n][width], to rows [from, from+n) of the panel that begins at column col,
+// widened to float32.
 func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	words := p.pairs[p.at(col, from, width):]
 	for k := range n {

@@ -4,9 +4,9 @@ package philox
 
 import "math/bits"
 
-// Words returns the four random words of a counter under a key. It is Philox4x32-7 of Salmon et
-// al., Parallel random numbers: as easy as 1, 2, 3 (2011). Seven rounds are the fewest that pass
-// BigCrush.
+// Words returns the four random words of a counter under a key. The function is Philox4x32-7 of
+// Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011). Seven rounds are the fewest
+// that pass BigCrush.
 func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 	const (
 		m0, m1 = 0xD2511F53, 0xCD9E8D57 // multipliers
@@ -48,5 +48,5 @@ func Dropped(words [4]uint32, e int, below uint32) bool {
 	return w < below
 }
 
-// limit returns the number of 16-bit values, of all 65536, that drop an element.
+// limit returns how many of the 65536 values of 16 bits drop an element.
 func limit(p float32) uint32 { return min(uint32(float64(p)*65536+.5), 65535) }

@@ -42,8 +42,8 @@ func (p *Pool) Limit() int { return p.limit }
 // Asked returns the number of tasks that asked for help.
 func (p *Pool) Asked() int64 { return p.asked.Load() }
 
-// Run works on t with up to helpers helpers. It returns when all helpers have left. The caller
-// works too, so a task never depends on helpers.
+// Run works on t with at most the given number of helpers. It returns when all helpers have left.
+// The caller works too, so a task never depends on helpers.
 func (p *Pool) Run(t Task, helpers int) {
 	if helpers <= 0 {
 		t.Work(0)
@@ -59,8 +59,8 @@ func (p *Pool) Run(t Task, helpers int) {
 // later tasks get no help.
 func (p *Pool) Close() { process.leave(p) }
 
-// A crew is a set of goroutines for any number of tasks. It has at most GOMAXPROCS - 1 goroutines
-// when they start. The goroutines sleep between tasks.
+// A crew is a set of goroutines for any number of tasks. No goroutine starts if the crew already
+// has GOMAXPROCS - 1 goroutines. The goroutines sleep between tasks.
 type crew struct {
 	mu     sync.Mutex
 	wake   sync.Cond    // signaled when there is an offer
@@ -128,7 +128,7 @@ func (c *crew) newOffer() *offer {
 	return o
 }
 
-// withdraw waits until the helpers of o have left it.
+// withdraw removes o from the offers and waits until its helpers have left.
 func (c *crew) withdraw(o *offer) {
 	if o == nil {
 		return
@@ -208,8 +208,8 @@ func (c *crew) spin() bool {
 	return c.next() != nil || c.pools == 0
 }
 
-// poll waits briefly until ready. It seldom yields: a yield takes the lock of the runtime's
-// scheduler, and with many helpers a small task would wait for this lock.
+// poll waits until ready returns true, but only briefly. It seldom yields: a yield takes the lock
+// of the runtime's scheduler, and with many helpers a small task would wait for this lock.
 func poll(ready func() bool) {
 	for range 20 {
 		if watch(ready, 500) {
@@ -219,10 +219,10 @@ func poll(ready func() bool) {
 	}
 }
 
-// Await waits until another part of a task is ready and returns true. It returns false when
-// stopped. The other part is seldom late. If it is late, its thread may need the processor of the
-// waiting goroutine. So after many polls Await yields, and finally sleeps between polls. It calls
-// stopped only after many polls.
+// Await waits for another part of a task. It returns true when ready returns true, or false when
+// stopped returns true. The other part is seldom late. If it is late, its thread may need the
+// processor of the waiting goroutine. So after many polls Await yields, and finally sleeps between
+// polls. It calls stopped only after many polls.
 func Await(ready, stopped func() bool) bool {
 	const spin, yield = 1 << 14, 1 << 14
 	for polls := 0; !ready(); polls++ {
@@ -263,7 +263,8 @@ func (c *crew) leave(p *Pool) {
 	}
 }
 
-// Most returns the number of goroutines for a task that may use at most n. 0 means no bound.
+// Most returns the number of goroutines for a task that may use at most n. If n is 0, there is no
+// bound.
 func Most(n int) int {
 	if procs := Procs(); n == 0 || procs < n {
 		return procs

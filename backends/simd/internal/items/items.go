@@ -1,5 +1,5 @@
 // Package items numbers the items of a call. An item is usually a tile of query rows or of keys, in
-// one head of one sequence. Sequences may be equal, padded, packed or in pages.
+// one head of one sequence. Sequences may have equal lengths, or be padded, packed or in pages.
 package items
 
 import (
@@ -24,7 +24,7 @@ type Order struct {
 	LastFirst    bool // the last tile of each head comes first
 }
 
-// A Span is the items of one sequence, or of all sequences if they are equal.
+// A Span is the items of one sequence, or of all sequences if their lengths are equal.
 type Span struct {
 	B      int // the sequence, or 0 for all
 	Heads  int // heads of all sequences of the span

@@ -20,9 +20,9 @@ type Pool struct {
 	workers.Pool
 }
 
-// Wrap replaces the functions of a kernel by functions that respect the limit of goroutines.
-// Small calls run on one goroutine. Cost ignores this: otherwise the smallest calls with
-// helpers would look faster than small calls.
+// Wrap replaces the functions of a kernel by functions that respect the limit of goroutines. Small
+// calls run on one goroutine. Cost ignores this rule. Otherwise a call just large enough for
+// helpers would have a shorter prediction than a smaller call.
 func (c *Pool) Wrap(k *flashkit.Kernel) {
 	run, cost, needs, size := k.Run, k.Cost, k.Needs, &sizing{cost: k.Cost}
 	if c.Limit() < 0 {
@@ -64,7 +64,7 @@ func (c *Pool) allow(call *flashkit.Call) {
 	}
 }
 
-// copied returns a copy of a call, which Cost or Needs may change while the caller uses the
+// copied returns a copy of a call. Cost or Needs may change the copy while the caller uses the
 // call. Pass the copy to forget in the end.
 func copied(call *flashkit.Call) *flashkit.Call {
 	x := copies.Get().(*flashkit.Call)

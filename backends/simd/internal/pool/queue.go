@@ -48,8 +48,8 @@ func (q *Queue) Work(slot int) {
 	}
 }
 
-// Canceled reports whether the call's context is done. Kernels ask often enough
-// to end within 200 microseconds.
+// Canceled reports whether the call's context is done. Kernels call Canceled often enough to end
+// within 200 microseconds.
 func (q *Queue) Canceled() bool {
 	select {
 	case <-q.done:
