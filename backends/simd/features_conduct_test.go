@@ -268,7 +268,7 @@ func TestLongSumOfDBias(t *testing.T) {
 	const heads = 1 << 18
 	k := kernel(t, "simd/bwd_generic")
 	one := 1 + rand.IntN(2)
-	for rows := 1; rows <= 2; rows++ { // a bias that rows share, or a bias of two rows
+	for rows := 1; rows <= 2; rows++ { // a bias with one row, which both query rows share, or with two rows
 		if testing.Short() && rows != one {
 			continue
 		}
@@ -288,7 +288,7 @@ func TestLongSumOfDBias(t *testing.T) {
 	}
 }
 
-// With large scores, errors are at most as large as the errors of the plain algorithm in float32.
+// With large scores, errors are not much larger than the errors of the plain algorithm in float32.
 func TestFeaturesOfLargeScores(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -306,7 +306,7 @@ func TestFeaturesOfLargeScores(t *testing.T) {
 		}
 		base := make([]float32, p.Dim) // all keys are close to base, so that no weight is negligible
 		for i := range base {
-			base[i] = float32(r.NormFloat64()) // base is no query, because the largest score would dominate the sum
+			base[i] = float32(r.NormFloat64()) // base is not a copy of a query, because the largest score would then dominate the sum
 		}
 		change(s.args.K, func(at [4]int, old float32) float32 { return base[at[3]] + old/3200 })
 		scaleBy(s.args.Q, 400) // scores up to 1e4

@@ -86,8 +86,8 @@ func spoil(x flashkit.Tensor, r int, with float32) (undo func()) {
 
 func within(i, from, to int) bool { return from <= i && i < to }
 
-// A key may hold any values. They do not change O, LSE and dQ of rows that do not see the key, or
-// dK and dV of keys that only such rows see.
+// A key may hold any values. O, LSE and dQ of rows that do not see the key do not change. dK and dV
+// of keys that only such rows see do not change either.
 func TestHiddenKey(t *testing.T) {
 	slow.UnderRace(t)
 	forHidden(t, func(t *testing.T, k flashkit.Kernel, p flashkit.Problem) {

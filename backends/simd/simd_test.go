@@ -232,7 +232,8 @@ func TestCancelMidway(t *testing.T) {
 	}
 }
 
-// Close ends the helpers. Later calls start no helpers. A closed backend still gives the same bits.
+// Repeated calls start no further helpers. Close ends the helpers. A closed backend still gives the
+// same bits.
 func TestHelpersEndWithTheBackend(t *testing.T) {
 	withProcs(t, 4)
 	c := newCall(t, "b1-h4-g2-n256-m256-d64-f32-causal")

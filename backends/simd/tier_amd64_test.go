@@ -42,8 +42,8 @@ func TestSwitchedOff(t *testing.T) {
 	}
 }
 
-// listWhatRuns runs and prints all kernels that this process can run. It also prints the loops that
-// measured the machine.
+// listWhatRuns prints the kernels that this process can run, and runs each kernel that supports its
+// problem. It also prints the loops that measured the machine.
 func listWhatRuns(t *testing.T) {
 	var text bytes.Buffer
 	b := simd.New()
