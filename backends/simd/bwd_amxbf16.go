@@ -190,7 +190,7 @@ func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 }
 
-// shapedDots is dots, with score features applied to x.s.
+// shapedDots does the work of dots, and applies score features to x.s.
 func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
 	g, k := &x.score, x.from+at
 	softcapGrad, bias, lanes := g.operands(j, &x.keyRange, k, r)

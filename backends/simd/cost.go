@@ -171,8 +171,8 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 	return sum
 }
 
-// forwardOf is forward for sequences of equal lengths. feature is the time of the score features
-// per pair.
+// forwardOf does the work of forward for sequences of equal lengths. feature is the time of the
+// score features per pair.
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
@@ -207,8 +207,8 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
-// backwardOf is backward for sequences of equal lengths. feature is the time of the score features
-// per pair.
+// backwardOf does the work of backward for sequences of equal lengths. feature is the time of the
+// score features per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
 	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)

@@ -128,7 +128,7 @@ func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// score sets x.s to the dot products of the block's keys with its query rows, [rows][decodeStep].
+// score sets x.s, [rows][decodeStep], to the dot products of the block's query rows and keys.
 func (x *tileItem) score(j *job, block seenKeys) {
 	words := pairWords(j.p.Dim)
 	k, step, ahead := x.blockRows(j, &j.args.K, block, x.k)
@@ -195,8 +195,9 @@ func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addNonFinite is addSums, one row at a time. If a row has a NaN weight or a result that is not
-// finite, addNonFinite instead adds the values of the keys that the row sees, by addKey.
+// addNonFinite does the work of addSums, one row at a time. If a row has a NaN weight or a result
+// that is not finite, addNonFinite instead adds the values of the keys that the row sees, by
+// addKey.
 func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {

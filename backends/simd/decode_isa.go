@@ -74,8 +74,8 @@ func unsplit(row, buf []float32, n int) {
 	}
 }
 
-// weigh is isa.weights for any number of keys. It first pads each row of scores with -Inf to whole
-// vectors.
+// weigh does the work of isa.weights for any number of keys. It first pads each row of scores with
+// -Inf to whole vectors.
 func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
 	for r := range rows {
 		for i := keys; i < pad(keys); i++ {

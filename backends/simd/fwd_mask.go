@@ -204,7 +204,7 @@ func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m 
 	}
 }
 
-// boolBits is maskWords for sequences of fewer keys than a tile has lanes.
+// boolBits does the work of maskWords for sequences with fewer keys than a tile has lanes.
 func boolBits(words []uint32, mask []bool, step, k, m int) {
 	clear(words)
 	for r := range words {

@@ -67,7 +67,7 @@ func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 
 // transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for each index c below
 // words and each of n rows. Rows are step elements apart. transposeColumns rounds words and n up to
-// multiples of 16, and also reads the elements up to there.
+// multiples of 16, and reads the additional elements, too.
 func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n int) {
 	for c := 0; c < words; c += 16 {
 		for r := 0; r < n; r += 16 {
@@ -81,7 +81,7 @@ func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rowsOf(t, b, h, from, n).pair(dst)
 }
 
-// pair is pairRows for the rows of x.
+// pair does the work of pairRows for the rows of x.
 func (x halfRows) pair(dst []uint32) {
 	if x.n > 1 {
 		pairRowsAVX512BF16(&dst[0], &x.rows[0], x.step, x.dim, x.n/2)

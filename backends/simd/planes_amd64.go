@@ -147,7 +147,7 @@ func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
 	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
 }
 
-// loadKeys is load for n keys of a sequence from key k on. The keys may be in pages.
+// loadKeys does the work of load for n keys of a sequence from key k on. The keys may be in pages.
 func (x *planeRows) loadKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, row []float32) {
 	if j.p.Page == 0 {
 		x.load(t, s.KVBatch, s.g, s.K0+k, n, row)

@@ -208,8 +208,8 @@ func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
 	x.v, x.vStep = j.viewPages(&j.args.V, b, g, k0, n, x.vBuf)
 }
 
-// viewPages is view for n keys of a sequence in pages, from key k0 on. It reads float32 rows in
-// place if one page holds all of them.
+// viewPages does the work of view for n keys of a sequence in pages, from key k0 on. It reads
+// float32 rows in place if one page holds all of them.
 func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (rows []float32, step int) {
 	dim, step := t.Shape()[3], rowStep(t)
 	for i := 0; i < n; {

@@ -112,9 +112,9 @@ func (x *keyMask) showAll(from, to int) {
 	}
 }
 
-// planTiles is planRows for kernels that pack K and V for each item. Packing takes about as long as
-// computing one tile of rows. So planTiles makes fewer and larger items if the busiest worker then
-// ends sooner.
+// planTiles does the work of planRows for kernels that pack K and V for each item. Packing takes
+// about as long as computing one tile of rows. So planTiles makes fewer and larger items if the
+// busiest worker then ends sooner.
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.planRows(pl, tileItemRows)
@@ -133,7 +133,8 @@ func (pl *plan) planTiles() {
 	}
 }
 
-// tileKeys is tileRows for n keys of a sequence from key k on. The keys may be in pages.
+// tileKeys does the work of tileRows for n keys of a sequence from key k on. The keys may be in
+// pages.
 func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (rows []uint16, step int) {
 	if j.p.Page == 0 {
 		return tileRows(t, s.KVBatch, s.g, s.K0+k, n, buf)

@@ -290,7 +290,8 @@ func (j *job) multiply(p *part, c, bias *float32, next int) {
 	}
 }
 
-// multiplyPortable is multiply in portable Go. work has room for a part of B in float32.
+// multiplyPortable does the work of multiply in portable Go. work has room for a part of B in
+// float32.
 func (j *job) multiplyPortable(p *part, work []float32) {
 	if p.from == 0 {
 		clear(p.sums)

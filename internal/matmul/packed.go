@@ -28,7 +28,8 @@ func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 // *flashkit.ProblemError.
 func (p *Packed) Pack(b Matrix) { p.PackIn(nil, b) }
 
-// PackIn is Pack into memory of a block, if the block has enough memory left. Otherwise it is Pack.
+// PackIn does the work of Pack in memory of a block, if the block has enough memory left. Otherwise
+// it uses separate memory, as Pack does.
 func (p *Packed) PackIn(block *Block, b Matrix) {
 	p.begin(&b, block)
 	for item := range p.items(&b) {

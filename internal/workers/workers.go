@@ -128,7 +128,7 @@ func (c *crew) newOffer() *offer {
 	return o
 }
 
-// withdraw removes o from the offers and waits until its helpers have left.
+// withdraw removes o from the offers and waits until all helpers have left the task.
 func (c *crew) withdraw(o *offer) {
 	if o == nil {
 		return
