@@ -65,8 +65,9 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	return rows
 }
 
-// fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last tiles
-// of a block, it also queues dK and dV of this block, and K and V of the worker's likely next block.
+// fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last
+// tiles of a block, it also queues dK and dV of this block. It then queues K and V of the worker's
+// likely next block, too.
 func (isa *laneRoutines) fetchNextTile(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // dK, dV, K and V are prefetched during the last tilesBefore tiles of a block
 	p, f := &j.p, j.args

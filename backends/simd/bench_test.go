@@ -16,8 +16,8 @@ import (
 
 // BenchmarkKernels measures every kernel. Run it also with GOMAXPROCS=1 in the environment to see
 // how speed scales with the number of cores. Compare times with and without a causal mask to see
-// the gain from skipped tiles. (With -cpu 1,2 the testing package measures the first case with a
-// wrong number of cores.) FLASHKIT_BENCH replaces the problems by others. It lists names of
+// the gain from skipped tiles. Do not use -cpu 1,2: the testing package measures the first case
+// with a wrong number of cores. FLASHKIT_BENCH replaces the problems by others. It lists names of
 // problems, separated by commas.
 func BenchmarkKernels(b *testing.B) {
 	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {

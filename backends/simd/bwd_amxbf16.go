@@ -144,7 +144,7 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes P and dS of tile y for the panel that begins at key k, and adds Pᵀ dO and dSᵀ Q
+// addPanel computes P and dS of tile y for the panel that begins at key k. It adds Pᵀ dO and dSᵀ Q
 // to dV and dK. It processes the rows that see a key of the panel, rounded out to whole steps of
 // tileStep rows.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
@@ -211,9 +211,9 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	g.fetchSome()
 }
 
-// gradients computes P and dS with score features or dropout, for n rows from row lo of the tile
-// on, and for the panel that begins at key k. It rounds P and dS to bf16 and stores them as pairs
-// of rows in x.p and x.ds. It also stores dS as plain rows in x.dsRows.
+// gradients computes P and dS in a call with score features or dropout. It processes n rows from
+// row lo of the tile on, and the panel that begins at key k. It rounds P and dS to bf16, and stores
+// P and dS as pairs of rows in x.p and x.ds. It also stores dS as plain rows in x.dsRows.
 func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	g, step, pairs := &x.score, tileDSStep(&j.plan), (n+1)/2
 	if g.db.kind != noBias {

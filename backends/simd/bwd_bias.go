@@ -38,9 +38,9 @@ type biasTile struct {
 	runRows   int       // terms of an element in the current run
 }
 
-// biasTile writes one tile of a DBias whose elements are shared. It sums gradients over the
-// sequences that share the tile, over the sharing heads of each sequence, and over the sharing
-// query rows of each head.
+// biasTile writes one tile of a DBias whose elements are shared. Each element is a sum of gradients
+// over all sequences, heads and query rows that share the element. The order is by sequence, then
+// by head, then by query row.
 func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()

@@ -23,9 +23,9 @@ func (pl *plan) tilesFirst() bool {
 	return s[1] == 1 && s[2] != 1
 }
 
-// biasSums returns the number of floats of shared workspace for sums of dBias outside its tensor.
-// If the kind is rowBias, this workspace holds float64 sums. Otherwise it holds float32 sums: of a
-// 16-bit DBias all sums, and of a float32 DBias the sums of earlier runs.
+// biasSums returns the number of floats of shared workspace for sums of dBias outside the tensor
+// DBias. If the kind is rowBias, this workspace holds float64 sums. Otherwise it holds float32
+// sums: of a 16-bit DBias all sums, and of a float32 DBias the sums of earlier runs.
 func (pl *plan) biasSums() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias {

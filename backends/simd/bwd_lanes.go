@@ -26,18 +26,18 @@ import (
 // K and V of a block are transposed once; all other operands are read in place.
 //
 // The blocks of one head form one or several chains. The blocks of a chain add to the same dQ in
-// the order of the keys: a block adds to dQ of a tile only after its predecessor, the previous
-// block of the chain, has done so. So nothing is added atomically, and the bits do not depend on
-// the workers. Workers take blocks in order, hence the first unfinished block never waits. Under a
-// causal mask, a block is visible to fewer rows than its predecessor, but the last tile of rows
-// sees both blocks. So a block that visits tiles from the last one down stays behind its
-// predecessor. A chain advances at the pace of its slowest worker, so a problem of few heads has
-// several chains per head.
+// the order of the keys. The previous block of the chain is called the predecessor. A block adds to
+// dQ of a tile only after its predecessor has added to dQ of the tile. So nothing is added
+// atomically, and the bits do not depend on the workers. Workers take blocks in order, hence the
+// first unfinished block never waits. Under a causal mask, a block is visible to fewer rows than
+// its predecessor, but the last tile of rows sees both blocks. So a block that visits tiles from
+// the last one down stays behind its predecessor. A chain advances at the pace of its slowest
+// worker, so a problem of few heads has several chains per head.
 //
-// At the edges of the band (the causal mask or the sliding window), products are cut into groups of
-// edgeGroup rows, over the keys that some row of the group sees. Where a row of the group does not
-// see a key, P and dS are 0. If an operand has NaN or infinity, the groups are single rows, because
-// 0 times NaN is NaN.
+// The causal mask or the sliding window is called the band. At the edges of the band, products are
+// cut into groups of edgeGroup rows. The product of a group takes the keys that some row of the
+// group sees. Where a row of the group does not see a key, P and dS are 0. If an operand has NaN or
+// infinity, the groups are single rows, because 0 times NaN is NaN.
 //
 // LSE and delta take two floats of workspace per row. If the tensor dQ is float32, it holds the
 // first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.

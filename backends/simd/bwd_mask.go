@@ -11,9 +11,9 @@ import (
 )
 
 // Where the mask hides a key from a row, P and dS are 0, but 0 times NaN or infinity is NaN. So in
-// a call with a mask, products of P and dS use 0 in place of the NaN and infinite elements of Q, K
-// and dO. The products of these elements are added separately, and only for visible pairs of a row
-// and a key.
+// a call with a mask, products of P and dS use 0 in place of NaN and infinite elements of Q, K and
+// dO. The products of these elements are added separately, and only for visible pairs of a row and
+// a key.
 
 type rowMask struct {
 	isa  *laneRoutines
@@ -86,7 +86,7 @@ func (j *job) sees(s *seqTile, h, row, key int) bool {
 
 // hides reports whether all rows share the mask, and the mask hides the keys [from, to) from a
 // head. Such keys must add nothing to dQ, not even 0, because -0 + 0 is 0. The bits are then the
-// same whether a block of these keys is skipped, or a larger block contains them.
+// same whether a block of these keys is skipped, or a larger block contains these keys.
 func (j *job) hides(s *seqTile, h, from, to int) bool {
 	if !j.p.Score.Mask || !ofKeys(&j.args.Mask) || s.N == 0 {
 		return false

@@ -29,9 +29,9 @@ func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.s.setHead(t, b, h)
 }
 
-// pairs returns the keys of [lo, hi) that query row i sees, as indices from key k0 on. prob is Z * P
-// and ds is dS of these keys. Query row i is row r of the loaded tile. A row whose LSE is -Inf has no
-// weights, so pairs returns no keys for it.
+// pairs returns the keys of [lo, hi) that query row i sees, as indices counted from key k0. prob is
+// Z * P and ds is dS of these keys. Query row i is row r of the loaded tile. A row whose LSE is
+// -Inf has no weights, so pairs returns no keys for it.
 func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32) {
 	t := &x.rows
 	lse, delta := float64(t.lse[r]), t.delta[r]

@@ -4,7 +4,7 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// convertRoutines load rows as float32, transpose them into lanes, and store them.
+// convertRoutines load rows as float32, transpose rows into lanes, and store rows.
 type convertRoutines struct {
 	lanes   int // query rows of a tile
 	block   int // rows and columns of a block of transpose

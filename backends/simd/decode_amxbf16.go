@@ -139,8 +139,8 @@ func (x *tileItem) score(j *job, block seenKeys) {
 }
 
 // blockRows returns the block's rows of t, which are step elements apart. t is K or V. ahead is the
-// distance in bytes to the next block's rows, or 0 if the rows are not contiguous. It copies rows
-// to buf if they are in pages or need padding.
+// distance in bytes to the next block's rows, or 0 if the rows are not contiguous. blockRows copies
+// the rows to buf if they are in pages or need padding.
 func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
 	dim := t.Shape()[3]
 	if j.p.Page == 0 {
@@ -196,8 +196,7 @@ func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 }
 
 // addNonFinite does the work of addSums, one row at a time. If a row has a NaN weight or a result
-// that is not finite, addNonFinite instead adds the values of the keys that the row sees, by
-// addKey.
+// that is not finite, addNonFinite calls addKey instead, for each key that the row sees.
 func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {

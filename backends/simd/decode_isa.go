@@ -44,8 +44,8 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
-// storage returns the type in which attend reads K and V: their own type, or Float32 if each block
-// must first be widened to a buffer.
+// storage returns the type in which attend reads K and V. It is the type of K and V, or Float32 if
+// each block must first be widened to a buffer.
 func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	t := j.args.K.DType()
 	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {

@@ -11,9 +11,9 @@ import (
 )
 
 // The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for
-// few query rows. Memory limits their speed, so these kernels read K and V once. They compute the
-// query heads that share a KV head as rows of one matrix: query row i of head h of the group is row
-// r = i*group + h. For each KV head and each chunk of its keys, they compute
+// few query rows. Memory limits their speed, so these kernels read K and V once. The rows of all
+// query heads that share a KV head form one matrix. Query row i of head h of this group is row r =
+// i*group + h of the matrix. For each KV head and each chunk of its keys, they compute
 //
 //	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
 //	for each block of keys, and the rows that see its keys:

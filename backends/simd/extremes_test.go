@@ -11,9 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Extremes are inputs at the ends of float32's range. Where the right answer does not depend on the
-// order of the sums, every kernel must match the portable one: NaN, the same infinities, and nearby
-// finite numbers.
+// Extremes are inputs at the ends of float32's range. If the right answer does not depend on the
+// order of sums, every kernel must match the portable kernel. Results must be NaN, the same
+// infinity, or close finite numbers.
 var extremes = []struct {
 	name        string
 	fill        func(a *operands)

@@ -79,7 +79,7 @@ func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	x.factors[i], x.scratchMax[i] = float32(float64(weight)/l), float32(float64(carried)/l)
 }
 
-// relative returns x - top, or 0 if both are the same infinity.
+// relative returns x - top, or 0 if x and top are the same infinity.
 func relative(x, top float64) float64 {
 	if x == top {
 		return 0

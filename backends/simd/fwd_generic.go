@@ -102,7 +102,7 @@ func (x *fwdRows) endRun() {
 	}
 }
 
-// weigh returns the weights of row i of the tile for the keys of [k0, k1) that the row sees, and
+// weigh returns the weights of row i of the tile for the keys of [k0, k1) that the row sees. It
 // adds the weights to l. i may be x.rows: then weigh returns no weights. There are two result
 // buffers: the result for an even i is valid until the next call with an even i.
 func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {

@@ -168,7 +168,7 @@ func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, 
 
 // setMasks sets x.masks for the keys [from, from+keys). Bit r of a key's mask is set if row r of
 // the tile sees the key. If edge is true, the bits include the band; if hidden is true, they
-// include the mask. If both are false, x.masks is unchanged.
+// include the mask. If edge and hidden are false, x.masks is unchanged.
 func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if hidden {
 		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])

@@ -92,7 +92,7 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 }
 
 // setBias sets the biases of the tile. It uses them in place if the kernel accepts their type and
-// no whole vector of lanes extends beyond the tensor. Otherwise it copies them to g.widened.
+// no whole vector of lanes extends beyond the tensor. Otherwise it copies the biases to g.widened.
 func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	rows, step := g.n, rowStep(t)
 	at := t.Repeated(x.b, g.h, g.from) + x.from

@@ -140,8 +140,9 @@ func (j *job) slope(s *seqTile) float32 {
 	return slopeOf(j.args, s.b, s.h)
 }
 
-// biasOf returns the bias of n rows from row on and of keys from key on: the offset of the first
-// element, the number of rows (1 if all query rows share one), and the distance between rows.
+// biasOf finds the bias of n rows from number row on and of keys from number key on. at is the
+// offset of the first element. rows is n, or 1 if all query rows share one row. step is the
+// distance between rows.
 func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	b := &j.args.Bias
 	at = b.Repeated(s.b, s.h, row) + key
@@ -172,7 +173,7 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 
 // loadBias sets x.bias to the bias of the given keys. It reads the tensor in place, or copies to
 // x.biasBuf. It copies 16-bit elements. It also copies rows if whole blocks of transpose would read
-// beyond them.
+// beyond the rows.
 func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)

@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// laneRoutines holds an instruction set's routines for kernels that keep query rows, or keys in a
-// backward pass, in the lanes of two or four vectors. The declarations of the assembly functions
-// document the routines.
+// laneRoutines holds an instruction set's routines for kernels that keep query rows in the lanes of
+// two or four vectors. In a backward pass, the lanes hold keys. The declarations of the assembly
+// functions document the routines.
 //
 // Calls go through variables, so pointer arguments escape to the heap. To avoid allocations, pass
 // pointers into workspace or into the caller's memory.

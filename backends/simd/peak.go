@@ -63,7 +63,7 @@ func portablePeak(n int) {
 // that also runs other processes does not delay the rest.
 const chunks = 64
 
-// onAll calls f chunks times for each core.
+// onAll calls f on all cores. The number of calls per core is the constant chunks.
 func onAll(f func()) {
 	var wait sync.WaitGroup
 	var next atomic.Int64

@@ -143,7 +143,7 @@ func (x *scorer) uncapped(ds []float32) []float32 {
 	return ds
 }
 
-// addBias adds the biases of keys to s. The bias of key 0 is element at of the tensor.
+// addBias adds the biases of keys to s. The bias of key 0 is the tensor's element with index at.
 func (x *scorer) addBias(s []float64, at int, keys []int) {
 	switch t := &x.args.Bias; t.DType() {
 	case flashkit.Float32:

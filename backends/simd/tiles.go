@@ -44,9 +44,9 @@ func (pl *plan) alike() int {
 	return pl.p.Batch
 }
 
-// side returns lengths of sequence b. n is the number of query rows if rows is true, else of keys.
-// room is the number of rows, padding included, that the tensors have for these. other is the
-// number of keys if rows is true, else of query rows.
+// side returns lengths of sequence b. If rows is true, n is the number of query rows, and other is
+// the number of keys. If rows is false, n is the number of keys, and other the number of query
+// rows. room is the number of rows of the tensors for n, padding included.
 func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	q, kv := pl.p.QLen, pl.p.KVLen
 	if pl.ragged {

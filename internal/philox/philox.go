@@ -27,8 +27,8 @@ func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 // Key returns the key of a seed.
 func Key(seed uint64) [2]uint32 { return [2]uint32{uint32(seed), uint32(seed >> 32)} }
 
-// Eight elements share a counter. Element e, with e from 0 to 7, gets 16 bits of word e%4: the lower
-// half for elements 0 to 3, the upper half for elements 4 to 7.
+// Eight elements share a counter. Element e, with e from 0 to 7, gets 16 bits of word e%4. Elements
+// 0 to 3 get the lower half of the word, elements 4 to 7 the upper half.
 
 // Below returns the limit for dropping with probability p, 0 <= p < 1. An element is dropped if its
 // 16 bits, shifted to the top of a word, are below the limit. So p is rounded to a multiple of

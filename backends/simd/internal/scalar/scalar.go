@@ -73,8 +73,8 @@ func AddRows(dst, weights, rows []float32, step int, at []int) {
 }
 
 // AddRowsToTwo does the work of two calls of AddRows, one for dst0 with weights0 and one for dst1
-// with weights1. It reads each row once for both, and its results have the same bits. The number
-// of weights is a multiple of four, the same for both sums.
+// with weights1. It reads each row once for both sums, and its results have the same bits. weights0
+// and weights1 have the same length, a multiple of four.
 func AddRowsToTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) {
 	d := len(dst0)
 	dst1, weights1, at = dst1[:d], weights1[:len(weights0)], at[:len(weights0)]
