@@ -91,7 +91,8 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 
 // endTile adds dBias of a block of keys and of tile t of head c to the shared sums, if the kind is
 // pairBias. at is the tile's index in the order in which all blocks visit tiles. c is the index of
-// the head among the query heads of its KV head.
+// the head among the query heads of its KV head. If the kind is ownBias, endTile only calls
+// clearUnseen.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)

@@ -25,8 +25,8 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 	return 0, 0
 }
 
-// setKeyMasks sets the masks of rows from row row on. Bit i is set if the row sees key k+i. If
-// whole is true, every row sees all keys.
+// setKeyMasks sets the masks of rows from row number row on. Bit i is set if the row sees key k+i.
+// If whole is true, every row sees all keys.
 func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {

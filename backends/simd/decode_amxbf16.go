@@ -44,8 +44,8 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Times predicts the time of reading the keys plus the time of the arithmetic, because
-// the two hardly overlap.
+// decodeAMXBF16Times adds the time of reading the keys and the time of the arithmetic, because
+// reads and arithmetic hardly overlap.
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 	const page = 300 // nanoseconds to begin copying the rows of a page of K and of V
 	t, c := &amxDecode.pace, pl.call

@@ -28,8 +28,8 @@ type keyRows struct {
 	buf      []float32      // widened rows of a block
 }
 
-// places has the offsets of a block's rows in pages, followed by the offsets of the rows to prefetch.
-// All are relative to the head's rows in page 0.
+// places has the offsets of a block's rows in pages, followed by the offsets of the rows to
+// prefetch. All offsets are relative to the head's rows in page 0.
 type places struct {
 	last  []int // for the item's last head: it prefetches the next block of the first head
 	other []int // for the other heads: they prefetch the same block of the next head

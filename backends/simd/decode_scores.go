@@ -74,8 +74,8 @@ func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *i
 	}
 }
 
-// mask sets block.seen to the bits of the visible keys, unless the mask shows all keys of the block to
-// all its rows. It reports whether any row sees any key.
+// mask sets block.seen to the bits of the visible keys, unless the mask shows all keys of the block
+// to all rows of the block. It reports whether any row sees any key.
 func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
 	t := &j.args.Mask
 	if !j.p.Score.Mask {

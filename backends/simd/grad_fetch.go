@@ -85,12 +85,12 @@ func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []
 	}
 }
 
-// copyPanel copies n rows of a panel to rows of dst, step elements apart.
+// copyPanel copies n rows of a panel to rows of dst, which are step elements apart.
 func (isa *laneRoutines) copyPanel(dst []float32, step int, panel []float32, n int) {
 	isa.setPanel(&dst[0], step, &panel[0], n)
 }
 
-// addRowsOf adds n rows of a panel to rows of dst, step elements apart.
+// addRowsOf adds n rows of a panel to rows of dst, which are step elements apart.
 func (isa *laneRoutines) addRowsOf(dst []float32, step int, panel []float32, n int) {
 	isa.accumulateRows(&dst[0], step, &panel[0], n)
 }

@@ -179,7 +179,7 @@ func (x *planeRows) split(rows tensorRows, row []float32) {
 	}
 }
 
-// toLanes sets dst, planes of [n/32][step/2][lanes], to pairs of columns.
+// toLanes sets dst to pairs of columns of x. dst is planes of [n/32][step/2][lanes].
 func (x *planeRows) toLanes(dst []uint32, plane int) {
 	for i := range planes {
 		for r := 0; r < x.n; r += pairLanes {
@@ -188,15 +188,15 @@ func (x *planeRows) toLanes(dst []uint32, plane int) {
 	}
 }
 
-// toPairs sets dst, planes of [n/2][step], to pairs of rows.
+// toPairs sets dst to pairs of rows of x. dst is planes of [n/2][step].
 func (x *planeRows) toPairs(dst []uint32, plane int) {
 	for i := range planes {
 		pairRowsAVX512BF16(&dst[i*plane], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)
 	}
 }
 
-// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf is scratch for
-// one plane.
+// toColumns sets dst to the transpose of pairs of rows of x. dst is planes of [step][size/2]. buf
+// is scratch for one plane.
 func (x *planeRows) toColumns(dst, buf []uint32) {
 	for i := range planes {
 		pairRowsAVX512BF16(&buf[0], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)

@@ -109,8 +109,8 @@ type seqTile struct {
 
 func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
 
-// setRows sets t to up to n query rows from row from on. The tile with the last row also gets the
-// padding.
+// setRows sets t to a tile of at most n query rows that begins at row from. The tile with the last
+// row also gets the padding.
 func (t *seqTile) setRows(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.N))
 	if t.end = t.to; t.to == t.N {
@@ -118,8 +118,8 @@ func (t *seqTile) setRows(pl *plan, from, n int) {
 	}
 }
 
-// setKeys sets t to up to n keys from key from on. The tile with the last key also gets the
-// padding.
+// setKeys sets t to a tile of at most n keys that begins at key from. The tile with the last key
+// also gets the padding.
 func (t *seqTile) setKeys(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.M))
 	if t.end = t.to; t.to == t.M {

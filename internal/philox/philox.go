@@ -38,8 +38,9 @@ func Below(p float32) uint32 { return limit(p) << 16 }
 // Keep returns the factor that multiplies kept elements, so that dropping preserves the mean.
 func Keep(p float32) float32 { return float32(65536 / float64(65536-limit(p))) }
 
-// Dropped reports whether an element is dropped. words are the words of its counter, and e%8 is its
-// number among the eight elements of this counter. below is the limit from Below.
+// Dropped reports whether an element is dropped. words are the random words of the element's
+// counter. e%8 is the element's number among the eight elements of this counter. below is the limit
+// from Below.
 func Dropped(words [4]uint32, e int, below uint32) bool {
 	w := words[e%4]
 	if e%8 < 4 {

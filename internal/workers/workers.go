@@ -21,8 +21,8 @@ type Task interface {
 	Work(slot int)
 }
 
-// A Pool asks for help. The zero value has no limit. All methods except SetLimit are safe for
-// concurrent use.
+// A Pool requests helpers for tasks. The zero value has no limit. All methods except SetLimit are
+// safe for concurrent use.
 type Pool struct {
 	limit int
 
