@@ -170,8 +170,8 @@ var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
 // bwdGenericTimes predicts the time from seven products per pair of a row and a key. Tiles of keys
 // compute four of the products, and tiles of query rows compute three. A DBias with shared elements
-// needs two more products, because its tiles compute S and dP once more. If there are few keys,
-// tiles of keys are the longest items.
+// needs two more products, because tiles of DBias compute S and dP once more. If there are few
+// keys, tiles of keys are the longest items.
 func bwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, x := &bwdGenericPace, pl.call, &pl.portable
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

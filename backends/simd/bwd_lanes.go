@@ -39,8 +39,8 @@ import (
 // group sees. Where a row of the group does not see a key, P and dS are 0. If an operand has NaN or
 // infinity, the groups are single rows, because 0 times NaN is NaN.
 //
-// LSE and delta take two floats of workspace per row. If the tensor dQ is float32, it holds the
-// first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.
+// LSE and delta take two floats of workspace per row. If the tensor dQ is float32, this tensor
+// holds the first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.
 
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
 // of keys, and finishes the tiles.
@@ -223,8 +223,9 @@ type queryRows struct {
 	qStep, doStep int
 }
 
-// addTile computes P and dS of an item's block of keys and of tile t of query head h. It adds their
-// products to dK, dV and dQ. at is the tile's index in the order in which all blocks visit tiles.
+// addTile computes P and dS of an item's block of keys and of tile t of query head h. It adds dSᵀ Q
+// to dK, Pᵀ dO to dV, and dS K to dQ. at is the tile's index in the order in which all blocks visit
+// tiles.
 func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows

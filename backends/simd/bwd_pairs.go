@@ -118,8 +118,8 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 }
 
 // dotsInHalves is scalar.Dots, but it sums the products of the first half and of the second half of
-// x separately, and then adds both sums. This gives dP more exact digits. They matter because delta,
-// of similar size, is subtracted from dP.
+// x separately, and then adds both sums. This gives dP more exact digits. These digits matter
+// because delta, which has a similar size, is subtracted from dP.
 func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	if len(at) == 0 {
 		return // rows may be empty, too

@@ -114,8 +114,8 @@ func keyElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
-// converted returns x, a number of elements of K and V, if they must be widened. It returns 0 if
-// they are float32.
+// converted returns x if K and V must be widened, or 0 if K and V are float32. x is a number of
+// elements of K and V.
 func converted(p *flashkit.Problem, x float64) float64 {
 	if p.KVType() == flashkit.Float32 {
 		return 0

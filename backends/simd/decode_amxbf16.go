@@ -18,10 +18,10 @@ import (
 //		P = exp(S - max)                    in float32, by the routine of decode_avx512
 //		O += P V                            P is split into two planes of bf16, V is packed in pairs of keys
 //
-// A weight of P is the sum of two bf16, one in each plane. Together they hold 16 significant bits,
-// so the rounding of P does not dominate the error. But a plane may be 0 where the weight is not,
-// and 0 times infinity is NaN. So if the sum of a block is not finite in some row, attend of
-// decode_avx512 recomputes this row.
+// A weight of P is the sum of two bf16, one in each plane. The two bf16 together hold 16
+// significant bits, so the rounding of P does not dominate the error. But a plane may be 0 where
+// the weight is not, and 0 times infinity is NaN. So if the sum of a block is not finite in some
+// row, attend of decode_avx512 recomputes this row.
 
 var amxDecode = decodeRoutines{
 	laneRoutines: &avx512Lanes, tails: true,

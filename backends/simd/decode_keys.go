@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// keyRows is the rows of K or V that an item reads. They are read in place, unless they must be
-// widened: then each block is copied to buf.
+// keyRows is the rows of K or V that an item reads. The rows are read in place, unless their
+// elements must be widened. Then each block is widened into buf.
 type keyRows struct {
 	t        *flashkit.Tensor
 	first    unsafe.Pointer // row 0 of the sequence, or of page 0, in KV head 0; nil if rows are widened

@@ -13,7 +13,7 @@ import (
 // The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for
 // few query rows. Memory limits their speed, so these kernels read K and V once. The rows of all
 // query heads that share a KV head form one matrix. Query row i of head h of this group is row r =
-// i*group + h of the matrix. For each KV head and each chunk of its keys, they compute
+// i*group + h of the matrix. For each KV head and each chunk of its keys, the kernels compute
 //
 //	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
 //	for each block of keys, and the rows that see its keys:
@@ -21,12 +21,12 @@ import (
 //		P, a = exp(unit * (S-m)), exp(unit * (a-m))
 //		l = a*l + sum(P); o = a*o + drop(P) V
 //
-// Then they merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
+// Then the kernels merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
 //
 // The head dim is in the lanes. The rows for which a key is inside the band are neighbors. A block
-// ends where these rows change, so it needs no masks for the band. The routine attend alternates,
-// every four keys, between the scores of a block and the values of the block before. So it reads K
-// and V all the time.
+// ends where these rows change, so a block needs no masks for the band. The routine attend
+// alternates, every four keys, between the scores of a block and the values of the block before. So
+// attend reads K and V all the time.
 //
 // Chunks depend on the sequence alone and are merged in order. So the bits depend neither on the
 // number of workers nor on the other sequences of the batch.

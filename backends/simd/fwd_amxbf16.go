@@ -141,8 +141,8 @@ func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 }
 
 // shapedScores computes the scores of keys [from, from+keys), with score features and masks. If
-// there is a float32 bias, one routine stores the dot products and endScores adjusts them.
-// Otherwise one routine computes the adjusted scores.
+// there is a float32 bias, one routine stores the dot products, and endScores turns the dot
+// products into scores. Otherwise one routine computes the adjusted scores.
 func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
 	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {

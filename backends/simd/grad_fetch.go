@@ -9,9 +9,9 @@ import (
 )
 
 // Rows of biases and of dBias are far apart in memory, each in its own page if they are long. So
-// they need prefetches. The prefetches for a tile run between the dot products of the tile before.
-// Only a few rows are prefetched at a time, because page walks take long, and few cache lines can
-// be in flight.
+// these rows need prefetches. The prefetches for a tile run between the dot products of the tile
+// before. Only a few rows are prefetched at a time, because page walks take long, and few cache
+// lines can be in flight.
 
 const fetchRows = 24 // rows of dot products at a time: whole register tiles for all instruction sets
 

@@ -31,8 +31,8 @@ func rowsOf(t *flashkit.Tensor, b, h, from, n int) halfRows {
 	return halfRows{t.Uint16s()[t.Offset(b, h, from):], rowStep(t), t.Shape()[3], n}
 }
 
-// keysOf returns n keys of a sequence, from key k on. If they are in more than one page, keysOf
-// copies them to buf.
+// keysOf returns n keys of a sequence, from key k on. If these keys are in more than one page,
+// keysOf copies the keys to buf.
 func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) halfRows {
 	if j.p.Page == 0 {
 		return rowsOf(t, s.KVBatch, s.g, s.K0+k, n)

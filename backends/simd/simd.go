@@ -52,8 +52,8 @@ func (b *Backend) Close() error {
 }
 
 // Poison fills the workspace of all later calls with NaN, at the start of each call and item.
-// Package conformance uses it, see conformance.Poisoner, to find kernels that read stale workspace.
-// Results do not change, but calls get slower.
+// Package conformance uses Poison to find kernels that read stale workspace: see
+// conformance.Poisoner. Results do not change, but calls get slower.
 func (b *Backend) Poison() { b.poisoned.Store(true) }
 
 // BatchInvariant returns true: the results of a sequence have the same bits alone and in any batch.

@@ -184,7 +184,7 @@ func (j *job) Work(slot int) {
 }
 
 // block computes an item: rows of C in a group of panels. Long rows of A are split into parts. Each
-// part is multiplied by all panels of the group while it is in the cache.
+// part is multiplied by all panels of the group while the part is in the cache.
 func (j *job) block(work []float32, row, first int) {
 	a, k, last := &j.args.A, j.args.B.k, min(first+j.group, j.cut.count())
 	rows, size := min(j.rows, j.args.C.Rows-row), j.sumsOf(1)
