@@ -2,11 +2,12 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// widest is the largest head dim of the kernels in assembly. It bounds the workspace: each worker's
-// workspace holds hundreds of rows, even if the tensors of the call have only a few.
+// widest is the largest head dim of the kernels in assembly. This limit bounds the workspace: each
+// worker's workspace holds hundreds of rows, even if the tensors of the call have only a few.
 const widest = 1 << 13
 
-// decodeRows is the most query rows per KV head, over all heads of its group, in decode kernels.
+// decodeRows is the largest number of query rows per KV head that decode kernels support. The rows
+// of all query heads that share the KV head are counted.
 const decodeRows = 64
 
 // Requirements of the kernels in assembly.
@@ -39,7 +40,8 @@ const (
 	fwdFeatures = bwdFeatures | flashkit.FeaturePage | flashkit.FeatureCarry
 )
 
-// abouts lists the kernels, the same on every platform. Backend.Kernels adds their functions.
+// abouts lists the kernels of all platforms. The list is the same on every platform.
+// Backend.Kernels adds the kernels' functions.
 var abouts = [...]flashkit.Kernel{
 	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},

@@ -13,16 +13,16 @@ import (
 type ahead struct {
 	spans [8]span
 	n     int
-	kept  int // number of spans that clear keeps, the first added
+	kept  int // number of spans that clear keeps: they were added first
 }
 
-// span is a range of memory to prefetch. take has returned its leading bytes.
+// span is a range of memory to prefetch. Its first taken bytes were already prefetched.
 type span struct {
 	from         unsafe.Pointer
 	bytes, taken int // size, and the size of the part that was prefetched
 }
 
-// clear drops the spans that are not kept.
+// clear drops all spans but the first a.kept.
 func (a *ahead) clear() { a.n = a.kept }
 
 // keep protects the current spans from clear. They are prefetched after all spans that are added
@@ -50,9 +50,10 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 	a.n++
 }
 
-// take returns the address of the next bytes to prefetch. It advances by 2*n*dim bytes, the amount
-// that the routine scores prefetches for n rows. If no bytes are left, it returns its last argument.
-// At the address, at least one float32 can be read.
+// take returns the address of the next bytes to prefetch. It then counts 2*n*dim bytes as
+// prefetched, because the routine that gets the address prefetches this number for n rows. If no
+// bytes are left, take returns the argument rows. At least one float32 can be read at the returned
+// address.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {
@@ -64,8 +65,9 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	return rows
 }
 
-// fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last tiles
-// of a block, it also queues dK and dV of this block, and K and V of the worker's likely next block.
+// fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last
+// tiles of a block, it also queues dK and dV of this block. It then queues K and V of the worker's
+// likely next block, too.
 func (isa *laneRoutines) fetchNextTile(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // dK, dV, K and V are prefetched during the last tilesBefore tiles of a block
 	p, f := &j.p, j.args

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// BenchmarkTileRoutines measures the minimum time of each forward routine with tiles per vector of
-// scores, on a tile of query rows and a block of keys.
+// BenchmarkTileRoutines measures the minimum time of each forward routine that uses AMX tiles. The
+// time is per vector of scores, for a tile of query rows and a block of keys.
 func BenchmarkTileRoutines(b *testing.B) {
 	if why := amxbf16().missing(); why != "" {
 		b.Skip(why)

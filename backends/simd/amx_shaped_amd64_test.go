@@ -62,7 +62,7 @@ func newShaping(r *rand.Rand) *shaping {
 	return x
 }
 
-// want returns the scores and maxima, by the routines one after the other.
+// want returns the scores and maxima that the separate routines compute, one after the other.
 func (x *shaping) want() (s, top []float32) {
 	s, top = make([]float32, upToTiles(x.keys)*pairLanes), append([]float32{}, x.top...)
 	unseen := make([]float32, pairLanes)
@@ -88,7 +88,7 @@ func (x *shaping) want() (s, top []float32) {
 	return s, top
 }
 
-// shapedScores has the bits of products, score features and masks in sequence.
+// shapedScores gives the same bits as the separate routines for products, score features and masks.
 func TestShapedScores(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)

@@ -13,7 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// shapedDots equals products and score features in sequence, within the error of a cap's exponentials.
+// shapedDots gives the results of the separate routines for products and score features. Results
+// may differ by the error of the softcap's exponentials.
 func TestShapedDots(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
@@ -51,11 +52,11 @@ func TestShapedDots(t *testing.T) {
 		}
 		for i, y := range want[:n] {
 			bound := 4e-7 * float64(x.softcap)
-			if bias != nil { // both sums of cap and bias are rounded, at most here
+			if bias != nil { // got and want may each round the sum of capped score and bias
 				b := bias[i/pairLanes*step+i%pairLanes]
 				bound += 0x1p-23 * (float64(x.softcap) + math.Abs(float64(b)))
 			}
-			if x.lanes != nil { // then both differences
+			if x.lanes != nil { // got and want may each round the difference of score and ALiBi
 				bound += 0x1p-23 * math.Abs(float64(y))
 			}
 			requireNear(t, y, got.x[i], bound, name)

@@ -14,10 +14,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Run it also with GOMAXPROCS=1 in the environment to see the scaling over cores. Compare causal
-// with full times to see the gain of skipping the masked half. (With -cpu 1,2 the testing package
-// times the first case at the wrong width.) FLASHKIT_BENCH, problem names with commas, replaces the
-// problems.
+// BenchmarkKernels measures every kernel. Run it also with GOMAXPROCS=1 in the environment to see
+// how speed scales with the number of cores. Compare times with and without a causal mask to see
+// the gain from skipped tiles. Do not use -cpu 1,2: the testing package measures the first case
+// with a wrong number of cores. FLASHKIT_BENCH replaces the problems by others. It lists names of
+// problems, separated by commas.
 func BenchmarkKernels(b *testing.B) {
 	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
 		b.ReportAllocs()
@@ -46,9 +47,9 @@ func eachKernel(b *testing.B, f func(b *testing.B, c *call, k flashkit.Kernel)) 
 	}
 }
 
-// BenchmarkTileCosts measures the fixed cost of a tile of query rows, in units of one key, for the
-// simulated schedules: the intercept over the slope of the times of few and many keys. Run it with
-// GOMAXPROCS=1.
+// BenchmarkTileCosts measures the fixed cost of a tile of query rows, in units of the time of one
+// key. From the times of calls with few and with many keys it computes intercept divided by slope.
+// Tests that simulate schedules use this cost. Run the benchmark with GOMAXPROCS=1.
 func BenchmarkTileCosts(b *testing.B) {
 	for _, x := range []struct {
 		kernel    string
@@ -78,7 +79,8 @@ func BenchmarkTileCosts(b *testing.B) {
 	}
 }
 
-// BenchmarkCancel measures how long after its context is canceled a call returns.
+// BenchmarkCancel measures the time from the cancellation of a call's context to the end of the
+// call.
 func BenchmarkCancel(b *testing.B) {
 	for _, name := range []string{"b1-h8-g8-n4096-m4096-d128-f32", "b1-h2-g2-n2048-m2048-d512-f32-causal"} {
 		c := newCall(b, name)

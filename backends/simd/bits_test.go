@@ -14,9 +14,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// A sequence gives the same bits alone and in a batch, padded to any capacity, packed or in
-// pages in any order, whatever its neighbors are, and with any number of workers: O, LSE
-// and the gradients, of every kernel that takes sequences.
+// O, LSE and the gradients of a sequence have the same bits alone and in any batch. The sequences
+// of a batch may be padded to any length, packed, or in pages in any order. The number of workers
+// does not change the bits either. The test runs every kernel that supports sequences of different
+// lengths.
 func TestBitsOfSequences(t *testing.T) {
 	slow.UnderRace(t)
 	seed, trials := rand.Uint64(), trials(t, 100, 600, 2000)
@@ -43,8 +44,8 @@ func TestBitsOfSequences(t *testing.T) {
 	}
 }
 
-// drawRagged draws a problem with sequences that a kernel takes, in every other one of
-// them with other features of these, of lengths that cross tiles, blocks and runs.
+// drawRagged draws a problem that a kernel supports, with sequences of different lengths. Half of
+// the problems have other features, too. Some lengths exceed a tile, a block or a run.
 func drawRagged(t testing.TB, r *rand.Rand, k flashkit.Kernel) (p flashkit.Problem) {
 	lengths := []int{1, 2, 31, 33, 64, 65, 130, 257, 300, 513}
 	for {
@@ -75,12 +76,12 @@ func drawRagged(t testing.TB, r *rand.Rand, k flashkit.Kernel) (p flashkit.Probl
 	}
 }
 
-// compareBits runs a kernel on a batch and on one of its sequences alone, and returns how
-// many numbers it has compared.
+// compareBits runs a kernel on a batch, and on one sequence of the batch alone. It compares the
+// results and returns the number of elements that it compared.
 func compareBits(t *testing.T, r *rand.Rand, k flashkit.Kernel, p flashkit.Problem) (compared int) {
 	s, b := newSample(r, p), r.IntN(p.Batch)
 	if p.Score.Dropout != 0 && !p.Score.Origin {
-		b = 0 // which weights it drops depends on the number of the sequence
+		b = 0 // the dropped weights depend on the number of the sequence
 	}
 	if p.Carry {
 		s.startCarry(r)
@@ -127,8 +128,9 @@ func compareBits(t *testing.T, r *rand.Rand, k flashkit.Kernel, p flashkit.Probl
 	return compared
 }
 
-// gradientsAlone gives sequence b alone the other inputs and outputs of the backward pass, and a
-// bias that repeats as in the batch: gradients of a repeated bias may be summed in another order.
+// gradientsAlone sets the remaining inputs and outputs of the backward pass in one, the call of
+// sequence b alone. Its bias repeats over the same dimensions as the bias of the batch, because
+// gradients of a repeated bias may be summed in another order.
 func (s *sample) gradientsAlone(r *rand.Rand, one *sample, b int) {
 	of := func(t *flashkit.Tensor, n int, at func(t *flashkit.Tensor, b, h, i int) int) (x flashkit.Tensor) {
 		if t.IsZero() {

@@ -7,8 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// bwd_amxbf16 computes like bwd_avx512bf16, but with AMX. Both have the same blocks of keys, panels
-// of 32 keys, and order of sums. Its tiles of query rows are larger. On the right are the operands:
+// bwd_amxbf16 computes like bwd_avx512bf16, but with AMX. Both kernels have the same blocks of
+// keys, panels of 32 keys, and order of sums. bwd_amxbf16 has larger tiles of query rows. The right
+// column names the layout of the operands:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  rows of Q and dO in place
@@ -16,9 +17,10 @@ import (
 //		dVᵀ += dOᵀ P; dKᵀ += Qᵀ dS             pairs of rows of P and dS
 //	dQ += dS K                                 rows of dS, pairs of keys
 //
-// The lanes hold keys, except in the product for dQ: there they hold columns. Q and dO are transposed
-// once per visit of a tile, dKᵀ and dVᵀ once at the end of the block. P and dS are computed in
-// float32, then rounded to bf16. The factor scale of dS is applied at the end, to dK and dQ.
+// The lanes hold columns in the product for dQ, and keys in all other products. Q and dO are
+// transposed once per visit of a tile, dKᵀ and dVᵀ once at the end of the block. P and dS are
+// computed in float32, then rounded to bf16. The factor scale of dS is applied at the end, to dK
+// and dQ.
 //
 // delta is the diagonal of dO Oᵀ. The same instruction sums delta and dP, in the same order. So dS
 // is exactly 0 in a row that sees one key. Where the mask or the band hides a key from a row, P and
@@ -142,7 +144,7 @@ func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	})
 }
 
-// addPanel computes P and dS of tile y for the panel that begins at key k, and adds Pᵀ dO and dSᵀ Q
+// addPanel computes P and dS of tile y for the panel that begins at key k. It adds Pᵀ dO and dSᵀ Q
 // to dV and dK. It processes the rows that see a key of the panel, rounded out to whole steps of
 // tileStep rows.
 func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
@@ -182,13 +184,13 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 }
 
 // dots sets x.s to Q Kᵀ and x.dp to dO Vᵀ, for rows [r, r+n) of the tile and for one panel. at is
-// the index in the block of the panel's first key.
+// the index of the panel's first key in the block.
 func (x *gradBlock) dots(y *packedTile, r, at, n, words, vwords int) {
 	scoresAMXBF16(&x.s[0], &y.q[r*y.qStep], y.qStep, &x.kColumns[at*words], words, n, &x.top[0])
 	scoresAMXBF16(&x.dp[0], &y.do[r*y.doStep], y.doStep, &x.vColumns[at*vwords], vwords, n, &x.top[0])
 }
 
-// shapedDots is dots, with score features applied to x.s.
+// shapedDots does the work of dots, and applies score features to x.s.
 func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords int) {
 	g, k := &x.score, x.from+at
 	softcapGrad, bias, lanes := g.operands(j, &x.keyRange, k, r)
@@ -196,7 +198,7 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	if g.halves != nil {
 		halves = &g.halves[r*g.biasStep+at]
 	}
-	if !g.adjusts || bias != nil && n%2 == 1 { // shapedDotsAMXBF16 would read a bias row too many
+	if !g.adjusts || bias != nil && n%2 == 1 { // shapedDotsAMXBF16 would read one bias row after the last
 		x.dots(y, r, at, n, words, vwords)
 		if g.adjusts {
 			avx512Lanes.scoreMod(&x.s[0], pairLanes, n, &x.top[0], softcapGrad, g.scale, g.softcap, bias, g.biasStep, lanes, g.slope, g.distance(&x.keyRange, k, r))
@@ -209,9 +211,9 @@ func (x *gradBlock) shapedDots(j *job, y *packedTile, r, at, n, words, vwords in
 	g.fetchSome()
 }
 
-// gradients computes P and dS with score features or dropout, for n rows from row lo of the tile on,
-// and for the panel that begins at key k. It rounds P and dS to bf16: as pairs of rows in x.p and
-// x.ds, and dS also as plain rows in x.dsRows.
+// gradients computes P and dS in a call with score features or dropout. It processes n rows from
+// row lo of the tile on, and the panel that begins at key k. It rounds P and dS to bf16, and stores
+// P and dS as pairs of rows in x.p and x.ds. It also stores dS as plain rows in x.dsRows.
 func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	g, step, pairs := &x.score, tileDSStep(&j.plan), (n+1)/2
 	if g.db.kind != noBias {
@@ -230,12 +232,12 @@ func (x *gradBlock) gradients(j *job, y *packedTile, k, lo, n int) {
 	shapedGradientsAMXBF16(&x.p[0], &x.ds[0], rows, step, &x.s[0], &x.dp[0], &x.masks[0], pairs, &y.lse[lo], &y.delta[lo], g.unit, kept, g.keep, softcapGrad)
 }
 
-// gradRows is the number of rows that wideGradients processes at a time. Their float32 P and dS are
-// still in L1 when it rounds them.
+// gradRows is the number of rows that wideGradients processes at a time. The float32 P and dS of
+// these rows are then still in L1 when wideGradients rounds them.
 const gradRows = 64
 
-// wideGradients does the work of gradients for n rows, from row lo+i on, if dBias is requested. It
-// first stores dS in float32, because dBias sums float32.
+// wideGradients does the work of the method gradients for n rows, from row lo+i on, if dBias is
+// requested. It first stores dS in float32, because dBias is summed in float32.
 func (x *gradBlock) wideGradients(j *job, y *packedTile, k, lo, i, n int) {
 	step, r, s, pairs := tileDSStep(&j.plan), lo+i, x.s[i*pairLanes:], (n+1)/2
 	x.score.gradientsOf(j, &x.keyRange, k, r, n, i, s, x.dp[i*pairLanes:], x.wide, step, x.masks[i:], y.lse[r:], y.delta[r:])

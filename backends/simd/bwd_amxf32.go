@@ -4,9 +4,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32. These compute a float32
-// product by six bf16 products: an operand is split into planes, and plane i has the i-th bf16 of
-// each element. Tiles and panels are visited in the order of bwd_amxbf16.
+// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32. These products replace
+// a float32 product by six bf16 products. Each element of an operand is split into a sum of bf16.
+// Plane i of the operand holds the i-th bf16 of each element. Tiles and panels are visited in the
+// order of bwd_amxbf16.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -20,8 +21,8 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // is the diagonal of dO Oᵀ, summed in the order of dP.
 
 // planeRowsBwd is the most query rows of a tile, and planeKeysBwd the usual number of keys of a
-// block, for head dims up to 128. For larger head dims, both are halved. A product for dQ sums over
-// planeSumKeys keys, whatever the size of a block.
+// block, for head dims up to 128. For larger head dims, both numbers are halved. A product for dQ
+// sums over planeSumKeys keys, whatever the size of a block.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
 func bwdAMXF32Plan(pl *plan) {
@@ -71,9 +72,9 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	j.clearGradRows(&y)
 }
 
-// planeDots sets s, [n][pairLanes], to the dot products of rows [from, from+n) of a with the rows of
-// another tensor. The slice lanes has these rows, one per lane: planes of [step/2][pairLanes], plane
-// words apart.
+// planeDots sets s, [n][pairLanes], to the dot products of rows [from, from+n) of a with the rows
+// of another tensor. The slice lanes holds the rows of that tensor, one per lane. It consists of
+// planes of [step/2][pairLanes]. A plane begins plane words after the plane before it.
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
@@ -192,8 +193,9 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	x.now, x.next = x.next, x.now
 }
 
-// addFeatured is the rest of addPanel in a call with score features or dropout. It adds panel x.next
-// to dK and dV. It computes P and dS in float32, then splits them into planes.
+// addFeatured is the rest of addPanel in a call with score features or dropout. It computes P and
+// dS of panel x.next in float32, then splits them into planes. It adds Pᵀ dO and dSᵀ Q of this
+// panel to dV and dK.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)
@@ -229,9 +231,9 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 }
 
 // gradients computes P and dS of panel x.now, for the pairs [from, to) of rows. Interleaved with
-// this work, it computes dot products for panel x.next, of n rows of a with the rows in the slice
-// lanes. It stores the dot products in the slice next. It reports whether planes can hold dS, which
-// is false if dS has an outlier.
+// this work, it computes dot products of n rows of a with the rows in the slice lanes. It stores
+// these dot products, which belong to panel x.next, in the slice next. It returns false if dS has
+// an outlier, which planes cannot hold.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -240,7 +242,7 @@ func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float3
 }
 
 // addSums adds Pᵀ dO and dSᵀ Q of panel x.now to dV and dK, unless the panel is empty. If fits is
-// false, dS has outliers: it adds their products separately.
+// false, dS has outliers: addSums adds the products of the outliers separately.
 func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	p, now, at, step := &j.p, &x.now, x.now.k-x.from, tileDSStep(&j.plan)
 	lo, n := now.lo, now.n
@@ -274,8 +276,8 @@ func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 	addOutlierSums(dk, &q, x.ds, x.pPlane, now.masks, x.row)
 }
 
-// addOutliers adds to S and dP the products of two elements of which one is an outlier. The planes
-// have 0 in place of an outlier.
+// addOutliers adds to S and dP the products of two elements of which at least one is an outlier.
+// The planes have 0 in place of an outlier.
 func (s *scorePanel) addOutliers(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)

@@ -8,8 +8,9 @@ import (
 )
 
 // bwd_avx512bf16 computes like bwd_avx512, in the same blocks, panels, tiles and order, but with
-// VDPBF16PS. In each lane, this instruction adds two products of bf16 to a float32. Both bf16 of an
-// operand are a pair of neighbors, in a row or in a column, as on the right:
+// VDPBF16PS. In each lane, this instruction adds two products of bf16 to a float32. The two bf16 of
+// an operand in a lane are neighbors in a row or in a column of its matrix. The right column names
+// these pairs:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  pairs of columns of Q and dO
@@ -23,9 +24,9 @@ import (
 // pairs of rows. The same instruction sums delta and dP, in the same order. So dS is exactly 0 in a
 // row that sees one key.
 //
-// The instruction cannot skip one element of a pair. So the products for dV, dK and dQ use it only
-// for panels that all rows of the tile see. At the edges of the band, the routines of bwd_avx512
-// compute these three products in float32.
+// The instruction cannot skip one element of a pair. So the products for dV, dK and dQ use
+// VDPBF16PS only for panels that all rows of the tile see. At the edges of the band, the routines
+// of bwd_avx512 compute these three products in float32.
 
 // bwdAVX512BF16Plan calls planBackward, and adds workspace for packed Q, K, V and dO.
 func bwdAVX512BF16Plan(pl *plan) {
@@ -202,8 +203,9 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
-// addPairs adds the product of a and b to c, by a call of whole for each pairLanes columns. It calls
-// masked for fewer columns at the end. a and b hold pairs of bf16, and b is [pairs][columns].
+// addPairs adds the product of a and b to c, by a call of whole for each pairLanes columns. If
+// fewer columns remain at the end, it calls masked for these columns. a and b hold pairs of bf16,
+// and b is [pairs][columns].
 func addPairs[T uint16 | uint32](
 	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),
 	masked func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int, columns uint32),

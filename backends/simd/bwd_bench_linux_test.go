@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// A priced is a feature, in a form that has a price of its own.
+// A priced is a feature whose cost is measured, with a shape of bias and mask.
 type priced struct {
 	name     string
 	features flashkit.Feature
@@ -35,16 +35,17 @@ var pricedFeatures = []priced{
 	{"keybias", flashkit.FeatureBias, func(p flashkit.Problem) [4]int { return [4]int{1, p.Heads, 1, p.KVLen} }},
 }
 
-// cpuTime returns the seconds that the process has computed so far, which other
-// processes touch less than they touch the clock on the wall.
+// cpuTime returns the CPU time of the process so far, in seconds. Other processes disturb CPU time
+// less than elapsed time.
 func cpuTime(b *testing.B) float64 {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / float64(time.Second)
 }
 
-// BenchmarkBackwardPrices measures the cost of each feature over the plain call: the median of
-// ratios of CPU time, calls in turns. FLASHKIT_BENCH names the problem, FLASHKIT_KERNEL the kernel.
+// BenchmarkBackwardPrices measures the cost of each feature. It runs calls with and without the
+// feature in turns, and reports the median of the ratios of their CPU times. FLASHKIT_BENCH names
+// the problem, and FLASHKIT_KERNEL the kernel.
 func BenchmarkBackwardPrices(b *testing.B) {
 	name := os.Getenv("FLASHKIT_BENCH")
 	if name == "" {
@@ -92,7 +93,7 @@ func BenchmarkBackwardPrices(b *testing.B) {
 	}
 }
 
-// pricedArgs returns noise for a problem.
+// pricedArgs returns random arguments for a problem.
 func pricedArgs(p flashkit.Problem, shape func(p flashkit.Problem) [4]int) *flashkit.Args {
 	r := rand.New(rand.NewPCG(1, 2))
 	a := flashkit.NewArgs(p, flashkit.PassBackward)

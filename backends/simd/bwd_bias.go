@@ -27,8 +27,9 @@ func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 	}
 }
 
-// biasTile is a tile of query rows and keys in one head of one batch entry of DBias. If its first,
-// second or third dimension has length 1, all sequences, heads or query rows share one element.
+// biasTile is a tile of query rows and keys in one head of one batch entry of DBias. All sequences
+// share the elements of DBias if its first dimension has length 1. All heads share them if the
+// second dimension has length 1, and all query rows if the third one has.
 type biasTile struct {
 	rowSum    bool // all query rows share the tile's one row
 	from, to  int  // rows of DBias
@@ -37,8 +38,9 @@ type biasTile struct {
 	runRows   int       // terms of an element in the current run
 }
 
-// biasTile writes one tile of a DBias whose elements are shared. It sums the gradients of the
-// sharing sequences, then of the sharing heads, then of the sharing query rows.
+// biasTile writes one tile of a DBias whose elements are shared. Each element is a sum of gradients
+// over all sequences, heads and query rows that share the element. The order is by sequence, then
+// by head, then by query row.
 func (j *job) biasTile(ws *pool.Arena, item int) {
 	c, d := j.call, &j.args.DBias
 	s := d.Shape()
@@ -110,8 +112,8 @@ func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bo
 	return true
 }
 
-// endOf ends the current run once its elements are sums of portableRun terms. rows is the number of
-// query rows that were just added.
+// endOf ends the current run once each element of the run is a sum of at least portableRun terms.
+// rows is the number of query rows that were just added.
 func (t *biasTile) endOf(rows int) {
 	if !t.rowSum {
 		rows = 1
@@ -122,8 +124,8 @@ func (t *biasTile) endOf(rows int) {
 	}
 }
 
-// sinkGradient writes DSink of head h. It is -Σ delta·w over all query rows, where w is the softmax
-// weight of the sink.
+// sinkGradient writes DSink of head h. This gradient is -Σ delta·w over all query rows, where w is
+// the softmax weight of the sink.
 func (j *job) sinkGradient(ws *pool.Arena, h int) {
 	c, f := j.call, j.args
 	sink := j.sinkOf(h)

@@ -17,19 +17,19 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// The gradients of a sequence depend on its own lengths and numbers, and on the call's problem.
-// They do not depend on other sequences, on layout, padding or workers.
+// The gradients of a sequence depend on the sequence's lengths and elements, and on the call's
+// problem. They do not depend on other sequences, layout, padding or the number of workers.
 
-// A batchTrial is sequences whose numbers follow from a seed and from where they belong.
+// A batchTrial is a batch of sequences. A seed and an element's position determine each element.
 type batchTrial struct {
 	p    flashkit.Problem // QLen and KVLen are the capacity of padded tensors
 	n, m []int
 	seed uint64
-	size map[string]float32 // of the numbers of an argument, 1 by default
+	size map[string]float32 // magnitude of the elements of an argument, 1 by default
 
-	// Of biases and masks. A mask hides whole blocks of rows and keys.
+	// Type and shape of biases and masks. A mask hides whole blocks of rows and keys.
 	bias    flashkit.DType
-	shared  [3]bool // the dimensions in which they repeat
+	shared  [3]bool // the dimensions over which biases and masks repeat
 	block   [2]int
 	density float32
 }
@@ -44,7 +44,7 @@ func (s *batchTrial) shape(x [4]int) [4]int {
 	return x
 }
 
-// of returns the number of an element of a bias or a mask.
+// of returns the value of an element of a bias or a mask.
 func (s *batchTrial) of(name string, b, h, i, j int) float32 {
 	at := [3]int{b, h, i}
 	for d := range at {
@@ -64,7 +64,7 @@ type form int
 
 const (
 	alone  form = iota // one sequence, of equal lengths
-	single             // one of a batch, the others are empty
+	single             // one sequence of a batch, whose other sequences are empty
 	padded
 	packed
 	mixed // packed rows, padded keys
@@ -85,7 +85,7 @@ func (s *batchTrial) number(name string, b, h, i, c int) float32 {
 	return y
 }
 
-// args returns the arguments of the sequences from b0 up to b1 in a form.
+// args returns the arguments of a call with sequences [b0, b1) in a form.
 func (s *batchTrial) args(b0, b1 int, f form) (flashkit.Problem, *flashkit.Args, func(name string, b, i int) (batch, row int)) {
 	p, place := s.p, s.p
 	p.Ragged = f != alone && f != full
@@ -181,7 +181,7 @@ func argument(a *flashkit.Args, name string) *flashkit.Tensor {
 	panic("no argument " + name)
 }
 
-// run returns the bits of the gradients of sequence b, computed with sequences b0 to b1.
+// run returns the bits of the gradients of sequences [b0, b1), all computed in one call.
 func (s *batchTrial) run(t *testing.T, k flashkit.Kernel, b0, b1 int, f form) (all []map[string][]uint32) {
 	p, a, at := s.args(b0, b1, f)
 	require.NoError(t, k.Compute(t.Context(), p, a), s.String())
@@ -207,7 +207,8 @@ func (s *batchTrial) run(t *testing.T, k flashkit.Kernel, b0, b1 int, f form) (a
 	return all
 }
 
-// addBiasBits adds the bits of dBias and dSink: of sequence b if it has its own dBias, else of all.
+// addBiasBits adds the bits of dBias and dSink: of sequence b if it has its own dBias, else of all
+// sequences.
 func (s *batchTrial) addBiasBits(p flashkit.Problem, a *flashkit.Args, bits map[string][]uint32, b, sequences int) {
 	add := func(name string, t *flashkit.Tensor, at int) {
 		bits[name] = append(bits[name], math.Float32bits(float32(get(t, at))))
@@ -276,13 +277,13 @@ func newBatchTrial(r *rand.Rand, p flashkit.Problem) *batchTrial {
 		s.p.QLen, s.p.KVLen = slices.Max(s.n)+r.IntN(70), slices.Max(s.m)+r.IntN(70)
 	}
 	s.block, s.density = [2]int{1 << r.IntN(9), 1 << r.IntN(9)}, []float32{-1.5, 0, 1.5}[r.IntN(3)]
-	if r.IntN(3) == 0 { // sums so small that some are rounded to -0
+	if r.IntN(3) == 0 { // gradients so small that some are rounded to -0
 		s.size["K"], s.size["Q"] = 0x1p-124, 0x1p-124
 	}
 	return s
 }
 
-// isFull reports whether no sequence is shorter than it may be.
+// isFull reports whether all sequences have the problem's lengths.
 func (s *batchTrial) isFull() bool {
 	for b := range s.n {
 		if s.n[b] != s.p.QLen || s.m[b] != s.p.KVLen {
@@ -292,7 +293,8 @@ func (s *batchTrial) isFull() bool {
 	return true
 }
 
-// drawBatch draws a problem for a kernel: of many heads to a key, of many keys, or of neither.
+// drawBatch draws a problem for a kernel. Some problems have many query heads per KV head, and some
+// have many keys.
 func drawBatch(r *rand.Rand, dtype flashkit.DType, takes flashkit.Feature) flashkit.Problem {
 	g := 1 + r.IntN(2)
 	p := flashkit.Problem{
@@ -319,8 +321,8 @@ func drawBatch(r *rand.Rand, dtype flashkit.DType, takes flashkit.Feature) flash
 	return p
 }
 
-// trials is the number of trials in a test of bits: FLASHKIT_TRIALS, or a default for the mode.
-// Under the race detector and in an emulator calls are slow.
+// trials returns the number of trials of a test that compares bits. It is FLASHKIT_TRIALS or a
+// default. The default is small under the race detector and in an emulator, where calls are slow.
 func trials(t *testing.T, few, short, long int) int {
 	n, err := strconv.Atoi(os.Getenv("FLASHKIT_TRIALS"))
 	switch {
@@ -357,8 +359,7 @@ func TestBackwardBitsOfSequences(t *testing.T) {
 	}
 }
 
-// check compares the forms with each other. The portable kernel has code of its own for
-// equal lengths.
+// check compares the results of all forms. The portable kernel has separate code for equal lengths.
 func (s *batchTrial) check(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 	withProcs(t, 1+r.IntN(3))
 	want := s.run(t, k, 0, len(s.n), padded)

@@ -8,10 +8,11 @@ import (
 )
 
 // If each pair of a query row and a key has its own bias, the block of keys that computes a pair
-// writes its dBias. If heads or sequences share a bias, blocks of the same keys add to the same sum
-// one after another: in the order of KV heads, then of sequences. A block adds a tile only after the
-// block before it in this order has added the same tile, as in a chain of dQ. So nothing is added
-// atomically, and the bits do not depend on the workers.
+// writes the pair's dBias. If heads or sequences share a bias, blocks of the same keys add to the
+// same sum one after another. They add in the order of KV heads, then of sequences. A block adds a
+// tile only after the block before it in this order has added the same tile. Blocks add to dQ in
+// the same way, see bwd_lanes.go. So nothing is added atomically, and the bits do not depend on the
+// workers.
 //
 // If all query rows share a bias, each block first sums its own dBias in float64. It adds these sums
 // to the shared sums after each head, or after the last head if heads share the bias.
@@ -45,9 +46,9 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 // begin prepares g for a tile of query rows.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns the address to which a routine stores dBias of n rows, from row lo of the tile on,
-// and of one panel. at is the index in the block of the panel's first key. panel returns nil if DBias
-// is not requested.
+// panel returns the address at which a routine must store dBias of n rows, from row lo of the tile
+// on, and of one panel. at is the index of the panel's first key in the block. panel returns nil if
+// DBias is not requested.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {
 		return nil
@@ -64,8 +65,8 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 }
 
 // storePanel processes dBias of n rows, from row lo of the tile on, and of the panel that begins at
-// key k. A routine has stored it at the address that panel returned. storePanel writes it to the
-// tensor if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
+// key k. A routine has stored this dBias at the address that the method panel returned. storePanel
+// writes it to the tensor DBias if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
 func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
@@ -89,8 +90,9 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 }
 
 // endTile adds dBias of a block of keys and of tile t of head c to the shared sums, if the kind is
-// pairBias. at is the tile's index in the order in which all blocks visit tiles. c counts the query
-// heads of the KV head.
+// pairBias. at is the tile's index in the order in which all blocks visit tiles. c is the index of
+// the head among the query heads of its KV head. If the kind is ownBias, endTile only calls
+// clearUnseen.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)
@@ -138,8 +140,8 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether endHead has nothing to add after a head other than the last. It has
-// nothing if the kind is not rowBias, or if all heads share the bias.
+// sharesHeads reports whether endHead adds sums after the last head only, or never. This is true if
+// the kind is not rowBias, or if all heads share the bias.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 
 // endHead adds a block's sums over all rows of head c to the shared sums, if the kind is rowBias. If
@@ -171,15 +173,15 @@ func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 
 // biasTurn is the position of a block in the order of the blocks that add to the same dBias.
 type biasTurn struct {
-	item, at       int // the block waits until this item has passed the tile, or head, of index at; a negative item: it does not wait
+	item, at       int // the block waits until this item has passed index at, of a tile or of a head; if item is negative, the block does not wait
 	number, before int // positions in the order, of this block and of the block before it; before is negative if there is none
 }
 
 // beginsRun reports whether the block begins a run of the sum and is not the first block of all.
 func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
 
-// biasTurn returns the position at which an item adds tile t of head c, or its sums over all rows of
-// head c if t is negative.
+// biasTurn returns an item's position in the order of additions to dBias. The item adds tile t of
+// head c. If t is negative, it adds its sums over all rows of head c.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
 	group, span := p.Heads/p.KVHeads, x.b // sequences add in item order

@@ -10,10 +10,11 @@ const (
 	biasPart  = 64  // keys whose dBias is stored at a time, if its kind is rowBias
 )
 
-// tilesFirst reports whether a block visits one tile of query rows in all its query heads before the
-// next tile. It does if heads, but not rows, share biases. The biases of a tile then stay in cache
-// for all heads, and blocks that add to the same dBias wait less for one another. The order of tiles
-// affects the bits of dK and dV, so it must not depend on whether dBias is requested.
+// tilesFirst reports whether a block visits one tile of query rows in all its query heads before
+// the next tile. It does so if heads share biases and rows do not. The biases of a tile then stay
+// in cache for all heads, and blocks that add to the same dBias wait less for one another. The
+// order of tiles affects the bits of dK and dV, so it must not depend on whether dBias is
+// requested.
 func (pl *plan) tilesFirst() bool {
 	if !pl.p.Score.Bias || pl.call.Args == nil {
 		return false
@@ -22,9 +23,9 @@ func (pl *plan) tilesFirst() bool {
 	return s[1] == 1 && s[2] != 1
 }
 
-// biasSums returns the number of floats of shared workspace for sums of dBias outside its tensor.
-// They hold float64 sums if the kind is rowBias. Else they hold float32 sums, if the tensor has 16
-// bits, or the sums of earlier runs.
+// biasSums returns the number of floats of shared workspace for sums of dBias outside the tensor
+// DBias. If the kind is rowBias, this workspace holds float64 sums. Otherwise it holds float32
+// sums: of a 16-bit DBias all sums, and of a float32 DBias the sums of earlier runs.
 func (pl *plan) biasSums() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias {
@@ -43,8 +44,8 @@ func (pl *plan) biasSums() int {
 }
 
 // biasRuns reports whether dBias is summed in runs, because more than biasRun blocks may add to an
-// element. Calls with 16-bit Q, K and V use no runs, even if DBias is float32. There, rounding O to 16
-// bits usually causes a larger error of dBias than a long float32 sum.
+// element. Calls with 16-bit Q, K and V use no runs, even if DBias is float32. In such calls,
+// rounding O to 16 bits usually causes a larger error of dBias than a long float32 sum.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {
@@ -77,8 +78,8 @@ func (pl *plan) counterCount(blocks int) int {
 	return blocks
 }
 
-// biasItems returns the number of items of the phases that clear dBias before the blocks run and
-// write dBias afterwards. Both phases have this number.
+// biasItems returns the number of items of the phase that clears dBias before the blocks run. The
+// phase that writes dBias after the blocks has the same number of items.
 func (pl *plan) biasItems() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias && !pl.ragged && pl.p.Band == (flashkit.Band{}) {

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// biasSum is the sums of dBias whose elements are shared, from some row and key on.
+// biasSum holds the sums of a DBias with shared elements. Its slices begin at some row and key.
 type biasSum struct {
 	sum      []float32 // sums of the current run
 	step     int       // distance between rows of sum
@@ -17,7 +17,7 @@ type biasSum struct {
 	pastStep int
 }
 
-// biasSum returns the sums of head h of dBias, from row number row and key k on.
+// biasSum returns the sums of batch entry b and head h of dBias, from row number row and key k on.
 func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	t := &j.args.DBias
 	s := t.Shape()
@@ -33,8 +33,8 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	return x
 }
 
-// endRun adds the current run's sums of the given rows and keys to the earlier runs, and sets them
-// to 0 in the current run.
+// endRun adds the current run's sums to the sums of the earlier runs, for the given numbers of rows
+// and keys. It then sets the current run's sums to 0.
 func (x *biasSum) endRun(rows, keys int) {
 	for r := range rows {
 		sum := x.sum[r*x.step:][:keys]
@@ -116,7 +116,7 @@ func (j *job) clearDBias(x *seqTile, from, to, k0, k1 int) {
 	}
 }
 
-// endDBias writes the tensor of dBias from sums in workspace, if there are any.
+// endDBias writes the tensor of dBias from sums in workspace, if there are such sums.
 func (j *job) endDBias(ctx context.Context) {
 	if j.biasSums() > 0 {
 		j.parallel(ctx, endDBias, pool.Phase{Items: j.biasItems(), Floats: biasPart})

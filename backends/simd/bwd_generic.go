@@ -21,7 +21,7 @@ import (
 //
 //	a tile of keys: the item visits the query rows that see the keys, and writes dK and dV of the keys
 //	a tile of query rows: the item visits the keys that the rows see, and writes dQ of the rows
-//	a tile of a DBias with shared elements: the item visits all pairs of a row and a key that share one
+//	a tile of a DBias with shared elements: the item visits all pairs of a row and a key that share an element
 //	a head of DSink: the item visits all query rows of the head
 //
 // No two items add to the same sum, so no item adds atomically or waits. The price is that P
@@ -168,9 +168,10 @@ func planBwdGeneric(pl *plan) {
 
 var bwdGenericPace = pace{start: 1500, flop: .154, pair: 59, element: 1.3}
 
-// bwdGenericTimes predicts the time from seven products per pair of a row and a key: four in a tile
-// of keys, three in a tile of query rows. A DBias with shared elements needs two more products, and
-// the scores once more. If there are few keys, tiles of keys are the longest items.
+// bwdGenericTimes predicts the time from seven products per pair of a row and a key. Tiles of keys
+// compute four of the products, and tiles of query rows compute three. A DBias with shared elements
+// needs two more products, because tiles of DBias compute S and dP once more. If there are few
+// keys, tiles of keys are the longest items.
 func bwdGenericTimes(pl *plan) [3]timedPhase {
 	t, c, x := &bwdGenericPace, pl.call, &pl.portable
 	pairs, dims := pairsSeen(c), float64(c.Dim+c.VDim)

@@ -11,7 +11,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// Hidden elements may hold anything. They leave no trace, not even in the last bit, in the
+// Rows and keys that the mask hides may hold any values. These values do not change a bit of the
 // gradients of rows and keys that do not see them.
 func TestBackwardMaskHides(t *testing.T) {
 	seed := rand.Uint64()
@@ -33,7 +33,7 @@ func TestBackwardMaskHides(t *testing.T) {
 	}
 }
 
-// checkHidden spoils a row or a key, and compares the gradients that do not depend on it.
+// checkHidden overwrites a row or a key, and compares the gradients that must not depend on it.
 func (s *batchTrial) checkHidden(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 	s.p.QLen, s.p.KVLen = 200, 300
 	for b := range s.n {
@@ -116,8 +116,8 @@ func (s *batchTrial) checkHidden(t *testing.T, r *rand.Rand, k flashkit.Kernel) 
 	}
 }
 
-// A mask that hides nothing changes nothing, whatever the operands hold, except the kind of a
-// non-finite result.
+// A mask that hides nothing changes no result, even if operands have NaN or infinity. Only a
+// non-finite result may become another non-finite value.
 func TestBackwardMaskOfAll(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

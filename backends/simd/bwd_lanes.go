@@ -25,21 +25,22 @@ import (
 //
 // K and V of a block are transposed once; all other operands are read in place.
 //
-// The blocks of one head form one or several chains. The blocks of a chain add to the same dQ in the
-// order of the keys: a block adds to dQ of a tile only after the block before it, its predecessor. So
-// nothing is added atomically, and the bits do not depend on the workers. Workers take blocks in
-// order, hence the first unfinished block never waits. Under a causal mask, fewer rows see a block
-// than its predecessor, but both see the same last tile. So visiting tiles from the last one down
-// keeps the block behind its predecessor. A chain advances at the pace of its slowest worker, so a
-// problem of few heads has several chains per head.
+// The blocks of one head form one or several chains. The blocks of a chain add to the same dQ in
+// the order of the keys. The previous block of the chain is called the predecessor. A block adds to
+// dQ of a tile only after its predecessor has added to dQ of the tile. So nothing is added
+// atomically, and the bits do not depend on the workers. Workers take blocks in order, hence the
+// first unfinished block never waits. Under a causal mask, a block is visible to fewer rows than
+// its predecessor, but the last tile of rows sees both blocks. So a block that visits tiles from
+// the last one down stays behind its predecessor. A chain advances at the pace of its slowest
+// worker, so a problem of few heads has several chains per head.
 //
-// At the edges of the band (the causal mask or the sliding window), products are cut into groups of
-// edgeGroup rows, over the keys that some row of the group sees. Where a row of the group does not
-// see a key, P and dS are 0. If an operand has NaN or infinity, the groups are single rows, because
-// 0 times NaN is NaN.
+// The causal mask or the sliding window is called the band. At the edges of the band, products are
+// cut into groups of edgeGroup rows. The product of a group takes the keys that some row of the
+// group sees. Where a row of the group does not see a key, P and dS are 0. If an operand has NaN or
+// infinity, the groups are single rows, because 0 times NaN is NaN.
 //
-// LSE and delta take two floats of workspace per row. The tensor dQ holds the first chain's sum if
-// it is float32. Each other chain's sum is float32 workspace of the size of dQ.
+// LSE and delta take two floats of workspace per row. If the tensor dQ is float32, this tensor
+// holds the first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.
 
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
 // of keys, and finishes the tiles.
@@ -222,8 +223,9 @@ type queryRows struct {
 	qStep, doStep int
 }
 
-// addTile computes P and dS of an item's block of keys and of tile t of query head h. It adds their
-// products to dK, dV and dQ. at is the tile's index in the order in which all blocks visit tiles.
+// addTile computes P and dS of an item's block of keys and of tile t of query head h. It adds dSᵀ Q
+// to dK, Pᵀ dO to dV, and dS K to dQ. at is the tile's index in the order in which all blocks visit
+// tiles.
 func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
@@ -285,7 +287,7 @@ func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) 
 	isa.addNonFiniteKeys(j, x, y, k, lo, hi)
 }
 
-// bwdFinish sums the chains and writes dQ of a tile of query rows.
+// bwdFinish adds the sums of the chains and writes dQ of a tile of query rows.
 func (isa *laneRoutines) bwdFinish(j *job, _ *pool.Arena, item int) {
 	var y seqTile
 	t := y.findRows(&j.plan, item)

@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// Every combination of features, over several tiles and blocks, matches the portable kernel, which
-// is tested against the definition.
+// Kernels match the portable kernel with random combinations of features, over several tiles and
+// blocks. Other tests compare the portable kernel with the definition.
 func TestBackwardFeaturesLikePortable(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -49,7 +49,7 @@ func TestBackwardFeaturesLikePortable(t *testing.T) {
 	}
 }
 
-// gradients returns all that a kernel writes, where there was NaN.
+// gradients fills all outputs with NaN, runs a kernel and returns the outputs.
 func (s *batchTrial) gradients(t *testing.T, k flashkit.Kernel, p flashkit.Problem, a *flashkit.Args) map[string][]float32 {
 	all := map[string][]float32{}
 	for _, name := range []string{"DQ", "DK", "DV", "DBias", "DSink"} {
@@ -64,7 +64,8 @@ func (s *batchTrial) gradients(t *testing.T, k flashkit.Kernel, p flashkit.Probl
 	return all
 }
 
-// requireNear fails if numbers differ by more than a small part of the largest of them.
+// requireNear fails if an element of got differs from want by more than a small fraction of the
+// largest element.
 func (s *batchTrial) requireNear(t *testing.T, name string, got, want []float32) {
 	t.Helper()
 	largest := 1e-2

@@ -10,9 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Where the mask hides a key from a row, P and dS are 0, but 0 times NaN or infinity is NaN. So in a
-// call with a mask, products of P and dS take 0 for the NaN and infinite elements of Q, K and dO.
-// These elements' products are added separately, only for pairs of a row and a key that is visible.
+// Where the mask hides a key from a row, P and dS are 0, but 0 times NaN or infinity is NaN. So in
+// a call with a mask, products of P and dS use 0 in place of NaN and infinite elements of Q, K and
+// dO. The products of these elements are added separately, and only for visible pairs of a row and
+// a key.
 
 type rowMask struct {
 	isa  *laneRoutines
@@ -83,9 +84,9 @@ func (j *job) sees(s *seqTile, h, row, key int) bool {
 	return from <= key && key < to && (!j.p.Score.Mask || t.Bools()[t.Repeated(s.b, h, row)+key])
 }
 
-// hides reports whether all rows share the mask and it hides the keys [from, to) from a head. Such
-// keys must add nothing to dQ, not even 0, which turns -0 into 0. So the bits are the same whether
-// a block of these keys is skipped, or a larger block contains them.
+// hides reports whether all rows share the mask, and the mask hides the keys [from, to) from a
+// head. Such keys must add nothing to dQ, not even 0, because -0 + 0 is 0. The bits are then the
+// same whether a block of these keys is skipped, or a larger block contains these keys.
 func (j *job) hides(s *seqTile, h, from, to int) bool {
 	if !j.p.Score.Mask || !ofKeys(&j.args.Mask) || s.N == 0 {
 		return false
@@ -149,8 +150,8 @@ func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, 
 	}
 }
 
-// setOperands sets y.finite, the operands of the products for dK and dV, and y.group, the rows or
-// keys of a product at the edges of the band.
+// setOperands sets y.finite to the operands of the products for dK and dV. It sets y.group to the
+// number of rows or keys of a product at the edges of the band.
 func (isa *laneRoutines) setOperands(j *job, x *keyBlock, y *rowTile) {
 	y.finite, y.group = y.queryRows, edgeGroup
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Blocks that share a dBias, or a dQ, add to it in their order, however many workers there are and
-// whichever is first.
+// Blocks that share a dBias or a dQ add to the shared sum in a fixed order, for any number of
+// workers and any timing.
 func TestBackwardOrder(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -50,8 +50,8 @@ func TestBackwardOrder(t *testing.T) {
 	}
 }
 
-// setScores sets the features' inputs of the sequences from b0 up to b1. Elements of biases that
-// belong to no such sequence are NaN.
+// setScores sets the inputs of features for the sequences [b0, b1). Elements of a bias that belong
+// to no such sequence are NaN.
 func (s *batchTrial) setScores(p flashkit.Problem, a *flashkit.Args, b0, b1 int) {
 	x := s.shape([4]int{p.Batch, p.Heads, p.QLen, p.KVLen})
 	if p.Score.Mask {

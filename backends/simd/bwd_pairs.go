@@ -29,9 +29,9 @@ func (x *gradPairs) setRows(j *job, t *flashkit.Seq, b, h, from, to int) {
 	x.s.setHead(t, b, h)
 }
 
-// pairs returns the keys of [lo, hi) that query row i sees, as indices from key k0 on. prob is Z * P
-// and ds is dS of these keys. Query row i is row r of the loaded tile. A row whose LSE is -Inf has no
-// weights, so pairs returns no keys for it.
+// pairs returns the keys of [lo, hi) that query row i sees, as indices counted from key k0. prob is
+// Z * P and ds is dS of these keys. Query row i is row r of the loaded tile. A row whose LSE is
+// -Inf has no weights, so pairs returns no keys for it.
 func (x *gradPairs) pairs(i, r, k0, lo, hi int) (keys []int, prob, ds []float32) {
 	t := &x.rows
 	lse, delta := float64(t.lse[r]), t.delta[r]
@@ -104,8 +104,8 @@ func (m *pairMatrix) setRow(i int, keys []int, prob, ds []float32) {
 	m.seen[i] = seen
 }
 
-// column returns the rows, among the first n, that see key c of the tile. It returns their P and dS
-// with this key, too.
+// column returns the rows among the first n that see key c of the tile. It also returns P and dS of
+// each of these rows for this key.
 func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 	k := 0
 	for i, seen := range m.seen[:n] {
@@ -118,8 +118,8 @@ func (m *pairMatrix) column(c, n int) (rows []int, prob, ds []float32) {
 }
 
 // dotsInHalves is scalar.Dots, but it sums the products of the first half and of the second half of
-// x separately, and then adds both sums. This gives dP more exact digits. They matter because delta,
-// of similar size, is subtracted from dP.
+// x separately, and then adds both sums. This gives dP more exact digits. These digits matter
+// because delta, which has a similar size, is subtracted from dP.
 func dotsInHalves(dst, x, rows []float32, step int, at []int) {
 	if len(at) == 0 {
 		return // rows may be empty, too

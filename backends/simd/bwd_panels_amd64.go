@@ -8,7 +8,7 @@ import (
 )
 
 // gradPanels is the block of keys of an item of an AMX backward pass, with dK and dV of these keys.
-// It is cut into panels of one key per lane.
+// The block is cut into panels of one key per lane.
 type gradPanels struct {
 	keyRange
 	gradSum // [panels][dim][lanes]
@@ -24,10 +24,10 @@ func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
-// eachPanel calls the function panel for each panel of keys that a tile of n query rows sees, from
-// row number row on. Once the preceding block of the chain has added to dQ of the tile, it calls the
-// function queries for the keys [lo, hi) of these panels. at is the tile's index in the order in
-// which all blocks visit tiles.
+// eachPanel calls the function panel for each panel of keys that a tile sees. The tile has n query
+// rows and begins at row number row. eachPanel then waits until the preceding block of the chain
+// has added to dQ of the tile. It then calls the function queries for the keys [lo, hi) of these
+// panels. at is the tile's index in the order in which all blocks visit tiles.
 func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k int), queries func(lo, hi int)) {
 	first, _ := x.Keys(row)
 	_, last := x.Keys(row + n - 1)
@@ -47,16 +47,17 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	j.progress[item].Store(at + 1)
 }
 
-// hidesPart reports whether the mask hides from head h the whole part that contains key k. A part is
-// the given number of keys, a power of 2, and begins at a multiple of it. No block is smaller.
+// hidesPart reports whether the mask hides all keys of one part from head h: the part that contains
+// key k. A part has the given number of keys, a power of 2, and begins at a multiple of this
+// number. No block is smaller than a part.
 func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
 	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }
 
-// panelRows returns the range of a tile's rows that see the panel from key k on. The tile has the
-// given number of rows, from row number row on. lo is the range's first row in the tile, rounded
-// down to a multiple of tileStep. n is its number of rows: its end is rounded up to a multiple of
-// tileStep, or to the end of the tile.
+// panelRows returns the range of a tile's rows that see the panel that begins at key k. The tile
+// begins at row number row and has the given number of rows. lo is the range's first row in the
+// tile, rounded down to a multiple of tileStep. n is the range's number of rows. The range's end is
+// rounded up to a multiple of tileStep, or is the end of the tile.
 func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	first, _ := x.Queries(k)
 	_, last := x.Queries(min(k+pairLanes, x.to) - 1)
@@ -64,9 +65,9 @@ func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 	return lo, min(upToTiles(last-row), rows) - lo
 }
 
-// setMasks sets masks to the visible keys of n rows of head h, in the panel from key k on. If n is
-// odd, it also clears the element of masks after the last row. It reports whether some row sees some
-// key.
+// setMasks sets masks to the visible keys of n rows of head h, in the panel that begins at key k.
+// If n is odd, setMasks also clears the element of masks after the last row. It reports whether any
+// row sees any key.
 func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	if n <= 0 {
 		return false
@@ -81,8 +82,8 @@ func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	return x.mask.hide(masks[:n], x.b, h, row, k)
 }
 
-// store writes panels, dK or dV of the block, to tensor t. Each panel is [columns][lanes]. by has a
-// factor for each lane. rows is scratch.
+// store writes the slice panels, which is dK or dV of the block, to tensor t. Each panel is
+// [columns][lanes]. by has a factor for each lane. rows is scratch.
 func (x *gradPanels) store(j *job, t *flashkit.Tensor, panels, rows, by []float32) {
 	dim := t.Shape()[3]
 	padded := pad(dim)

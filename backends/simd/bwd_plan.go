@@ -42,8 +42,9 @@ func (pl *plan) planLanes() {
 // 2*keys is tried only with a bias, or if Q, dO and dQ of a head exceed L2. Small blocks balance
 // better.
 //
-// The bits do not depend on the size of blocks, because every sum adds least keys at a time, in
-// order. They do not depend on the workers, because chains do not.
+// The bits do not depend on the size of blocks, because every sum adds a fixed number of keys at a
+// time, in order. This number is the argument least. The bits do not depend on the number of
+// workers, because the chains do not depend on it.
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
@@ -155,11 +156,12 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 	if x.from < back {
 		return -1
 	}
-	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, all heads of the span have a block of the same keys before the next keys
+	return item - back/pl.keys*pl.byKey.Span(item).Turns // in item order, the blocks of all heads of the span for the same keys come before the blocks of the next keys
 }
 
-// gradRun is the length of a run: a number of query rows for dK and dV, and of keys of a chain for
-// dQ. Gradients of 16 bits need no runs, because their rounding to 16 bits causes a larger error
+// Long sums are split into runs, to limit rounding errors: the sums of finished runs are added
+// separately. gradRun is the length of a run, in query rows for dK and dV, and in keys of a chain
+// for dQ. Gradients of 16 bits need no runs, because rounding them to 16 bits causes a larger error
 // than a long float32 sum.
 const gradRun = 4096
 
@@ -179,8 +181,8 @@ func (pl *plan) beginsRun(from int) bool {
 	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
 }
 
-// sums returns the number of sums of dQ: one per chain, and with runs another per chain for the
-// earlier runs.
+// sums returns the number of sums of dQ. Each chain has one sum. If dQ is summed in runs, each
+// chain also has a sum of its earlier runs.
 func (pl *plan) sums() int {
 	if pl.keyRuns() {
 		return 2 * pl.chains
@@ -206,8 +208,8 @@ func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.
 // copySize returns the floats of a tile's sum of dQ in workspace.
 func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
 
-// dsStep is the distance between rows of dS. It is no power of two, since the rows would then
-// compete for the same cache sets.
+// dsStep is the distance between rows of dS. It is not a power of two: at such a distance, rows
+// would compete for the same cache sets.
 func dsStep(pl *plan) int { return pl.keys + 16 }
 
 func (pl *plan) gradFloats(dim, vdim int) int {

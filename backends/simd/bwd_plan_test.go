@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A long sequence among short ones has the blocks that it has alone: many short ones do not make
-// up for workers that wait for few long blocks.
+// A long sequence has blocks of the same size alone and in a batch with short sequences. Many short
+// blocks do not help workers that wait for a few long blocks.
 func TestBlocksOfOneLongSequence(t *testing.T) {
 	const workers, rows, keys, least = 8, 256, 256, 128
 	alone := parsed(t, "b1-h4-g4-n2048-m2048-d64-f32")

@@ -4,8 +4,8 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// seen sets the masks of the tile's rows for the panel of keys from k on. It returns the rows [lo,
-// hi) that see some of these keys, rounded to whole groups of edgeGroup rows for dQ.
+// seen sets the masks of the tile's rows for the panel that begins at key k. It returns the rows
+// [lo, hi) that see some of these keys, rounded to whole groups of edgeGroup rows for dQ.
 func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo, hi int) {
 	lo, _ = x.Queries(k)
 	_, hi = x.Queries(k + keys - 1)
@@ -25,8 +25,8 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 	return 0, 0
 }
 
-// setKeyMasks sets the masks of rows from row row on. Bit i is set if the row sees key k+i. If
-// whole, every row sees all keys.
+// setKeyMasks sets the masks of rows from row number row on. Bit i is set if the row sees key k+i.
+// If whole is true, every row sees all keys.
 func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {
@@ -40,7 +40,8 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 	}
 }
 
-// addKeys adds Pᵀ dO and dSᵀ Q to dV and dK of the panel from key k on, group keys at a time.
+// addKeys adds Pᵀ dO and dSᵀ Q to dV and dK of the panel that begins at key k. It processes group
+// keys at a time.
 func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
@@ -76,7 +77,7 @@ func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, 
 	}
 }
 
-// add calls a product for all columns, one vector of lanes at a time.
+// add calls the routine of a product for all columns, isa.lanes columns at a time.
 func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
 	for x := 0; x < columns; x += isa.lanes {
 		if columns-x < isa.lanes && masked != nil {
@@ -96,7 +97,8 @@ func (isa *laneRoutines) directRows(t flashkit.DType, dim int) bool {
 	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
 }
 
-// rows returns n rows of head h of t, from row r on, as float32, in place if direct, else in buf.
+// rows returns n rows of head h of t, from row r on, as float32. The result is a slice of t if
+// direct(t) is true, and otherwise a copy in buf.
 func (isa *laneRoutines) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if isa.direct(t) {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)

@@ -8,9 +8,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/scalar"
 )
 
-// dSink of a head is minus the sum over rows of delta times the sink's weight. Each tile of query
-// rows is summed when it is prepared. The tiles' sums are then added in order, in float64, so the
-// result does not depend on the workers.
+// dSink of a head is minus the sum over rows of delta times the sink's weight. The sum over a tile
+// of query rows is computed when the tile is prepared. The tiles' sums are then added in order, in
+// float64, so the result does not depend on the workers.
 
 // sumDSink sets x.sink to the tile's share of dSink, computed from LSE and delta.
 func (j *job) sumDSink(x *tileStats, y *seqTile) {

@@ -61,7 +61,7 @@ func (isa *laneRoutines) addChains(j *job, x *tileStats, y *seqTile, t int) {
 	}
 }
 
-// stats returns the stats of tile t of query head h of sequence b.
+// stats returns the tileStats of tile t of query head h of sequence b.
 func (isa *laneRoutines) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
 	x := j.Shared.All[j.biasSums()+j.byRow.Index(b, h, t)*size:][:size]
@@ -78,7 +78,7 @@ func (isa *laneRoutines) storeSums(j *job, x *tileStats, y *seqTile) {
 	isa.storeRows(&f.DQ, y.QBatch, y.h, y.Q0+y.from, y.to-y.from, x.dq, pad(p.Dim))
 }
 
-// takeLSE sets lse to the LSE of n rows from row r on, with MaxFloat32 for -Inf.
+// takeLSE sets lse to the LSE of n rows from row r on. It stores MaxFloat32 in place of -Inf.
 func (j *job) takeLSE(lse []float32, b, h, r, n int) {
 	t := &j.args.LSE
 	for i := range n {
@@ -89,7 +89,7 @@ func (j *job) takeLSE(lse []float32, b, h, r, n int) {
 	}
 }
 
-// takeDLSE subtracts dLSE of n rows, from row r on, from delta.
+// takeDLSE subtracts dLSE of n rows from delta. The first row is row r.
 func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
 	t := &j.args.DLSE
 	if t.IsZero() {
@@ -113,11 +113,11 @@ func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t 
 	}
 }
 
-// hasPassed reports whether an item has passed index at. A negative item always has.
+// hasPassed reports whether an item has passed index at. It returns true for a negative item.
 func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.progress[item].Load() > at }
 
-// waitFor waits until item before has passed index at, or returns false if the call is canceled. A
-// negative item never blocks.
+// waitFor waits until the item with number before has passed index at. It returns false if the call
+// is canceled. It does not wait if before is negative.
 func (j *job) waitFor(before int, at int64) bool {
 	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.Canceled)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Gradients too large for planes of bf16 are added apart. When they are added does not depend on
-// how many keys a block has, which the other sequences decide.
+// Gradients that are too large for planes of bf16 are added separately. The order of these
+// additions does not depend on the number of keys of a block, which depends on the other sequences.
 func TestBackwardBitsOfLargeGradients(t *testing.T) {
 	slow.UnderRace(t)
 	p, err := flashkit.ParseProblem("b4-h1-g1-n34-m3879-d5-dv1-f32-causal-alibi-bias-mask")

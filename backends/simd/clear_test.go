@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nothing but the bytes is cleared, wherever they begin and end.
+// clearPadding clears exactly the given bytes, at any address and of any length.
 func TestClearPadding(t *testing.T) {
 	const margin = 100
 	for range 200 {

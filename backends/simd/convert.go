@@ -4,7 +4,7 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// convertRoutines load rows as float32, transpose them into lanes, and store them.
+// convertRoutines load rows as float32, transpose rows into lanes, and store rows.
 type convertRoutines struct {
 	lanes   int // query rows of a tile
 	block   int // rows and columns of a block of transpose
@@ -15,16 +15,16 @@ type convertRoutines struct {
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
 }
 
-// toLanes sets dst, [padded][lanes], to the transpose of lanes rows of padded elements. The rows
-// are step elements apart.
+// toLanes sets dst, [padded][lanes], to the transpose of the slice rows, [lanes][padded]. Its rows
+// begin step elements apart.
 func (isa *convertRoutines) toLanes(dst, rows []float32, step, padded int) {
 	for i := 0; i < isa.lanes; i += isa.block {
 		isa.transpose(&dst[i], isa.lanes, isa.block*isa.lanes, &rows[i*step], step, isa.block, &ones[0], padded/isa.block)
 	}
 }
 
-// fromLanes sets lanes rows of padded elements to the transpose of src, [padded][lanes]. It
-// multiplies row i by by[i].
+// fromLanes sets the slice rows, [lanes][padded], to the transpose of src, [padded][lanes]. Its
+// rows begin step elements apart. fromLanes multiplies row i by by[i].
 func (isa *convertRoutines) fromLanes(rows []float32, step int, src []float32, padded int, by []float32) {
 	for i := 0; i < isa.lanes; i += isa.block {
 		isa.transpose(&rows[i*step], step, isa.block, &src[i], isa.lanes, isa.block*isa.lanes, &by[i], padded/isa.block)
@@ -39,8 +39,8 @@ func (isa *convertRoutines) transposed(dst, buf []float32, t *flashkit.Tensor, b
 	return rows, step
 }
 
-// wholeRows returns n rows of t whose dim is padded with 0, followed by rows of 0 up to the number
-// of lanes. It copies the rows to buf unless the tensor already has this layout.
+// wholeRows returns n rows of t, each padded with zeros, and then rows of zeros up to the number of
+// lanes. It copies the rows to buf unless the tensor already has this layout.
 func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
 	dim := t.Shape()[3]
 	padded := pad(dim)
@@ -53,7 +53,7 @@ func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, f
 	return rows, padded
 }
 
-// view is the function view with vector conversions.
+// view does the work of the function view, with vector conversions.
 func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
 	if t.DType() == flashkit.Float32 {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
@@ -63,7 +63,7 @@ func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float
 	return buf, dim
 }
 
-// viewKeys is view for n keys of a sequence from key k on, in pages or not.
+// viewKeys does the work of view for n keys of a sequence from key k on. The keys may be in pages.
 func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
 	if j.p.Page == 0 {
 		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)
@@ -80,12 +80,12 @@ func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, 
 	return buf, dim
 }
 
-// loadRows widens n rows of t to rows of step elements, padded with 0.
+// loadRows widens n rows of t to rows of step elements in dst, padded with 0.
 func (isa *convertRoutines) loadRows(dst []float32, step int, t *flashkit.Tensor, b, h, r, n int) {
 	isa.loadRun(dst, step, t, t.Offset(b, h, r), n)
 }
 
-// loadRun is loadRows for n rows of t that begin at offset at.
+// loadRun does the work of loadRows for n rows of t that begin at offset at.
 func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
 	dim, next := t.Shape()[3], rowStep(t)
 	if step == dim && next == dim {
@@ -99,7 +99,8 @@ func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor,
 	}
 }
 
-// storeRows narrows n rows, step elements apart, to rows of t.
+// storeRows stores n rows of src in t, narrowed to the type of t. Rows of src are step elements
+// apart.
 func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []float32, step int) {
 	dim := t.Shape()[3]
 	if step == dim && rowStep(t) == dim {
@@ -111,7 +112,7 @@ func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []
 	}
 }
 
-// load is the function load with vector conversions.
+// load does the work of the function load, with vector conversions.
 func (isa *convertRoutines) load(dst []float32, t *flashkit.Tensor, from int) {
 	if t.DType() == flashkit.Float32 || len(dst) < isa.convert {
 		load(dst, t, from)
@@ -124,7 +125,7 @@ func (isa *convertRoutines) load(dst []float32, t *flashkit.Tensor, from int) {
 	widen(&dst[0], &t.Uint16s()[from:][:len(dst)][0], len(dst))
 }
 
-// store is the function store with vector conversions.
+// store does the work of the function store, with vector conversions.
 func (isa *convertRoutines) store(t *flashkit.Tensor, to int, src []float32) {
 	if t.DType() == flashkit.Float32 || len(src) < isa.convert {
 		store(t, to, src)

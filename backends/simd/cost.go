@@ -34,8 +34,8 @@ type timedPhase struct {
 	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns a phase of equal + other nanoseconds. All items share equal evenly. The longest
-// item has the fraction most of other.
+// uneven returns a phase that takes equal + other nanoseconds. The longest item takes equal/items +
+// most*other nanoseconds, where most is a fraction.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
@@ -114,8 +114,8 @@ func keyElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
-// converted returns x, a number of elements of K and V, if they must be widened. It returns 0 if
-// they are float32.
+// converted returns x if K and V must be widened, or 0 if K and V are float32. x is a number of
+// elements of K and V.
 func converted(p *flashkit.Problem, x float64) float64 {
 	if p.KVType() == flashkit.Float32 {
 		return 0
@@ -123,9 +123,9 @@ func converted(p *flashkit.Problem, x float64) float64 {
 	return x
 }
 
-// share returns the fraction of a head's pairs that its largest item has. Either the item has n
-// query rows: of is the number of all query rows, and across is the number of keys. Or the item has
-// n keys: of is the number of all keys, and across is the number of query rows.
+// share returns the fraction of a head's pairs that belong to its largest item. If the item has n
+// query rows, of is the number of all query rows, and across is the number of keys. If the item has
+// n keys, of is the number of all keys, and across is the number of query rows.
 func share(p *flashkit.Problem, n, of, across int) float64 {
 	n = min(n, of)
 	seen := n
@@ -139,9 +139,10 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
 }
 
-// forward returns the phases of a planned forward pass. Tiles have whole groups of lanes query
-// rows, and products take step keys. sharing is the number of query rows per load of a key from
-// memory. They belong to one item, or to neighboring items that find the key in cache.
+// forward returns the phases of a planned forward pass. The number of rows of a tile is rounded up
+// to a multiple of lanes, and its number of keys to a multiple of step. A key is loaded from memory
+// once for sharing query rows. These rows belong to one item, or to neighboring items that find the
+// key in cache.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
@@ -170,8 +171,8 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 	return sum
 }
 
-// forwardOf is forward for sequences of equal lengths. feature is the time of the score features
-// per pair.
+// forwardOf does the work of forward for sequences of equal lengths. feature is the time of the
+// score features per pair.
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
 	read := readKeys(p, sharing, step) * dims
@@ -206,8 +207,8 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
-// backwardOf is backward for sequences of equal lengths. feature is the time of the score features
-// per pair.
+// backwardOf does the work of backward for sequences of equal lengths. feature is the time of the
+// score features per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
 	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)

@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// lastItems runs a kernel and returns the items of its last phase, and the workers that the
-// call had.
+// lastItems runs a kernel. It returns the number of items of the last phase, and the number of
+// workers of the call.
 func lastItems(t *testing.T, name string, p flashkit.Problem) (items, workers int) {
 	b := New()
 	defer b.Close()
@@ -39,8 +39,8 @@ func lastItems(t *testing.T, name string, p flashkit.Problem) (items, workers in
 	return -1, 0
 }
 
-// timedPhases returns every kernel's predictions for a call with the given workers; 0 means no
-// limit.
+// timedPhases returns every kernel's predictions for a call with the given number of workers. If
+// the number is 0, there is no limit.
 func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 	f, b := p.Ask(flashkit.PassForward), p.Ask(flashkit.PassBackward)
 	f.Workers, b.Workers = workers, workers
@@ -77,7 +77,7 @@ func TestCostOfPlan(t *testing.T) {
 			for kernel := range timedPhases(p, 0) {
 				ran, had := lastItems(t, kernel, p) // a small call has one worker
 				if ran < 0 {
-					continue // it does not fit the problem, or the machine
+					continue // the kernel does not support the problem or the machine
 				}
 				phases := timedPhases(p, had)[kernel]
 				last := phases[len(phases)-1].items

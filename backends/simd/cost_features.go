@@ -106,7 +106,7 @@ func (pl *plan) longestPairs(n int, keys bool) float64 {
 }
 
 // halfTime is the time, in nanoseconds, that the portable kernels need to widen an f16 element.
-// Only f16 needs it, because its exponent differs from float32's.
+// bf16 elements need no such time: their exponents have the format of float32.
 const halfTime = 3
 
 // halfTimes returns the time to widen the elements if their type is f16.

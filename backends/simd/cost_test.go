@@ -29,7 +29,7 @@ func eachCost(t *testing.T, workers []int, f func(t *testing.T, k flashkit.Kerne
 		setProcs(n)
 		for _, k := range b.Kernels() {
 			if k.Needs == nil {
-				continue // a build tag left it out
+				continue // a build tag left out the kernel
 			}
 			t.Run(k.Name, func(t *testing.T) { f(t, k) })
 		}
@@ -120,10 +120,11 @@ func TestCostAllocatesNothing(t *testing.T) {
 	})
 }
 
-// Features take time; shorter sequences than there could be take less.
+// A call with features has a longer predicted time. Sequences that are shorter than the problem's
+// lengths have a shorter predicted time.
 func TestCostOfFeatures(t *testing.T) {
 	defer setProcs(runtime.GOMAXPROCS(0))
-	setProcs(1) // more of them wait for the longest sequence
+	setProcs(1) // with more workers, some wait for the longest sequence
 	b := New()
 	defer b.Close()
 	for _, k := range b.Kernels() {

@@ -18,10 +18,10 @@ import (
 //		P = exp(S - max)                    in float32, by the routine of decode_avx512
 //		O += P V                            P is split into two planes of bf16, V is packed in pairs of keys
 //
-// A weight of P is the sum of two bf16, one in each plane. Together they hold 16 bits, so the
-// rounding of P does not dominate the error. But a plane may be 0 where the weight is not, and 0
-// times infinity is NaN. So if the sum of a block is not finite in some row, attend of decode_avx512
-// recomputes this row.
+// A weight of P is the sum of two bf16, one in each plane. The two bf16 together hold 16
+// significant bits, so the rounding of P does not dominate the error. But a plane may be 0 where
+// the weight is not, and 0 times infinity is NaN. So if the sum of a block is not finite in some
+// row, attend of decode_avx512 recomputes this row.
 
 var amxDecode = decodeRoutines{
 	laneRoutines: &avx512Lanes, tails: true,
@@ -32,7 +32,7 @@ var amxDecode = decodeRoutines{
 
 const (
 	tileQueries  = 16                // query rows of a product for S
-	planeQueries = tileQueries / 2   // query rows in 16 rows of P: each has a row in both planes
+	planeQueries = tileQueries / 2   // query rows in 16 rows of P: each query row has one row in each of the two planes
 	weightStep   = decodeBlock + 32  // elements from one row of P to the next
 	weightRows   = 2*tileQueries + 8 // rows of P: two tiles, and a third plane that splitRowsAMXBF16 writes, too
 )
@@ -44,8 +44,8 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 	return fitsDecode(amxbf16(), p)
 }
 
-// decodeAMXBF16Times predicts the time of reading the keys plus the time of the arithmetic, because
-// the two hardly overlap.
+// decodeAMXBF16Times adds the time of reading the keys and the time of the arithmetic, because
+// reads and arithmetic hardly overlap.
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 	const page = 300 // nanoseconds to begin copying the rows of a page of K and of V
 	t, c := &amxDecode.pace, pl.call
@@ -128,7 +128,7 @@ func (x *tileItem) setItem(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// score sets x.s to the dot products of the block's keys with its query rows, [rows][decodeStep].
+// score sets x.s, [rows][decodeStep], to the dot products of the block's query rows and keys.
 func (x *tileItem) score(j *job, block seenKeys) {
 	words := pairWords(j.p.Dim)
 	k, step, ahead := x.blockRows(j, &j.args.K, block, x.k)
@@ -138,9 +138,9 @@ func (x *tileItem) score(j *job, block seenKeys) {
 	}
 }
 
-// blockRows returns the block's rows of t, which is K or V, step elements apart. ahead is the
-// distance in bytes to the next block's rows, or 0 if the rows are not contiguous. It copies rows
-// to buf if they are in pages or need padding.
+// blockRows returns the block's rows of t, which are step elements apart. t is K or V. ahead is the
+// distance in bytes to the next block's rows, or 0 if the rows are not contiguous. blockRows copies
+// the rows to buf if they are in pages or need padding.
 func (x *tileItem) blockRows(j *job, t *flashkit.Tensor, block seenKeys, buf []uint16) (rows []uint16, step, ahead int) {
 	dim := t.Shape()[3]
 	if j.p.Page == 0 {
@@ -188,15 +188,15 @@ func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 	return splitRowsAMXBF16(&p[0], weightStep, 2*planeQueries*weightStep, &s[0], decodeStep, upToTiles(keys), n)
 }
 
-// addSums adds the products of both planes, in sum, to rows [from, from+n) of O. If a result is not
-// finite, it leaves O unchanged and returns false.
+// addSums adds the products of both planes to rows [from, from+n) of O. The slice sum holds these
+// products. If a result is not finite, it leaves O unchanged and returns false.
 func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addNonFinite is addSums, one row at a time. If a row has a NaN weight or a result that is not
-// finite, addNonFinite instead adds the values of the keys that the row sees, by addKey.
+// addNonFinite does the work of addSums, one row at a time. If a row has a NaN weight or a result
+// that is not finite, addNonFinite calls addKey instead, for each key that the row sees.
 func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
 	vdim := j.p.VDim
 	for r := from; r < from+n; r++ {

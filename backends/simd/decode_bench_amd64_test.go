@@ -18,9 +18,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// BenchmarkDecode measures the decode kernels with K and V in memory. After each call, a loop only
-// reads the same bytes on the same number of cores: %read is the kernel's rate as a fraction of the
-// loop's, by medians. FLASHKIT_BENCH, problem names with commas, replaces the problems.
+// BenchmarkDecode measures the decode kernels with K and V in memory. After each call, a loop reads
+// the same bytes on the same number of cores, without computing. %read is the kernel's median rate
+// as a percentage of the loop's median rate. FLASHKIT_BENCH replaces the problems by others. It
+// lists names of problems, separated by commas.
 func BenchmarkDecode(b *testing.B) {
 	backend, read := New(), readPeakAVX2
 	if avx512.has {

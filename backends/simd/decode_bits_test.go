@@ -12,7 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// alone returns sequence b of a sample as a dense call of its own, in memory of its own.
+// alone returns a call that has only sequence b of the sample, in separate memory, neither padded
+// nor packed.
 func (s *sample) alone(r *rand.Rand, b int) *sample {
 	p, a := s.p, &s.args
 	p.Batch, p.QLen, p.KVLen, p.Ragged, p.Page = 1, s.n[b], s.m[b], false, 0
@@ -57,8 +58,8 @@ func (s *sample) alone(r *rand.Rand, b int) *sample {
 	return x
 }
 
-// A sequence gives the same bits alone and in a batch, padded, packed or in pages, whatever its neighbors
-// are, whatever the batch has room for, and with any number of workers.
+// A sequence gives the same bits alone and in any batch: padded to any length, packed or in pages,
+// with any other sequences. The number of workers does not change the bits either.
 func TestDecodeBitsOfSequences(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -74,7 +75,7 @@ func TestDecodeBitsOfSequences(t *testing.T) {
 		}
 		b := r.IntN(s.p.Batch)
 		if s.p.Score.Dropout != 0 && !s.p.Score.Origin {
-			b = 0 // which weights it drops depends on the number of the sequence
+			b = 0 // the dropped weights depend on the number of the sequence
 		}
 		one := s.alone(r, b)
 		before := [2]flashkit.Tensor{one.copied(&one.args.O), one.copied(&one.args.LSE)}

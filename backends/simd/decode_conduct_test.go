@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// A mask may show a key to one row and hide it from the next. The latter gives the same bits
-// whatever the key holds.
+// A mask may show a key to one row and hide this key from the next row. The values of the key then
+// change no bit of the second row's result.
 func TestDecodeMaskHidesFromRows(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -60,8 +60,8 @@ func TestDecodeMaskHidesFromRows(t *testing.T) {
 	}
 }
 
-// sameWhereHidden compares the rows that do not see a key of KV head g of sequence b, of pairs of tensors, and
-// returns how many there are whose neighbors see it.
+// sameWhereHidden compares pairs of tensors in the rows that do not see key j of KV head g of
+// sequence b. It returns the number of such rows with a neighbor that sees the key.
 func (s *sample) sameWhereHidden(t *testing.T, name string, pairs [2][2]*flashkit.Tensor, b, g, j int) (n int) {
 	t.Helper()
 	group := s.p.Heads / s.p.KVHeads
@@ -94,7 +94,8 @@ func (s *sample) sameWhereHidden(t *testing.T, name string, pairs [2][2]*flashki
 	return n
 }
 
-// A cache that grows by a token a call takes no memory, padded or in pages, with features and without.
+// Calls for a cache that grows by one token per call allocate nothing, padded or in pages, with or
+// without features.
 func TestDecodeGrowingCacheAllocatesNothing(t *testing.T) {
 	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")
@@ -134,7 +135,7 @@ func TestDecodeGrowingCacheAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The calls of a batch of sequences of any lengths allocate nothing.
+// Calls for a batch of sequences of any lengths allocate nothing.
 func TestDecodeFeaturesAllocateNothing(t *testing.T) {
 	if slow.Race {
 		t.Skip("under the race detector sync.Pool drops objects at random")

@@ -5,8 +5,8 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 // times returns the predicted times of the chunks and of their merge. The products of a key take
-// the larger of the time of their arithmetic and the time of reading K and V. Arithmetic counts
-// whole register tiles.
+// the time of their arithmetic, or the time of reading K and V if this is longer. The arithmetic is
+// counted for whole register tiles.
 func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 	t, c := &isa.pace, pl.call
 	element := t.element
@@ -44,7 +44,7 @@ var decodeFeatureTimes = [...]struct {
 
 // decodeTimes returns the phases of the chunks and of their merge. start is the time to begin and
 // end a row of an item. key returns the time per key, for a KV head with the given number of rows.
-// Both are in nanoseconds.
+// Both times are in nanoseconds.
 func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]timedPhase) {
 	const (
 		item  = 600 // to begin and end an item
@@ -68,7 +68,7 @@ func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]time
 }
 
 // blocks returns an upper bound of the number of blocks of a KV head's keys. A block ends where the
-// rows that see its keys change. So each edge of the band adds up to one block per query row.
+// rows that see its keys change. So each edge of the band adds at most one block per query row.
 func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)

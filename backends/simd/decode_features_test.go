@@ -12,7 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// drawDecode draws a problem of few rows and many keys, chunks of them and parts of chunks.
+// drawDecode draws a problem with few rows and with up to several chunks of keys. The last chunk
+// may be short.
 func drawDecode(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype flashkit.DType) flashkit.Problem {
 	p := drawProblem(t, r, features, dtype)
 	rows, keys := []int{1, 1, 2, 3, 5}, []int{1, 4, 100, 128, 129, 300, 513, 1030}
@@ -24,7 +25,7 @@ func drawDecode(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fla
 		p.Dim, p.VDim = 16<<r.IntN(3), 16<<r.IntN(3)
 	}
 	if p.Dim > 20 {
-		p.Scale = 0 // for scores that float32 represents exactly enough
+		p.Scale = 0 // the default scale, so that scores are small enough for float32
 	}
 	if p.Band.Left() != flashkit.Unlimited {
 		shift := p.Band.Shifted()
@@ -34,7 +35,8 @@ func drawDecode(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fla
 	return p
 }
 
-// Every feature by itself, and many combinations, of decode kernels against the definition.
+// Decode kernels match the definition with each single feature and with many combinations of
+// features.
 func TestDecodeFeatures(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -84,7 +86,7 @@ func TestDecodeFeatures(t *testing.T) {
 	})
 }
 
-// copied returns a tensor of the same shape and numbers in memory of its own.
+// copied returns a copy of a tensor in separate memory, with the same shape and elements.
 func (s *sample) copied(t *flashkit.Tensor) flashkit.Tensor {
 	shape, st := t.Shape(), t.Strides()
 	var x flashkit.Tensor

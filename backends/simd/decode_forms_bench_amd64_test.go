@@ -15,15 +15,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeForms are compared with a plain call: layouts of K and V, and score features.
+// decodeForms are suffixes of problem names: layouts of K and V, and score features. Calls with a
+// suffix are compared with a plain call.
 var decodeForms = []string{
 	"-ragged", "-ragged-page1", "-ragged-page4", "-ragged-page16", "-ragged-page64", "-ragged-page256",
 	"-softcap30", "-alibi", "-bias", "-mask", "-sink", "-dropout0.1", "-carry",
 }
 
-// BenchmarkDecodeForms measures in turns a plain call and others of the same size, by the kernel
-// FLASHKIT_KERNEL, and reports the quotients of the medians and of the least times. FLASHKIT_BENCH,
-// problem names with commas, replaces the problems, and FLASHKIT_FORMS the forms.
+// BenchmarkDecodeForms measures a plain call and calls of other forms in turns. It reports the
+// ratios of their median times and of their shortest times. FLASHKIT_KERNEL names the kernel.
+// FLASHKIT_BENCH and FLASHKIT_FORMS replace problems and forms by others, separated by commas.
 func BenchmarkDecodeForms(b *testing.B) {
 	names := "b1-h32-g8-n1-m32768-d128-bf16,b1-h32-g8-n1-m32768-d128-f32,b4-h32-g8-n1-m1024-d64-f32"
 	if list := os.Getenv("FLASHKIT_BENCH"); list != "" {
@@ -52,7 +53,7 @@ func BenchmarkDecodeForms(b *testing.B) {
 				p, err := flashkit.ParseProblem(full)
 				require.NoError(b, err)
 				args := formOf(p)
-				if i > 0 { // in the same memory, as times follow from where it is
+				if i > 0 { // in the same memory, because times depend on the address
 					args.K, args.V = sameMemory(&calls[0].Args.K, &args.K), sameMemory(&calls[0].Args.V, &args.V)
 				}
 				require.NoError(b, calls[i].Set(p, k.Pass, args))
@@ -82,7 +83,7 @@ func BenchmarkDecodeForms(b *testing.B) {
 	}
 }
 
-// sameMemory returns a tensor of the shape of t in the memory of x, which has the same number of
+// sameMemory returns a tensor of the shape of t in the memory of x. t and x have the same number of
 // elements.
 func sameMemory(x, t *flashkit.Tensor) flashkit.Tensor {
 	s := t.Shape()

@@ -15,8 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// guardedCopy returns a tensor of the same view and numbers whose memory begins, or ends, where a
-// guarded memory does.
+// guardedCopy returns a copy of x in guarded memory, with the same strides. The copy ends where the
+// guarded memory ends if atEnd is true, else it begins where the memory begins.
 func guardedCopy(t testing.TB, x *flashkit.Tensor, m guarded, atEnd bool) flashkit.Tensor {
 	bytes := x.Len() * x.DType().Size()
 	require.LessOrEqual(t, bytes, len(m))
@@ -45,8 +45,8 @@ func guardedCopy(t testing.TB, x *flashkit.Tensor, m guarded, atEnd bool) flashk
 	return y.WithStrides(st[0], st[1], st[2])
 }
 
-// Decode kernels touch no byte outside the tensors with features either: of pages, of packed
-// sequences, of masks and biases. See TestNothingOutsideTensorsIsTouched.
+// With features, too, decode kernels access no byte outside the tensors: neither of pages, packed
+// sequences, masks nor biases. See TestNothingOutsideTensorsIsTouched.
 func TestDecodeTouchesNothingOutsideTensors(t *testing.T) {
 	slow.UnderRace(t)
 	const tensors, largest = 16, 1 << 21
@@ -86,7 +86,7 @@ func TestDecodeTouchesNothingOutsideTensors(t *testing.T) {
 	}
 }
 
-// sparse returns memory that takes none until it is written.
+// sparse returns an address range that uses no physical memory until it is written.
 func sparse(t testing.TB, bytes int64) []byte {
 	if bytes > math.MaxInt {
 		t.Skip("more memory than an address can say")
@@ -99,7 +99,7 @@ func sparse(t testing.TB, bytes int64) []byte {
 	return m
 }
 
-// Keys may be more than 4 GiB apart, in pages and not.
+// Keys may be more than 4 GiB apart, with or without pages.
 func TestDecodeOfFarKeys(t *testing.T) {
 	const keys, dim, gap = 5, 16, 1 << 28 // elements from one key, or page, to the next
 	memory := unsafe.Slice((*float32)(unsafe.Pointer(&sparse(t, 4*((keys-1)*gap+2*dim))[0])), (keys-1)*gap+2*dim)

@@ -15,16 +15,16 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A halfTile is the operands of a routine that attends, with K and V of 16-bit elements.
+// A halfTile is the operands of an attend routine with 16-bit K and V.
 type halfTile struct {
 	dim, rows, keys int
-	wide, narrow    []float32 // Q, [rows][step], and the same in 16 bits
+	wide, narrow    []float32 // Q in float32, [rows][step], and in 16 bits
 	k, v            []uint16  // [keys][dim]
 	p               []float32 // [rows][decodeStep]
 	at              []int     // offsets of the rows of K and V
 }
 
-const halfTileStep, halfTileAhead = 96, 4 // of rows of Q and O; rows that prefetches run ahead
+const halfTileStep, halfTileAhead = 96, 4 // distance between rows of Q and O; prefetch distance in rows
 
 func newHalfTile(r *rand.Rand, narrow func(float32) uint16, wide func(uint16) float32, dim, rows, keys int) *halfTile {
 	x := &halfTile{dim: dim, rows: rows, keys: keys, wide: make([]float32, rows*halfTileStep), narrow: make([]float32, rows*halfTileStep),
@@ -48,8 +48,8 @@ func newHalfTile(r *rand.Rand, narrow func(float32) uint16, wide func(uint16) fl
 	return x
 }
 
-// attend returns S and O, [rows][decodeStep] and [rows][halfTileStep]. Prefetches run ahead bytes ahead, or as
-// the places say.
+// attend returns S and O, [rows][decodeStep] and [rows][halfTileStep]. ahead is the prefetch
+// distance in bytes. If it is 0, the offsets in x.at determine the prefetches.
 func (x *halfTile) attend(with attendFunc, q []float32, ahead int) (s, o []float32) {
 	s, o = make([]float32, x.rows*decodeStep), make([]float32, x.rows*halfTileStep)
 	k, v := (*byte)(unsafe.Pointer(&x.k[0])), (*byte)(unsafe.Pointer(&x.v[0]))
@@ -58,8 +58,9 @@ func (x *halfTile) attend(with attendFunc, q []float32, ahead int) (s, o []float
 	return s, o
 }
 
-// Products of halves are exact, so with weights that 16 bits hold a routine of halves has the bits of that which
-// widens, times the unit of weights.
+// Products of binary16 elements are exact in float32. So if 16 bits can hold the weights, the
+// routine that multiplies them directly gives the same bits as the routine that widens, times
+// weightUnit.
 func TestHalvesAreAddedAsWidenedOnes(t *testing.T) {
 	if !neonFHM.has {
 		t.Skip(neonFHM.lack)
@@ -85,8 +86,8 @@ func TestHalvesAreAddedAsWidenedOnes(t *testing.T) {
 	}
 }
 
-// The bfloat16 routines likewise, except for the order of the sums: scores, and O with its even
-// elements first.
+// The same test for bfloat16. Scores may differ by rounding errors, because the order of sums
+// differs. O has its even elements first.
 func TestBF16IsAddedAsWidened(t *testing.T) {
 	if !neonBF16.has {
 		t.Skip(neonBF16.lack)
@@ -115,7 +116,7 @@ func TestBF16IsAddedAsWidened(t *testing.T) {
 	}
 }
 
-// On processors with more instructions, their kernels are chosen.
+// If the processor has FEAT_FHM or FEAT_BF16, kernels that use these instructions are chosen.
 func TestHalvesAreChosen(t *testing.T) {
 	for name, want := range map[string]string{
 		"b1-h32-g8-n1-m4096-d128-f16":  "simd/decode_neonfhm",

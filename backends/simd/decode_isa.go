@@ -9,13 +9,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// decodeRoutines holds an instruction set's routines for kernels with the head dim in the lanes. The
-// declarations of the assembly functions document them. Pointers passed to the routines must point
-// into workspace or the caller's memory; laneRoutines gives the reason.
+// decodeRoutines holds an instruction set's routines for kernels with the head dim in the lanes.
+// The declarations of the assembly functions document the routines. Pointers passed to the routines
+// must point into workspace or the caller's memory; laneRoutines gives the reason.
 type decodeRoutines struct {
 	*laneRoutines
 	rows   int  // query rows of a register tile
-	split  int  // for bfloat16, O has the even elements of each split elements first, and so has Q unless halves; 0: original order
+	split  int  // for bfloat16, rows of O have the even elements of each split elements first, and so have rows of Q unless halves; 0: original order
 	tails  bool // rows of 16-bit elements may end with a part of a vector
 	halves bool // Q is kept in K's type, and sums in O are weightUnit times too large
 	pace   pace // element is the time of reading a float32 of K or V, widen of reading a 16-bit element
@@ -44,8 +44,8 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
-// storage returns the type in which attend reads K and V: their own type, or Float32 if each block
-// must first be widened to a buffer.
+// storage returns the type in which attend reads K and V. It is the type of K and V, or Float32 if
+// each block must first be widened to a buffer.
 func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	t := j.args.K.DType()
 	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
@@ -74,8 +74,8 @@ func unsplit(row, buf []float32, n int) {
 	}
 }
 
-// weigh is isa.weights for any number of keys. It first pads each row of scores with -Inf to whole
-// vectors.
+// weigh does the work of isa.weights for any number of keys. It first pads each row of scores with
+// -Inf to whole vectors.
 func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int) {
 	for r := range rows {
 		for i := keys; i < pad(keys); i++ {

@@ -28,8 +28,8 @@ func (x *itemOfKeys) setItem(j *job, item, turn int) (turns int) {
 }
 
 // setRows initializes x for an item that merges the chunks of the rows [from, to) of a sequence.
-// Rows are numbered over all heads, with x.written rows per head. results is the index in shared
-// workspace of the first head's results.
+// Rows are numbered over all heads, with x.written rows per head. results is the index of the first
+// head's results in shared workspace.
 func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	s := j.byKey.MergeSpan(item)
 	x.setSplit(j, s.B)
@@ -38,8 +38,8 @@ func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	return s.Results, from, min(from+n, x.heads*x.written)
 }
 
-// setHead sets x to a KV head of its sequence. If all sequences are equal, heads are numbered over
-// all of them. results is the index in shared workspace of the results of head 0.
+// setHead sets x to a KV head of its sequence. If all sequences have equal lengths, heads are
+// numbered over all sequences. results is the index of head 0's results in shared workspace.
 func (x *itemOfKeys) setHead(j *job, results, head int) {
 	if head >= j.p.KVHeads { // a head of a later sequence, equal to the first
 		x.b = head / j.p.KVHeads

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// tableOf returns the table of a call, in a job.
+// tableOf returns a job whose item table is filled for a call.
 func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	j := &job{}
 	var c flashkit.Call
@@ -25,8 +25,8 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 	return j
 }
 
-// Every chunk of every head belongs to one item, and every row of a split head to one merging item.
-// Long items come first, and no two chunks share a result.
+// Every chunk of every head belongs to one item. Every row of a split head belongs to one item that
+// merges. Long items come first, and no two chunks share a result.
 func TestDecodeItems(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 300 {
@@ -104,7 +104,7 @@ func TestDecodeItems(t *testing.T) {
 	}
 }
 
-// Heads take turns where pages are short, while each worker has items.
+// Heads take turns if pages are short and each worker still gets items.
 func TestDecodeTurns(t *testing.T) {
 	for name, want := range map[string]int{
 		"b1-h32-g8-n1-m4096-d128-f32-ragged-page1":       8,
@@ -122,7 +122,8 @@ func TestDecodeTurns(t *testing.T) {
 	}
 }
 
-// Few heads have work for many processors, and many heads nothing to merge.
+// A call with few heads is split into items for many processors. A call with many heads needs no
+// merge.
 func TestDecodeSpreads(t *testing.T) {
 	for name, want := range map[string]struct{ least, most, merges int }{
 		"b1-h8-g1-n1-m4096-d128-bf16":             {16, 64, 1},

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// keyRows is the rows of K or V that an item reads. They are read in place, unless they must be
-// widened: then each block is copied to buf.
+// keyRows is the rows of K or V that an item reads. The rows are read in place, unless their
+// elements must be widened. Then each block is widened into buf.
 type keyRows struct {
 	t        *flashkit.Tensor
 	first    unsafe.Pointer // row 0 of the sequence, or of page 0, in KV head 0; nil if rows are widened
@@ -28,8 +28,8 @@ type keyRows struct {
 	buf      []float32      // widened rows of a block
 }
 
-// places has the offsets of a block's rows in pages, followed by the offsets of the rows to prefetch.
-// All are relative to the head's rows in page 0.
+// places has the offsets of a block's rows in pages, followed by the offsets of the rows to
+// prefetch. All offsets are relative to the head's rows in page 0.
 type places struct {
 	last  []int // for the item's last head: it prefetches the next block of the first head
 	other []int // for the other heads: they prefetch the same block of the next head
@@ -40,9 +40,9 @@ type places struct {
 // of virtual memory, prefetches wait for one another while other cores use the memory. In keys, a
 // distance is a number of register tiles of tileKeys keys, plus half a tile.
 //
-// A row in a page is prefetched several times. The last prefetch is nearestKeys keys nearer than the
-// first, which may be before the current row. So tables of places have nearestKeys entries before
-// the block's first row.
+// A row in a page is prefetched several times. The distance of its last prefetch is nearestKeys
+// keys shorter than the distance of its first, and may be negative. So tables of places have
+// nearestKeys entries before the block's first row.
 const aheadBytes, aheadPaged, tileKeys, nearestKeys = 3072, 6144, 4, 16
 
 // aheadKeys returns the prefetch distance in keys, for rows of the given number of bytes.
@@ -109,7 +109,7 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 	}
 }
 
-// setStrided sets the table of offsets for rows step bytes apart. All blocks share it.
+// setStrided sets the table of offsets for rows step bytes apart. All blocks share this table.
 func (r *keyRows) setStrided(ws *pool.Arena, step, keys int) {
 	r.ahead = cmp.Or(r.tiles*step, aheadBytes) // not 0: the table has no rows to prefetch
 	r.table = takeInts(ws, decodeBlock)[:keys]

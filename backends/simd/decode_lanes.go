@@ -10,10 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for few
-// query rows. Memory limits their speed, so they read K and V once. They compute the query heads that share a KV head as rows of
-// one matrix: query row i of head h of the group is row r = i*group + h. For each KV head and each
-// chunk of its keys, they compute
+// The kernels decode_avx512, decode_avx2, decode_neon, decode_neonfhm and decode_neonbf16 are for
+// few query rows. Memory limits their speed, so these kernels read K and V once. The rows of all
+// query heads that share a KV head form one matrix. Query row i of head h of this group is row r =
+// i*group + h of the matrix. For each KV head and each chunk of its keys, the kernels compute
 //
 //	m, l, o = -Inf, 0, 0                        [rows], [rows], [rows][vdim]
 //	for each block of keys, and the rows that see its keys:
@@ -21,18 +21,18 @@ import (
 //		P, a = exp(unit * (S-m)), exp(unit * (a-m))
 //		l = a*l + sum(P); o = a*o + drop(P) V
 //
-// Then they merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
+// Then the kernels merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
 //
 // The head dim is in the lanes. The rows for which a key is inside the band are neighbors. A block
-// ends where these rows change, so it needs no masks for the band. The routine attend computes the
-// scores of a block while it adds the values of the block before, in turns of four keys. So it reads
-// K and V all the time.
+// ends where these rows change, so a block needs no masks for the band. The routine attend
+// alternates, every four keys, between the scores of a block and the values of the block before. So
+// attend reads K and V all the time.
 //
 // Chunks depend on the sequence alone and are merged in order. So the bits depend neither on the
 // number of workers nor on the other sequences of the batch.
 
-// decode returns the Run function of a kernel that computes chunks and then merges them. chunks and
-// merge compute one item of each phase.
+// decode returns the Run function of a kernel that computes chunks and then merges them. The
+// function chunks computes one item of the first phase, and merge one item of the second.
 func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.cutDecode()
@@ -225,9 +225,10 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 	}
 }
 
-// repair recomputes the rows of O that are not finite after a block with hidden keys. Their weight is
-// 0, but 0 times NaN or infinity is NaN. So repair restores such a row of O from x.before, and adds
-// only the values of keys that the row sees. v is the address to which the offsets of V are relative.
+// repair recomputes the rows of O that are not finite after a block with hidden keys. The weight of
+// a hidden key is 0, but 0 times NaN or infinity is NaN. So repair restores such a row of O from
+// x.before, and adds only the values of keys that the row sees. v is the address to which the
+// offsets of V are relative.
 func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]

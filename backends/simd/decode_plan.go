@@ -18,7 +18,7 @@ const (
 type decodePlan struct {
 	decodeShape
 	itemKeys int     // keys of an item, approximately
-	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if they are equal
+	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if their lengths are equal
 }
 
 type decodeShape struct {
@@ -33,12 +33,12 @@ type decodeShape struct {
 
 // kvSplit is the partition of a sequence's keys into chunks, and of the chunks into items. Other
 // chunks would round differently, so chunks depend on the sequence alone. Items do not affect the
-// bits, so they also depend on the batch and the number of workers.
+// bits, so items also depend on the batch and the number of workers.
 type kvSplit struct {
 	decodeShape
 	flashkit.Seq
 	b           int // the sequence, or 0 for all
-	heads       int // KV heads of the sequence, or of all sequences if they are equal
+	heads       int // KV heads of the sequence, or of all sequences if their lengths are equal
 	rows        int // query rows of a KV head, in all query heads of its group
 	written     int // rows, padding included
 	first, last int // keys that any row sees
@@ -50,15 +50,15 @@ type kvSplit struct {
 }
 
 // If pages of keys are short, the KV heads of an item take turns after each block. The rows of
-// different heads in a page are near one another in memory. So for the next head, the addresses of
-// the same pages are already translated.
+// different heads in a page are near one another in memory. So the CPU has already translated the
+// addresses of these pages when the next head reads them.
 const (
 	decodeTurns = 8
 	turnRows    = 64      // most query rows of all heads of an item
 	turnBytes   = 1 << 15 // if a head has at least this number of bytes in a page, turns gain nothing
 )
 
-// decodeTurnsOf returns the most KV heads of an item of the call.
+// decodeTurnsOf returns the largest number of KV heads that an item of the call may have.
 func decodeTurnsOf(c *flashkit.Call) int {
 	if c.Page == 0 || c.Page*max(c.Dim, c.VDim)*c.KVType().Size() >= turnBytes {
 		return 1
@@ -67,10 +67,11 @@ func decodeTurnsOf(c *flashkit.Call) int {
 }
 
 // Limits of chunks. The merge of a chunk takes time, so a chunk has at least chunkBytes of K and V,
-// and chunkRows keys for each query row. Chunks are longer if all heads of a sequence would have
-// more than chunksEnough, which are enough for many workers. A chunk has at most longestChunk keys,
-// because a float32 sum of more keys would lose digits. It has more keys only if the results of a
-// head would otherwise exceed resultsOfHead floats.
+// and chunkRows keys for each query row. Chunks are longer if all heads of a sequence together
+// would have more than chunksEnough chunks, a number that is enough for many workers. A chunk has
+// at most longestChunk keys, because a float32 sum of more keys would lose digits. There is one
+// exception: chunks have more keys if the results of a head would otherwise exceed resultsOfHead
+// floats.
 const (
 	chunksEnough  = 64
 	chunkBytes    = 1 << 17
@@ -94,8 +95,9 @@ func decodeSteps(p *flashkit.Problem) (qStep, oStep int) {
 }
 
 // planDecode plans a call of a decode kernel. It limits the keys of an item so that there are items
-// for many workers. With enough heads, each item has a whole head, so nothing is merged. An item
-// has up to most KV heads, and needs the given number of floats of workspace.
+// for many workers. With enough heads, each item has a whole head, so nothing is merged. most is
+// the largest number of KV heads of an item. floats is the number of floats of workspace that an
+// item needs.
 func (pl *plan) planDecode(most, floats int) {
 	const (
 		enough = 128     // items of a call, if heads are split
@@ -169,7 +171,8 @@ func (pl *plan) splitSequence(d *kvSplit, b int) {
 	}
 }
 
-// keysOfChunk returns the approximate keys of a chunk, for the given rows and keys of a sequence.
+// keysOfChunk returns the approximate keys of a chunk, for the given numbers of rows and keys of a
+// sequence.
 func (s *decodeShape) keysOfChunk(rows, keys int) int {
 	return min(longestChunk, max(1, chunkRows*rows, s.shortest, ceilDiv(s.kvHeads*keys, chunksEnough)))
 }
@@ -201,7 +204,8 @@ func (d *kvSplit) merged() int {
 	return max(1, floats/(d.chunks*d.oStep))
 }
 
-// span returns the items of the sequence. In this table, a tile is the chunks of an item.
+// span returns the sequence's entry in a table of items. In this entry, the chunks of an item count
+// as one tile.
 func (d *kvSplit) span() items.Span {
 	s := items.Span{B: d.b, Heads: ceilDiv(d.heads, d.turns), Tiles: 1, Length: min(d.last-d.first, d.run*d.chunk) * min(d.turns, max(1, d.heads))}
 	if d.isSplit() {

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Of the kernels for a tier, cost must choose decode for few rows, and not for
-// many.
+// Among the kernels of a tier, a decode kernel must have the lowest cost if there are few rows, and
+// not if there are many.
 func TestDecodeIsChosenForFewRows(t *testing.T) {
 	for name, want := range map[string]string{
 		"b1-h32-g8-n1-m32768-d128-bf16":           "decode",

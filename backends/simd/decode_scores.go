@@ -13,8 +13,9 @@ import (
 )
 
 // decodeScores is a head's workspace for score features, mask and dropout. It is empty in a call
-// without them. The tile routines for score features expect query rows in the lanes. Here the keys of
-// one query row are in the lanes, so the routines process each vector of a row's scores as a row.
+// that uses none of these. The tile routines for score features expect query rows in the lanes. In
+// decode, the keys of one query row are in the lanes. So the routines process each vector of a
+// query row's scores as one row of a tile.
 type decodeScores struct {
 	bias   []float32   // [rows][decodeStep], of the current block
 	slopes []float32   // [rows]
@@ -23,7 +24,7 @@ type decodeScores struct {
 	seen   [2][]uint32 // [rows][words], a bit for each visible key of the current block, and of the block before
 	bools  []bool      // [lanes], scratch for mask elements of less than a vector
 	kept   []uint32    // [words+1], a bit for each weight of a row that dropout keeps
-	below  uint32      // random numbers below it drop a weight
+	below  uint32      // a random number below this one drops a weight
 	words  int         // words of a row's bits, each with one bit per lane
 }
 
@@ -73,8 +74,8 @@ func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *i
 	}
 }
 
-// mask sets block.seen to the bits of the visible keys, unless the mask shows all keys of the block to
-// all its rows. It reports whether any row sees any key.
+// mask sets block.seen to the bits of the visible keys, unless the mask shows all keys of the block
+// to all rows of the block. It reports whether any row sees any key.
 func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
 	t := &j.args.Mask
 	if !j.p.Score.Mask {

@@ -74,9 +74,10 @@ func (x *decodeSums) reach(isa *laneRoutines, j *job, chunk int) {
 	}
 }
 
-// addChunk adds a row's sums of a chunk to all, the row's sums over the earlier chunks. o and all
-// include l. o is relative to the row maximum m, and all to allM. addChunk returns the larger
-// maximum, to which all is then relative. It may overwrite o. by is scratch for factors.
+// addChunk adds o to all. o holds a row's sums over one chunk, and all holds the row's sums over
+// the earlier chunks. Both slices include l. o is relative to the row maximum m, and all is
+// relative to allM. addChunk returns the larger maximum and makes all relative to it. It may
+// overwrite o. by is scratch for factors.
 func (isa *laneRoutines) addChunk(all []float32, allM float32, o []float32, m float32, unit float64, by []float32) float32 {
 	rows := len(o) / isa.lanes
 	switch {
@@ -149,8 +150,8 @@ func (x *itemOfKeys) clearRow(j *job, r int) {
 	j.storeLSE(x.QBatch, h, x.Q0+i, float32(math.Inf(-1)))
 }
 
-// endRow writes row r of O and its LSE. o holds the sums of the row, with l in lColumn, relative to m.
-// buf is scratch for one row.
+// endRow writes row r of O and its LSE. o holds the sums of the row relative to m, with l in column
+// x.lColumn. buf is scratch for one row.
 func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
 	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
@@ -190,8 +191,8 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 // keep returns the dropout factor of the kept weights.
 func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
 
-// otherLogits returns the logit of a row's sink and the LSE of its earlier keys. A logit is -Inf if the
-// call has no sink or no earlier keys.
+// otherLogits returns the logit of a row's sink and the LSE of its earlier keys. sink is -Inf if
+// the call has no sink. before is -Inf if there are no earlier keys.
 func (j *job) otherLogits(b, h, i int) (sink, before float64) {
 	return j.sinkOf(h), j.earlierLSE(b, h, i)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// forDecode calls f with every decode kernel that takes p on this machine.
+// forDecode calls f with every decode kernel that supports p on this machine.
 func forDecode(p flashkit.Problem, f func(k flashkit.Kernel)) {
 	for _, k := range simd.New().Kernels() {
 		if strings.HasPrefix(k.Name, "simd/decode_") && k.Fits(p.Ask(k.Pass)) == "" {
@@ -23,8 +23,8 @@ func forDecode(p flashkit.Problem, f func(k flashkit.Kernel)) {
 	}
 }
 
-// decodeHeads are batch, query heads, KV heads and query rows: 1 to 64 rows for
-// each KV head, whole register tiles and not.
+// decodeHeads lists numbers of sequences, query heads, KV heads and query rows. A KV head has 1 to
+// 64 rows, in whole register tiles or not.
 var decodeHeads = []string{
 	"b1-h1-g1-n1", "b1-h2-g2-n1", "b2-h6-g2-n1", "b1-h4-g1-n1", "b1-h32-g1-n2", "b1-h64-g1-n1",
 	"b1-h5-g1-n3", "b1-h2-g1-n9", "b2-h1-g1-n16", "b1-h1-g1-n63",
@@ -34,10 +34,11 @@ var decodeMasks = []string{"", "-causal", "-causal-topleft", "-window100.0", "-w
 
 var decodeDims = []string{"d8", "d16-dv64", "d33-dv7", "d64-dv31", "d1", "d40"}
 
-// Blocks have 128 keys, or 64 where there are no more than 128, register tiles 4.
+// decodeKeys lists numbers of keys. A block has 128 keys, or 64 if a head has at most 128. A
+// register tile has 4 keys.
 var decodeKeys = []int{1, 3, 4, 63, 65, 127, 128, 129, 191, 257, 385, 1030}
 
-// A decode kernel must agree with the portable one, wherever the keys are cut.
+// A decode kernel must agree with the portable kernel for any number of keys.
 func TestDecode(t *testing.T) {
 	slow.UnderRace(t)
 	n := 0
@@ -68,17 +69,17 @@ func TestDecode(t *testing.T) {
 			}
 		}
 	}
-	check("b1-h2-g1-n1-m600000-d1-f32", bhsd)                   // chunks of a head, some hundred
+	check("b1-h2-g1-n1-m600000-d1-f32", bhsd)                   // hundreds of chunks per head
 	check("b1-h2-g1-n2-m20000-d8-f32-causal", gaps)             // cut at the end
 	check("b16-h16-g16-n1-m9000-d2-dv3-f32", bshd)              // several chunks of an item
 	check("b130-h1-g1-n1-m700-d64-f32-window600.0", bshd)       // all chunks of a head
 	check("b1-h32-g16-n2-m2100-d64-f32-causal", bhsd)           // chunks of the fewest keys
 	check("b1-h6-g2-n3-m3000-d64-dv128-f32-window1500.7", gaps) // cut where rows change
-	check("b2-h64-g1-n1-m3000-d64-dv24-f32-window2500.7", gaps) // chunks of more, for their rows
+	check("b2-h64-g1-n1-m3000-d64-dv24-f32-window2500.7", gaps) // longer chunks, because there are many rows
 	check("b1-h4-g1-n16-m2000-d8-f32-window9.4", gaps)          // no key that all rows see
 }
 
-// near fails unless got is as close to want as rounding explains.
+// near fails if got differs from want by more than rounding errors.
 func near(t *testing.T, dtype flashkit.DType, got, want []float32, rowLen int, about string, args ...any) {
 	t.Helper()
 	relative := map[flashkit.DType]float64{flashkit.Float32: 2e-6, flashkit.Float16: 1e-3, flashkit.BFloat16: 8e-3}[dtype]

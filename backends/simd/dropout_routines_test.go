@@ -14,7 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// words returns elements as words.
+// words returns the memory of x as 32-bit words.
 func words(x []float32) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
 }
@@ -123,7 +123,7 @@ func newGradientCall(isa *laneRoutines, r *rand.Rand) *gradientCall {
 		return words(numbers(rows, func() float32 { return math.Float32frombits(r.Uint32() | r.Uint32()) }))
 	}
 	c.s, c.dp, c.ds = newFenced(rows*n), newFenced(rows*n), newFenced((rows-1)*c.dsStep+n)
-	small := func() float32 { // whose products are finite, if it is
+	small := func() float32 { // if operands are small, products are finite
 		x := anyFloat(r)
 		if math.Abs(float64(x)) <= math.MaxFloat32 {
 			x = max(-1e9, min(x, 1e9))
@@ -142,7 +142,7 @@ func newGradientCall(isa *laneRoutines, r *rand.Rand) *gradientCall {
 			c.s.x[i] = (c.lse[i/n] - float32(126*math.Ln2+r.NormFloat64()*1e-5)) / c.unit
 		}
 		w := math.Exp(c.exponent(c.s.x[i], i/n))
-		if w > 0x1p-127 && w < 0x1.01p-126 && math.IsInf(float64(c.dp.x[i]), 0) { // if it is flushed, no number, else infinite
+		if w > 0x1p-127 && w < 0x1.01p-126 && math.IsInf(float64(c.dp.x[i]), 0) { // NaN if w is flushed to 0, else infinite
 			c.dp.x[i] = 1
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// The portable kernels support every problem. Package dispatch chooses among all.
+// The portable kernels support every problem. Package dispatch chooses among all kernels.
 func ExampleNew() {
 	p := flashkit.Problem{Batch: 1, Heads: 8, KVHeads: 2, QLen: 128, KVLen: 128, Dim: 64, VDim: 64, DType: flashkit.BFloat16}
 	for _, k := range simd.New().Kernels() {
@@ -21,7 +21,7 @@ func ExampleNew() {
 	// simd/bwd_generic backward true
 }
 
-// One backend for the program; its goroutines sleep between calls.
+// A program needs only one backend, whose goroutines sleep between calls.
 func ExampleBackend() {
 	b := simd.New()
 	defer b.Close()
@@ -29,7 +29,8 @@ func ExampleBackend() {
 	// Output: simd true
 }
 
-// A server that leaves processors to its other work. Results do not depend on the limit.
+// A server limits the goroutines of a call, to leave processors to other work. Results do not
+// depend on the limit.
 func ExampleWorkers() {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 2, Dim: 1, VDim: 1}
 	b := simd.New(simd.Workers(2))
@@ -49,7 +50,7 @@ func ExampleWorkers() {
 	// Output: <nil> [6]
 }
 
-// The rate to which a kernel's own can be compared.
+// The peak rate of the CPU is the upper limit of a kernel's rate.
 func ExamplePeak() {
 	rate, instructions := simd.Peak(flashkit.Float32)
 	fmt.Printf("%.0f GFLOP/s by %s\n", rate/1e9, instructions)

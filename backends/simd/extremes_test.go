@@ -11,17 +11,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Extremes are inputs at the ends of float32's range. Where the right answer does not depend on the
-// order of the sums, every kernel must match the portable one: NaN, the same infinities, and nearby
-// finite numbers.
+// Extremes are inputs at the ends of float32's range. If the right answer does not depend on the
+// order of sums, every kernel must match the portable kernel. Results must be NaN, the same
+// infinity, or close finite numbers.
 var extremes = []struct {
 	name        string
 	fill        func(a *operands)
-	forwardOnly bool // there is no right gradient
-	noF16       bool // the numbers that make the case do not exist in f16
+	forwardOnly bool // gradients are not defined
+	noF16       bool // f16 cannot represent the numbers of this case
 }{
-	// The weights of the backward pass would be exp of a rounding error. Only
-	// one element of K counts, so that no rounding decides which key is first.
+	// In a backward pass, weights would be exponentials of rounding errors. All elements of a key
+	// but one are 0, so that rounding does not decide which key has the largest score.
 	{name: "huge scores", forwardOnly: true, fill: func(a *operands) {
 		scaleBy(a.fwd.Q, a.large())
 		change(a.fwd.K, func(at [4]int, old float32) float32 {
@@ -59,7 +59,7 @@ var extremes = []struct {
 			if at[3] > 0 {
 				return old
 			}
-			return float32(at[2]%2) - 0.5 // its score is Inf for half of the rows, -Inf for the others
+			return float32(at[2]%2) - 0.5 // the score is Inf for half of the rows, -Inf for the other half
 		})
 	}},
 	{name: "huge values", fill: func(a *operands) {
@@ -90,7 +90,7 @@ var extremes = []struct {
 	{name: "NaN", fill: func(a *operands) { a.scaleAll(nan32) }},
 }
 
-// large returns 1e30, or for f16 a number that leaves room for sums.
+// large returns 1e30, or for f16 a number whose sums do not overflow.
 func (a *operands) large() float32 {
 	if a.p.DType == flashkit.Float16 {
 		return 0x1p10
@@ -98,7 +98,7 @@ func (a *operands) large() float32 {
 	return 1e30
 }
 
-// denormal returns a factor that makes the noise denormal.
+// denormal returns a factor that makes random numbers denormal.
 func (a *operands) denormal() float32 {
 	if a.p.DType == flashkit.Float16 {
 		return 0x1p-16
@@ -106,9 +106,9 @@ func (a *operands) denormal() float32 {
 	return 0x1p-128
 }
 
-// oneSign returns 1e30, negative in some rows, so that every dot product of two
-// rows is Inf or -Inf. With both signs in a row, the kernels may differ: a fused
-// multiply-add to -Inf stays -Inf where a product of Inf makes it NaN.
+// oneSign returns 1e30, negative in some rows, so that every dot product of two rows is Inf or
+// -Inf. With both signs in a row, the kernels may differ: a fused multiply-add may give -Inf where
+// a separate product is Inf and the sum with -Inf is NaN.
 func oneSign(at [4]int, _ float32) float32 {
 	if at[2]%5 < 2 {
 		return -1e30
@@ -136,7 +136,7 @@ var extremeProblems = []string{
 
 func TestExtremes(t *testing.T) {
 	slow.UnderRace(t)
-	wants := map[string]map[string][]float32{} // of the portable kernels, which take longest
+	wants := map[string]map[string][]float32{} // results of the portable kernels, which are the slowest
 	for _, k := range simd.New().Kernels() {
 		reference := kernel(t, map[flashkit.Pass]string{flashkit.PassForward: "simd/fwd_generic", flashkit.PassBackward: "simd/bwd_generic"}[k.Pass])
 		for _, x := range extremes {
@@ -174,8 +174,8 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// closeTo is the allowed distance from the portable kernel's number: relative to the largest number
-// around it, or absolute below the type's resolution. The vector kernels flush numbers below the
+// closeTo is the allowed difference from the portable kernel's result. One bound is relative to the
+// largest number of the tensor, and one is absolute. The vector kernels flush numbers below the
 // smallest normal one, 2^-126, to 0. A gradient here is a sum of up to 2^8 products with such a
 // number.
 var closeTo = map[flashkit.DType]struct{ relative, absolute float64 }{
@@ -184,9 +184,9 @@ var closeTo = map[flashkit.DType]struct{ relative, absolute float64 }{
 	flashkit.BFloat16: {3e-2, 0x1p-118},
 }
 
-// sameKind fails unless got is NaN, Inf, -Inf or finite where want is and, where
-// finite, close as measured by the whole tensor, for the terms of a row may
-// cancel, or in LSE by the number itself.
+// sameKind fails unless each element of got is of the same kind as in want: NaN, Inf, -Inf or
+// finite. Finite elements must be close. The bound is relative to the largest element of the
+// tensor, because the terms of a row may cancel. For LSE it is relative to the element.
 func sameKind(t *testing.T, dtype flashkit.DType, name string, got, want []float32, rowLen int) {
 	t.Helper()
 	bound := closeTo[dtype]
@@ -225,7 +225,7 @@ func kind(x float64) string {
 	return "finite"
 }
 
-// Rows of Q that are NaN throughout make NaN of O and LSE there and nowhere else.
+// If all elements of a row of Q are NaN, O and LSE of this row are NaN, and other rows are not.
 func TestNaNRowsStayAlone(t *testing.T) {
 	isNaNRow := func(p flashkit.Problem, row int) bool { return row%p.QLen%3 == 1 }
 	for _, k := range simd.New().Kernels() {

@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// BenchmarkFeatures measures the cost of each feature in the kernels that support it, and of a
-// plain call. FLASHKIT_BENCH names another problem.
+// BenchmarkFeatures measures a plain call, and a call with each single feature in the kernels that
+// support this feature. FLASHKIT_BENCH names another problem.
 func BenchmarkFeatures(b *testing.B) {
 	name := os.Getenv("FLASHKIT_BENCH")
 	if name == "" {

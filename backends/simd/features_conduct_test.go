@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// outputsOf are the tensors that a pass writes.
+// outputsOf returns the tensors that a pass writes.
 func outputsOf(s *sample, pass flashkit.Pass) (list []*flashkit.Tensor) {
 	for _, a := range flashkit.Arguments() {
 		if a.Role(&s.p, pass)&flashkit.Output != 0 && !a.Of(&s.args).IsZero() {
@@ -26,7 +26,7 @@ func outputsOf(s *sample, pass flashkit.Pass) (list []*flashkit.Tensor) {
 	return list
 }
 
-// memoryOf returns the bits of all their memory.
+// memoryOf returns the bits of the memory of all tensors in a list.
 func memoryOf(list []*flashkit.Tensor) (bits []uint32) {
 	for _, t := range list {
 		for _, x := range t.Float32s() {
@@ -39,7 +39,7 @@ func memoryOf(list []*flashkit.Tensor) (bits []uint32) {
 	return bits
 }
 
-// backwardFeatures are the features of both passes.
+// backwardFeatures are the features that both passes support.
 const backwardFeatures = flashkit.AllFeatures &^ flashkit.ForwardFeatures
 
 func TestFeaturesGiveTheSameBitsForAnyNumberOfWorkers(t *testing.T) {
@@ -94,7 +94,8 @@ func TestFeaturesAllocateNothing(t *testing.T) {
 	}
 }
 
-// longSample is a call of many pairs, which is canceled long before its end.
+// longSample returns a call with many pairs of a row and a key. The test cancels the call long
+// before its end.
 func longSample(pass flashkit.Pass, packed bool) (flashkit.Problem, *flashkit.Args) {
 	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: 8192, KVLen: 8192, Dim: 32, VDim: 32}
 	addFeatures(&p, backwardFeatures&^(flashkit.FeatureBias|flashkit.FeatureMask))
@@ -126,8 +127,8 @@ func TestCancelFeaturesMidway(t *testing.T) {
 	}
 }
 
-// A problem's claims beyond its tensors, a length or a number of heads without memory, take neither
-// memory nor time.
+// A problem may have a huge length or number of heads if its tensors are empty. Such a number must
+// cost neither memory nor time.
 func TestClaimsCostNothing(t *testing.T) {
 	const huge = math.MaxInt >> 24
 	f32 := func(b, h, n, d int) flashkit.Tensor { return flashkit.F32(make([]float32, b*h*n*d), b, h, n, d) }
@@ -188,7 +189,7 @@ func TestClaimsCostNothing(t *testing.T) {
 	}
 }
 
-// A row that sees no key now keeps its contents, to the bit, in decode kernels too.
+// With Carry, a row of O that sees no key of the call keeps its bits, in decode kernels, too.
 func TestCarryKeepsRowsThatSeeNoKey(t *testing.T) {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 4, KVLen: 2, Dim: 2, VDim: 2, Carry: true, Band: flashkit.Causal()}
 	for _, k := range simd.New().Kernels() {
@@ -208,7 +209,7 @@ func TestCarryKeepsRowsThatSeeNoKey(t *testing.T) {
 	}
 }
 
-// Tiles of keys begin anywhere in a page, and end in another.
+// A tile of keys may begin anywhere in a page and end in another page.
 func TestTilesAcrossPages(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for i := range 30 {
@@ -219,13 +220,14 @@ func TestTilesAcrossPages(t *testing.T) {
 	}
 }
 
-// A mask that hides a row's keys hides the row from them: it may hold anything.
+// If a mask hides all keys from a row, the row may hold any values. They do not change the
+// gradients of the keys.
 func TestMaskHidesRows(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	k := kernel(t, "simd/bwd_generic")
 	for i := range 6 {
 		p := drawProblem(t, r, flashkit.FeatureMask|flashkit.FeatureRagged|flashkit.FeatureSoftcap, dtypes[i%3])
-		p.Heads = p.KVHeads // a head of queries for one of keys
+		p.Heads = p.KVHeads // one query head per KV head
 		s := newSample(r, p)
 		a := &s.args
 		fill(&a.O, 0)
@@ -260,13 +262,13 @@ func TestMaskHidesRows(t *testing.T) {
 	}
 }
 
-// A bias that repeats over very many heads keeps its digits.
+// The gradient of a bias that repeats over very many heads is exact enough.
 func TestLongSumOfDBias(t *testing.T) {
 	slow.UnderRace(t)
 	const heads = 1 << 18
 	k := kernel(t, "simd/bwd_generic")
 	one := 1 + rand.IntN(2)
-	for rows := 1; rows <= 2; rows++ { // two of one row's bias, or of two rows'
+	for rows := 1; rows <= 2; rows++ { // a bias with one row, which both query rows share, or with two rows
 		if testing.Short() && rows != one {
 			continue
 		}
@@ -276,7 +278,7 @@ func TestLongSumOfDBias(t *testing.T) {
 		args.Bias, args.DBias = flashkit.F32(make([]float32, rows), 1, 1, rows, 1), flashkit.F32(make([]float32, rows), 1, 1, rows, 1)
 		want, x := make([]float64, rows), .5+rand.Float32()
 		for i := range args.DLSE.Float32s() { // with one key, dS is the gradient of LSE
-			args.DLSE.Float32s()[i] = x // equal numbers, whose sum always rounds to the same side
+			args.DLSE.Float32s()[i] = x // equal numbers: all roundings of their sum have the same direction
 			want[i%rows] += float64(x)
 		}
 		require.NoError(t, k.Compute(t.Context(), p, args))
@@ -286,7 +288,7 @@ func TestLongSumOfDBias(t *testing.T) {
 	}
 }
 
-// Large scores cost no more digits than the plain algorithm in float32 loses.
+// With large scores, errors are not much larger than the errors of the plain algorithm in float32.
 func TestFeaturesOfLargeScores(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -299,16 +301,16 @@ func TestFeaturesOfLargeScores(t *testing.T) {
 			p.Score.Softcap = 8000
 		}
 		s := newSample(r, p)
-		for s.rowsWithKeys() < p.Heads*p.QLen/2 { // a sum of few errors depends on chance
+		for s.rowsWithKeys() < p.Heads*p.QLen/2 { // a sum of only a few errors would depend on chance
 			s = newSample(r, p)
 		}
-		base := make([]float32, p.Dim) // keys differ little from it, so that every weight counts
+		base := make([]float32, p.Dim) // all keys are close to base, so that no weight is negligible
 		for i := range base {
-			base[i] = float32(r.NormFloat64()) // no query, as the largest score would decide the sum
+			base[i] = float32(r.NormFloat64()) // base is not a copy of a query, because the largest score would then dominate the sum
 		}
 		change(s.args.K, func(at [4]int, old float32) float32 { return base[at[3]] + old/3200 })
 		scaleBy(s.args.Q, 400) // scores up to 1e4
-		var o, lse [2]float64  // the squares of errors, of the kernel and of plain float32
+		var o, lse [2]float64  // sums of squared errors: of the kernel, and of the plain algorithm
 		wantO, wantLSE := s.expectForward()
 		require.NoError(t, k.Compute(t.Context(), p, &s.args))
 		for h := range p.Heads {
@@ -347,7 +349,7 @@ func (s *sample) rowsWithKeys() (n int) {
 	return n
 }
 
-// naive computes a row as one would write it down, in float32.
+// naive computes a row in float32 by the plain algorithm.
 func (s *sample) naive(b, h, i int) (o []float32, lse float32) {
 	p, a := &s.p, &s.args
 	g := h / (p.Heads / p.KVHeads)

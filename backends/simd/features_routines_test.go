@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A testedISA is an instruction set of lanes and its name.
+// A testedISA is the laneRoutines of an instruction set, with its name and tier.
 type testedISA struct {
 	name string
 	isa  *laneRoutines
@@ -30,8 +30,8 @@ func eachLaneISA(t *testing.T, test func(t *testing.T, isa *laneRoutines, r *ran
 	}
 }
 
-// trials returns how many of n random cases to try: in a short run, which may be on an emulated
-// processor, a tenth.
+// trials returns the number of random cases of a test. It is n, or a tenth of n in a short run,
+// which may use an emulated processor.
 func trials(n int) int {
 	if testing.Short() {
 		return n / 10
@@ -44,7 +44,8 @@ const (
 	margin    = 40         // elements on either side of an output
 )
 
-// fenced is an output of n elements within memory that must stay untouched, also between rows.
+// fenced is an output of n elements. The memory around the output and between its rows must stay
+// untouched.
 type fenced struct{ all, x []float32 }
 
 func newFenced(n int) fenced {
@@ -72,7 +73,7 @@ var extremes = []float32{
 	math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
 }
 
-// anyFloat returns a number of any size now and then, else one of up to some tens.
+// anyFloat sometimes returns a number of any magnitude, and else a number of moderate magnitude.
 func anyFloat(r *rand.Rand) float32 {
 	switch r.IntN(16) {
 	case 0:
@@ -84,7 +85,7 @@ func anyFloat(r *rand.Rand) float32 {
 	}
 }
 
-// flushed returns x as arithmetic routines read and write it.
+// flushed returns x as arithmetic routines read and write it: a denormal number becomes 0.
 func flushed(x float32) float64 {
 	if math.Abs(float64(x)) < 0x1p-126 {
 		return 0
@@ -92,7 +93,7 @@ func flushed(x float32) float64 {
 	return float64(x)
 }
 
-// lost returns x if it is denormal, else 0: the loss of a routine that flushes it.
+// lost returns the error that flushing x to 0 causes: x if x is denormal, else 0.
 func lost(x float32) float64 {
 	if flushed(x) == 0 {
 		return float64(x)
@@ -100,8 +101,8 @@ func lost(x float32) float64 {
 	return 0
 }
 
-// near reports whether got is want but for an error, and is infinite, or no number, where
-// float32 has nothing else.
+// near reports whether got differs from want by at most err. got must be NaN or infinite if want
+// is, and may be infinite if want is near the limit of float32.
 func near(want float64, got float32, err float64) bool {
 	switch {
 	case math.IsNaN(want):
@@ -114,7 +115,7 @@ func near(want float64, got float32, err float64) bool {
 	return math.Abs(float64(got)-want) <= err+0x1p-126
 }
 
-// requireThat is require.True, which takes long where it holds.
+// requireThat does the work of require.True, but is fast if ok is true.
 func requireThat(t *testing.T, ok bool, format string, args ...any) {
 	if !ok {
 		t.Helper()
@@ -162,7 +163,7 @@ type adjustment struct {
 	top, bias, lanes     []float32
 }
 
-// newAdjustment makes one with random features.
+// newAdjustment returns an adjustment with random features.
 func newAdjustment(isa *laneRoutines, r *rand.Rand) *adjustment {
 	n := isa.lanes
 	a := &adjustment{rows: 1 + r.IntN(9), step: n + r.IntN(3)*r.IntN(30), scale: float32(math.Exp(4*r.Float64() - 3))}
@@ -207,9 +208,9 @@ func first[T any](x []T) *T {
 	return &x[0]
 }
 
-// want returns the score of x and the cap's derivative, both with a likely error. The derivative's
-// error is relative: near the cap little is left of the gradients. A denormal may be read as it is
-// or as 0, which is another error.
+// want returns the score of x, the softcap's derivative, and bounds of their errors. The derivative
+// is tiny near the softcap, so its error is relative. The routine may read a denormal number as 0,
+// which adds to the error.
 func (a *adjustment) want(x float32, row, i int) (s, err, softcapGrad, uncapErr float64) {
 	s = float64(a.scale) * flushed(x)
 	denormal := math.Abs(float64(a.scale) * lost(x))
@@ -218,7 +219,7 @@ func (a *adjustment) want(x float32, row, i int) (s, err, softcapGrad, uncapErr 
 		z := s / limit
 		y, c := math.Tanh(z), math.Cosh(z)
 		softcapGrad = 1 / c / c
-		uncapErr = softcapGrad*(6+6*math.Min(math.Abs(z), 99))*0x1p-23 + 0x1p-123 // below which the exponential may be flushed
+		uncapErr = softcapGrad*(6+6*math.Min(math.Abs(z), 99))*0x1p-23 + 0x1p-123 // below 2^-123 the exponential may be flushed to 0
 		s, err = limit*y, 4*limit*(math.Abs(y)+0x1p-100)
 	}
 	if a.bias != nil {

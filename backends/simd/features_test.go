@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// number is the reference's result, and the sum of the magnitudes of its terms. The error of a
-// float32 sum is a small part of that sum.
+// number is the reference's result and the sum of the magnitudes of its terms. The error of a
+// float32 result is a small fraction of this sum.
 type number struct{ x, size float64 }
 
 func (n *number) add(x, size float64) { n.x += x; n.size += size }
@@ -25,7 +25,7 @@ type pair struct {
 	z                  float64 // dropout factor of the weight
 }
 
-// pairs returns the pairs of a row: the definition, in float64.
+// pairs returns the pairs of a row, computed in float64 by the definition.
 func (s *sample) pairs(b, h, i int) (list []pair) {
 	p, a := &s.p, &s.args
 	g := h / (p.Heads / p.KVHeads)
@@ -63,7 +63,8 @@ func (s *sample) pairs(b, h, i int) (list []pair) {
 	return list
 }
 
-// random is the half of a word of Philox4x32-7 that belongs to a pair, as its authors write it.
+// random returns the 16 random bits of a pair. It is written like the definition of Philox4x32-7 in
+// the paper.
 func random(seed uint64, b, h, i, j int) uint32 {
 	c := [4]uint64{uint64(j / 8), uint64(i), uint64(h), uint64(b)}
 	k0, k1 := seed%(1<<32), seed>>32
@@ -75,7 +76,7 @@ func random(seed uint64, b, h, i, j int) uint32 {
 	return uint32(c[j%4]) >> (j % 8 / 4 * 16) & 0xffff
 }
 
-// forward returns the expected O and LSE of a row, given their previous contents.
+// forward returns the expected O and LSE of a row, given the previous contents of both tensors.
 func (s *sample) forward(b, h, i int) (o []number, lse float64) {
 	p, a := &s.p, &s.args
 	o = make([]number, p.VDim)
@@ -125,7 +126,7 @@ func (w *want) add(at int, x, size float64) {
 	w.list[at].add(x, size)
 }
 
-// rows names the first n rows of the tensor's heads, which are 0 unless something is added.
+// rows adds the first n rows of all heads to the expected elements, with values of 0.
 func (w *want) rows(b, n int) {
 	for h := range w.t.Shape()[1] {
 		for i := range n {
@@ -159,7 +160,7 @@ func (w *want) check(t *testing.T, name, about string, precision float64) {
 	}
 }
 
-// startCarry gives O and LSE the result of earlier keys, for some rows of none.
+// startCarry sets O and LSE to the result of earlier keys. Some rows have no earlier keys.
 func (s *sample) startCarry(r *rand.Rand) {
 	a := &s.args
 	for b := range s.p.Batch {
@@ -167,7 +168,7 @@ func (s *sample) startCarry(r *rand.Rand) {
 			for i := range s.n[b] {
 				at, lse := s.rowAt(&a.O, b, h, i), r.NormFloat64()*2
 				if r.IntN(4) == 0 {
-					lse = math.Inf(-1) // then O is not read
+					lse = math.Inf(-1) // no earlier keys: O is not read
 				} else {
 					for c := range s.p.VDim {
 						put(&a.O, at+c, r.NormFloat64())
@@ -292,11 +293,11 @@ func (s *sample) rowGradients(b, h, i int, dq, dk, dv, db, ds *want) {
 	}
 }
 
-// digits is the precision of kernels in float32 where scores are of the usual size.
+// digits is the relative precision of float32 kernels if scores have the usual magnitude.
 const digits = 3e-6
 
-// precise returns a precision for the sample's scores: their roundings grow with them, and carry
-// over to the weights.
+// precise returns a precision for the sample's scores. The rounding errors of scores grow with the
+// scores, and cause errors of the weights.
 func (s *sample) precise(digits float64) float64 {
 	return digits * max(1, s.p.SoftmaxScale()*math.Sqrt(float64(s.p.Dim)))
 }
@@ -342,7 +343,8 @@ func (s *sample) checkAround(t *testing.T) {
 	}
 }
 
-// Every feature by itself, and many combinations, against the definition.
+// The portable kernels match the definition with each single feature and with many combinations of
+// features.
 func TestFeatures(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()

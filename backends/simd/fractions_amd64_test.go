@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// BenchmarkFractions measures the kernels and, right after each call, the processor's peak at its
-// current clock: medians. It uses the problems of BenchmarkKernels.
+// BenchmarkFractions measures the kernels and, right after each call, the processor's peak rate at
+// its current clock. It reports medians, and uses the problems of BenchmarkKernels.
 func BenchmarkFractions(b *testing.B) {
 	eachKernel(b, func(b *testing.B, c *call, k flashkit.Kernel) {
 		var rates, peaks, fractions []float64
@@ -35,8 +35,9 @@ func BenchmarkFractions(b *testing.B) {
 	})
 }
 
-// BenchmarkCores measures the speedup of all cores over one, and the same for multiply-adds alone:
-// medians of turns, each of which measures all four. It uses the problems of BenchmarkKernels.
+// BenchmarkCores measures the speed of all cores relative to one core, for kernels and for
+// multiply-adds alone. Each round measures all four speeds. The benchmark reports medians over
+// rounds, and uses the problems of BenchmarkKernels.
 func BenchmarkCores(b *testing.B) {
 	all := runtime.GOMAXPROCS(0)
 	defer runtime.GOMAXPROCS(all)
@@ -62,7 +63,8 @@ func onOneAndAll(all int, rate func() float64) (one, many float64) {
 	return one, rate()
 }
 
-// perSecond calls f for a quarter of a second, after a first time.
+// perSecond returns the calls of f per second. It calls f once, then measures for a quarter of a
+// second.
 func perSecond(f func()) float64 {
 	f()
 	calls, start := 0.0, time.Now()

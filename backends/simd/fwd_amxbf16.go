@@ -141,8 +141,8 @@ func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 }
 
 // shapedScores computes the scores of keys [from, from+keys), with score features and masks. If
-// there is a float32 bias, one routine stores the dot products and endScores adjusts them.
-// Otherwise one routine does both.
+// there is a float32 bias, one routine stores the dot products, and endScores turns the dot
+// products into scores. Otherwise one routine computes the adjusted scores.
 func (x *tileScratch) shapedScores(j *job, t *pairTile, from, keys int, masked bool) {
 	score, at, words := &j.p.Score, from-x.lo, pairWords(j.p.Dim)
 	if score.Bias && j.args.Bias.DType() == flashkit.Float32 {
@@ -183,8 +183,8 @@ func (x *tileScratch) maskLast(keys int, masked bool) {
 	}
 }
 
-// pairBias transposes the 16-bit bias of keys [from, from+keys) into x.biasPairs. A word there
-// holds the biases of two neighboring keys for one row.
+// pairBias transposes the 16-bit bias of keys [from, from+keys) into x.biasPairs. A word of
+// x.biasPairs holds the biases of two neighboring keys for one row.
 func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 	b, n := &j.args.Bias, upToTiles(keys)
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)

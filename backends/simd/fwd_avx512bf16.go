@@ -13,9 +13,9 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //	Oᵀ += Vᵀ P        pairs of keys; V is packed for each item, [keys/2][vdim]
 //
 // The instruction cannot skip one key of a pair. But at the edges of the band of visible keys, some
-// rows see only one. There P stays in float32, and the masked product of fwd_avx512 adds P times
-// widened rows of V to O. Keys that a mask hides get weight 0. Since 0 times NaN or infinity is
-// NaN, such elements of V are packed as 0 and added separately.
+// rows see only one of the two keys. There P stays in float32, and the masked product of fwd_avx512
+// adds P times widened rows of V to O. Keys that a mask hides get weight 0. Since 0 times NaN or
+// infinity is NaN, such elements of V are packed as 0, and their products are added separately.
 
 func fwdAVX512BF16Plan(pl *plan) {
 	avx512Lanes.planRows(pl, itemRows)
@@ -147,7 +147,7 @@ func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 }
 
 // addPairs adds P V of keys [from, from+keys) to O. It needs no masks: hidden keys have weight 0,
-// and all elements of packed V that they multiply are finite.
+// and all elements of packed V that a weight of 0 multiplies are finite.
 func (x *pairScratch) addPairs(j *job, t *pairTile, from, keys int) {
 	vdim, pairs := j.p.VDim, (keys+1)/2
 	if keys%2 == 1 {

@@ -13,7 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// drawForward draws a problem of several tiles and blocks, or of runs of blocks.
+// drawForward draws a problem with several tiles and blocks. Some problems have several runs of
+// blocks.
 func drawForward(t *testing.T, r *rand.Rand, dtype flashkit.DType) flashkit.Problem {
 	features := flashkit.Feature(r.Uint32()&r.Uint32()&uint32(flashkit.AllFeatures)) | flashkit.FeatureRagged
 	p := drawProblem(t, r, features, dtype)
@@ -30,8 +31,8 @@ func drawForward(t *testing.T, r *rand.Rand, dtype flashkit.DType) flashkit.Prob
 	return p
 }
 
-// A sequence gives the same bits alone and in a batch, padded, packed or in pages, whatever
-// its neighbors are, whatever the batch has room for, and with any number of workers.
+// A sequence gives the same bits alone and in any batch: padded to any length, packed or in pages,
+// with any other sequences. The number of workers does not change the bits either.
 func TestForwardBitsOfSequences(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -55,7 +56,7 @@ func TestForwardBitsOfSequences(t *testing.T) {
 	}
 }
 
-// checkAlone compares a sequence with itself alone.
+// checkAlone compares the result of a sequence in the batch with the result of the sequence alone.
 func (s *sample) checkAlone(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 	t.Helper()
 	fill(&s.args.O, math.NaN())
@@ -65,7 +66,7 @@ func (s *sample) checkAlone(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 	}
 	b := r.IntN(s.p.Batch)
 	if s.p.Score.Dropout != 0 {
-		b = 0 // which weights it drops depends on the number of the sequence
+		b = 0 // the dropped weights depend on the number of the sequence
 	}
 	one := s.alone(r, b)
 	withProcs(t, 1+r.IntN(4))

@@ -10,9 +10,9 @@ import (
 )
 
 // A row's result includes its sink and, with Carry, the result of earlier keys, which O and LSE
-// hold when the call begins. Both are merged after all keys of the call, once m and l are known.
-// The merge is in float64, relative to the largest of m, the sink and the LSE of the earlier keys.
-// The last step also multiplies O by dropout's factor of the kept weights.
+// hold when the call begins. The sink and the earlier result are merged after all keys of the call,
+// once m and l are known. The merge is in float64, relative to the largest of m, the sink and the
+// LSE of the earlier keys. The last step also multiplies O by dropout's factor of the kept weights.
 
 // ends reports whether the last step of a row may do more than divide O by l.
 func (pl *plan) ends() bool {
@@ -20,8 +20,9 @@ func (pl *plan) ends() bool {
 	return s.Sink || s.Bias || s.Dropout != 0 || pl.p.Carry
 }
 
-// sinkReach is how far a sink may exceed the row maximum for its weight to be added to l. With a
-// larger sink, LSE, the maximum plus ln(l), would lose digits. Such rows are merged in float64.
+// sinkReach is the largest difference between sink and row maximum at which the sink's weight is
+// added to l. With a larger sink, the sum of the row maximum and ln(l), which is LSE, would lose
+// digits. Such rows are merged in float64.
 const sinkReach = 4
 
 // endTile sets x.top to the LSE of the tile's rows, and x.factors to the factors by which O of the
@@ -78,7 +79,7 @@ func (j *job) endLane(t *laneTile, x *laneScratch, i int, sink float64) {
 	x.factors[i], x.scratchMax[i] = float32(float64(weight)/l), float32(float64(carried)/l)
 }
 
-// relative returns x - top, or 0 if both are the same infinity.
+// relative returns x - top, or 0 if x and top are the same infinity.
 func relative(x, top float64) float64 {
 	if x == top {
 		return 0

@@ -15,13 +15,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// featureCosts are the single features with typical arguments.
+// featureCosts lists single features with typical arguments.
 var featureCosts = []struct {
 	name    string
 	feature flashkit.Feature
 	keys    bool    // bias or mask repeats over rows
-	hides   float64 // part of the pairs, or of the keys
-	run     int     // length of a run of them
+	hides   float64 // fraction of the pairs, or of the keys, that the mask hides
+	run     int     // length of a run of hidden pairs
 }{
 	{name: "alibi", feature: flashkit.FeatureALiBi},
 	{name: "sink", feature: flashkit.FeatureSink},
@@ -35,7 +35,7 @@ var featureCosts = []struct {
 }
 
 // BenchmarkForwardFeatures measures each feature against a plain call of the same kernel, in turns.
-// FLASHKIT_BENCH names other problems, with commas.
+// FLASHKIT_BENCH lists names of other problems, separated by commas.
 func BenchmarkForwardFeatures(b *testing.B) {
 	names := os.Getenv("FLASHKIT_BENCH")
 	if names == "" {
@@ -63,8 +63,8 @@ func BenchmarkForwardFeatures(b *testing.B) {
 	}
 }
 
-// drawArgs returns arguments of a forward call full of noise. Its bias and mask have a row
-// for each query row, or one for all.
+// drawArgs returns random arguments of a forward call. Bias and mask have a row for each query row,
+// or one row for all if ofKeys is true.
 func drawArgs(r *rand.Rand, p flashkit.Problem, ofKeys bool) *flashkit.Args {
 	args := flashkit.NewArgs(p, flashkit.PassForward)
 	if ofKeys && p.Score.Bias {
@@ -81,7 +81,7 @@ func drawArgs(r *rand.Rand, p flashkit.Problem, ofKeys bool) *flashkit.Args {
 	return args
 }
 
-// drawMask hides a part of the pairs, some in runs.
+// drawMask hides a fraction of the pairs, in runs of the given length.
 func drawMask(r *rand.Rand, mask flashkit.Tensor, part float64, run int) {
 	on := true
 	for i := range mask.Bools() {
@@ -94,12 +94,12 @@ func drawMask(r *rand.Rand, mask flashkit.Tensor, part float64, run int) {
 
 var started = time.Now()
 
-// clock returns the time since the start.
+// clock returns the time since the start of the program.
 var clock = func() time.Duration { return time.Since(started) }
 
-// comparePlain runs a call with features and a plain one in turns. Of some turns it takes the
-// least times, as other work on the machine only adds to them, and of their ratios the median,
-// as the clock changes meanwhile.
+// comparePlain runs a call with features and a plain one in turns. From several turns it takes the
+// shortest time of each call, because other work on the machine only adds time. It reports the
+// median of the ratios of these times, because the processor's clock changes.
 func comparePlain(b *testing.B, k flashkit.Kernel, plain flashkit.Problem, bare *flashkit.Args, p flashkit.Problem, args *flashkit.Args) {
 	const turns = 8
 	least := func(best *float64, p flashkit.Problem, args *flashkit.Args) {

@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// forwards returns the forward kernels that take p.
+// forwards returns the forward kernels that support p.
 func forwards(p *flashkit.Problem) (list []flashkit.Kernel) {
 	for _, k := range simd.New().Kernels() {
 		if k.Pass == flashkit.PassForward && k.Fits(p.Ask(k.Pass)) == "" {
@@ -39,8 +39,8 @@ func precisionOf(k *flashkit.Kernel) float64 {
 	return 2e-5
 }
 
-// Every feature by itself, and many combinations, against the definition, where items
-// have several tiles and rows several blocks of keys.
+// Forward kernels match the definition with each single feature and with many combinations of
+// features. Items have several tiles, and rows have several blocks of keys.
 func TestForwardFeatures(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -71,13 +71,13 @@ func TestForwardFeatures(t *testing.T) {
 	}
 	t.Run("mixed", func(t *testing.T) {
 		for i := range 10 * rounds {
-			one, other := r.Uint32(), r.Uint32() // of both, a quarter of the features
+			one, other := r.Uint32(), r.Uint32() // one & other has a quarter of the features
 			draw(t, flashkit.Feature(one&other)&flashkit.AllFeatures, i)
 		}
 	})
 }
 
-// A sink, and an LSE of earlier keys, may be far above or below the scores.
+// A sink and an LSE of earlier keys may be far above or far below the scores.
 func TestSinkAndCarryFarAway(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	far := []float64{math.Inf(-1), -1e4, -200, -70, -3, 0, 3, 50, 59, 61, 70, 90, 200, 1e4}
@@ -107,7 +107,7 @@ func TestSinkAndCarryFarAway(t *testing.T) {
 	}
 }
 
-// A key that a mask hides from a row may hold anything, without a trace in the row.
+// A key that a mask hides from a row may hold any values, which do not change the row's result.
 func TestForwardMaskHidesKeys(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	rounds := 40
@@ -118,7 +118,7 @@ func TestForwardMaskHidesKeys(t *testing.T) {
 		p := drawProblem(t, r, flashkit.FeatureMask|flashkit.Feature(r.Uint32())&(flashkit.FeatureBias|flashkit.FeatureRagged|flashkit.FeaturePage|flashkit.FeatureSink), dtypes[i%3])
 		p.QLen, p.KVLen = 1+r.IntN(80), 1+r.IntN(300)
 		if i%2 == 0 {
-			p.VDim = 16 // values that can be looked at a block at a time
+			p.VDim = 16 // finite can check values of this length one block at a time
 		}
 		s := newSample(r, p)
 		b, g := r.IntN(p.Batch), r.IntN(p.KVHeads)

@@ -102,7 +102,7 @@ func (x *fwdRows) endRun() {
 	}
 }
 
-// weigh returns the weights of row i of the tile for the keys of [k0, k1) that the row sees, and
+// weigh returns the weights of row i of the tile for the keys of [k0, k1) that the row sees. It
 // adds the weights to l. i may be x.rows: then weigh returns no weights. There are two result
 // buffers: the result for an even i is valid until the next call with an even i.
 func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
@@ -129,8 +129,9 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	return rowWeights{keys, w}
 }
 
-// addValues adds rows of V, times the weights first to o of row i, and times second to o of row
-// i+1. If both see the same keys, except for keys at the end, addValues loads V once for both.
+// addValues adds weighted rows of V to o of rows i and i+1. first holds the keys and weights of row
+// i, and second holds the keys and weights of row i+1. If both rows see the same keys, except for
+// keys at the end, addValues loads V once for both rows.
 func (x *fwdRows) addValues(i int, first, second rowWeights) {
 	n := min(len(first.keys), len(second.keys)) &^ 3
 	if n > 0 && slices.Equal(first.keys[:n], second.keys[:n]) {

@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Forward kernels touch no byte outside the tensors with features either: of pages, of packed
-// sequences, of masks and biases. See TestNothingOutsideTensorsIsTouched.
+// With features, too, forward kernels access no byte outside the tensors: neither of pages, packed
+// sequences, masks nor biases. See TestNothingOutsideTensorsIsTouched.
 func TestForwardTouchesNothingOutsideTensors(t *testing.T) {
 	slow.UnderRace(t)
 	const tensors, largest = 16, 1 << 22

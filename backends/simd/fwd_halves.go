@@ -3,10 +3,10 @@
 package simd
 
 // eachPart cuts the current block into parts, and calls f for each part that some row of t may see.
-// A part is keys [from, from+keys). edge tells f that some row may not see some of them because of
-// the band, and hidden because of the mask. If both are false, the part consists of whole steps of
-// step keys. If hidden is true, the part begins at a multiple of pack. step and pack are powers of
-// 2.
+// A part is keys [from, from+keys). edge tells f that the band may hide some of these keys from
+// some row. hidden tells f the same about the mask. If edge and hidden are false, the part consists
+// of whole steps of step keys. If hidden is true, the part begins at a multiple of pack. step and
+// pack are powers of 2.
 func (isa *laneRoutines) eachPart(j *job, t *laneTile, x *laneScratch, step, pack int, f func(from, keys int, edge, hidden bool)) {
 	first, allUntil := t.seq.Keys(t.from)
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)

@@ -11,8 +11,8 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // Only Q and O are transposed.
 //
 // An item is up to itemRows rows of one head. Each block of keys is widened once if it is 16-bit,
-// and all tiles of the item process it while it is in cache. Blocks begin at multiples of isa.keys,
-// so the bits of a tile do not depend on the other tiles of its item.
+// and all tiles of the item process the block while it is in cache. Blocks begin at multiples of
+// isa.keys, so the bits of a tile do not depend on the other tiles of its item.
 
 func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
 	p, lanes := &j.p, isa.lanes

@@ -116,8 +116,8 @@ func (x *keyMask) spread(at, n int) {
 	transposeBits(visible, (*[maskGroup]uint32)(x.words))
 }
 
-// part returns the end of the longest range of keys that begins at key from and for which hides is
-// the same: hidesNothing, hidesSome or hidesAll. The end is at most to.
+// part returns the end of the longest range of keys that begins at key from and has one value of
+// hides: hidesNothing, hidesSome or hidesAll. It also returns this value. The end is at most to.
 func (x *keyMask) part(from, to int) (until, hides int) {
 	until, hides = x.segment(from)
 	for until < to {
@@ -130,8 +130,8 @@ func (x *keyMask) part(from, to int) (until, hides int) {
 	return min(until, to), hides
 }
 
-// segment is part for the rest of the group that contains key: the range begins at key and stays
-// inside the group.
+// segment is like part, but the range begins at key and does not extend beyond the group that
+// contains key.
 func (x *keyMask) segment(key int) (until, hides int) {
 	at := key - x.from
 	g, begin := &x.groups[at/maskGroup], key-at%maskGroup
@@ -146,8 +146,8 @@ func (x *keyMask) segment(key int) (until, hides int) {
 	return begin + maskGroup, hidesAll
 }
 
-// hides reports whether the mask may hide some pairs of a group without hiding whole keys at its
-// ends. It looks at all groups of the block, which ends at key to.
+// hides reports whether the current block needs masks for single pairs of a row and a key. It needs
+// none if, in each group, all rows see the same range of keys. The block ends at key to.
 func (x *keyMask) hides(to int) bool {
 	if !x.ofKeys {
 		return x.ofRows
@@ -180,8 +180,8 @@ func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) 
 }
 
 // maskWords sets bit i of words[r] to the mask of row r at key k+i. step is the distance between
-// rows of mask, in elements. Keys from number m on, the end of the sequence, are not read. buf is
-// scratch of the length of words.
+// rows of mask, in elements. The sequence has m keys, and maskWords reads no mask after the last
+// one. buf is scratch of the length of words.
 func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
 	if m < isa.lanes {
 		boolBits(words, mask, step, k, m)
@@ -204,7 +204,7 @@ func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m 
 	}
 }
 
-// boolBits is maskWords for sequences of fewer keys than a tile has lanes.
+// boolBits does the work of maskWords for sequences with fewer keys than a tile has lanes.
 func boolBits(words []uint32, mask []bool, step, k, m int) {
 	clear(words)
 	for r := range words {

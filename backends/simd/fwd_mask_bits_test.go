@@ -12,8 +12,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// A mask of keys has the bits of the same mask with a row per query row, though kernels read the
-// former once for all rows. Values that no row sees may be NaN.
+// A mask with one row for all query rows gives the same bits as a mask that repeats this row.
+// Kernels read the one row only once. Values that no row sees may be NaN.
 func TestMaskOfKeysGivesTheBitsOfPairs(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

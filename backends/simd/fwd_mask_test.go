@@ -23,7 +23,8 @@ func TestTransposeBits(t *testing.T) {
 	}
 }
 
-// Values count as finite only if all are; elements between rows do not count.
+// finite returns true only if all elements of all rows are finite. It ignores elements between
+// rows.
 func TestFinite(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		sums := make([]float32, isa.lanes)

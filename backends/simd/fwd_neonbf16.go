@@ -122,7 +122,7 @@ func (x *quadScratch) begin(j *job, ws *pool.Arena, t *quadTile, from, n int) {
 	packQueriesNEONBF16(&t.queries[0], &rows.rows[0], rows.step, rows.dim)
 }
 
-// padTo copies the rows of x to dst, and pads them with 0 to n rows of dim elements. It returns the
+// padTo copies the rows of x to dst, padded with zeros to n rows of dim elements. It returns the
 // copy.
 func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
 	for i := range n {

@@ -33,10 +33,10 @@ func (isa *laneRoutines) planRows(pl *plan, rows int) {
 	pl.planHeads(isa.lanes, 1)
 }
 
-// planHeads sets pl.turns, the size of groups of neighboring heads. Items of a group run before
-// items of the next group, and the items of its heads alternate. A group is as small as possible
-// while each worker gets several items, so that keys of the group stay in cache. Within a group,
-// long items come first.
+// planHeads sets pl.turns, the number of heads in a group of neighboring heads. All items of a
+// group run before the items of the next group. In a group, the items of different heads alternate,
+// and long items come first. Groups are small so that their keys stay in cache, but large enough to
+// give each worker several items.
 func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.headsPerItem, pl.rows = headsPerItem, pl.tilesPerItem*lanes
 	heads := pl.headGroups() * pl.alike()
@@ -73,7 +73,7 @@ func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }
 
-// paceOf returns the pace of a forward pass. It is shortPace if, judging by the problem alone,
+// paceOf returns the pace of a forward pass. It returns shortPace if the problem alone shows that
 // attendTile computes all tiles.
 func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p

@@ -7,7 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// If all rows of a tile see the same keys, and these are in one block, the routine attendTile
+// If all rows of a tile see the same keys, and these keys are in one block, the routine attendTile
 // computes the whole tile. Its results equal, bit for bit, the results of the separate routines. So
 // a short sequence has the same bits in any batch.
 

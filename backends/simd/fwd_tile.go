@@ -7,8 +7,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// laneRange is the query rows of an item. Some of these rows may see keys [first, last), and none
-// sees another key.
+// laneRange is the query rows of an item. No row of the item sees a key outside of [first, last).
 type laneRange struct {
 	seqTile
 	first, last int
@@ -64,8 +63,8 @@ func (isa *laneRoutines) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneS
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
 }
 
-// alpha returns the address of the factors by which addValues multiplies O before it adds. At the
-// first keys of a run it returns nil: addValues then overwrites O.
+// alpha returns the address of the factors by which addValues multiplies O before it adds values.
+// At the first keys of a run, alpha returns nil: addValues then overwrites O.
 func (t *laneTile) alpha(factors []float32) *float32 {
 	if !t.begun {
 		t.begun = true
@@ -86,10 +85,10 @@ func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int
 	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
 }
 
-// fetchNextBlock queues prefetches of the keys after the block that ends at key k. These are the
-// item's next block or, after its last block, Q and the first block of the worker's likely next
-// item. If at most one block is left, fetchNextBlock also queues the item's rows of O. For small
-// items, which finish sooner than prefetches, it does nothing.
+// fetchNextBlock queues prefetches of the item's next block, which begins at key k. If the item has
+// no next block, it queues Q and the first block of the worker's likely next item. If at most one
+// block is left, fetchNextBlock also queues the item's rows of O. For small items, which finish
+// sooner than prefetches, it does nothing.
 func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
@@ -169,7 +168,7 @@ func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, 
 
 // setMasks sets x.masks for the keys [from, from+keys). Bit r of a key's mask is set if row r of
 // the tile sees the key. If edge is true, the bits include the band; if hidden is true, they
-// include the mask. If both are false, x.masks is unchanged.
+// include the mask. If edge and hidden are false, x.masks is unchanged.
 func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if hidden {
 		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])

@@ -16,8 +16,8 @@ import (
 //	P = exp(S - LSE); g = P (z dP - delta)
 //	dBias += g; dS = scale g c; P = P z
 //
-// z is the factor of dropout, and c is the derivative of the cap. Keys are in the lanes, as in the
-// routine without features.
+// z is the factor of dropout, and c is the derivative of the softcap. Keys are in the lanes, as in
+// the routine without features.
 type gradScore struct {
 	isa     *laneRoutines
 	on      bool // some feature changes scores or weights
@@ -28,7 +28,7 @@ type gradScore struct {
 	by      float32 // factor of dS
 	softcap float32
 	slope   float32
-	below   uint32 // random numbers below it drop a weight
+	below   uint32 // a random number below this one drops a weight
 	keep    float32
 
 	h, from, n int // head, first row and number of rows of the tile
@@ -74,7 +74,8 @@ func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradSc
 	return g
 }
 
-// setTile prepares the panels of n query rows of head h from row from on.
+// setTile prepares g for the panels of a tile, which is n query rows of head h from row number from
+// on.
 func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	if !g.on {
 		return
@@ -90,8 +91,8 @@ func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	}
 }
 
-// setBias sets the biases of the tile. They are read in place if the kernel takes their type, and
-// whole vectors of lanes do not read beyond the tensor.
+// setBias sets the biases of the tile. It uses them in place if the kernel accepts their type and
+// no whole vector of lanes extends beyond the tensor. Otherwise it copies the biases to g.widened.
 func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	rows, step := g.n, rowStep(t)
 	at := t.Repeated(x.b, g.h, g.from) + x.from
@@ -119,8 +120,8 @@ func (g *gradScore) setBias(x *keyRange, t *flashkit.Tensor, size int) {
 	}
 }
 
-// gradients computes P and dS of n rows, from row lo of the tile on, for the panel of keys from k
-// on. s and dp hold the dot products. P replaces s. dS goes to ds, which may be dp.
+// gradients computes P and dS of n rows, from row lo of the tile on, for the panel that begins at
+// key k. s holds Q Kᵀ, which P replaces. dp holds dO Vᵀ. dS is stored in ds, which may be dp.
 func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	if g.adjusts {
 		softcapGrad, bias, lanes := g.operands(j, x, k, lo)
@@ -129,8 +130,8 @@ func (g *gradScore) gradients(j *job, x *keyRange, k, lo, n int, s, dp, ds []flo
 	g.gradientsOf(j, x, k, lo, n, 0, s, dp, ds, dsStep, masks, lse, delta)
 }
 
-// operands returns the addresses of the cap's derivatives, of float32 biases, and of lane numbers.
-// An address is nil if the score has no such feature.
+// operands returns the addresses of the softcap's derivatives, of float32 biases, and of lane
+// numbers. An address is nil if the score has no such feature.
 func (g *gradScore) operands(j *job, x *keyRange, k, lo int) (softcapGrad, bias, lanes *float32) {
 	if g.softcapGrad != nil {
 		softcapGrad = &g.softcapGrad[0]
@@ -148,7 +149,8 @@ func (g *gradScore) distance(x *keyRange, k, lo int) float32 {
 	return float32(g.from + lo + x.Diagonal - k)
 }
 
-// keeps returns the bits of pairs that dropout keeps, or nil.
+// keeps returns the address of one word per row, with a bit for each pair that dropout keeps. It
+// returns nil without dropout.
 func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	if g.kept == nil {
 		return nil
@@ -158,8 +160,8 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	return &g.kept[0]
 }
 
-// gradientsOf is gradients for s that already holds scores. The derivatives of the cap begin at row
-// capped of g.softcapGrad.
+// gradientsOf does the work of gradients if s already holds scores. The derivatives of the softcap
+// for these rows begin at row number capped of g.softcapGrad.
 func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	var db *float32
 	if j.p.Score.Bias {
@@ -176,7 +178,7 @@ func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp
 	}
 }
 
-// recompute repeats gradients, and stores dS in dp. It does not add to dBias again.
+// recompute repeats the work of gradients, and stores dS in dp. It does not add to dBias again.
 func (g *gradScore) recompute(j *job, x *keyRange, k, lo, n int, s, dp []float32, masks []uint32, lse, delta []float32) {
 	kind := g.db.kind
 	g.db.kind = noBias // dBias already includes these pairs

@@ -9,8 +9,9 @@ import (
 )
 
 // Rows of biases and of dBias are far apart in memory, each in its own page if they are long. So
-// they need prefetches. The prefetches for a tile run between the dot products of the tile before,
-// a few rows at a time: page walks take long, and few cache lines can be in flight.
+// these rows need prefetches. The prefetches for a tile run between the dot products of the tile
+// before. Only a few rows are prefetched at a time, because page walks take long, and few cache
+// lines can be in flight.
 
 const fetchRows = 24 // rows of dot products at a time: whole register tiles for all instruction sets
 
@@ -34,8 +35,8 @@ func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
 	return x
 }
 
-// setFetch queues the prefetch of bias and dBias for the tile after tile t of head h. Their rows
-// are spread over the current tile's parts.
+// setFetch queues the prefetch of bias and dBias for the tile after tile t of head h. The
+// prefetches of rows are spread over the parts of the current tile.
 func (g *gradScore) setFetch(j *job, x *keyRange, h, t int) {
 	g.fetch = [2]rowFetch{}
 	h, t, ok := j.after(x, h, t)
@@ -84,12 +85,12 @@ func (x *keyBlock) dots(scores scoresFunc, s, rows []float32, step int, panel []
 	}
 }
 
-// copyPanel copies n rows of a panel to rows of dst, step elements apart.
+// copyPanel copies n rows of a panel to rows of dst, which are step elements apart.
 func (isa *laneRoutines) copyPanel(dst []float32, step int, panel []float32, n int) {
 	isa.setPanel(&dst[0], step, &panel[0], n)
 }
 
-// addRowsOf adds n rows of a panel to rows of dst, step elements apart.
+// addRowsOf adds n rows of a panel to rows of dst, which are step elements apart.
 func (isa *laneRoutines) addRowsOf(dst []float32, step int, panel []float32, n int) {
 	isa.accumulateRows(&dst[0], step, &panel[0], n)
 }

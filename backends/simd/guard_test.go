@@ -15,8 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// A guarded memory is readable and writable between two parts that are not
-// mapped.
+// A guarded memory is readable and writable. The memory before it and after it is not mapped.
 type guarded []byte
 
 func newGuarded(t testing.TB, bytes int) guarded {
@@ -26,11 +25,10 @@ func newGuarded(t testing.TB, bytes int) guarded {
 	return pieces[0]
 }
 
-// Kernels must not touch a byte outside the tensors, not even read it: it may
-// belong to a page that is not mapped. A kernel that does crashes this test,
-// and the whole binary with it: debug.SetPanicOnFault would turn the fault into
-// a panic on the goroutine of the test alone, not on the kernel's workers. Run
-// with -v to see the case, which is named before it runs.
+// Kernels must not read or write a byte outside the tensors, because its page may not be mapped. A
+// kernel that does so crashes the whole test binary. debug.SetPanicOnFault cannot prevent this: it
+// affects only the goroutine of the test, not the kernel's workers. Run with -v to see which case
+// ran last.
 func TestNothingOutsideTensorsIsTouched(t *testing.T) {
 	slow.UnderRace(t)
 	const tensors, largest = 10, 1 << 18
@@ -47,7 +45,7 @@ func TestNothingOutsideTensorsIsTouched(t *testing.T) {
 		{"start", atStart(memory[:], 0), bhsd},
 		{"element1", atStart(memory[:], 1), bhsd}, // vectors are never aligned
 		{"end-bshd", atEnd(memory[:]), bshd},
-		{"end-gaps", atEnd(memory[:]), gaps}, // the last row ends the memory, without its gap
+		{"end-gaps", atEnd(memory[:]), gaps}, // the memory ends with the last row, without a gap after it
 		{"start-gaps", atStart(memory[:], 0), gaps},
 	}
 	for i, dim := range []string{"d1", "d3", "d15", "d17", "d40", "d40-dv17", "d65", "d16-dv1", "d64"} {
@@ -79,7 +77,7 @@ func TestNothingOutsideTensorsIsTouched(t *testing.T) {
 	}
 }
 
-// N, M = 1, M = 127 and their neighbors, every mask, heads that share keys.
+// guardShapes has N and M near 1, 32, 64 and 128, every kind of band, and grouped heads.
 var guardShapes = []string{
 	"b1-h1-g1-n1-m1-%s-f32",
 	"b1-h2-g1-n33-m1-%s-f32",

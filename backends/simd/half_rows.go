@@ -31,8 +31,8 @@ func rowsOf(t *flashkit.Tensor, b, h, from, n int) halfRows {
 	return halfRows{t.Uint16s()[t.Offset(b, h, from):], rowStep(t), t.Shape()[3], n}
 }
 
-// keysOf returns n keys of a sequence from key k on, in pages or not. It copies keys that span
-// pages to buf.
+// keysOf returns n keys of a sequence, from key k on. If these keys are in more than one page,
+// keysOf copies the keys to buf.
 func (j *job) keysOf(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) halfRows {
 	if j.p.Page == 0 {
 		return rowsOf(t, s.KVBatch, s.g, s.K0+k, n)
@@ -58,10 +58,10 @@ func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, s
 }
 
 // wholePart finds the first part of the keys [from, to) for a tile of n query rows. It returns the
-// end of this part, and whether every row sees every key of it. If so, the part consists of whole
-// steps: it begins at a multiple of step, and ends at a multiple or at the sequence's last key. The
-// reason is that a product takes all keys of a step, so NaN in a masked key would reach the sum.
-// step is a power of 2.
+// end of this part, and whether every row sees every key of the part. If every row does, the part
+// consists of whole steps: it begins at a multiple of step, and ends at a multiple of step or at
+// the sequence's last key. The reason is that a product takes all keys of a step, so NaN in a
+// masked key would reach the sum. step is a power of 2.
 func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bool) {
 	_, end := s.Keys(row)
 	begin, _ := s.Keys(row + n - 1)

@@ -12,9 +12,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Some rows of a tile see a key and others do not. The key must not affect the latter at all. A
-// weight of 0 is not enough, as 0 * NaN is NaN, and a running maximum over the key changes other
-// bits.
+// Some rows of a tile see a key and other rows do not. The key must not affect rows that do not see
+// it. A weight of 0 is not enough, because 0 * NaN is NaN. A running maximum that includes the key
+// would also change bits.
 
 var (
 	nan32 = float32(math.NaN())
@@ -31,8 +31,8 @@ var hiddenProblems = []string{
 	"b1-h3-g1-n12-m150-d33-f32-window40.4",
 }
 
-// hiddenAt are the keys and rows that are spoiled: those at the edges of usual
-// tiles and some in between.
+// hiddenAt returns numbers of keys or rows to overwrite: at the edges of typical tiles, and some
+// between edges.
 func hiddenAt(n int) []int {
 	at := []int{0, 15, 31, 32, 40, 63, 64, 100, 127, 128, n - 1}
 	if testing.Short() {
@@ -44,7 +44,7 @@ func hiddenAt(n int) []int {
 	return at
 }
 
-// spoilers are the contents of hidden keys and rows.
+// spoilers returns the values to which tests set hidden keys and rows.
 func spoilers() []float32 {
 	if testing.Short() {
 		return []float32{nan32, 1000}
@@ -68,7 +68,8 @@ func forHidden(t *testing.T, f func(t *testing.T, k flashkit.Kernel, p flashkit.
 	}
 }
 
-// spoil fills row r of the first head of x, and returns how to undo that.
+// spoil sets the elements of row r of the first head of x. It returns a function that restores the
+// row.
 func spoil(x flashkit.Tensor, r int, with float32) (undo func()) {
 	row := func(f func(c int, old float32) float32) {
 		change(x, func(at [4]int, old float32) float32 {
@@ -85,8 +86,8 @@ func spoil(x flashkit.Tensor, r int, with float32) (undo func()) {
 
 func within(i, from, to int) bool { return from <= i && i < to }
 
-// A key may hold anything without a trace in O, LSE and dQ of rows that do not
-// see it, or in dK and dV of keys that only such rows see.
+// A key may hold any values. O, LSE and dQ of rows that do not see the key do not change. dK and dV
+// of keys that only such rows see do not change either.
 func TestHiddenKey(t *testing.T) {
 	slow.UnderRace(t)
 	forHidden(t, func(t *testing.T, k flashkit.Kernel, p flashkit.Problem) {
@@ -130,8 +131,8 @@ func TestHiddenKey(t *testing.T) {
 	})
 }
 
-// A query row may hold anything without a trace in the other rows, or in dK and
-// dV of keys that it does not see.
+// A query row may hold any values. They do not change the results of other rows, or dK and dV of
+// keys that the row does not see.
 func TestHiddenRow(t *testing.T) {
 	slow.UnderRace(t)
 	forHidden(t, func(t *testing.T, k flashkit.Kernel, p flashkit.Problem) {

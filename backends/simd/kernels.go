@@ -13,8 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// Kernels returns the backend's kernels, the same on every platform. A kernel whose instructions the
-// processor lacks refuses every call, with that reason.
+// Kernels returns the backend's kernels. The list is the same on every platform. If the processor
+// lacks the instructions of a kernel, this kernel refuses every call and gives that reason.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	own, list := append(b.vectorKernels(),
 		b.kernel("fwd_generic", nil, refusesNothing, planFwdGeneric, fwdGenericTimes, forward(fwdGenericTile)),
@@ -37,8 +37,7 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 	return list
 }
 
-// kernel returns a kernel with its name and functions only. Cost, Needs and Run all begin with
-// plan.
+// kernel returns a kernel with its name and functions only. Cost, Needs and Run first call plan.
 func (b *Backend) kernel(name string, missing func() string, refuses func(flashkit.Problem) string,
 	plan func(*plan), times func(*plan) [3]timedPhase, run func(context.Context, *job)) flashkit.Kernel {
 	return flashkit.Kernel{

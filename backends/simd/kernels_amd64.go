@@ -23,7 +23,8 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 	}
 }
 
-// missingAMX requests AMX from Linux on its first call.
+// missingAMX returns the reason why this process cannot use AMX, or "". Its first call requests AMX
+// from Linux.
 func missingAMX() string { return amxbf16().missing() }
 
 func fitsAVX512(p flashkit.Problem) string { return avx512.refuses(p) }

@@ -16,7 +16,7 @@ type featureScratch struct {
 	mask     keyMask
 	adjusts  bool // scores differ from scaled dot products
 	drops    bool
-	limit    uint32    // random numbers below it drop a weight
+	limit    uint32    // a random number below this one drops a weight
 	lanes    []float32 // lane numbers, for ALiBi
 	numbers  []uint32  // numbers of the tile's rows, for dropout
 	part     int       // number of keys whose scores are being computed
@@ -31,8 +31,8 @@ type featureScratch struct {
 // L1.
 const biasKeys = 32
 
-// setFeatures allocates the workspace for blocks of the given number of keys. A product takes step
-// keys. It cannot skip some of them.
+// setFeatures allocates the workspace for blocks of the given number of keys. A product multiplies
+// step keys and cannot skip some of them.
 func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
@@ -74,9 +74,9 @@ func (pl *plan) featureFloats(lanes, keys int) int {
 	return n
 }
 
-// beginScores prepares x for the scores of keys. It returns the address where the routine scores
-// tracks the row maxima: x.top, or scratch if endScores will change the scores. step is the number
-// of keys per call of scores.
+// beginScores prepares x for the scores of keys. It returns the address at which the routine
+// isa.scores must store row maxima: x.top, or scratch if endScores will change the scores. step is
+// the number of keys per call of isa.scores.
 func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *float32, step int) {
 	copy(x.top, t.m)
 	x.part = keys
@@ -89,7 +89,7 @@ func (x *laneScratch) beginScores(t *laneTile, keys int, masked bool) (top *floa
 	return &x.top[0], keys
 }
 
-// scoreKeys is the number of keys per call of scores if features adjust the scores. The dot
+// scoreKeys is the number of keys per call of isa.scores if features adjust the scores. The dot
 // products of this number of keys stay in L1 until they are adjusted.
 const scoreKeys = 64
 
@@ -140,8 +140,9 @@ func (j *job) slope(s *seqTile) float32 {
 	return slopeOf(j.args, s.b, s.h)
 }
 
-// biasOf returns the bias of n rows from row on and of keys from key on: the offset of the first
-// element, the number of rows (1 if all query rows share one), and the distance between rows.
+// biasOf finds the bias of n rows from number row on and of keys from number key on. at is the
+// offset of the first element. rows is n, or 1 if all query rows share one row. step is the
+// distance between rows.
 func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	b := &j.args.Bias
 	at = b.Repeated(s.b, s.h, row) + key
@@ -171,7 +172,8 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 }
 
 // loadBias sets x.bias to the bias of the given keys. It reads the tensor in place, or copies to
-// x.biasBuf. It copies 16-bit elements, and rows beyond which whole blocks of transpose would read.
+// x.biasBuf. It copies 16-bit elements. It also copies rows if whole blocks of transpose would read
+// beyond the rows.
 func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -193,8 +195,8 @@ func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.
 // distance would compete for the same cache sets.
 func biasStep(keys int) int { return keys + 16 }
 
-// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes
-// them.
+// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes the
+// weights as they were before.
 func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return

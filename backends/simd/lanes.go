@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// laneRoutines holds an instruction set's routines for kernels that keep query rows, or keys in a
-// backward pass, in the lanes of two or four vectors. The declarations of the assembly functions
-// document them.
+// laneRoutines holds an instruction set's routines for kernels that keep query rows in the lanes of
+// two or four vectors. In a backward pass, the lanes hold keys. The declarations of the assembly
+// functions document the routines.
 //
 // Calls go through variables, so pointer arguments escape to the heap. To avoid allocations, pass
 // pointers into workspace or into the caller's memory.
@@ -97,7 +97,7 @@ func asWords(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointe
 var ones = [32]float32{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
 // nonFinite reports whether x, [dim][lanes], may hold NaN or infinity. It tests the sum of squares
-// of each lane, which may also overflow if all elements are finite. sums is scratch.
+// of each lane. This sum may overflow even if all elements are finite. sums is scratch.
 func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 	isa.dots(&sums[0], &x[0], &x[0], dim)
 	for _, sum := range sums {

@@ -21,8 +21,8 @@ func normals(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// requireSum fails unless got is the sum of the products of n pairs of numbers, within the
-// roundings of n sums.
+// requireSum fails unless got is from plus the sum of n products, within the rounding errors of n
+// additions.
 func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int) (a, b float32), what string, at ...any) {
 	t.Helper()
 	sum, size := from, math.Abs(from)
@@ -33,8 +33,8 @@ func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int)
 	requireThat(t, math.Abs(sum-float64(got)) <= size*float64(n+4)*0x1p-24, what+": %g, want %g", append(at, got, sum)...)
 }
 
-// Every score must be its dot product. The maximum must be the largest of all scores and its
-// previous value.
+// Every score must equal the dot product. Each maximum must be the largest of all scores and the
+// previous maximum.
 func TestScores(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
@@ -124,8 +124,8 @@ func TestAddValues(t *testing.T) {
 	})
 }
 
-// The weights are powers of 2 of the scores less the maximum, l their sum, and alpha the power of
-// the previous maximum less the new one.
+// A weight is 2 to the power of scale times (score - maximum), and l is the sum of weights. alpha
+// is 2 to the power of scale times (previous maximum - maximum).
 func TestWeights(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
@@ -222,7 +222,7 @@ func TestTransposeAndPanels(t *testing.T) {
 	})
 }
 
-// The vector conversions equal package half's, to the bit, except the payload of a NaN.
+// The vector conversions give the same bits as package half, except for the payload of a NaN.
 func TestConversions(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		for range trials(2000) {
@@ -265,7 +265,7 @@ func TestConversions(t *testing.T) {
 	})
 }
 
-// A row that sees one key has dP equal to delta, to the bit: then its gradients are 0.
+// In a row that sees one key, dP has the same bits as delta, so that the row's gradients are 0.
 func TestDotsAreScores(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes

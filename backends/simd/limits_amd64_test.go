@@ -11,9 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// BenchmarkLimits measures the machine's peak rates on GOMAXPROCS cores, to give the kernels' rates
-// as fractions: multiply-adds in registers, of float32, bf16 pairs and tiles, and the exponential
-// over data in L1.
+// BenchmarkLimits measures the machine's peak rates on GOMAXPROCS cores, to which the kernels'
+// rates are compared. It measures multiply-adds of float32, bf16 pairs and tiles in registers, and
+// exponentials of data in L1.
 func BenchmarkLimits(b *testing.B) {
 	const rounds = 1 << 14
 	for _, isa := range []struct {
@@ -39,7 +39,7 @@ func BenchmarkLimits(b *testing.B) {
 	limit(b, "dot=avx512bf16", avx512bf16, "GFLOP/s", 1024*rounds, func() { dotPeakAVX512BF16(rounds) })
 }
 
-// limit measures f, which does a number of things, on all cores.
+// limit measures f on all cores. One call of f performs the given number of operations.
 func limit(b *testing.B, name string, t tier, unit string, number float64, f func()) {
 	b.Run(name, func(b *testing.B) {
 		if reason := t.missing(); reason != "" {
@@ -52,13 +52,14 @@ func limit(b *testing.B, name string, t tier, unit string, number float64, f fun
 	})
 }
 
-// MultiplyAdds measures the float32 multiply-adds, in FLOP/s, that the processor does alone on
-// all cores, for some 50 milliseconds.
+// MultiplyAdds measures the processor's rate of float32 multiply-adds on all cores, in FLOP/s. It
+// takes some 50 milliseconds.
 func MultiplyAdds() float64 { return peakLoops(flashkit.Float32)[0].rate(16) }
 
-// PeakNow measures a kernel's float32 multiply-adds, in FLOP/s, on all cores at their current
-// clock. A clock that was lowered under a kernel rises only after some hundred microseconds.
-// Multiply-adds alone, without loads, often run at a higher clock, which no kernel can reach.
+// PeakNow measures the rate of float32 multiply-adds on all cores at their current clock, in
+// FLOP/s. It uses the kernel's instruction set. A clock that was lowered under a kernel rises only
+// after some hundred microseconds. Multiply-adds alone, without loads, often run at a higher clock,
+// which no kernel can reach.
 func PeakNow(kernel string) float64 {
 	loop := peakLoops(flashkit.Float32)[0]
 	if strings.HasSuffix(kernel, "avx2") {
@@ -68,7 +69,7 @@ func PeakNow(kernel string) float64 {
 	best := make(chan float64, workers.Procs())
 	for range workers.Procs() {
 		go func() {
-			least := time.Hour // the first slice of a core may wait for another thing to end
+			least := time.Hour // the first slice of a core may wait until other work ends
 			for range slices {
 				start := time.Now()
 				loop.run(rounds)

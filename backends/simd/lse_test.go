@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// An LSE that is far too small, for instance by another definition, makes weights that float32
-// cannot hold. Results with such weights are NaN or infinite, never plausible numbers.
+// If LSE is far too small, for instance because of another definition, weights exceed float32.
+// Results with such weights are NaN or infinite, never plausible numbers.
 func TestLSEFarTooSmall(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 6 {

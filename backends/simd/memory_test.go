@@ -9,8 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// allocated returns the bytes that a call of the kernel of that name allocates
-// on a new backend.
+// allocated returns the number of bytes that a call of the named kernel allocates on a new backend.
 func allocated(t *testing.T, name string, p flashkit.Problem) float64 {
 	b := New()
 	defer b.Close()
@@ -44,8 +43,8 @@ func zeros(p flashkit.Problem, s [4]int) flashkit.Tensor {
 	return flashkit.Zeros(p.DType, s[0], s[1], s[2], s[3])
 }
 
-// The formula predicts the allocation of a first call, except for the allocator's size classes and
-// small change.
+// Needs predicts the bytes that a first call allocates. The difference is due to the allocator's
+// size classes and small allocations.
 func TestHostMemory(t *testing.T) {
 	for _, name := range []string{
 		"b1-h1-g1-n1-m1-d8-f32",
@@ -68,7 +67,8 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
-// With features too, of sequences as long as they may be, and of packed ones, whose tables count.
+// The prediction also holds with features, for sequences of the problem's lengths, and for packed
+// sequences, whose tables need memory.
 func TestHostMemoryOfFeatures(t *testing.T) {
 	for _, name := range []string{
 		"b1-h8-g2-n300-m300-d64-f32-causal-softcap30-alibi",
@@ -114,13 +114,13 @@ func TestHostMemoryOfFeatures(t *testing.T) {
 	}
 }
 
-// A problem that no machine could hold has a positive figure too.
+// The prediction is positive even for a problem that is too large for any machine.
 func TestHostMemoryOfHugeProblems(t *testing.T) {
 	p, err := flashkit.ParseProblem("b1-h1-g1-n1000000000000000-m1000-d1-bf16")
 	require.NoError(t, err)
 	for _, k := range New().Kernels() {
 		if k.Needs == nil {
-			continue // a build tag left it out
+			continue // a build tag left out the kernel
 		}
 		require.Positive(t, k.Needs(p.Ask(k.Pass)).Host, k.Name)
 	}

@@ -4,10 +4,10 @@ package simd
 
 import "runtime"
 
-// The paces of the NEON kernels are predicted, not measured. They come from the instructions of
-// each loop, four vector pipes per core (Neoverse V1 and V2, Apple's performance cores), and
-// llvm-mca for Neoverse V2; see tools/arm64. Clocks are assumed. Package dispatch corrects the
-// paces by its measurements.
+// The paces of the NEON kernels are predicted, not measured. They are computed from the
+// instructions of each loop, and by llvm-mca for Neoverse V2; see tools/arm64. A core is assumed to
+// have four vector pipes, as Neoverse V1 and V2 and Apple's performance cores have. Clocks are
+// assumed, too. Package dispatch corrects the paces by its measurements.
 const (
 	neoverseClock = 2.7 // GHz
 	appleClock    = 3.5

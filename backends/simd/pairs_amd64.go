@@ -23,14 +23,15 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 	return refusesAllBut(flashkit.BFloat16, p, t.refuses(p))
 }
 
-// Paces of the AVX512-BF16 kernels on a processor whose bf16 pair products are no faster than
-// float32.
+// Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
+// float32 products.
 var (
 	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
 )
 
-// pairPace returns pace c, measured at pairRate 1, for this processor's pairRate.
+// pairPace adapts pace c to this processor's pairRate. c was measured on a processor with pairRate
+// 1.
 func pairPace(c pace) pace {
 	c.flop /= pairRate()
 	return c
@@ -64,9 +65,9 @@ func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
 }
 
-// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for words pairs of n rows,
-// step elements apart. It rounds words and n up to multiples of 16, and also reads the elements up
-// to there.
+// transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for each index c below
+// words and each of n rows. Rows are step elements apart. transposeColumns rounds words and n up to
+// multiples of 16, and reads the additional elements, too.
 func transposeColumns(dst []uint32, dstStep int, rows []uint16, step, words, n int) {
 	for c := 0; c < words; c += 16 {
 		for r := 0; r < n; r += 16 {
@@ -80,7 +81,7 @@ func pairRows(dst []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rowsOf(t, b, h, from, n).pair(dst)
 }
 
-// pair is pairRows for the rows of x.
+// pair does the work of pairRows for the rows of x.
 func (x halfRows) pair(dst []uint32) {
 	if x.n > 1 {
 		pairRowsAVX512BF16(&dst[0], &x.rows[0], x.step, x.dim, x.n/2)

@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The parts of a tile must cover its keys, and a whole part must be whole steps of
-// keys that all rows see.
+// The parts of a tile must cover the tile's keys. A whole part must consist of whole steps of keys
+// that all rows see.
 func TestWholePart(t *testing.T) {
 	for _, name := range []string{
 		"b1-h1-g1-n70-m70-d8-bf16", "b1-h1-g1-n70-m71-d8-bf16-causal", "b1-h1-g1-n71-m300-d8-bf16-causal",

@@ -10,9 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// Peak measures the CPU's peak rate of multiply-adds, in FLOP/s, on GOMAXPROCS cores, with operands
-// in registers and the kernels' instructions for t. It returns the best rate of several tries, and
-// the name of the instructions. The tries together take some tenths of a second.
+// Peak measures the CPU's peak rate of multiply-adds, in FLOP/s, on GOMAXPROCS cores. It uses the
+// kernels' instructions for type t, with operands in registers. It returns the best rate of several
+// tries, and the name of the instructions. The tries together take some tenths of a second.
 //
 // On arm64 the instructions are float32 FMLA for every type. A kernel that multiplies bf16 by
 // BFMMLA may exceed that rate.
@@ -35,8 +35,8 @@ type peakLoop struct {
 	flops float64 // of a round
 }
 
-// rate returns the FLOP/s of l on all cores, averaged over the given number of measurements of some
-// milliseconds.
+// rate returns the FLOP/s of l on all cores, averaged over the given number of measurements. Each
+// takes some milliseconds.
 func (l peakLoop) rate(times int) float64 {
 	const rounds = 1 << 14
 	start := time.Now()
@@ -63,7 +63,7 @@ func portablePeak(n int) {
 // that also runs other processes does not delay the rest.
 const chunks = 64
 
-// onAll calls f chunks times for each core.
+// onAll calls f on all cores. The number of calls per core is the constant chunks.
 func onAll(f func()) {
 	var wait sync.WaitGroup
 	var next atomic.Int64

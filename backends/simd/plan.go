@@ -56,7 +56,7 @@ type portablePlan struct {
 	ownBias bool // an item of query rows writes its own rows of DBias, padding included
 }
 
-// reset makes pl the plan of a call. The tables keep their memory.
+// reset prepares pl for the plan of a call. The tables keep their memory.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.rows = [2]pool.Phase{}, 0, 1, 0
@@ -87,7 +87,7 @@ func (pl *plan) memory() float64 {
 	return 4*pool.Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
 }
 
-// plans pools plans, so that Cost and Needs do not allocate.
+// plans is a pool of plans, so that Cost and Needs do not allocate.
 var plans = sync.Pool{New: func() any { return new(plan) }}
 
 // headGroups returns the number of groups of headsPerItem heads in a sequence.

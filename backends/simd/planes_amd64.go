@@ -14,7 +14,8 @@ import (
 // bf16. An operand of a product is three planes: plane i holds the i-th bf16 of each element.
 //
 // An outlier is NaN, infinite, or so large that a partial product could overflow though the sum
-// does not. Outliers are packed as 0 and added separately, in float32, for the rows that see them.
+// does not. An outlier is packed as 0. Its products are added separately, in float32, for the rows
+// that see it.
 
 const (
 	planes   = 3
@@ -24,7 +25,8 @@ const (
 // planeOf returns the distance between planes of n words.
 func planeOf(n int) int { return n + planePad }
 
-// planeWords returns the words of three planes of rows of dim elements, in any layout.
+// planeWords returns the number of words of three planes, in any layout. The planes hold the given
+// number of rows of dim elements.
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
@@ -48,8 +50,8 @@ type tensorRows struct {
 	pages    *flashkit.Call // the call, if the rows are keys of sequence b in pages; else nil
 }
 
-// run returns the offset of row r, and the number of rows from r on that are at a constant distance
-// in memory.
+// run returns the offset of row r, and the number of rows from r on that follow one another at a
+// constant distance in memory.
 func (x *tensorRows) run(r int) (at, n int) {
 	if x.pages == nil {
 		return x.t.Offset(x.b, x.h, x.at+r), x.n - r
@@ -87,8 +89,9 @@ func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
 	}
 }
 
-// addOutlierDots adds to s[r][i] the products with an outlier in the dot product of row r of a and
-// row i of b. The rows of b are in the lanes. row is scratch for one row.
+// addOutlierDots completes s[r][i], the dot product of row r of a and row i of b. It adds the
+// products in which at least one factor is an outlier. The rows of b are in the lanes. row is
+// scratch for one row.
 func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
 	a.eachOutlier(row, func(r, c int, y float32) {
 		for i := range b.n {
@@ -144,7 +147,7 @@ func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
 	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
 }
 
-// loadKeys is load for n keys of a sequence from key k on, in pages or not.
+// loadKeys does the work of load for n keys of a sequence from key k on. The keys may be in pages.
 func (x *planeRows) loadKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, row []float32) {
 	if j.p.Page == 0 {
 		x.load(t, s.KVBatch, s.g, s.K0+k, n, row)
@@ -176,7 +179,7 @@ func (x *planeRows) split(rows tensorRows, row []float32) {
 	}
 }
 
-// toLanes sets dst, planes of [n/32][step/2][lanes], to pairs of columns.
+// toLanes sets dst to pairs of columns of x. dst is planes of [n/32][step/2][lanes].
 func (x *planeRows) toLanes(dst []uint32, plane int) {
 	for i := range planes {
 		for r := 0; r < x.n; r += pairLanes {
@@ -185,15 +188,15 @@ func (x *planeRows) toLanes(dst []uint32, plane int) {
 	}
 }
 
-// toPairs sets dst, planes of [n/2][step], to pairs of rows.
+// toPairs sets dst to pairs of rows of x. dst is planes of [n/2][step].
 func (x *planeRows) toPairs(dst []uint32, plane int) {
 	for i := range planes {
 		pairRowsAVX512BF16(&dst[i*plane], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)
 	}
 }
 
-// toColumns sets dst, planes of [step][size/2], to pairs of rows, transposed. buf is scratch for
-// one plane.
+// toColumns sets dst to the transpose of pairs of rows of x. dst is planes of [step][size/2]. buf
+// is scratch for one plane.
 func (x *planeRows) toColumns(dst, buf []uint32) {
 	for i := range planes {
 		pairRowsAVX512BF16(&buf[0], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// Three planes must hold a float32 to the last bit, and outliers must be reported.
+// Three planes must represent a float32 exactly. The routine must report outliers.
 func TestSplitRows(t *testing.T) {
 	if reason := amxbf16().missing(); reason != "" {
 		t.Skip(reason)
@@ -44,8 +44,8 @@ func TestSplitRows(t *testing.T) {
 	}
 }
 
-// The planes of a pair of rows hold both to the last bit, except below the smallest normal number.
-// A NaN stays one.
+// The planes of a pair of rows represent both rows exactly, except for numbers below the smallest
+// normal number. NaN stays NaN.
 func TestPlanePairs(t *testing.T) {
 	if reason := avx512.missing(); reason != "" {
 		t.Skip(reason)

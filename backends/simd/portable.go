@@ -31,8 +31,8 @@ func twoSums(ws *pool.Arena, n int) (run, past []float32) {
 	return x[:n], x[n:]
 }
 
-// addRun adds run, the sum of the current run, to sum, the sum of the earlier runs. It then clears
-// run.
+// addRun adds each element of run to the element of sum with the same index. It then clears run.
+// One of the slices holds sums of the current run, and the other holds sums of the earlier runs.
 func addRun(sum, run []float32) {
 	run = run[:len(sum)]
 	for i, x := range run {

@@ -24,8 +24,8 @@ func bf16Rows(r *rand.Rand, rows, cols, step int) []uint16 {
 	return x
 }
 
-// A score is the dot product of two rows of bfloat16, within roundings of float32, and the maximum
-// is the scores'.
+// A score is the dot product of two rows of bfloat16, within rounding errors of float32. The
+// maximum is the largest score.
 func TestBF16Scores(t *testing.T) {
 	if !neonBF16.has {
 		t.Skip(neonBF16.lack)
@@ -60,8 +60,8 @@ func TestBF16Scores(t *testing.T) {
 	}
 }
 
-// O comes from weights rounded to bfloat16, for any number of columns and of fours of keys, with
-// alpha and without.
+// O is computed from weights rounded to bfloat16. The test draws the numbers of columns and of
+// groups of four keys, with alpha and without.
 func TestBF16Values(t *testing.T) {
 	if !neonBF16.has {
 		t.Skip(neonBF16.lack)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tierFeatures lists, for each prefix of assembly files, the features that the tier of its kernels
-// checks. The names are avo's.
+// tierFeatures lists the CPU features that each tier checks. A key is the prefix of the tier's
+// assembly files. Features have the names that avo gives them.
 var tierFeatures = map[string][]string{
 	"avx2":       {"SSE", "AVX", "AVX2", "FMA3", "F16C", "CPUID"},
 	"avx512":     {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL"},
@@ -21,9 +21,9 @@ var tierFeatures = map[string][]string{
 	"amxbf16":    {"SSE", "AVX", "AVX512F", "AVX512BW", "AVX512DQ", "AVX512VL", "AVX512BF16", "AMXBF16"},
 }
 
-// Every instruction must belong to the tier of its file, or it would fault on a processor without
-// further features. Instructions that the assembler lacks are written as data, and belong to
-// AVX512-BF16 or AMX-BF16.
+// Every instruction of an assembly file must belong to the file's tier. Otherwise it would fault on
+// a processor that has only this tier. Instructions that Go's assembler does not support are
+// written as data. They belong to AVX512-BF16 or AMX-BF16.
 func TestInstructionsBelongToTheirTier(t *testing.T) {
 	const maxBytes = 200 << 10 // of generated code
 	files, err := filepath.Glob("*_amd64.s")

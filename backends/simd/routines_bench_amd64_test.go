@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// BenchmarkRoutines measures the minimum time of routines per vector of scores: of features, and of
-// the routines in every call, at head dims of 64 and 128. Other work on the machine rarely disturbs
-// a time of a microsecond.
+// BenchmarkRoutines measures the minimum time of routines, per vector of scores. It measures
+// routines for features, and at head dims 64 and 128 the routines that every call uses. A
+// measurement takes about a microsecond, so other work rarely disturbs it.
 func BenchmarkRoutines(b *testing.B) {
 	for _, x := range []struct {
 		name string

@@ -21,8 +21,8 @@ func view(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, st
 	return buf, dim
 }
 
-// rowStep returns the distance between rows. A single row's stride may hold anything, so rowStep
-// returns 0 for it.
+// rowStep returns the distance between rows. If the tensor has only one row, the stride may have
+// any value, so rowStep returns 0.
 func rowStep(t *flashkit.Tensor) int {
 	if t.Shape()[2] == 1 {
 		return 0

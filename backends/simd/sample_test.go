@@ -12,18 +12,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// sample is a problem with features, and arguments in memory full of NaN wherever no number
-// belongs: between rows, around packed sequences, behind padded ones, in unused pages, behind
-// masks.
+// sample is a problem with features, and its arguments. Memory that no result depends on is NaN:
+// between rows, around packed sequences, in padding, in unused pages, and behind masks.
 type sample struct {
 	p            flashkit.Problem
 	about        string
 	args         flashkit.Args
 	n, m         []int // rows and keys of each sequence
-	q0, k0       []int // where they begin, in packed tensors
+	q0, k0       []int // starts of sequences in packed tensors
 	qPack, kPack bool
 	table        [][]int       // pages of each sequence
-	intact       []func() bool // report whether the memory around a tensor is unchanged
+	intact       []func() bool // each reports whether the memory around a tensor is unchanged
 }
 
 const guard = 8 // elements around every tensor
@@ -79,7 +78,7 @@ func fill(t *flashkit.Tensor, x float64) {
 	}
 }
 
-// newTensor returns a tensor full of NaN, with strides drawn from the field's.
+// newTensor returns a tensor full of NaN. It draws one of the usual layouts, with or without gaps.
 func (s *sample) newTensor(r *rand.Rand, t flashkit.DType, shape [4]int) flashkit.Tensor {
 	st, n := []layout{bhsd, bshd, gaps}[r.IntN(3)].strides(shape), 0
 	if shape[0]*shape[1]*shape[2]*shape[3] > 0 {
@@ -100,7 +99,8 @@ func (s *sample) newTensor(r *rand.Rand, t flashkit.DType, shape [4]int) flashki
 	return x.WithStrides(st[0], st[1], st[2])
 }
 
-// guarding returns n numbers between others that must not be written.
+// guarding returns n elements in the middle of an array. Tests check that no other element is
+// written.
 func guarding[T float32 | uint16](s *sample, n int) []T {
 	all := make([]T, n+2*guard)
 	s.intact = append(s.intact, func() bool {
@@ -151,7 +151,8 @@ func newSample(r *rand.Rand, p flashkit.Problem) *sample {
 	return s
 }
 
-// drawSequences draws lengths, and whether a side is padded, packed or full.
+// drawSequences draws lengths. It also draws whether query rows and keys are padded, packed or of
+// full length.
 func (s *sample) drawSequences(r *rand.Rand) {
 	p := &s.p
 	s.n, s.m = make([]int, p.Batch), make([]int, p.Batch)
@@ -199,8 +200,7 @@ func (s *sample) drawSequences(r *rand.Rand) {
 	}
 }
 
-// drawPages draws a page table, in which sequences may share pages, and returns the
-// size of the pool.
+// drawPages draws a page table and returns the number of pages. Sequences may share pages.
 func (s *sample) drawPages(r *rand.Rand) int {
 	width := (s.p.KVLen+s.p.Page-1)/s.p.Page + r.IntN(2)
 	pool := s.p.Batch*width + 2
@@ -210,7 +210,7 @@ func (s *sample) drawPages(r *rand.Rand) int {
 		for i := range width {
 			page := order[b*width+i]
 			if (i+1)*s.p.Page >= s.m[b]+s.p.Page {
-				page = -1 // beyond the length: never looked at
+				page = -1 // beyond the sequence's length: must not be read
 			}
 			row = append(row, page)
 			s.args.Seqs.Pages = append(s.args.Seqs.Pages, int32(page))
@@ -247,7 +247,7 @@ func (s *sample) drawScores(r *rand.Rand) {
 		a.Mask = s.newTensor(r, flashkit.Bool, some())
 		density, run := []float64{.1, .5, .95}[r.IntN(3)], 1
 		if r.IntN(2) == 0 {
-			run = 1 + r.IntN(150) // keys in a row that it hides, or none of them
+			run = 1 + r.IntN(150) // consecutive keys that the mask hides or shows together
 		}
 		on := false
 		for i := range a.Mask.Bools() {
@@ -270,8 +270,8 @@ func (s *sample) drawScores(r *rand.Rand) {
 	}
 }
 
-// drawNumbers sets the sequences' elements of every input, and nothing else. A key that no row sees
-// stays NaN, and so does a bias that no pair uses.
+// drawNumbers sets the elements of all inputs that belong to sequences. A key that no row sees
+// stays NaN. A bias that no pair uses stays NaN, too.
 func (s *sample) drawNumbers(r *rand.Rand) {
 	p, a := &s.p, &s.args
 	row := func(t *flashkit.Tensor, at int) {
@@ -331,7 +331,7 @@ func (s *sample) seen(b, h, i int) (keys []int) {
 	return keys
 }
 
-// drawProblem draws a problem with those features.
+// drawProblem draws a problem with the given features.
 func drawProblem(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype flashkit.DType) flashkit.Problem {
 	t.Helper()
 	lengths := []int{1, 2, 5, 31, 63, 64, 65, 100, 130}
@@ -365,7 +365,7 @@ func drawProblem(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fl
 	return p
 }
 
-// addFeatures makes p ask for the features.
+// addFeatures sets the fields of p that request the features.
 func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
 	has := func(f flashkit.Feature) bool { return features&f != 0 }
 	if has(flashkit.FeatureShift) {

@@ -13,9 +13,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The schedules are simulated for many workers, in units of the time of one key in one tile of
-// query rows. A tile costs some keys more for loading, transposing and storing. The figures come
-// from the slope and the intercept of BenchmarkTileCosts.
+// Tests simulate schedules for many workers. The unit of time is one key in one tile of query rows.
+// Loading, transposing and storing a tile takes additional time, which BenchmarkTileCosts measures.
 const (
 	fwdTileCost = 50
 	bwdTileCost = 35 // of a block of keys, for each tile that it visits
@@ -36,7 +35,7 @@ func simulateForward(isa *laneRoutines, p flashkit.Problem, speeds []float64) fl
 	return simulateItems(j, isa.lanes, speeds)
 }
 
-// simulateTiles does the same for the items of planTiles.
+// simulateTiles does the work of simulateForward for items of planTiles.
 func simulateTiles(_ *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassForward, len(speeds), fwdAMXBF16Plan)
 	j.cutRows()
@@ -62,8 +61,8 @@ func simulateItems(j *plan, lanes int, speeds []float64) float64 {
 	return idle(busy, free, speeds)
 }
 
-// simulateBackward does the same for the blocks of keys, whose last fifth of
-// each tile waits for the block before.
+// simulateBackward returns the idle fraction in a backward pass. An item is a block of keys. The
+// last fifth of a block's work on a tile waits for the block before.
 func simulateBackward(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64 {
 	j := planFor(p, flashkit.PassBackward, len(speeds), isa.planBackward)
 	j.cutBlocks()
@@ -113,7 +112,8 @@ func idle(busy float64, free, speeds []float64) float64 {
 	return 1 - busy/(end*sum)
 }
 
-// equal and mixed are the speeds of workers; on a shared server, some share their cores.
+// equal and mixed return speeds of workers. On a shared server, some workers share a core and are
+// slower.
 func equal(workers int) []float64 { return slices.Repeat([]float64{1}, workers) }
 
 func mixed(workers int) []float64 {

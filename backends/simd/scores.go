@@ -15,9 +15,9 @@ func adjusts(c *flashkit.Call) bool {
 	return c.Score.Softcap != 0 || c.Score.ALiBi || c.Score.Bias
 }
 
-// scorer turns dot products into the scores of one query row after another: softmax scale, cap,
-// bias and ALiBi. It also applies the mask and dropout. Keys of a tile are numbered from the tile's
-// first one.
+// scorer turns dot products into scores, one query row at a time. It applies softmax scale,
+// softcap, bias and ALiBi. It also applies the mask and dropout. Keys of a tile are numbered from
+// the tile's first one.
 //
 // Scores are float64, so that the difference of large scores to their maximum is exact.
 type scorer struct {
@@ -70,7 +70,7 @@ func (j *job) sinkOf(h int) float64 {
 	return float64(ends.Logit(t.Float32s()[t.Offset(0, h, 0)]))
 }
 
-// earlierLSE returns the LSE of the earlier keys of a row, or -Inf.
+// earlierLSE returns the LSE of the earlier keys of a row, or -Inf if there are none.
 func (j *job) earlierLSE(b, h, row int) float64 {
 	if !j.p.Carry {
 		return math.Inf(-1)
@@ -133,7 +133,7 @@ func (x *scorer) scores(dots []float32, k0 int, keys []int) []float64 {
 	return s
 }
 
-// uncapped multiplies the gradients of the last scores by the derivative of the cap.
+// uncapped multiplies the gradients of the last scores by the derivatives of the softcap.
 func (x *scorer) uncapped(ds []float32) []float32 {
 	if x.score.Softcap != 0 {
 		for c := range ds {
@@ -143,7 +143,7 @@ func (x *scorer) uncapped(ds []float32) []float32 {
 	return ds
 }
 
-// addBias adds the biases of keys to s. Key 0 has its bias at element at.
+// addBias adds the biases of keys to s. The bias of key 0 is the tensor's element with index at.
 func (x *scorer) addBias(s []float64, at int, keys []int) {
 	switch t := &x.args.Bias; t.DType() {
 	case flashkit.Float32:
@@ -208,8 +208,8 @@ func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
 	x.v, x.vStep = j.viewPages(&j.args.V, b, g, k0, n, x.vBuf)
 }
 
-// viewPages is view for n keys of a sequence in pages, from key k0 on. It reads float32 rows in
-// place if one page holds all of them.
+// viewPages does the work of view for n keys of a sequence in pages, from key k0 on. It reads
+// float32 rows in place if one page holds all of them.
 func (j *job) viewPages(t *flashkit.Tensor, b, g, k0, n int, buf []float32) (rows []float32, step int) {
 	dim, step := t.Shape()[3], rowStep(t)
 	for i := 0; i < n; {

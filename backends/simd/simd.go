@@ -12,8 +12,8 @@ import (
 )
 
 // A Backend runs attention on the CPU. It is safe for concurrent use. A call uses up to GOMAXPROCS
-// goroutines, or the limit of Workers or Args.Workers. They are the caller's goroutine and helpers.
-// All backends of the process share the helpers, which sleep between calls.
+// goroutines, or the limit of Workers or Args.Workers. These are the caller's goroutine and
+// helpers. All backends of the process share the helpers, which sleep between calls.
 type Backend struct {
 	last atomic.Pointer[job] // job of the last call, whose workspace the next call reuses
 	jobs sync.Pool           // *job, of concurrent calls
@@ -25,9 +25,9 @@ type Backend struct {
 // An Option configures the backend that New returns.
 type Option func(*pool.Pool)
 
-// Workers limits the goroutines of a call, including the caller's. It limits the helpers of all
-// calls together to n-1. 0 means GOMAXPROCS. With a negative n every call returns a
-// *flashkit.ProblemError. Results do not depend on n.
+// Workers limits the goroutines of a call, including the caller's, to n. It limits the helpers of
+// all calls together to n-1. If n is 0, the limit is GOMAXPROCS. With a negative n every call
+// returns a *flashkit.ProblemError. Results do not depend on n.
 func Workers(n int) Option { return func(c *pool.Pool) { c.SetLimit(n) } }
 
 // New returns the CPU backend, with the given options. It is available on every machine.
@@ -52,8 +52,8 @@ func (b *Backend) Close() error {
 }
 
 // Poison fills the workspace of all later calls with NaN, at the start of each call and item.
-// Package conformance uses it, see conformance.Poisoner, to find kernels that read stale workspace.
-// Results do not change, but calls get slower.
+// Package conformance uses Poison to find kernels that read stale workspace: see
+// conformance.Poisoner. Results do not change, but calls get slower.
 func (b *Backend) Poison() { b.poisoned.Store(true) }
 
 // BatchInvariant returns true: the results of a sequence have the same bits alone and in any batch.

@@ -71,10 +71,10 @@ func newCall(t testing.TB, name string) *call {
 	return c
 }
 
-// bothTypes are the types of newCall: some kernels support only one of them.
+// bothTypes lists the types for newCall. Some kernels support only one of these types.
 var bothTypes = []string{"f32", "bf16"}
 
-// kernels returns the kernels that take the call on this machine.
+// kernels returns the kernels that support the call on this machine.
 func (c *call) kernels() []flashkit.Kernel {
 	return slices.DeleteFunc(simd.New().Kernels(), func(k flashkit.Kernel) bool { return k.Fits(c.p.Ask(k.Pass)) != "" })
 }
@@ -104,8 +104,7 @@ func withProcs(t testing.TB, n int) {
 	})
 }
 
-// Forward kernels come first in the table, so O and LSE are there when a
-// backward kernel runs.
+// Kernels lists forward kernels first. So O and LSE are set when a backward kernel runs.
 
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 	slow.UnderRace(t)
@@ -135,7 +134,7 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 	}
 }
 
-// Where heads are few, dQ is added up from several sums.
+// If there are few heads, dQ is the sum of several sums.
 func TestSumsOfFewHeads(t *testing.T) {
 	slow.UnderRace(t)
 	for i, name := range []string{
@@ -190,8 +189,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// planes returns how many times the workspace of others a kernel may have for its tiles: a
-// float32 is three planes of bf16 where AMX multiplies.
+// planes returns the factor by which a kernel's workspace for tiles may exceed the usual size. AMX
+// kernels store a float32 as three planes of bf16.
 func planes(kernel string) uint64 {
 	if strings.HasSuffix(kernel, "_amxf32") {
 		return 3
@@ -199,9 +198,8 @@ func planes(kernel string) uint64 {
 	return 1
 }
 
-// The workspace of a call grows at most with the lengths, never with their
-// product: two floats for each row for a backward pass, and otherwise nothing
-// but tiles for each worker.
+// The workspace of a call grows at most linearly with the lengths, never with their product. A
+// backward pass needs two floats per row. All other workspace is for the tiles of each worker.
 func TestWorkspace(t *testing.T) {
 	for _, dtype := range bothTypes {
 		c := newCall(t, "b1-h1-g1-n65536-m65536-d64-"+dtype+"-window64.0")
@@ -234,8 +232,8 @@ func TestCancelMidway(t *testing.T) {
 	}
 }
 
-// Close ends the helpers, calls do not add to them, and a closed backend still
-// gives the same bits.
+// Repeated calls start no further helpers. Close ends the helpers. A closed backend still gives the
+// same bits.
 func TestHelpersEndWithTheBackend(t *testing.T) {
 	withProcs(t, 4)
 	c := newCall(t, "b1-h4-g2-n256-m256-d64-f32-causal")
@@ -260,7 +258,7 @@ func TestHelpersEndWithTheBackend(t *testing.T) {
 	waitForGoroutines(t, before)
 }
 
-// A backend that was not closed takes its helpers with it.
+// If a backend was not closed, its helpers end when the garbage collector frees the backend.
 func TestHelpersEndWithoutClose(t *testing.T) {
 	withProcs(t, 4)
 	c := newCall(t, "b1-h4-g2-n256-m256-d64-f32")
@@ -270,7 +268,7 @@ func TestHelpersEndWithoutClose(t *testing.T) {
 }
 
 func waitForGoroutines(t *testing.T, limit int) {
-	for range 1000 { // one that has nothing left to do may not have ended yet
+	for range 1000 { // a goroutine without work may not have ended yet
 		if runtime.NumGoroutine() <= limit {
 			return
 		}

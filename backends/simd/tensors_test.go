@@ -15,8 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// Operands are the tensors of a forward and a backward call of one problem, in
-// any type, layout and memory.
+// operands has the tensors of a forward and a backward call of one problem, in any type, layout and
+// memory.
 type operands struct {
 	p    flashkit.Problem
 	fwd  flashkit.Args
@@ -24,16 +24,15 @@ type operands struct {
 	slot int // number of tensors so far
 }
 
-// A space gives memory for n elements of the given size. The slot tells the
-// tensors of a call apart.
+// A space returns memory for n elements of the given size. slot is the index of a tensor in a call.
 type space func(slot, n, size int) []byte
 
 func heap(_, n, size int) []byte {
-	x := make([]uint64, n*size/8+1) // bytes alone need not be aligned
+	x := make([]uint64, n*size/8+1) // a slice of bytes might not be aligned
 	return unsafe.Slice((*byte)(unsafe.Pointer(&x[0])), n*size)
 }
 
-// A layout gives the strides of a shape over batches, heads and rows.
+// A layout gives the strides between batches, heads and rows of a shape.
 type layout struct {
 	name    string
 	strides func(s [4]int) [3]int
@@ -48,7 +47,7 @@ var (
 	}}
 )
 
-// newOperands returns the operands of p with noise in Q, K, V, DO and DLSE.
+// newOperands returns the operands of p with random numbers in Q, K, V, DO and DLSE.
 func newOperands(p flashkit.Problem, in space, l layout) *operands {
 	a := &operands{p: p}
 	tensor := func(t flashkit.DType, s [4]int) flashkit.Tensor {
@@ -86,8 +85,8 @@ func newOperands(p flashkit.Problem, in space, l layout) *operands {
 	return a
 }
 
-// run runs k on outputs that hold nothing of an earlier run. Before a backward
-// kernel it runs the portable forward one, for O and LSE.
+// run overwrites the outputs, then runs k. Before a backward kernel it runs the portable forward
+// kernel, which sets O and LSE.
 func (a *operands) run(t testing.TB, k flashkit.Kernel) {
 	t.Helper()
 	for _, x := range []flashkit.Tensor{a.fwd.O, a.fwd.LSE, a.bwd.DQ, a.bwd.DK, a.bwd.DV} {
@@ -110,7 +109,7 @@ func (a *operands) outputs(k flashkit.Kernel) map[string][]float32 {
 	return map[string][]float32{"dq": values(a.bwd.DQ), "dk": values(a.bwd.DK), "dv": values(a.bwd.DV)}
 }
 
-// each calls f with the position and the place in memory of every element.
+// each calls f with the position and the offset of every element.
 func each(x flashkit.Tensor, f func(at [4]int, i int)) {
 	s := x.Shape()
 	for b := range s[0] {
@@ -161,7 +160,7 @@ func sameBits(t testing.TB, got, want []float32, rowLen int, where func(row int)
 
 func everywhere(int) bool { return true }
 
-// kernel returns the kernel of that name.
+// kernel returns the kernel with the given name.
 func kernel(t testing.TB, name string) flashkit.Kernel {
 	t.Helper()
 	for _, k := range simd.New().Kernels() {
@@ -173,7 +172,7 @@ func kernel(t testing.TB, name string) flashkit.Kernel {
 	return flashkit.Kernel{}
 }
 
-// problem returns the named problem in the type t.
+// problem returns the named problem with type as.
 func problem(t testing.TB, name string, as flashkit.DType) flashkit.Problem {
 	t.Helper()
 	p, err := flashkit.ParseProblem(name)
@@ -184,7 +183,7 @@ func problem(t testing.TB, name string, as flashkit.DType) flashkit.Problem {
 
 var dtypes = []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
-// someTypes returns every type, or with -short the i-th alone, going round.
+// someTypes returns all types. With -short it returns only one type, a different one for each i.
 func someTypes(i int) []flashkit.DType {
 	if testing.Short() {
 		return dtypes[i%len(dtypes):][:1]

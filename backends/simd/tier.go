@@ -27,8 +27,8 @@ func (t tier) refuses(p flashkit.Problem) string {
 	return t.missing()
 }
 
-// refusesAllBut returns reason if it is not empty. Otherwise it refuses every p whose type is not
-// only.
+// refusesAllBut returns reason if it is not empty. Otherwise it returns a reason to refuse p if
+// p.DType != only.
 func refusesAllBut(only flashkit.DType, p flashkit.Problem, reason string) string {
 	if reason == "" && p.DType != only {
 		return fmt.Sprintf("supports %v only", only)

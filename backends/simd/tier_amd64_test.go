@@ -15,8 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// Features that GODEBUG turns off are off for kernels, for their helpers, and for the measure of
-// the machine.
+// If GODEBUG turns off a CPU feature, neither kernels nor measurements of the machine use it.
 func TestSwitchedOff(t *testing.T) {
 	const inner = "FLASHKIT_TEST_INNER"
 	if os.Getenv(inner) != "" {
@@ -43,8 +42,8 @@ func TestSwitchedOff(t *testing.T) {
 	}
 }
 
-// listWhatRuns prints the kernels that this process can run, each of which must, and
-// the loops that measured the machine.
+// listWhatRuns prints the kernels that this process can run, and runs each kernel that supports its
+// problem. It also prints the loops that measured the machine.
 func listWhatRuns(t *testing.T) {
 	var text bytes.Buffer
 	b := simd.New()

@@ -7,7 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/items"
 )
 
-// cutTiles fills t with the tiles of the query rows, or keys, of all sequences.
+// cutTiles fills t with the tiles of all sequences. These are tiles of query rows if rows is true,
+// else tiles of keys.
 func (pl *plan) cutTiles(t *items.Table, rows bool, size int, o items.Order) {
 	t.Reset(o, size, pl.sequences())
 	for b := range pl.sequences() {
@@ -43,8 +44,9 @@ func (pl *plan) alike() int {
 	return pl.p.Batch
 }
 
-// side returns n, the query rows or keys of sequence b. room is the number of rows that the tensors
-// have for them, and other is the length of the other side.
+// side returns lengths of sequence b. If rows is true, n is the number of query rows, and other is
+// the number of keys. If rows is false, n is the number of keys, and other the number of query
+// rows. room is the number of rows of the tensors for n, padding included.
 func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	q, kv := pl.p.QLen, pl.p.KVLen
 	if pl.ragged {
@@ -107,8 +109,8 @@ type seqTile struct {
 
 func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
 
-// setRows sets t to up to n query rows from row from on. The tile with the last row also gets the
-// padding.
+// setRows sets t to a tile of at most n query rows that begins at row from. The tile with the last
+// row also gets the padding.
 func (t *seqTile) setRows(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.N))
 	if t.end = t.to; t.to == t.N {
@@ -116,8 +118,8 @@ func (t *seqTile) setRows(pl *plan, from, n int) {
 	}
 }
 
-// setKeys sets t to up to n keys from key from on. The tile with the last key also gets the
-// padding.
+// setKeys sets t to a tile of at most n keys that begins at key from. The tile with the last key
+// also gets the padding.
 func (t *seqTile) setKeys(pl *plan, from, n int) {
 	t.from, t.to = from, max(from, min(from+n, t.M))
 	if t.end = t.to; t.to == t.M {

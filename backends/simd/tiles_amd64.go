@@ -11,7 +11,8 @@ import (
 // This file is shared by the AMX kernels. A product adds A B to C, [rows][columns]. A has plain
 // rows, B is packed by pairRows. A product takes 16 or 32 rows of A and 16 or 32 pairs of B. It
 // cannot skip single keys, so masked keys get weight 0. But 0 times NaN or infinity is NaN. So NaN
-// and infinite elements are packed as 0, and added separately for the rows that see them.
+// and infinite elements are packed as 0. Their products are added separately, for the rows that see
+// these elements.
 
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
@@ -32,9 +33,9 @@ func crowded(c pace, workers int) pace {
 	return c
 }
 
-// blocksOf calls load for each block of up to size keys that an item's rows see, then accumulate
-// for each of n tiles. It stops when the call is canceled. Blocks begin and end at multiples of
-// tileStep, or end with the sequence.
+// blocksOf calls load for each block of up to size keys that an item's rows see. After each call of
+// load, it calls accumulate for each of n tiles. It stops when the call is canceled. Blocks begin
+// and end at multiples of tileStep, or end with the sequence.
 func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumulate func(tile int)) {
 	if at.first >= at.last {
 		return
@@ -76,8 +77,8 @@ func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, 
 	}
 }
 
-// tilePart is part, but it joins ranges that the mask hides in part with adjacent visible ranges.
-// Fewer parts are faster, because each part needs tile setup and a pass over O.
+// tilePart is like part, but it joins partly hidden ranges with adjacent visible ranges. Fewer
+// parts are faster, because each part needs tile setup and a pass over O.
 func (x *keyMask) tilePart(from, to int) (until, hides int) {
 	if x.ofKeys && x.last.from == from && x.last.to == to {
 		return x.last.until, x.last.hides
@@ -111,9 +112,9 @@ func (x *keyMask) showAll(from, to int) {
 	}
 }
 
-// planTiles is planRows for kernels that pack K and V for each item. Packing takes about as long as
-// computing one tile of rows. So planTiles makes fewer and larger items if the busiest worker then
-// ends sooner.
+// planTiles does the work of planRows for kernels that pack K and V for each item. Packing takes
+// about as long as computing one tile of rows. So planTiles makes fewer and larger items if the
+// busiest worker then ends sooner.
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.planRows(pl, tileItemRows)
@@ -132,7 +133,8 @@ func (pl *plan) planTiles() {
 	}
 }
 
-// tileKeys is tileRows for n keys of a sequence from key k on, in pages or not.
+// tileKeys does the work of tileRows for n keys of a sequence from key k on. The keys may be in
+// pages.
 func (j *job) tileKeys(t *flashkit.Tensor, s *seqTile, k, n int, buf []uint16) (rows []uint16, step int) {
 	if j.p.Page == 0 {
 		return tileRows(t, s.KVBatch, s.g, s.K0+k, n, buf)
@@ -192,7 +194,7 @@ func (x *packedRows) pack(rows halfRows) {
 	}
 }
 
-// transpose sets columns from pairs. Columns beyond the head dim are undefined.
+// transpose sets x.columns to the transpose of x.pairs. Columns beyond the head dim are undefined.
 func (x *packedRows) transpose() {
 	transposeColumns(x.columns, x.step, halves(x.pairs), 2*x.of.dim, x.of.dim, upToTiles(x.n)/2)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// LSE and the divisors of O are within two units in the last place of float64's.
+// LSE and the divisors of O differ from float64 results by at most two units in the last place.
 func TestTotals(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, rng *rand.Rand) {
 		n := isa.lanes

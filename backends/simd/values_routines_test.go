@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// addValues must leave out the values that a mask hides, finite or not, in every column of V.
+// addValues must not add values that a mask hides, in any column of V, even if these are NaN or
+// infinite.
 func TestAddValuesMasked(t *testing.T) {
 	nonFinite := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32}
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {

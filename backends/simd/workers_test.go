@@ -21,7 +21,8 @@ func moreProcs(t *testing.T, n int) {
 	t.Cleanup(func() { setProcs(before) })
 }
 
-// A backend and a call limit the goroutines, and items that wait for each other run on all of them.
+// The limits of the backend and of the call bound the number of goroutines. Items that wait for one
+// another run on all of these goroutines.
 func TestWorkers(t *testing.T) {
 	moreProcs(t, 5)
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
@@ -58,7 +59,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// A negative number is an error of every call, from the backend or the call.
+// If the limit of the backend or of the call is negative, every call returns an error.
 func TestNegativeWorkers(t *testing.T) {
 	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: 1, Dim: 1, VDim: 1}
 	var wrong *flashkit.ProblemError
@@ -76,7 +77,7 @@ func TestNegativeWorkers(t *testing.T) {
 	}
 }
 
-// A call that is over before a helper comes has none, also in a mix of calls.
+// A call that would end before a helper arrives requests no helper, also between large calls.
 func TestSmallCallsHaveNoHelpers(t *testing.T) {
 	moreProcs(t, 5)
 	small := flashkit.Problem{Batch: 1, Heads: 2, KVHeads: 2, QLen: 4, KVLen: 4, Dim: 8, VDim: 8}

@@ -6,7 +6,7 @@ package elements
 import "math"
 
 // An isa holds the routines of an instruction set. The declarations of the assembly functions
-// document them.
+// document the routines.
 type isa struct {
 	rows      func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)
 	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)
@@ -17,7 +17,7 @@ type isa struct {
 // Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the row's
 // biased variance. A row has len(weight) features, at least 1. bias has the same length. Rows are
 // contiguous. dst has the length of x and may be x. If moments is not nil, Norm stores the mean and
-// 1 / sqrt(variance + eps) of each row there.
+// 1 / sqrt(variance + eps) of each row in moments.
 func Norm(dst, x, weight, bias, moments []float32, eps float32) {
 	n := len(weight)
 	if len(x) < n {

@@ -1,7 +1,6 @@
-// Package half converts between float32 and the two 16-bit storage formats,
-// IEEE binary16 (f16) and bfloat16 (bf16). Widening is exact. Narrowing rounds
-// to nearest, ties to even. It turns numbers that are too large into infinity,
-// and NaN into NaN.
+// Package half converts between float32 and the two 16-bit storage formats, IEEE binary16 (f16) and
+// bfloat16 (bf16). Widening is exact. Narrowing rounds to nearest, ties to even. Narrowing turns
+// numbers that are too large into infinity, and NaN into NaN.
 package half
 
 import "math"

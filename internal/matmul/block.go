@@ -2,9 +2,9 @@ package matmul
 
 import "unsafe"
 
-// A Block is memory for several Packed in sequence. It requests large pages, which most weight
-// matrices alone would not fill. Products with consecutive Packed of a block read consecutive
-// memory.
+// A Block is memory for several Packed matrices, one after the other. It requests large pages,
+// which a typical weight matrix alone would not fill. Products with consecutive matrices of a block
+// read consecutive memory.
 type Block struct{ free []float32 }
 
 const (
@@ -13,7 +13,7 @@ const (
 )
 
 // NewBlock returns a block of words 4-byte words, or nil if words is less than 1. Packed matrices
-// need not fill it.
+// need not fill the block.
 func NewBlock(words int) *Block {
 	n := (words + largePage/4 - 1) / (largePage / 4) * (largePage / 4)
 	if words < 1 || n < words {

@@ -48,7 +48,7 @@ func (a *Args) check() error {
 	return nil
 }
 
-// checkOutput is checkRows, and also refuses overlapping rows.
+// checkOutput does the work of checkRows, and also refuses overlapping rows.
 func (m *Matrix) checkOutput(name string, rows, cols int) error {
 	if err := m.checkRows(name, rows, cols); err != nil {
 		return err

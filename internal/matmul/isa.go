@@ -1,8 +1,8 @@
 package matmul
 
-// An isa holds the routines of an instruction set. The routines' declarations document them. A
-// vector has lanes columns, a panel of B has up to three vectors, and a tile of C has tile rows. If
-// an isa has no routines, portable Go computes its products.
+// An isa holds the routines of an instruction set. The declarations of the assembly functions
+// document the routines. A vector has lanes columns, a panel of B has up to three vectors, and a
+// tile of C has tile rows. If an isa has no routines, portable Go computes its products.
 //
 // Pointers passed to routines escape, because the calls go through variables. They must therefore
 // point to workspace or to the caller's memory, or each call would allocate.

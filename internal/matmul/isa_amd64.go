@@ -30,7 +30,7 @@ func available() (list []*isa) {
 }
 
 // tiles returns the routines of AMX if the process may use AMX, else the routines of AVX512-BF16.
-// It requests the permission for AMX, so only bf16 products call it.
+// It requests the permission for AMX, so only bf16 products call tiles.
 func tiles() *isa {
 	if amx.Allowed() {
 		return &amxbf16

@@ -40,8 +40,8 @@ const (
 	smallTime  = 10_000  // nanoseconds of work that are worth one more goroutine
 )
 
-// equalParts splits n into equal parts of at most most and returns their length, rounded up to a
-// multiple of unit.
+// equalParts splits n into equal parts. No part is longer than the argument most. equalParts
+// returns the length of a part, rounded up to a multiple of unit.
 func equalParts(n, most, unit int) int {
 	parts := max(1, (n+most-1)/most)
 	length := (n + parts - 1) / parts
@@ -184,7 +184,7 @@ func (j *job) Work(slot int) {
 }
 
 // block computes an item: rows of C in a group of panels. Long rows of A are split into parts. Each
-// part is multiplied by all panels of the group while it is in the cache.
+// part is multiplied by all panels of the group while the part is in the cache.
 func (j *job) block(work []float32, row, first int) {
 	a, k, last := &j.args.A, j.args.B.k, min(first+j.group, j.cut.count())
 	rows, size := min(j.rows, j.args.C.Rows-row), j.sumsOf(1)
@@ -205,9 +205,9 @@ func (j *job) block(work []float32, row, first int) {
 }
 
 // follows returns the index in B of the part that comes after the given panel's part. After the
-// last part of an item this is the first part of the worker's next item, if workers take items in
-// turn. After all of B the index is in the rest of the block: with few rows, the next product reads
-// there.
+// last part of an item, follows returns the index of the first part of the worker's next item, if
+// workers take items in turn. After the last part of B, the index is in the rest of B's Block. If C
+// has few rows, the next product reads the memory after B.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
@@ -237,7 +237,7 @@ type part struct {
 	sums                  []float32 // [rows][width]
 }
 
-// copyPart replaces the A of a part by a contiguous copy, a rounded copy, or both.
+// copyPart replaces the A of a part by a copy that is contiguous, rounded, or both.
 func (j *job) copyPart(p *part, work []float32) {
 	if j.args.A.ColStride != 1 || j.isa.roundRows == nil {
 		p.a.copyTo(work[j.copied:])
@@ -290,7 +290,8 @@ func (j *job) multiply(p *part, c, bias *float32, next int) {
 	}
 }
 
-// multiplyPortable is multiply in portable Go. work has room for a part of B in float32.
+// multiplyPortable does the work of multiply in portable Go. work has room for a part of B in
+// float32.
 func (j *job) multiplyPortable(p *part, work []float32) {
 	if p.from == 0 {
 		clear(p.sums)
@@ -305,8 +306,8 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 }
 
 // fetchTiles returns the number of tiles over which the prefetches of the next part of B are
-// spread. It is nearly the number of all tiles of the rows. A burst of prefetches would delay reads
-// of A and B, and then leave memory idle.
+// spread. This number is close to the number of tiles of the given rows. A burst of prefetches
+// would delay reads of A and B, and then leave memory idle.
 func (j *job) fetchTiles(rows int) int {
 	most := 1
 	for _, n := range j.isa.fetch {
@@ -317,7 +318,8 @@ func (j *job) fetchTiles(rows int) int {
 	return most
 }
 
-// copyTo copies a to memory without gaps, and makes a this copy.
+// copyTo copies the elements of a to memory, without gaps between rows. It then sets *a to a view
+// of the copy.
 func (a *Matrix) copyTo(memory []float32) {
 	memory = memory[:a.Rows*a.Cols]
 	packPanel(memory, *a, 0, a.Cols)
@@ -327,7 +329,7 @@ func (a *Matrix) copyTo(memory []float32) {
 // at returns the address of an element.
 func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
-// finish writes a part of C with bias, activation and residual.
+// finish computes a part of C from its sums. It applies bias, activation and residual.
 func (j *job) finish(p *part) {
 	a := &j.args
 	row, col, cols := p.row, p.col, min(p.width, a.B.n-p.col)

@@ -34,7 +34,7 @@ func (m Matrix) T() Matrix {
 	return Matrix{Data: m.Data, Rows: m.Cols, Cols: m.Rows, RowStride: m.ColStride, ColStride: m.RowStride}
 }
 
-// An Activation is a function of every element.
+// An Activation is a function that is applied to every element.
 type Activation uint8
 
 // GELU is x Φ(x), where Φ is the distribution function of the normal distribution. GELUTanh is the
@@ -60,7 +60,8 @@ type Args struct {
 	Workers    int        // most goroutines, 0 for GOMAXPROCS
 }
 
-// An Engine runs products. It is safe for concurrent use. A warm call allocates nothing.
+// An Engine runs products. It is safe for concurrent use. A call allocates nothing if the workspace
+// of earlier calls is large enough.
 type Engine struct {
 	last atomic.Pointer[job] // the job of the last call, with its workspace
 	jobs sync.Pool           // *job of concurrent calls
@@ -101,7 +102,8 @@ func (e *Engine) Run(ctx context.Context, a *Args) error {
 	return ctx.Err()
 }
 
-// Pack is p.Pack(b) on up to most goroutines. If most is 0, it uses up to GOMAXPROCS.
+// Pack does the work of p.Pack(b) on several goroutines. The argument most limits their number. If
+// most is 0, the limit is GOMAXPROCS.
 func (e *Engine) Pack(p *Packed, b Matrix, most int) {
 	p.begin(&b, nil)
 	if p.empty() {

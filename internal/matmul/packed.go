@@ -28,7 +28,8 @@ func (p *Packed) Dims() (k, n int) { return p.k, p.n }
 // *flashkit.ProblemError.
 func (p *Packed) Pack(b Matrix) { p.PackIn(nil, b) }
 
-// PackIn is Pack into memory of a block, if the block has enough memory left. Otherwise it is Pack.
+// PackIn does the work of Pack in memory of a block, if the block has enough memory left. Otherwise
+// it uses separate memory, as Pack does.
 func (p *Packed) PackIn(block *Block, b Matrix) {
 	p.begin(&b, block)
 	for item := range p.items(&b) {
@@ -79,7 +80,8 @@ func (p *Packed) depth() int {
 	return p.isa.pairsOf(p.k)
 }
 
-// at returns the index, in packed memory, of row from of the panel at col.
+// at returns the index in packed memory of a row of a panel. from is the number of the row, and col
+// is the panel's first column.
 func (p *Packed) at(col, from, width int) int {
 	if p.made != Float32 {
 		from /= 2
@@ -90,8 +92,8 @@ func (p *Packed) at(col, from, width int) int {
 // empty reports whether there is nothing to pack.
 func (p *Packed) empty() bool { return len(p.memory)+len(p.pairs) == 0 }
 
-// ahead returns the address of packed word i. For an i beyond the last word, it continues in the
-// rest of the block. If the block ends before i, it returns the address of the last word.
+// ahead returns the address of packed word i. If i is beyond the last word, the address is in the
+// rest of the block. If the block ends before i, ahead returns the address of the last word.
 func (p *Packed) ahead(i int) *byte {
 	if next := i - len(p.memory) - len(p.pairs); next >= 0 && next < len(p.then) {
 		return (*byte)(unsafe.Pointer(&p.then[next]))

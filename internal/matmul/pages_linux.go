@@ -6,7 +6,8 @@ import (
 )
 
 // advise requests large pages. With small pages, the reads of a panel and the hardware prefetcher
-// are interrupted every 4 KiB. It ignores errors: small pages are only slower.
+// are interrupted every 4 KiB. advise ignores errors, because small pages only make products
+// slower.
 func advise(at unsafe.Pointer, size int) {
 	const page, hugePage = 1 << 21, 14 // MADV_HUGEPAGE
 	skip, end := int(-uintptr(at)%page), size

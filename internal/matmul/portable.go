@@ -1,7 +1,7 @@
 package matmul
 
-// multiplyPortable adds the products of a and a panel to sums, [rows][width]. Rows of a are
-// contiguous. The functions below convert each product to float32, which forbids fused
+// multiplyPortable adds the products of a and a panel to sums, [rows][width]. The elements of each
+// row of a are contiguous. The functions below convert each product to float32, which forbids fused
 // multiply-adds. With fused multiply-adds, the bits of a row could depend on its tile.
 func multiplyPortable(sums []float32, a *Matrix, panel []float32, width int) {
 	r, k := 0, a.Cols
@@ -56,7 +56,7 @@ func addFour(sums []float32, s0, s1, s2, s3 float32) {
 	sums[3] += s3
 }
 
-// finishPortable writes rows of C: their sums, with bias, activation and residual.
+// finishPortable computes rows of C from their sums. It applies bias, activation and residual.
 func (a *Args) finishPortable(sums []float32, row, col, rows, cols, width int) {
 	for r := range rows {
 		c := a.C.Data[(row+r)*a.C.RowStride+col:][:cols]

@@ -46,7 +46,8 @@ func (p *Packed) element(b *Matrix, k, col int) uint32 {
 	return uint32(half.ToBF16(b.Data[k*b.RowStride+col*b.ColStride]))
 }
 
-// widen sets dst, [n][width], to rows [from, from+n) of the panel at col, widened to float32.
+// widen sets dst, [n][width], to rows [from, from+n) of the panel that begins at column col,
+// widened to float32.
 func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	words := p.pairs[p.at(col, from, width):]
 	for k := range n {
@@ -56,9 +57,9 @@ func (p *Packed) widen(dst []float32, col, from, n, width int) {
 	}
 }
 
-// round rounds the elements of a to bf16. If the instruction set has a routine for it, round
-// returns pairs in work. Otherwise it rounds in place, in a contiguous copy of A's part, and
-// returns nil.
+// round rounds the elements of a to bf16. If the instruction set has the routine roundRows, round
+// returns the address of pairs in work. Otherwise a is a contiguous copy of A's part: round rounds
+// its elements in place and returns nil.
 func (j *job) round(a *Matrix, work []float32) *uint32 {
 	if j.isa.roundRows == nil {
 		for i, x := range a.Data {

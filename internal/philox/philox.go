@@ -4,9 +4,9 @@ package philox
 
 import "math/bits"
 
-// Words returns the four random words of a counter under a key. It is Philox4x32-7 of Salmon et
-// al., Parallel random numbers: as easy as 1, 2, 3 (2011). Seven rounds are the fewest that pass
-// BigCrush.
+// Words returns the four random words of a counter under a key. The function is Philox4x32-7 of
+// Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011). Seven rounds are the fewest
+// that pass BigCrush.
 func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 	const (
 		m0, m1 = 0xD2511F53, 0xCD9E8D57 // multipliers
@@ -27,8 +27,8 @@ func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 // Key returns the key of a seed.
 func Key(seed uint64) [2]uint32 { return [2]uint32{uint32(seed), uint32(seed >> 32)} }
 
-// Eight elements share a counter. Element e, with e from 0 to 7, gets 16 bits of word e%4: the lower
-// half for elements 0 to 3, the upper half for elements 4 to 7.
+// Eight elements share a counter. Element e, with e from 0 to 7, gets 16 bits of word e%4. Elements
+// 0 to 3 get the lower half of the word, elements 4 to 7 the upper half.
 
 // Below returns the limit for dropping with probability p, 0 <= p < 1. An element is dropped if its
 // 16 bits, shifted to the top of a word, are below the limit. So p is rounded to a multiple of
@@ -38,8 +38,9 @@ func Below(p float32) uint32 { return limit(p) << 16 }
 // Keep returns the factor that multiplies kept elements, so that dropping preserves the mean.
 func Keep(p float32) float32 { return float32(65536 / float64(65536-limit(p))) }
 
-// Dropped reports whether an element is dropped. words are the words of its counter, and e%8 is its
-// number among the eight elements of this counter. below is the limit from Below.
+// Dropped reports whether an element is dropped. words are the random words of the element's
+// counter. e%8 is the element's number among the eight elements of this counter. below is the limit
+// from Below.
 func Dropped(words [4]uint32, e int, below uint32) bool {
 	w := words[e%4]
 	if e%8 < 4 {
@@ -48,5 +49,5 @@ func Dropped(words [4]uint32, e int, below uint32) bool {
 	return w < below
 }
 
-// limit returns the number of 16-bit values, of all 65536, that drop an element.
+// limit returns how many of the 65536 values of 16 bits drop an element.
 func limit(p float32) uint32 { return min(uint32(float64(p)*65536+.5), 65535) }

@@ -1,9 +1,9 @@
 // Package workers lends goroutines to calculations. Each user, such as a backend, holds a Pool; all
 // pools share the goroutines of the process.
 //
-// The users share goroutines because they share the processors. Goroutines of one user would wait for
-// its next task while other users have work. Goroutines start when the first pool asks for help and end
-// when the last such pool is closed.
+// The users share goroutines because they share the processors. Goroutines that serve one user
+// alone would be idle between its tasks, while other users have work. Goroutines start when the
+// first pool asks for help and end when the last such pool is closed.
 package workers
 
 import (
@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// A Task is work that the caller of Run shares with its helpers. Each of them calls Work once with
-// its own slot: 0 for the caller, 1 to the number of helpers for the others. A helper may come late
-// or not at all.
+// A Task is work that the caller of Run shares with its helpers. The caller and each helper call
+// Work once. The caller's slot is 0. Each helper has its own slot, from 1 to the number of helpers.
+// A helper may come late or not at all.
 type Task interface {
 	Work(slot int)
 }
 
-// A Pool asks for help. The zero value has no limit. All methods except SetLimit are safe for
-// concurrent use.
+// A Pool requests helpers for tasks. The zero value has no limit. All methods except SetLimit are
+// safe for concurrent use.
 type Pool struct {
 	limit int
 
@@ -33,7 +33,7 @@ type Pool struct {
 }
 
 // SetLimit bounds the helpers of all the pool's tasks together to n-1. A task then has at most n
-// goroutines. With 0, only GOMAXPROCS bounds them. SetLimit must precede Run.
+// goroutines. If n is 0, only GOMAXPROCS bounds the helpers. SetLimit must precede Run.
 func (p *Pool) SetLimit(n int) { p.limit = n }
 
 // Limit returns the limit, or 0 if there is none.
@@ -42,8 +42,8 @@ func (p *Pool) Limit() int { return p.limit }
 // Asked returns the number of tasks that asked for help.
 func (p *Pool) Asked() int64 { return p.asked.Load() }
 
-// Run works on t with up to helpers helpers. It returns when all helpers have left. The caller
-// works too, so a task never depends on helpers.
+// Run works on t with at most the given number of helpers. It returns when all helpers have left.
+// The caller works too, so a task never depends on helpers.
 func (p *Pool) Run(t Task, helpers int) {
 	if helpers <= 0 {
 		t.Work(0)
@@ -59,8 +59,8 @@ func (p *Pool) Run(t Task, helpers int) {
 // later tasks get no help.
 func (p *Pool) Close() { process.leave(p) }
 
-// A crew is a set of goroutines for any number of tasks. It has at most GOMAXPROCS - 1 goroutines
-// when they start. The goroutines sleep between tasks.
+// A crew is a set of goroutines for any number of tasks. No goroutine starts if the crew already
+// has GOMAXPROCS - 1 goroutines. The goroutines sleep between tasks.
 type crew struct {
 	mu     sync.Mutex
 	wake   sync.Cond    // signaled when there is an offer
@@ -128,7 +128,7 @@ func (c *crew) newOffer() *offer {
 	return o
 }
 
-// withdraw waits until the helpers of o have left it.
+// withdraw removes o from the offers and waits until all helpers have left the task.
 func (c *crew) withdraw(o *offer) {
 	if o == nil {
 		return
@@ -208,8 +208,8 @@ func (c *crew) spin() bool {
 	return c.next() != nil || c.pools == 0
 }
 
-// poll waits briefly until ready. It seldom yields: a yield takes the lock of the runtime's
-// scheduler, and with many helpers a small task would wait for this lock.
+// poll waits until ready returns true, but only briefly. It seldom yields: a yield takes the lock
+// of the runtime's scheduler, and with many helpers a small task would wait for this lock.
 func poll(ready func() bool) {
 	for range 20 {
 		if watch(ready, 500) {
@@ -219,10 +219,10 @@ func poll(ready func() bool) {
 	}
 }
 
-// Await waits until another part of a task is ready and returns true. It returns false when
-// stopped. The other part is seldom far behind. If it is, its thread may need the processor of the
-// waiting goroutine. Await then yields, and finally sleeps between polls. It calls stopped only
-// after a while.
+// Await waits for another part of a task. It returns true when ready returns true, or false when
+// stopped returns true. The other part is seldom late. If it is late, its thread may need the
+// processor of the waiting goroutine. So after many polls Await yields, and finally sleeps between
+// polls. It calls stopped only after many polls.
 func Await(ready, stopped func() bool) bool {
 	const spin, yield = 1 << 14, 1 << 14
 	for polls := 0; !ready(); polls++ {
@@ -263,7 +263,8 @@ func (c *crew) leave(p *Pool) {
 	}
 }
 
-// Most returns the number of goroutines for a task that may use at most n. 0 means no bound.
+// Most returns the number of goroutines for a task that may use at most n. If n is 0, there is no
+// bound.
 func Most(n int) int {
 	if procs := Procs(); n == 0 || procs < n {
 		return procs
@@ -271,9 +272,9 @@ func Most(n int) int {
 	return n
 }
 
-// Procs returns the largest number of goroutines of any task: GOMAXPROCS, at most ProcsAge old. The
-// value is cached because runtime.GOMAXPROCS takes the lock of the scheduler. While goroutines
-// start and end, waiting for this lock takes longer than a small task.
+// Procs returns the largest number of goroutines of any task. This is GOMAXPROCS, read at most
+// ProcsAge ago. The value is cached because runtime.GOMAXPROCS takes the lock of the scheduler.
+// While goroutines start and end, waiting for this lock takes longer than a small task.
 func Procs() int {
 	now := int64(time.Since(started))
 	if n := procs.n.Load(); n > 0 && now < procs.until.Load() {

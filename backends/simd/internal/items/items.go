@@ -1,5 +1,5 @@
 // Package items numbers the items of a call. An item is usually a tile of query rows or of keys, in
-// one head of one sequence. Sequences may be equal, padded, packed or in pages.
+// one head of one sequence. Sequences may have equal lengths, or be padded, packed or in pages.
 package items
 
 import (
@@ -8,8 +8,8 @@ import (
 	"sort"
 )
 
-// A Table finds the sequence, the head and the tile of an item. Sequences of equal
-// lengths share a span; others have one each.
+// A Table finds the sequence, the head and the tile of an item. If all sequences have equal
+// lengths, they share one span. Otherwise each sequence has its own span.
 type Table struct {
 	Order
 	Size  int // query rows, or keys, of a tile
@@ -24,7 +24,7 @@ type Order struct {
 	LastFirst    bool // the last tile of each head comes first
 }
 
-// A Span is the items of one sequence, or of all sequences if they are equal.
+// A Span is the items of one sequence, or of all sequences if their lengths are equal.
 type Span struct {
 	B      int // the sequence, or 0 for all
 	Heads  int // heads of all sequences of the span
@@ -38,8 +38,8 @@ type Span struct {
 // Only kernels that split the keys of a head have merges and results.
 type Counts struct{ Items, Merges, Results int }
 
-// Add adds x to c. Results grows to at most math.MaxInt/2, so that no sum overflows. Neither c nor x
-// has more results.
+// Add adds x to c. Results grows to at most math.MaxInt/2, so that no sum overflows. Neither c nor
+// x has more than math.MaxInt/2 results.
 func (c *Counts) Add(x Counts) {
 	c.Items += x.Items
 	c.Merges += x.Merges

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// drawTable returns a table of sequences that differ in length, or of equal ones, and the tiles of a
-// head of each sequence.
+// drawTable returns a table of sequences of equal or different lengths. It also returns the number
+// of tiles of a head of each sequence.
 func drawTable(r *rand.Rand, o Order, equal bool) (t Table, tiles []int) {
 	batch, n := 1+r.IntN(5), 1+r.IntN(4)
 	t.Reset(o, 64, batch)
@@ -34,7 +34,7 @@ func drawTable(r *rand.Rand, o Order, equal bool) (t Table, tiles []int) {
 	return t, tiles
 }
 
-// Every tile of every head of every sequence has one item, in the order that the table asks for.
+// Every tile of every head of every sequence has one item, in the table's order.
 func TestTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for i := range 1000 {
@@ -68,14 +68,14 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Results that no int counts stay at the largest number.
+// Add limits results to math.MaxInt/2 instead of overflowing.
 func TestCounts(t *testing.T) {
 	c := Counts{1, 2, math.MaxInt / 2}
 	c.Add(Counts{3, 4, math.MaxInt / 2})
 	require.Equal(t, Counts{4, 6, math.MaxInt / 2}, c)
 }
 
-// Items that merge chunks are found by their own numbers.
+// MergeSpan finds the span of an item that merges chunks. These items have separate numbers.
 func TestMergeSpan(t *testing.T) {
 	var table Table
 	table.Reset(Order{Heads: 1}, 0, 3)

@@ -36,8 +36,9 @@ func (a *Arena) Take(n int) []float32 {
 	return x
 }
 
-// poisonBits is NaN as a float32. Two of them are NaN as a float64, and each half is NaN as a
-// binary16 and as a bfloat16. As an integer, poisonBits is no mask, index or count of a kernel.
+// poisonBits is NaN as a float32. Two such words are NaN as a float64. Each half of the word is NaN
+// as a binary16 and as a bfloat16. As an integer, poisonBits is not a valid mask, index or count in
+// any kernel.
 const poisonBits = 0x7ffa7ffa
 
 // poison sets the first n floats of the arena to poisonBits, and shortens the arena to n floats.

@@ -1,4 +1,4 @@
-// Package pool runs the calls of the CPU backend on goroutines, item by item, each with a
+// Package pool runs the calls of the CPU backend on goroutines, item by item. Each goroutine has a
 // workspace that stays from call to call.
 package pool
 
@@ -12,16 +12,17 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A Pool is a backend's share of the process's helper goroutines. All calls together use up
-// to GOMAXPROCS - 1 helpers, or the limit minus 1. A Pool must not refer to its backend: the
-// backend's cleanup holds the Pool, so the backend would never be collected.
+// A Pool is a backend's share of the process's helper goroutines. All calls together use up to
+// GOMAXPROCS - 1 helpers. If the backend has a limit of goroutines, they use up to the limit minus
+// 1. A Pool must not refer to its backend: the backend's cleanup holds the Pool, so the backend
+// would never be collected.
 type Pool struct {
 	workers.Pool
 }
 
-// Wrap replaces the functions of a kernel by functions that respect the limit of goroutines.
-// Small calls run on one goroutine. Cost ignores this: otherwise the smallest calls with
-// helpers would look faster than small calls.
+// Wrap replaces the functions of a kernel by functions that respect the limit of goroutines. Small
+// calls run on one goroutine. Cost ignores this rule. Otherwise a call just large enough for
+// helpers would have a shorter prediction than a smaller call.
 func (c *Pool) Wrap(k *flashkit.Kernel) {
 	run, cost, needs, size := k.Run, k.Cost, k.Needs, &sizing{cost: k.Cost}
 	if c.Limit() < 0 {
@@ -63,7 +64,7 @@ func (c *Pool) allow(call *flashkit.Call) {
 	}
 }
 
-// copied returns a copy of a call, which Cost or Needs may change while the caller uses the
+// copied returns a copy of a call. Cost or Needs may change the copy while the caller uses the
 // call. Pass the copy to forget in the end.
 func copied(call *flashkit.Call) *flashkit.Call {
 	x := copies.Get().(*flashkit.Call)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// task counts how often each item comes and calls f.
+// task counts the calls of each item, and calls f.
 type task struct {
 	came []atomic.Int32
 	f    func(ws *Arena, item int)
@@ -20,7 +20,7 @@ func (t *task) Item(ws *Arena, item int) {
 	t.f(ws, item)
 }
 
-// Every item comes once, to workers with slots and workspaces of their own.
+// Every item runs once. Each worker has its own slot and workspace.
 func TestQueue(t *testing.T) {
 	var q Queue
 	p := new(Pool)
@@ -58,7 +58,7 @@ func TestQueueEndsWithItsContext(t *testing.T) {
 	require.EqualValues(t, 0, x.came[1].Load())
 }
 
-// A worker that a phase has no item for needs none of its workspace.
+// A worker needs no workspace for a phase that has no item for this worker.
 func TestFloats(t *testing.T) {
 	require.EqualValues(t, 10+10+7, Floats(4, Phase{2, 10}, Phase{3, 7}))
 	require.EqualValues(t, 10, Floats(1, Phase{2, 10}, Phase{3, 7}))
@@ -67,7 +67,7 @@ func TestFloats(t *testing.T) {
 	require.Equal(t, 1, Size(4))
 }
 
-// A poisoned queue hands out NaN, and no float beyond the reserved ones.
+// A poisoned queue hands out workspace full of NaN, and never more floats than were reserved.
 func TestPoison(t *testing.T) {
 	var q Queue
 	q.Poison()

@@ -48,8 +48,8 @@ func (q *Queue) Work(slot int) {
 	}
 }
 
-// Canceled reports whether the call's context is done. Kernels ask often enough
-// to end within 200 microseconds.
+// Canceled reports whether the call's context is done. Kernels call Canceled often enough to end
+// within 200 microseconds.
 func (q *Queue) Canceled() bool {
 	select {
 	case <-q.done:
@@ -80,8 +80,8 @@ func (q *Queue) Hold(workers int, phases ...Phase) {
 // Forget drops the references to the last call.
 func (q *Queue) Forget() { q.task, q.done = nil, nil }
 
-// Poison makes q fill all workspace with NaN whenever a call or an item begins. Tests use it to find
-// kernels that read stale workspace.
+// Poison makes q fill all workspace with NaN whenever a call or an item begins. Tests use Poison to
+// find kernels that read stale workspace.
 func (q *Queue) Poison() {
 	q.Shared.poisoned = true
 	for w := range q.arenas {

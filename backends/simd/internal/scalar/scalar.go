@@ -73,8 +73,8 @@ func AddRows(dst, weights, rows []float32, step int, at []int) {
 }
 
 // AddRowsToTwo does the work of two calls of AddRows, one for dst0 with weights0 and one for dst1
-// with weights1. It reads each row once for both, and its results have the same bits. The number
-// of weights is a multiple of four, the same for both sums.
+// with weights1. It reads each row once for both sums, and its results have the same bits. weights0
+// and weights1 have the same length, a multiple of four.
 func AddRowsToTwo(dst0, dst1, weights0, weights1, rows []float32, step int, at []int) {
 	d := len(dst0)
 	dst1, weights1, at = dst1[:d], weights1[:len(weights0)], at[:len(weights0)]
@@ -97,10 +97,9 @@ func Scale(x []float32, by float32) {
 	}
 }
 
-// Exp returns e^x with an error of at most 0.52 ulp. It returns 0 if the result
-// underflows, and NaN for NaN. x is float64 because it is the difference of two
-// scores. If these are large, a difference rounded to float32 would cause a large
-// error of e^x.
+// Exp returns e^x with an error of at most 0.52 ulp. It returns 0 if the result underflows, and NaN
+// for NaN. x is float64 because it is the difference of two scores. If the scores are large, a
+// difference rounded to float32 would cause a large error of e^x.
 func Exp(x float64) float32 {
 	switch {
 	case x < ExpLow: // below half the smallest float32
@@ -116,9 +115,9 @@ const ExpLow, ExpHigh = -104, 89
 
 // ExpWithin is Exp for ExpLow <= x < ExpHigh. It is small enough for the compiler to inline.
 //
-// Let 32*x*log2(e) = 32*n + k + f, with n and k whole numbers and |f| <= 1/2. Then e^x is
-// 2^n * 2^(k/32) * 2^(f/32). The last factor is computed by its Taylor polynomial, the one
-// before by a table. All steps are in float64, so almost all of the error is the rounding of
+// Let 32*x*log2(e) = 32*n + k + f, with n and k whole numbers and |f| <= 1/2. Then e^x is 2^n *
+// 2^(k/32) * 2^(f/32). The last factor is computed by its Taylor polynomial, and the factor before
+// it is read from a table. All steps are in float64, so almost all of the error is the rounding of
 // the result to float32. No product is fused with a sum, so the bits are the same on every
 // processor.
 func ExpWithin(x float64) float32 {

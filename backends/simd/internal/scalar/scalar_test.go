@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// exp must be within 0.52 units in the last place over everything a float32 can
-// say, subnormal results included.
+// The error of Exp must be at most 0.52 units in the last place, for all results that float32 can
+// represent, also subnormal ones.
 func TestExp(t *testing.T) {
 	step := uint32(1009)
 	if testing.Short() {
