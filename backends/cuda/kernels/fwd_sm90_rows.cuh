@@ -12,13 +12,13 @@ template <class S> struct Group {
     const Shared<S> sh;
     const int group, thread, warp, lane; // thread: of the warpgroup
     const bool changes;                  // a feature changes scores
-    const bool general;                  // scores may have a bias, a softcap and ALiBi: they are kept in natural units
-    const float unit;                    // the factor from scores to units of log2, but for a bias or a steep slope
-    float c, natural;                    // the factors from scores to units of log2, and to natural units
+    const bool general;                  // a bias is combined with other features, so scores are kept in natural units
+    const float unit;                    // converts scores to log2 units, unless a bias or a steep slope requires natural units
+    float c, natural;                    // c converts scores to log2 units, natural to natural units
     const Cap capped;
     const bool turned;       // warpgroups take turns
     Ring<S::q_stages> q;
-    Ring<S::q_stages + 1> place; // of the work
+    Ring<S::q_stages + 1> place; // index of the Work
     Ring<S::stages> k, v;
     int leaving = -1; // the stage of Q from which O is being stored
 
@@ -63,11 +63,12 @@ template <class S> struct RowTile {
     const int top_row, row;
     const uint32_t q_tile; // address of the stage of Q
     const uint64_t q_rows; // descriptor of the warpgroup's rows of Q
-    int open = 0;          // with features: n + w.tile(n) after the edges
+    int open = 0;          // with features: n + w.tile(n), which is constant after the edges
 
-    // ALiBi: a score's change per key; per row, its part not yet in this tile's scores.
+    // steps_down: change of a score per key away from the diagonal. offset: part of ALiBi that is equal for all keys of a row
+    // in the tile, and not yet added to the scores.
     float slope = 0, steps_down = 0, offset[2] = {};
-    bool steep = false; // the slope in score units may overflow: scores are natural
+    bool steep = false; // steps_down may overflow, so scores are in natural units
     Sequence seq;
 
     // Sums and scores, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two.
@@ -84,9 +85,9 @@ template <class S> struct RowTile {
     uint32_t shown = 0;
     bool small = false;       // the tile's scores are small and not yet capped
     bool banded_tile = true;  // masks: the band hides pairs of the tile
-    uint32_t visible[2];      // mask by pairs, of the lane's rows
+    uint32_t visible[2];      // Kind::mask: bits of the lane's visible pairs
     uint32_t kept[2];         // dropout masks of the lane's rows
-    Counter own = {};         // of the row for which the lane draws
+    Counter own = {};         // Philox counter of the row for which the lane draws random words
     uint64_t own_words;
     SideRows<S::biases ? 2 : 1, S::keys> side;
 
