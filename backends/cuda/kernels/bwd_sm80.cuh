@@ -163,9 +163,9 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 blocks in the order
-    // [T*4, <dim>/8]. In a block, the four sums of a lane are adjacent: two columns of row
-    // r, then of row r+8.
+    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 pieces in the order
+    // [T*4, <dim>/8], with T as in bwd_sm80.cu. In a piece, the four sums of a lane are
+    // adjacent: two columns of row r, then two columns of row r+8.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;
@@ -182,8 +182,8 @@ template <class T, int D, bool features> struct Block {
                 accumulate<T, D, L::warps / L::bands>(x, a, k, 16 * j * pitch, guard);
             }
         };
-        // Loads the counter early, because usually the block's turn has already come. The load needs no acquire: only adds
-        // follow, which are issued after it has returned and performed in the L2 cache.
+        // Loads the counter early, because usually the block's turn has already come. The load needs no acquire, because only
+        // adds follow. Adds are issued after the load has returned, and performed in the L2 cache.
         int now = p.deterministic ? load_counter(p.turn + 1 + tile) : 0, before = 0;
         if (work.clear_k) multiply(true);
         else multiply(false);
@@ -197,7 +197,8 @@ template <class T, int D, bool features> struct Block {
         if (p.deterministic && before == 0) each_block([](float *to, const float (&x)[4]) { *(float4 *)to = {x[0], x[1], x[2], x[3]}; });
         else each_block(add_global4);
     }
-    // Ends the block's turn at a tile of dq_sum: it raises the tile's counter. All warps' adds and a barrier precede the call.
+    // Ends the block's turn at a tile of dq_sum by raising the tile's counter. Before the call, all warps have issued their
+    // adds and met at a barrier.
     __device__ __forceinline__ void end_turn() const {
         if (p.deterministic && thread == 0) add_counter_release(p.turn + 1 + work.added);
     }

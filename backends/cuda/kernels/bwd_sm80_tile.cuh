@@ -15,7 +15,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
     const Block<T, D, features> at;
     const int r0, head, buffer;
     const float2 *const stat;        // per row: LSE in log2 units, delta
-    const int part, key0, k0;        // number of the warp's part of the rows; its first key minus the block's first key; the block's first key if edge, else 0
+    const int part, key0, k0;        // index of the warp's part of the rows; the warp's first key minus the block's first key; the block's first key if edge, else 0
     const uint32_t q_tile, p_tile;   // address of Q; the lane's address in P^T of the warp's keys
     const int to_ds;                 // offset from P^T to dS^T
     bool guard = false, far = false; // guard: Q or dO may have non-finite elements; far: some row is far from 0
@@ -155,7 +155,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             }
         }
     }
-    // Adds the elements of dO that were replaced by 0 to dV, for visible pairs.
+    // Adds to dV the elements of dO that were replaced by 0, for visible pairs.
     __device__ __forceinline__ void add_lost(Sums &dv) const {
         for (int r = 0; r < min(L::rows, at.rows() - r0); r++) {
             if (finite(stat[r].y)) continue;

@@ -8,8 +8,8 @@
 //	O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
 // with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The products have the order of Shah et al. 2024,
-// algorithm 2: a tile's product Q K^T is issued before the previous tile's product P V. While a warpgroup's product P V runs,
-// the warpgroup computes maxima, and other warpgroups compute exponentials.
+// algorithm 2: a tile's product Q K^T is issued before the previous tile's product P V. While a warpgroup's product P V
+// runs, the warpgroup computes maxima, and other warpgroups compute exponentials.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
@@ -31,8 +31,8 @@
 //
 // Blocks are persistent. They process the tall tiles of query rows of all heads, then the low tiles. If all tiles are low,
 // the longest are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors end at about the
-// same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared memory is free. Each
-// other warpgroup owns 64 rows, and stages O in the shared memory of its rows of Q. s, o, p and, with keep_q, Q are in
+// same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared memory is free.
+// Each other warpgroup owns 64 rows, and stages O in the shared memory of its rows of Q. s, o, p and, with keep_q, Q are in
 // registers, in the layouts of wgmma's sums and operands.
 //
 // A hidden key has p = 0, but 0 * NaN still reaches o. So the other three warps of the first warpgroup scan the tiles of V
@@ -105,8 +105,8 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.round_weights();
 }
 
-// Releases the first tiles of keys as long as they begin at key `end` or later, which the warpgroup's rows do not see. Returns
-// the number of released tiles.
+// Releases the first tiles of keys as long as they begin at key `end` or later, which the warpgroup's rows do not see.
+// Returns the number of released tiles.
 template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     Group<S> &g = t.g;
     auto tile_of = [&](int n) {

@@ -7,9 +7,9 @@
 // mask that is equal for all rows. any has all features.
 enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
-// The time at which a warpgroup lets the next warpgroup issue products. Without turns, all warpgroups would wait for products
-// at the same time. begin: after the first scores of a tile of rows. issue: after the products of a tile of keys are issued.
-// values: after the products of a tile of keys are complete.
+// The time at which a warpgroup lets the next warpgroup issue products. Without turns, all warpgroups would wait for
+// products at the same time. begin: after the first scores of a tile of rows. issue: after the products of a tile of keys
+// are issued. values: after the products of a tile of keys are complete.
 enum class Turn { none, begin, issue, values };
 constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
@@ -31,8 +31,9 @@ struct alignas(16) Place { // the sequence of a tile of rows
     float slope, sink; // of the head
 };
 
-// A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of these
-// tiles. The order is: edges on the right, from right to left; edges on the left; then tiles that every row sees whole.
+// A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of
+// these tiles. The order is: edges on the right, from right to left; edges on the left; then tiles that every row sees
+// whole.
 struct alignas(16) Work {
     int row0, end, count, edges;           // rows row0 to end-1, or row0 = -1 if no tile is left; numbers of tiles of keys and of edges
     int first, right;                      // tile(0); number of edges on the right
@@ -49,11 +50,12 @@ struct alignas(16) Work {
 static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
-// A mask that is equal for all rows. Bit i of seen[j]: a key of tile 32 j + i is visible. Bit i of whole[j]: all its keys are.
+// A mask that is equal for all rows. Bit i of seen[j]: a key of tile 32 j + i is visible. Bit i of whole[j]: all its keys
+// are.
 constexpr int kKnown = 64; // words: enough for listedKeys keys (instances.go) in tiles of 64 keys
 struct Known { uint32_t seen[kKnown], whole[kKnown]; };
-// Describes a stage of K and V in instances of Kind::keys. Bit 2 i + e of shown[t] is 1 if key 8 i + 2 t + e of the tile of K
-// is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see the whole
+// Describes a stage of K and V in instances of Kind::keys. Bit 2 i + e of shown[t] is 1 if key 8 i + 2 t + e of the tile of
+// K is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see the whole
 // tile. cut: some row does not see the whole tile of V.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 

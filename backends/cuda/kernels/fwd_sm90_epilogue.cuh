@@ -2,8 +2,8 @@
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Merges the sink and the earlier keys into m and l, so that LSE is m + ln(l). m is in natural units. own becomes the factor
-// of the row's o, and before the factor of the earlier keys' O.
+// Merges the sink and the earlier keys into m and l, so that LSE is m + ln(l). m is in natural units. own becomes the
+// factor of the row's o, and before the factor of the earlier keys' O.
 __device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
     const Shares x = real ? shares(m, l, sink, carried) : Shares{0, 0, -infinity, 1};
     const float by = __fdividef(1, x.sum);
@@ -69,8 +69,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_carried(const
     });
 }
 
-// Sets down to the factors that turn o into O. With features, also merges sinks and earlier keys into m, l and o, and converts
-// m to natural units.
+// Sets down to the factors that turn o into O. With features, also merges sinks and earlier keys into m, l and o, and
+// converts m to natural units.
 template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batch, int q_row, int real) {
     each<2>([&](int r) {
         down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
@@ -129,8 +129,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int real)
     }
 }
 
-// Copies the staged O to the tensor. box_store always writes 64 rows, in whole chunks of 16 bytes. Where this would overwrite
-// other data, threads copy chunks or elements instead.
+// Copies the staged O to the tensor. box_store always writes 64 rows, in whole chunks of 16 bytes. Where this would
+// overwrite other data, threads copy chunks or elements instead.
 template <class S> __device__ __forceinline__ void RowTile<S>::store_o(int q_batch, int q_row) {
     const Params &p = g.p;
     if (p.v_dim % 8 != 0 || S::features && g.f.q_starts && top_row + 64 > rows_end) {

@@ -123,8 +123,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     }
 }
 
-// Runs in the three warps that scan cut tiles of V. If S::finds, one lane also finds the next tile of rows, as soon as Q of the
-// current tile has arrived, because finding a tile takes as long as several tiles of keys.
+// Runs in the three warps that scan cut tiles of V. If S::finds, one lane also finds the next tile of rows, as soon as Q of
+// the current tile has arrived, because finding a tile takes as long as several tiles of keys.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
     using T = typename S::T;
     const int thread = threadIdx.x - 32;

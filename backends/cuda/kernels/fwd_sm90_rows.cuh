@@ -65,8 +65,8 @@ template <class S> struct RowTile {
     const uint64_t q_rows; // descriptor of the warpgroup's rows of Q
     int open = 0;          // with features: n + w.tile(n), which is constant after the edges
 
-    // steps_down: change of a score per key away from the diagonal. offset: part of ALiBi that is equal for all keys of a row
-    // in the tile, and not yet added to the scores.
+    // steps_down: change of a score per key away from the diagonal. offset: part of ALiBi that is equal for all keys of a
+    // row in the tile, and not yet added to the scores.
     float slope = 0, steps_down = 0, offset[2] = {};
     bool steep = false; // steps_down may overflow, so scores are in natural units
     Sequence seq;

@@ -96,8 +96,8 @@ template <class S> __device__ __forceinline__ void sort(const Params &p, const F
     if (nth == 31) to.first[32] = first + tiles;
 }
 
-// A tile of rows in the order that sort() computes: tile nth of the `count` tiles of a head of sequence b. After the last slot,
-// b is -1.
+// A tile of rows in the order that sort() computes: tile nth of the `count` tiles of a head of sequence b. After the last
+// slot, b is -1.
 struct SortedTile { int b, head, nth, count; };
 template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Params &p, const Features &f, const volatile Order &order, int ticket) {
     const int slot = ticket / p.heads, h = ticket - slot * p.heads;
@@ -154,8 +154,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // If later rows see more keys, the partial tile is the first tile, which sees the fewest keys. But not if the first
-            // row of a tile changes the order of the additions for other rows.
+            // If later rows see more keys, the partial tile is the first tile, which sees the fewest keys. But not if the
+            // first row of a tile changes the order of the additions for other rows.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);

@@ -13,8 +13,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     g.c = steep ? kLog2E : g.unit, g.natural = steep ? 1 : S::shapes && g.f.cap_in != 0 ? g.f.cap : g.p.scale;
 }
 
-// Hides the pairs outside the band, and the places after the last key; with S::lists, also masked keys. Tests 64 keys at a
-// time, because often every row sees all 64.
+// Hides the pairs outside the band, and the places after the last key; with S::lists, also masked keys. Tests 64 keys at
+// a time, because often every row sees all 64.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int tile) {
     const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
     uint32_t seen[2];
@@ -45,8 +45,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::prefetch_side(int
     if constexpr (sides) side.copy(side_at(), side_view(), g.p, top_row + g.warp * 16, tile * S::keys, g.lane);
 }
 
-// Does the part of a tile's dropout and mask work that needs no scores, while the product Q K^T runs. Also prefetches the
-// next tile's mask.
+// Does the part of a tile's dropout and mask work that needs no scores, while the product Q K^T runs. Also prefetches
+// the next tile's mask.
 template <class S> template <class Next> __device__ __forceinline__ void RowTile<S>::prepare(int n, int tile, Next next) {
     if constexpr (S::drops) {
         share_key_words<S::keys>(g.f, side_at(), w.batch, w.head, tile * S::keys, g.lane);

@@ -8,9 +8,9 @@
 // Sums are in float32. dst may be x. Launch: grid.x = ceil(batch * heads * rows / rows per
 // block), with 256 / lanes rows per block.
 //
-// `lanes` threads share a row in pieces of 8 columns. The first of these threads computes the
-// weights of x and y in float64, because an absolute error of LSE becomes a relative error of
-// the weights.
+// `lanes` threads share a row in pieces of 8 columns. The first of these threads computes
+// the weights of x and y in float64, because an absolute error of LSE becomes a relative
+// error of the weights.
 #include "mma.cuh"
 #include "params.cuh"
 

@@ -68,8 +68,8 @@ template <int size, int keys> struct SideRows {
         if (whole) own += (row + lane / chunks) * x.row * size;
         step = x.row * size;
     }
-    // Starts the copy of a tile, which overwrites the previous tile. Before a lane calls copy(), it must have read the previous
-    // tile.
+    // Starts the copy of a tile, which overwrites the previous tile. Before a lane calls copy(), it must have read the
+    // previous tile.
     __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
         const int c = lane % chunks, r0 = lane / chunks;
         __syncwarp(); // all lanes have read the previous contents
@@ -301,7 +301,8 @@ template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[
         const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    // Three steps, one for each bit of g. In a step, two lanes that differ in this bit exchange the bytes of each other's keys.
+    // Three steps, one for each bit of g. In a step, two lanes that differ in this bit exchange the bytes of each other's
+    // keys.
     const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);

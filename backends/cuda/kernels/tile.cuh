@@ -109,7 +109,8 @@ __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, in
     }
 }
 
-// Multiplies the 16x16 block n of a product's sums by factor and converts the block to operand a of mma.
+// Multiplies the 16x16 block n of a product's sums by factor and converts the block to operand a
+// of mma.
 template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
