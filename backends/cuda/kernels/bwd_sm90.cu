@@ -2,7 +2,7 @@
 // for visible pairs and 0 for hidden pairs, the main kernel computes
 //
 //	for each batch b, KV head, tile of keys                 // a block
-//		for each query head h of the group, tile of rows    // last rows first; up: first rows first; groups: loop over h inside
+//		for each query head h of the group, tile of rows    // last rows first; up: first rows first; groups: h inside
 //			S^T = K Q^T;  dP^T = V dO^T
 //			dS^T = P^T * (dP^T - delta)
 //			dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K

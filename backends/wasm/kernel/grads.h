@@ -7,7 +7,8 @@ static void fold_grads(const backward *w, u64 key, u64 end) {
   for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
 }
 
-// In the scalar loops, each row of dQ has sums over up to TILE keys; the totals over all keys follow them.
+// In the scalar loops, each row of dQ has sums over at most TILE keys. After the sums, totals over all
+// keys are stored.
 APART void fold_dq_row(float *dq, u64 n) { fold(dq, n); }
 // begin_dq returns the sums of dQ of row r in the scalar loops. The flag FIRST initializes them. end_dq
 // writes the totals to the stage.
