@@ -6,8 +6,8 @@
  * Conventions of every function that returns int:
  *   - It returns FK_OK, which is 0, or an FK_ERR_ code. Its last argument, which may be
  *     NULL, receives the code, the name of the invalid field and a message.
- *   - After FK_ERR_NULL to FK_ERR_UNAVAILABLE no output was written. After any other error
- *     the outputs are undefined.
+ *   - If the code is FK_ERR_NULL to FK_ERR_UNAVAILABLE, no output was written. After any
+ *     other error the outputs are undefined.
  *   - Several threads may call these functions at the same time. A signal handler must not
  *     call them.
  *   - Every structure begins with its size, which the caller sets. Later versions add
@@ -251,11 +251,12 @@ typedef struct fk_args {
 	int64_t origin_key; /* a multiple of 8 */
 
 	/*
-	 * If 0, the sequence arrays are on the host. If equal to q.device, kv_lens and pages of
-	 * a paged problem are on that device. The kernel reads these arrays when it runs, so a
-	 * CUDA graph of the call may be replayed after they have changed. They are not checked:
-	 * lengths are clamped to [0, kv_len], and with page numbers outside the pools the
-	 * kernel reads other memory. If kv_lens is NULL, all sequences have kv_len keys.
+	 * 0: the sequence arrays are on the host. q.device: kv_lens and pages of a paged problem
+	 * are on the device of q. The kernel then reads kv_lens and pages when it runs, so a
+	 * CUDA graph of the call may be replayed after they have changed. The library does not
+	 * check them: lengths are clamped to [0, kv_len], and with page numbers outside the
+	 * pools the kernel reads other memory. If kv_lens is NULL, all sequences have kv_len
+	 * keys.
 	 */
 	int64_t seqs_device;
 } fk_args;

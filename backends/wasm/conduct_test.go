@@ -78,8 +78,8 @@ func TestCancelMidway(t *testing.T) {
 	settle(t, goroutines)
 }
 
-// longCall returns a call that makes many module calls, and its time on this machine, far above the
-// garbage collector's.
+// longCall returns a call that makes many module calls, and the call's time on this machine. This
+// time is far longer than a run of the garbage collector.
 func longCall(t *testing.T, k flashkit.Kernel) (c *call, whole time.Duration) {
 	require.NoError(t, newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32")).run(t.Context(), k)) // compiles
 	for heads := 1; whole < 200*time.Millisecond; heads *= 2 {
@@ -106,8 +106,8 @@ func TestCancelWhileWaiting(t *testing.T) {
 	}
 }
 
-// The garbage collector must stop every goroutine, and cannot while one is in
-// the module. Calls are short for its sake.
+// The garbage collector must stop every goroutine, but cannot stop a goroutine
+// that is in the module. So calls of the module are short.
 func TestCollectorIsNotHeldUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a second")

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Three known answers, of the paper's own list.
+// Three known answers, from the list of Philox's authors.
 func TestReferencePhilox(t *testing.T) {
 	ones := [4]uint32{math.MaxUint32, math.MaxUint32, math.MaxUint32, math.MaxUint32}
 	require.Equal(t, [4]uint32{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}, philoxWords([4]uint32{}, [2]uint32{}))
@@ -97,7 +97,8 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// Rows and columns of several blocks, chunks and tiles, where the most is carried from call to call.
+// Rows with several blocks and chunks of keys, so that the module keeps sums of a row from call to
+// call.
 func TestFeaturesOfLongRows(t *testing.T) {
 	b := newBackend(t, compiler)
 	seed := rand.Uint64()

@@ -37,8 +37,8 @@ var goldenProblems = []string{
 	"b1-h1-g1-n3-m300-d20-dv36-f32-causal-softcap3-alibi-bias-mask-sink-dropout0.25",
 }
 
-// outputHashes runs a problem on both pairs of kernels, and on decode after them if it has few
-// rows, and returns a line for each.
+// outputHashes runs a problem on the vector kernels, on the scalar kernels and, if the problem has
+// few rows, on decode. It returns a line of hashes for each of these runs.
 func outputHashes(t *testing.T, b *Backend, p flashkit.Problem) (lines []string) {
 	for _, variant := range goldenVariants(p) {
 		c := newCall(p)

@@ -21,7 +21,7 @@ type job struct {
 
 	next     atomic.Int64   // next head or item that no worker has claimed
 	begun    []atomic.Int64 // forward: claimed tiles of each head
-	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
+	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for these tiles
 	sinks    atomic.Int64   // backward: next head whose dSink no worker has claimed
 	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and there are several chunks
 	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads share it
@@ -199,10 +199,10 @@ func elements(t *flashkit.Tensor) int {
 	return s[0] * s[1] * s[2] * s[3]
 }
 
-// takeTile claims a tile of query rows and returns its KV head and its number. It prefers the
-// current head, whose keys are already packed. If that has no tile left, it takes a tile of the next
-// head of which no tile is claimed. If there is none, it takes a tile of the head with the most
-// tiles left. head is -1 if no tile is left.
+// takeTile claims a tile of query rows and returns the tile's KV head and number. It prefers the
+// current head, whose keys are already packed. If no tile of the current head is left, it takes a
+// tile of the next head of which no tile is claimed. If there is no such head, it takes a tile of the
+// head with the most tiles left. head is -1 if no head has a tile left.
 func (j *job) takeTile(current int) (head, item int) {
 	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {

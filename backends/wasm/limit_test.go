@@ -53,8 +53,8 @@ func held(b *Backend) uint64 {
 	return b.box.limit - b.box.left
 }
 
-// Calls whose memory is not there at the moment wait for it, whatever the order of
-// small ones and large ones; none fails, and none takes more.
+// A call waits while other calls use the memory that it needs, in any order of small
+// and large calls. No call fails, and the calls never exceed the limit.
 func TestMemoryLimitShared(t *testing.T) {
 	large, small := problem(t, "b1-h2-g2-n40-m3000-d64-f32"), problem(t, "b1-h3-g3-n40-m70-d8-f32")
 	limit := memoryOf(0, large) + memoryOf(0, small)
@@ -134,7 +134,7 @@ func TestNothingToDo(t *testing.T) {
 	require.Zero(t, held(b))
 }
 
-// In a process that may not have the memory, the call fails and the process goes on.
+// If the operating system refuses the memory, the call fails and the process continues.
 func TestNoMemory(t *testing.T) {
 	const name = "FLASHKIT_NO_MEMORY"
 	if os.Getenv(name) != "" {

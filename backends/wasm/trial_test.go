@@ -20,7 +20,7 @@ type trial struct {
 // A layout is an arrangement of a ragged problem's sequences.
 type layout struct{ packQ, padQ, packKV, padKV bool }
 
-const poison = 0x7fc5 // the upper half of a NaN, and one of 16 bits
+const poison = 0x7fc5 // the upper half of a float32 NaN; also a 16-bit NaN
 
 // blank returns a tensor whose memory is all NaN.
 func (r *trial) blank(dtype flashkit.DType, s [4]int) flashkit.Tensor {
