@@ -3,8 +3,8 @@ package wasm
 import "github.com/flashkit-go/flashkit"
 
 // forward claims and runs tiles of query rows, head by head, until none is left. The instance keeps
-// the packed keys of its current KV head. A tile packs only keys that no earlier tile on the instance
-// has packed.
+// the packed keys of its current KV head. A tile packs only keys that no earlier tile on the
+// instance has packed.
 func (j *job) forward(x *instance) error {
 	blocks := ceil(j.c.KVLen, tile)
 	if cap(x.packed) < blocks {

@@ -174,8 +174,8 @@ func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
 	return -weight * delta
 }
 
-// dot returns the dot product of n elements of x and n elements of y, which have the same type. at is
-// the index of the first element in x, and other the index of the first element in y.
+// dot returns the dot product of n elements of x and n elements of y, which have the same type. at
+// is the index of the first element in x, and other the index of the first element in y.
 func dot(x, y *flashkit.Tensor, at, other, n int) (sum float64) {
 	switch x.DType() {
 	case flashkit.Float32:

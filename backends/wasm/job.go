@@ -201,8 +201,8 @@ func elements(t *flashkit.Tensor) int {
 
 // takeTile claims a tile of query rows and returns the tile's KV head and number. It prefers the
 // current head, whose keys are already packed. If no tile of the current head is left, it takes a
-// tile of the next head of which no tile is claimed. If there is no such head, it takes a tile of the
-// head with the most tiles left. head is -1 if no head has a tile left.
+// tile of the next head of which no tile is claimed. If there is no such head, it takes a tile of
+// the head with the most tiles left. head is -1 if no head has a tile left.
 func (j *job) takeTile(current int) (head, item int) {
 	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {

@@ -60,8 +60,8 @@ func lengths(p *flashkit.Problem, a *flashkit.Args, b int) (n, m int) {
 	return n, m
 }
 
-// row returns the index in t, a tensor of query rows, of the first element of row i of sequence b and
-// head h.
+// row returns the index in t, a tensor of query rows, of the first element of row i of sequence b
+// and head h.
 func row(a *flashkit.Args, t *flashkit.Tensor, b, h, i int) int {
 	if a.Seqs != nil && a.Seqs.QStarts != nil {
 		b, i = 0, i+int(a.Seqs.QStarts[b])

@@ -129,7 +129,8 @@ func (s *sandbox) compile(ctx context.Context) error {
 	return s.err
 }
 
-// functions returns the required exports with their numbers of arguments. Each export returns an i32.
+// functions returns the required exports with their numbers of arguments. Each export returns an
+// i32.
 func functions() map[string]int {
 	all := map[string]int{"abi": 0, listEntry: 2}
 	for _, v := range variants {

@@ -37,7 +37,8 @@ func (e *expected) check(t *testing.T, label string) {
 	}
 }
 
-// fillWith sets the expected value of every element of the output to v, unless the output is packed.
+// fillWith sets the expected value of every element of the output to v, unless the output is
+// packed.
 func (e *expected) fillWith(v float64, packed bool) {
 	s := e.t.Shape()
 	if packed {
