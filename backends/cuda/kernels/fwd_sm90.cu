@@ -14,10 +14,10 @@
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
 // Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0; the
-// rest from the Plan. p.turn is null or the address of an int of value 0. Blocks draw their tiles from this counter, tall
-// tiles with the most visible keys first. Set p.turn only if a mask hides keys. If it is null, each block's second tile is
-// taken in reverse order, to pair long tiles with short tiles. Maps have 16-bit elements, rank 4, a 128-byte swizzle, no
-// interleaving, and zeros outside:
+// rest from the Plan. p.turn is null or the address of an int of value 0. From this counter, blocks draw their tiles: first
+// tall tiles, longest first, then low tiles. Set p.turn only if a mask hides keys. If p.turn is null, the second tiles of
+// the blocks are in reverse order, to pair long tiles with short tiles. Maps have 16-bit elements, rank 4, a 128-byte
+// swizzle, no interleaving, and zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
@@ -38,8 +38,8 @@
 // A hidden key has p = 0, but 0 * NaN still reaches o. So the other three warps of the first warpgroup scan the tiles of V
 // that the band cuts, and replace non-finite elements by 0. At the end, rows that see such elements add them to O.
 //
-// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). They write o, maximum and
-// sum to part_o and part_lse, like decode_sm80; decode_sm80_merge for v_dim merges them.
+// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). For each part, they write
+// o, maximum and sum to part_o and part_lse, like decode_sm80. The kernel decode_sm80_merge for v_dim merges the parts.
 //
 // Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
 // keys. With a mask tensor, all tiles of V count as cut. But Kind::keys, for masks that are equal for all rows, skips hidden
@@ -79,8 +79,8 @@ template <class S, class Next> __device__ __forceinline__ void step(RowTile<S> &
     if (!S::drops || __any_sync(~0u, t.down[0] != 1 || t.down[1] != 1)) each<S::v_dim / 2>([&](int i) { t.o[i] *= t.down[i % 4 / 2]; });
 }
 
-// Like step, for the first tile of keys that the warpgroup's rows see: earlier weights do not exist. No row sees key `end`
-// or a later key.
+// Like step, for the first tile of keys that the warpgroup's rows see. So there are no weights of an earlier tile. No row
+// sees key `end` or a later key.
 template <class S, class Next> __device__ __forceinline__ void first_step(RowTile<S> &t, int n, int tile, int end, Next next) {
     Group<S> &g = t.g;
     t.prefetch_side(tile);
@@ -119,7 +119,7 @@ template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     for (; n < t.count && tile_of(n) * S::keys >= end; n++) {
         g.release_o();
         barrier_wait(g.sh.k_full(g.k.stage), g.k.parity);
-        g.await_turn(S::turn > Turn::begin, g.k.stage, g.k.parity); // no turn is passed twice
+        g.await_turn(S::turn > Turn::begin, g.k.stage, g.k.parity); // waits, so that no turn is passed twice
         g.pass_turn(S::turn > Turn::begin, g.k.stage);
         g.release(g.k, g.sh.k_empty(g.k.stage));
         barrier_wait(g.sh.v_full(g.v.stage), g.v.parity);

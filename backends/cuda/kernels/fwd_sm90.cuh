@@ -28,7 +28,7 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
 
 struct alignas(16) Place { // the sequence of a tile of rows
     int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end;
-    float slope, sink; // of the head
+    float slope, sink; // ALiBi slope and sink of the head
 };
 
 // A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of
@@ -50,8 +50,8 @@ struct alignas(16) Work {
 static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
-// A mask that is equal for all rows. Bit i of seen[j]: a key of tile 32 j + i is visible. Bit i of whole[j]: all its keys
-// are.
+// A mask that is equal for all rows. Bit i of seen[j] is 1 if some key of tile 32 j + i is visible. Bit i of whole[j] is 1
+// if all keys of this tile are visible.
 constexpr int kKnown = 64; // words: enough for listedKeys keys (instances.go) in tiles of 64 keys
 struct Known { uint32_t seen[kKnown], whole[kKnown]; };
 // Describes a stage of K and V in instances of Kind::keys. Bit 2 i + e of shown[t] is 1 if key 8 i + 2 t + e of the tile of

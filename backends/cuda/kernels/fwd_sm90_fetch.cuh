@@ -14,7 +14,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         if constexpr (S::finds) return barrier_wait(sh.found(), found.parity), found.next();
         if (S::features) __syncwarp(); // all lanes have read the previous work
         if (leads) finder(tile, w);
-        if (S::features) __syncwarp(); // all lanes see the new one
+        if (S::features) __syncwarp(); // all lanes see the new work
         if constexpr (S::lists) {
             if (w.row0 < 0 || w.count <= 0) return;
             const uint8_t *mask = (const uint8_t *)f.mask.data + w.batch * f.mask.batch + w.head * f.mask.head;
@@ -85,8 +85,9 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     };
 
     // Each tile of K is loaded before the previous tile of V, and the next work's first tile of K before the current work's
-    // last tile of V. The next Q is loaded in the middle of the current work: its stage is free when the previous O has left
-    // it, and an earlier wait would delay K and V. The next Work overwrites a Work that q_empty has released.
+    // last tile of V. The next Q is loaded in the middle of the current work, because its stage is free only after the
+    // previous O has left the stage. An earlier wait would delay K and V. The next Work overwrites a Work that q_empty has
+    // released.
     int tile = blockIdx.x, place = 0;
     find(tile, sh.work(0));
     if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);

@@ -12,7 +12,7 @@ template <class S> struct Group {
     const Shared<S> sh;
     const int group, thread, warp, lane; // thread: of the warpgroup
     const bool changes;                  // a feature changes scores
-    const bool general;                  // a bias is combined with other features, so scores are kept in natural units
+    const bool general;                  // in the instance with all features, the call has a bias: scores are in natural units
     const float unit;                    // converts scores to log2 units, unless a bias or a steep slope requires natural units
     float c, natural;                    // c converts scores to log2 units, natural to natural units
     const Cap capped;
@@ -28,9 +28,9 @@ template <class S> struct Group {
           general(S::reads && f.bias.data), unit(S::shapes && f.cap_in != 0 ? f.cap_out : a.p.scale_log2),
           c(S::biases || general ? kLog2E : S::caps ? 1 : unit), natural(S::biases || general ? 1 : S::shapes && f.cap_in != 0 ? f.cap : a.p.scale), capped(f), turned(S::features || a.p.skew), q(0), place(0), k(0), v(0) {}
 
-    // Returns the offset of the lane's chunk of the warp's first 16x16 fragment in a stage of Q.
+    // Returns the offset, in a stage of Q, of the lane's chunk of the warp's first 16x16 fragment.
     __device__ __forceinline__ uint32_t fragment() const { return group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); }
-    // Releases a stage of K or V, or of Q.
+    // Releases the current stage of a ring, by the stage's barrier `empty`, and moves to the next stage.
     template <int stages> __device__ __forceinline__ void release(Ring<stages> &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
         ring.next();
@@ -59,7 +59,7 @@ template <class S> struct RowTile {
 
     Group<S> &g;
     volatile Work &w;
-    const int row0, rows_end, count, edges, first; // of Work; first: tile(0)
+    const int row0, rows_end, count, edges, first; // fields of Work; first: tile(0)
     const int top_row, row;
     const uint32_t q_tile; // address of the stage of Q
     const uint64_t q_rows; // descriptor of the warpgroup's rows of Q
@@ -71,7 +71,7 @@ template <class S> struct RowTile {
     bool steep = false; // steps_down may overflow, so scores are in natural units
     Sequence seq;
 
-    // Sums and scores, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two.
+    // Sums and scores, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two rows.
     float o[S::v_dim / 2], s[S::keys / 2];
     float m[2] = {-infinity, -infinity}, l[2] = {}; // scaled maximum and sum of each row
     float top[2];                                   // subtrahend of c s

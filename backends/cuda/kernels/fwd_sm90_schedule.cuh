@@ -45,7 +45,7 @@ template <class S> __device__ __forceinline__ bool cuts(const Params &p, const F
     return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
 }
 
-// Returns the number of heads whose K and V, of `keys` keys, fit into the L2 cache together: 1 to `heads`.
+// Returns the number of heads, from 1 to `heads`, whose K and V fit into the L2 cache together. A head has `keys` keys.
 __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int keys) {
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
@@ -130,13 +130,13 @@ template <class S> struct Finder {
         return a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + (rising && tile < gridDim.x ? 2 * (gridDim.x - tile) - 1 : gridDim.x);
     }
 
-    // Sets w to tile number `tile`. With features, if this tile is after the end of its sequence, draws other tiles until one
-    // is not.
+    // Sets w to tile number `tile`. With features, if this tile is after the end of its sequence, draws further tiles until a
+    // tile has rows.
     __device__ __forceinline__ void operator()(int &tile, volatile Work &w) const {
         const Params &p = a.p;
         w.row0 = -1, w.count = 0;
     again:
-        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
+        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile have adjacent numbers
         int head, row0, end, first = 0, size = 1, behind = 0;
         [[maybe_unused]] int sequence = -1; // if tiles are sorted: the sequence in which heads are numbered
         const bool alike = !S::features && a.tall == 0; // all tiles are low
@@ -154,8 +154,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // If later rows see more keys, the partial tile is the first tile, which sees the fewest keys. But not if the
-            // first row of a tile changes the order of the additions for other rows.
+            // If later rows see more keys, the partial tile is the first tile, which sees the fewest keys. The exception: if
+            // the first row of a tile affects the order of a row's sums, the last tile is partial.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
@@ -189,8 +189,8 @@ template <class S> struct Finder {
         }
         [[maybe_unused]] const int band_to = full_to;
         if constexpr (S::features) {
-            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
-            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
+            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge
+            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // every tile is cut
             volatile Place &at = sh.place(w);
             at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
             if (S::tilts || S::shapes && f.slopes.data) at.slope = slope_of(f, b, own_head());

@@ -2,7 +2,7 @@
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Reads the slope of the head, and chooses natural units if it is steep.
+// Reads the ALiBi slope of the head, and chooses natural units if the slope is steep.
 template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     seq.diagonal = g.sh.place(w).diagonal;
     if (!S::tilts && !g.f.slopes.data) return;
