@@ -19,13 +19,13 @@
 // which compute no dK and dV of higher columns; features_groups and features_up_d64.
 //
 // With p.splits > 1, a block processes one part of a group's query heads, and a fourth kernel adds the parts in order. The
-// parts are float32 and [B, G, splits, M, <dim> or <v_dim>]. dK of the parts is not yet multiplied by the scale.
+// parts are float32, of shape [B, G, splits, M, <dim> or <v_dim>]. dK of the parts is not yet multiplied by the scale.
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
 // Or a cluster of two blocks shares a tile of keys. One block processes the even tiles of rows, the other block the odd
 // tiles. The blocks exchange sums through shared memory; one block stores dK, the other dV:
-//	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for 64 and 128
+//	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for dims 64 and 128
 //
 // The second and third kernel may start early, and then wait for the previous kernel (programmatic dependent launch).
 // The main kernels take MapParams by value, the others Params. <dim> is 64, 128, 192 or 256, the least that holds D and DV,
@@ -46,11 +46,11 @@
 // Each of two warpgroups owns 64 keys and their sums dK and dV. P^T and dS^T stay in registers, in the layout of operands
 // of dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each warpgroup computes a
 // 64x64 block of dQ. A third warpgroup moves data: two lanes load, two lanes add one block of dQ each to dq_sum. If
-// S::releases, one lane loads, and another lane ends the turns of both warpgroups. Ending a turn takes as long as a
-// product, so without this work the adding lanes take their next turn sooner. One counter then serves both warpgroups. At D
-// 256 the registers of a block hold only half of the columns of the sums. So two blocks each compute all of S and dP, and
-// one half of the other products. Shared memory then has no room for dQ, so the computing threads themselves add dQ in
-// their turn.
+// S::releases, one lane loads, and another lane ends the turns of both warpgroups (see add in bwd_lanes.cuh). Ending a turn
+// takes as long as a product, so without this work the adding lanes take their next turn sooner. One counter then serves
+// both warpgroups. At D 256 the registers of a block hold only half of the columns of the sums. So two blocks each compute
+// all of S and dP, and one half of the other products. Shared memory then has no room for dQ, so the computing threads
+// themselves add dQ in their turn.
 //
 // Products overlap other work. The product dP runs during the exponentials. The products of 16 rows for dV and dK run
 // during the exponentials and dS of the next 16 rows. The next product S runs while dQ is stored to shared memory (Shah et
@@ -68,14 +68,14 @@
 // A head's last block waits until all other blocks have processed the last rows. If blocks are few and all rows see all
 // keys, this takes long. Then, with p.skew, each block begins at other rows, walks to the first rows, and continues from
 // the last rows, and no block waits: the shift of DASH (arXiv 2601.21824). In DASH, a block may wait for any block of its
-// head, so all blocks must run at once. Here dQ has two sums: for rows visited before a block's step from the first to the
-// last rows, and for rows visited after it. So blocks reach each sum in key order and wait for lower tickets only. The
-// finish kernel adds the two sums. Features, groups and up have no skew.
+// head, so all blocks must run at once. Here dQ has two sums. A block adds to the first sum until it jumps from the first
+// rows to the last rows, and then to the second sum. So blocks reach each sum in key order and wait for lower tickets only.
+// The finish kernel adds the two sums. Features, groups and up have no skew.
 //
-// For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN in the other operand would reach the sums: from dO
-// dV, from Q dK, from K dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must
-// still yield NaN: LSE and delta of a row reveal non-finite elements of Q and dO, `odd` marks keys with non-finite K, and
-// at the end dV gets the elements of dO that were set to 0.
+// For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN would still pass from dO to dV, from Q to dK, and
+// from K to dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must still yield
+// NaN: LSE and delta of a row reveal non-finite elements of Q and dO, `odd` marks keys with non-finite K, and at the end dV
+// gets the elements of dO that were set to 0.
 //
 // Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
 // batch 1. If a tile has rows or keys of the next sequence, their pairs are hidden. With a mask, any pair may be hidden. Up
@@ -110,7 +110,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
         wgmma_fence();
         each<4>([&](int i) { wgmma<typename S::T, 1>(dq, x + i * 32 / 16, y + i * 2048 / 16, i > 0); });
         wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // else the compiler waits again
+        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // otherwise the compiler would insert another wait
         give(sh.q_empty(0, n % S::stages)), give(sh.q_empty(1, n % S::stages));
         const int slot = group + n % S::dq_buffers * S::dq_blocks;
         barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ 1);

@@ -1,5 +1,5 @@
-// A block of bwd_sm90: shapes, shared memory, work, clearing of non-finite elements, masks; the kernels delta, finish and
-// sums.
+// A block of bwd_sm90: shapes, shared memory, work, replacement of non-finite elements by 0, masks; the kernels delta,
+// finish and sums.
 #pragma once
 #include "score_tiles.cuh"
 
@@ -8,7 +8,7 @@ struct MapParams {
     Params p;
 };
 
-// A row with |delta| below this has finite dO and O.
+// If |delta| of a row is below odd_delta, dO and O of the row are finite.
 constexpr float odd_delta = 2e38f;
 
 // Traits of an instance. Features: none, kLayout (sequences), kLayout with one other feature, or kAll. kKeys: a mask that is
@@ -134,10 +134,10 @@ template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
-    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
+    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // how many of the numbers from + 1 to end are at most most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // With S::up, no block waits. With wide heads, blocks wait less, because a tile takes longer, unless more blocks wait than
-    // a walk has tiles.
+    // With S::up, no block waits. With wide heads, blocks wait less, because a tile takes longer, unless there are more
+    // waiting blocks than tiles of rows.
     const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
     const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
@@ -191,8 +191,8 @@ template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, vola
     named_barrier(2 + group, 128); // zeros precede marks
     for (int i = thread; i < 512 * S::panels; i += 128)
         if (clear(sh, sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
-    async_fence();                 // the products see the cleared K
-    named_barrier(2 + group, 128); // the warpgroup's K is cleared
+    async_fence();                 // the products see the zeros
+    named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
 // If LSE or delta reveal non-finite elements in a tile of Q and dO, sets these elements to 0. At the end, add_lost adds the
@@ -211,8 +211,8 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     for (int part = 0; part < 2; part++)
         for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
     if (odd_row) w.lost = 1; // if only LSE is unusual, the row sees no key, is of another sequence, or is far
-    async_fence();                 // the products see the cleared rows
-    named_barrier(2 + group, 128); // all rows are cleared
+    async_fence();                 // the products see the zeros
+    named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
 // Reports whether a tile has far rows, from its LSE.
@@ -366,8 +366,8 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
     else each<8>([&](int j) { if (there(j)) ((uint16_t *)f.dbias.data)[place(j)] = (uint16_t)pack<T>(x[j], 0); });
 }
 
-// Packed sequences have slots for their tiles. The slots of sequence b begin at slot (starts[b] - starts[0]) / size + b, and
-// are at least its number of tiles. The last sequence also has the remaining slots of `all`.
+// Packed sequences have slots for their tiles. The slots of sequence b begin at slot (starts[b] - starts[0]) / size + b.
+// Sequence b has at least one slot per tile. The last sequence also has the remaining slots of `all`.
 struct Slots { int b, first, count; }; // of one sequence
 
 // Returns the sequence of a slot. All lanes of a warp call slots.
@@ -490,7 +490,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Extent<features> e(p, f, b);
-    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // never read
+    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // these rows are never read
     const int own = row0 + threadIdx.x; // row whose LSE the thread converts; its load overlaps the copies
     const bool strange = features && (f.q_starts || f.q_lens); // other rows may follow
     const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;
@@ -510,13 +510,13 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
             wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
         });
         wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // else the compiler waits again
+        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // otherwise the compiler would insert another wait
         __syncthreads(); // O and dO may be overwritten
     }
     float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
     if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse;
     if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
-    each<16>([&](int i) { // diagonal: the thread may have sum i%2 of block i/2 in its row i/2%2
+    each<16>([&](int i) { // the diagonal: element i%2 of block i/2, in the thread's row i/2%2, may be on it
         const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
         if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
         to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
@@ -535,7 +535,7 @@ template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared
     const bool lost = w.lost | load_cluster(map_cluster(shared_address((const void *)&w.lost), peer));
     each<S::columns / 8>([&](int i) { store_cluster(to + i * 2048, other[4 * i], other[4 * i + 1], other[4 * i + 2], other[4 * i + 3]); });
     barrier_arrive_cluster(map_cluster(sh.peer_sums(group), peer));
-    cluster_arrive(); // nothing in the other block is accessed from here on
+    cluster_arrive(); // from here on, this thread accesses nothing in the other block
     barrier_wait_cluster(sh.peer_sums(group), 0);
     each<S::columns / 8>([&](int i) {
         const float4 x = *(const float4 *)(sh.base + at + i * 2048);

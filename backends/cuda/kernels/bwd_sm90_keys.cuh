@@ -47,7 +47,7 @@ template <class S> struct KeyTile {
     bool staged, staged_hides;      // a bias, or a mask, is prefetched to shared memory
     bool writes, writes_tiles;      // dBias is written; dBias is copied from dS in shared memory
     float lean = 0;                 // ALiBi: -slope in log2 units
-    int here = 0;                   // ALiBi: the lane's first key minus its first row of row tile 0 and the diagonal
+    int here = 0;                   // ALiBi: the lane's first key minus the diagonal, minus the lane's first row of row tile 0
     uint32_t kept[2] = {};          // dropout masks of the lane's two keys
 
     __device__ __forceinline__ KeyTile(const MapParams &a, const Features &f, Shared<S> sh, int group)
@@ -55,13 +55,13 @@ template <class S> struct KeyTile {
           key0(uniform(w.key0)), from(uniform(w.from)), to(uniform(w.to)), steps(uniform(w.steps)), first_panel(uniform(w.share) * S::own_panels),
           ds_place(group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4)), ring(0) {}
 
-    // Returns threadIdx.x. In pairs, the compiler must not reuse this value in the lanes that move data, to save registers
-    // there.
+    // Returns threadIdx.x. In pairs, hides from the compiler that the lanes that move data use the same value, which saves
+    // registers there.
     __device__ __forceinline__ static uint32_t own_thread() {
         if constexpr (S::pair) return fresh(threadIdx.x);
         else return threadIdx.x;
     }
-    // Starts the first S, and reads which features the call has.
+    // Starts the first product S, and reads which features the call has.
     __device__ __forceinline__ void start() {
         each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
         begin = S::stays ? uniform(w.before) : 0, end = begin + steps;

@@ -1,7 +1,7 @@
 // The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block computes dK, dV and dQ of a tile of keys. dK and
 // dV take 160 registers of a thread. To save other registers, P is rounded to 16 bits before dP is complete, and dS is computed
 // from the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored. Of
-// dQ's three blocks of 64 columns, each warpgroup computes an outer block and half of the middle one.
+// dQ's three blocks of 64 columns, each warpgroup computes an outer block and half of the middle block.
 #pragma once
 
 // wgmma for 32 columns.
