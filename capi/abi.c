@@ -59,7 +59,7 @@ static int fail(fk_error *to, int code, const char *field, const char *message)
 	return give(to, &e);
 }
 
-/* done gives the caller the error of a Go call and returns its code. If code is FK_OK, e is not initialized. */
+/* done gives the caller the error of a Go call and returns the code. If code is FK_OK, e is not initialized. */
 static int done(fk_error *to, int code, const fk_error *e)
 {
 	static const fk_error none;

@@ -81,7 +81,7 @@ enum {
 enum {
 	FK_BAND_FULL = 0,   /* every query row sees every key */
 	FK_BAND_CAUSAL = 1, /* causal: a row sees the keys up to the diagonal */
-	FK_BAND_WINDOW = 2  /* sliding window: a row sees left keys before the diagonal, the key on it, and right keys after it */
+	FK_BAND_WINDOW = 2  /* sliding window: a row sees `left` keys before the diagonal, the key on the diagonal, and `right` keys after it */
 };
 
 /* For left and right of a window: no limit on that side. */

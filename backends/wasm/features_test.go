@@ -65,7 +65,7 @@ func randomProblem(r *rand.Rand, f flashkit.Feature) flashkit.Problem {
 	return p
 }
 
-// Every feature by itself, every pair, and random sets of them, each in a random layout.
+// Every feature alone, every pair of features, and random sets of features, each in a random layout.
 func TestFeatures(t *testing.T) {
 	slow.UnderRace(t)
 	b := newBackend(t, compiler)

@@ -121,7 +121,7 @@ func goldenJSON(t *testing.T) string {
 	text.WriteString("[\n")
 	for i, name := range goldenProblems {
 		p := problem(t, name)
-		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the backward pass: its cut decides the bits of the gradients
+		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the chunks of keys of the backward plan decide the bits of the gradients
 		s := p.Ask(flashkit.PassBackward).Seq(0)
 		threshold, keep := dropout(p.Score.Dropout)
 		args, err := json.Marshal(map[string]any{
@@ -190,7 +190,7 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 			var got [][]uint32
 			for _, k := range b.Kernels() {
 				if c.p.QLen > fewRows && k.Name == "wasm/decode_simd128" {
-					continue // TestFeaturesSameBits has it
+					continue // decode does not support the call; TestFeaturesSameBits tests decode
 				}
 				require.NoError(t, c.run(t.Context(), k))
 				got = append(got, bits(c.fwd.O), bits(c.fwd.LSE), bits(c.bwd.DQ), bits(c.bwd.DK), bits(c.bwd.DV))

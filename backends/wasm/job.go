@@ -137,8 +137,9 @@ func (j *job) run(x *instance) (err error) {
 	return err
 }
 
-// stopped reports whether the context is done or a worker failed. Workers call it before each call
-// of the module, because nothing can interrupt the module. stopped first lets other goroutines run.
+// stopped reports whether the context is done or a worker failed. Workers call stopped before each
+// call of the module, because nothing can interrupt the module. stopped first lets other goroutines
+// run.
 func (j *job) stopped() bool {
 	runtime.Gosched()
 	select {

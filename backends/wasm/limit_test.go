@@ -160,7 +160,7 @@ func noMemory(t *testing.T) {
 	for _, keys := range []int{3_000_000, 3_900_000} {
 		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: keys, Dim: 128, VDim: 128}
 		row := func() flashkit.Tensor { return flashkit.F32(make([]float32, 128), 1, 1, 1, 128) }
-		many := flashkit.F32(make([]float32, 128), 1, 1, keys, 128).WithStrides(0, 0, 0) // one row, keys times
+		many := flashkit.F32(make([]float32, 128), 1, 1, keys, 128).WithStrides(0, 0, 0) // stride 0 repeats one row
 		f := &flashkit.Args{Q: row(), K: many, V: many, O: row()}
 		err := b.Kernels()[0].Compute(t.Context(), p, f)
 		require.ErrorContains(t, err, "kernel.wasm: cannot reserve ")

@@ -8,7 +8,7 @@ import (
 )
 
 // The definition of every feature, pair by pair in float64, over the tensors of a call.
-// It shares no code with the kernels, nor with the code that locates their sequences.
+// The definition shares no code with the kernels or with the code that locates sequences.
 
 // num returns element i of the memory of t.
 func num(t *flashkit.Tensor, i int) float64 {
@@ -214,7 +214,7 @@ func sum(rows map[int][]float64, at, width int) []float64 {
 	return rows[at]
 }
 
-// referenceGradients returns the gradients of a call from the O and LSE that it has.
+// referenceGradients returns the gradients of a call, computed from the call's O and LSE.
 func referenceGradients(p *flashkit.Problem, a *flashkit.Args) gradients {
 	g := gradients{map[int][]float64{}, map[int][]float64{}, map[int][]float64{}, map[int]float64{}, map[int]float64{}}
 	for b := range p.Batch {

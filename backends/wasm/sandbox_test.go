@@ -21,7 +21,7 @@ type hostile struct {
 	code  []byte // its body
 	want  string // in the error
 
-	imports bool // it asks for a function of the host
+	imports bool // the module imports a function of the host
 }
 
 const (
@@ -96,7 +96,7 @@ func uleb(n int) (b []byte) {
 	return append(b, byte(n))
 }
 
-// A module that is not ours is refused or stopped, and nothing is left of it.
+// A hostile module is refused or stopped. No instance of it and no goroutine is left.
 func TestHostileModules(t *testing.T) {
 	for _, e := range []engine{compiler, interpreter} {
 		for _, h := range hostiles {
@@ -104,7 +104,7 @@ func TestHostileModules(t *testing.T) {
 				goroutines := runtime.NumGoroutine()
 				b, err := open(t.Context(), h.module(), e)
 				require.NoError(t, err)
-				patience := time.Minute // however slow the machine, the fault comes first
+				patience := time.Minute // even on a slow machine, the fault comes first
 				if h.want == "deadline exceeded" {
 					patience = 50 * time.Millisecond
 				}

@@ -43,7 +43,7 @@ func (r *trial) blank(dtype flashkit.DType, s [4]int) flashkit.Tensor {
 	default:
 		x := make([]uint16, n)
 		for i := range x {
-			x[i] = 0x7fff // NaN of both
+			x[i] = 0x7fff // NaN as float16 and as bfloat16
 		}
 		if t = flashkit.F16(x, s[0], s[1], s[2], s[3]); dtype == flashkit.BFloat16 {
 			t = flashkit.BF16(x, s[0], s[1], s[2], s[3])
@@ -127,7 +127,7 @@ func (r *trial) sequences(l layout) (q, k [3]int) {
 		for i := range s.Pages {
 			s.Pages[i] = int32(order[i])
 		}
-		for b := range p.Batch { // pages beyond the length are not looked at
+		for b := range p.Batch { // pages beyond the length are not read
 			for i := ceil(int(s.KVLens[b]), p.Page); i < width; i++ {
 				s.Pages[b*width+i] = math.MaxInt32
 			}

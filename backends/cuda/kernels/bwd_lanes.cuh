@@ -119,7 +119,7 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
 // Loads of a counter need no acquire, because only adds follow a load. Adds are issued after
 // the load has returned, and performed in the L2 cache. A turn ends with a release, although
 // a release is slow. Without a release, adds to lines outside the L2 cache would wait for
-// memory, and adds of the next turn could overtake them.
+// memory, and adds of the next turn could overtake these adds.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
@@ -138,7 +138,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
         barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
-            async_fence(); // orders the warpgroup's stores, which precede its arrival at dq_full, before the bulk copy
+            async_fence(); // orders the stores that precede the warpgroup's arrival at dq_full before the bulk copy
             if (before == 0) bulk_store(to, sh.dq(slot), 16384);
             else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();

@@ -65,8 +65,9 @@ template <int D, bool features = false> struct Layout {
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
 };
 
-// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns; each group begins 16*step columns after the previous
-// one. The lane's address in b, from place(), is b + to_b. If guard, non-finite elements of b count as 0.
+// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns; each group begins 16*step columns after the
+// previous group. The lane's address in b, which includes the result of place(), is the parameter b plus to_b. If guard,
+// non-finite elements of b count as 0.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
 #pragma unroll
@@ -85,7 +86,7 @@ template <class T, int D, bool features> struct Block {
     const Params &p;
     const Features &f;
     uint8_t *const shared; // see Layout
-    const uint32_t base;   // shared address of `shared`
+    const uint32_t base;   // address of `shared` in shared memory
     volatile typename WorkOf<features>::type &work;
     const int thread, warp, lane;
     const int tiles, share; // row tiles in the workspace; query heads per KV head
@@ -93,7 +94,7 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // The sequence's numbers of rows and keys, its band, and the addresses of its row i and key j in a tensor v.
+    // Numbers of rows and keys of the sequence, the sequence's band, and the addresses of row i and key j in a tensor v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }

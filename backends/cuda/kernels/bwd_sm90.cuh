@@ -215,7 +215,7 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
-// Reports whether a tile has far rows, from its LSE.
+// Reports whether a tile has far rows. lse is the LSE of the tile's rows.
 template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     bool far = false;
     each<S::rows / 64>([&](int i) {
@@ -491,7 +491,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Extent<features> e(p, f, b);
     if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // these rows are never read
-    const int own = row0 + threadIdx.x; // row whose LSE the thread converts; its load overlaps the copies
+    const int own = row0 + threadIdx.x; // row whose LSE the thread converts; the load of LSE overlaps the copies
     const bool strange = features && (f.q_starts || f.q_lens); // other rows may follow
     const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);

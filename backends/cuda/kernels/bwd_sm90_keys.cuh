@@ -1,5 +1,5 @@
 // The registers of bwd_sm90's computing warpgroups, and the products that fill them. The methods of KeyTile are grouped by
-// file: bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns them into weights and gradients,
+// file: bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients,
 // bwd_sm90_epilogue.cuh writes dK and dV.
 #pragma once
 #include "bwd_lanes.cuh"

@@ -3,7 +3,7 @@
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
-// Reads which features the call has, and starts their first loads.
+// Reads which features the call has, and starts the first loads for these features.
 template <class S> __device__ __forceinline__ void KeyTile<S>::take_features() {
     capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
     biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
@@ -41,7 +41,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::prefetch_mask(int
 template <class S> __device__ __forceinline__ void KeyTile<S>::draw(int head) {
     kept_pairs<S::rows>(kept, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, own_key());
 }
-// Reports whether element j of the i-th 16 rows keeps its weight.
+// Reports whether dropout keeps the weight of element j in the i-th 16 rows.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::keeps(int i, int j) const {
     return kept[j / 2 % 2] & 1u << kept_bit<S::rows>(i, j / 4 * 2 + j % 2);
 }

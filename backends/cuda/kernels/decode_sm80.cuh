@@ -14,8 +14,8 @@ template <bool features> __device__ __forceinline__ float unit_of(const Params &
     return features && changes(f) ? kLog2E : p.scale_log2;
 }
 
-// Sums are a row's softmax sums over some keys: four columns of O before the division by l, the maximum m, and the sum of
-// weights l. c converts m to log2 units.
+// Sums holds a row's softmax sums over some keys: four columns of O before the division by l, the maximum m, and the sum
+// of weights l. c converts m to log2 units.
 struct Sums {
     const float c;
     float o[4] = {}, m = -infinity, l = 0;

@@ -5,8 +5,8 @@
 // computed as hi hi + (hi lo + lo hi). The omitted term lo lo is about as small as float32's
 // rounding error (Markidis et al. 2018). The tensor core truncates, so long sums would
 // drift towards zero. Therefore the small terms hi lo and lo hi are summed before the large
-// terms hi hi or apart from them. Float32 units, which round, add up short sums of large
-// terms (Ootomo and Yokota 2022).
+// terms hi hi, or separately. Float32 units, which round, add up short sums of large terms
+// (Ootomo and Yokota 2022).
 //
 // Each warp of a block has 16 rows. Lane g*4+t of a warp holds four elements of a 16x8
 // product: rows g and g+8, columns 2t and 2t+1. A lane loads 16 or 8 bytes of an operand
@@ -140,8 +140,8 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
     }
 }
 
-// Like spoil, for kernels with a mask. at is the index of the lane's row 0 in its sequence,
-// walked the index of the tile's row 0 in its sequence.
+// Like spoil, for kernels with a mask. at and walked are indices in the sequence: at of the
+// lane's row 0, walked of the tile's row 0.
 template <bool transposed>
 __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
 #pragma unroll
@@ -287,7 +287,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
-                for (int i = 0; i < 3; i++) // two interleaved chains of sums; if rounds, one chain, whose last term is the large one
+                for (int i = 0; i < 3; i++) // two interleaved chains of sums; if rounds, one chain, whose last term is the large term
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool large = i == (rounds ? 2 : 1);

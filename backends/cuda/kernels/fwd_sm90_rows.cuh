@@ -1,6 +1,6 @@
 // The registers of fwd_sm90's computing warpgroups, and the products that fill them. The methods of RowTile are grouped by
-// file: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns them into weights, fwd_sm90_epilogue.cuh
-// writes the results.
+// file: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights,
+// fwd_sm90_epilogue.cuh writes the results.
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 

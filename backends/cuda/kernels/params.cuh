@@ -65,10 +65,10 @@ struct Features {
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
     int page_box;                 // fwd_sm90: keys per bulk copy, a divisor of the keys per page and of the keys per tile
-    int bias_wide, dbias_wide;    // 1: bias or dbias is float32; 0: it has the problem's type
+    int bias_wide, dbias_wide;    // 1: bias or dbias is float32; 0: bias or dbias has the problem's type
     int bias_pairs, mask_pairs;   // 1: the elements of keys 2j and 2j+1 can be loaded together
     int kv_type;                  // type of K and V if Q is float32: 0 float32, 1 float16, 2 bfloat16
-    int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges both into its results
+    int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges this O and LSE into its results
     int delta_rows, delta_step;   // strides of delta in rows per head and in floats per row
     int dbias_shape[3];           // sizes of DBias's dimensions batch, heads and rows
     int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the other tiles

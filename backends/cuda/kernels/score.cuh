@@ -7,7 +7,7 @@
 //
 // adjust returns scores in natural units, because in log2 units a finite bias may overflow. Backward kernels of 16-bit
 // types use log2 units and subtract LSE first, except in tiles with far rows (see far.cuh). Float32 kernels subtract LSE
-// last. Lane 4g+t holds rows g and g+8 of a tile of scores, and in them columns 2t and 2t+1 of each 8 columns. In kernels
+// last. Lane 4g+t holds, in rows g and g+8 of a tile of scores, columns 2t and 2t+1 of each 8 columns. In kernels
 // whose warps own keys, tiles are transposed: their rows are keys, and their columns query rows. Branches on features are
 // uniform in a warp and enclose the loops over a tile.
 #pragma once
@@ -50,7 +50,7 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// Extent gives the position, lengths and band of sequence b. Without features, it reads them from the argument block.
+// Extent gives the position, lengths and band of sequence b. Without features, lengths and band come from the argument block.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -87,7 +87,7 @@ __device__ __forceinline__ int64_t key_place(const View &v, const Features &f, c
     return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
 }
 
-// Returns x. The compiler recomputes expressions of the returned value instead of keeping them in registers.
+// Returns x. The compiler recomputes expressions of the returned value instead of keeping their results in registers.
 __device__ __forceinline__ int again(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -171,7 +171,7 @@ template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
 // In backward kernels of 16-bit types, the LSE of a far row is replaced by kFarLSE. The weights of such a row are computed
-// from its LSE in natural units.
+// from the row's LSE in natural units.
 constexpr uint32_t kFarLSE = 0x80000000; // -0; stat_of_lse returns it for no other row
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
 // Converts a natural LSE to log2 units. Returns Inf for a row without weights, and kFarLSE if the row is far or lse is NaN.
@@ -179,7 +179,7 @@ __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// Replaces a far row's dot product s by the log2 of its weight, divided by scale_log2. unit is log2(e) / scale_log2. A hidden
+// Replaces a far row's dot product s by the log2 of the pair's weight, divided by scale_log2. unit is log2(e) / scale_log2. A hidden
 // score stays -inf.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;

@@ -103,7 +103,7 @@ __device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatil
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Starts the copy of the box at (column, row, head, batch) to shared memory. Barrier b counts its bytes as they arrive.
+// Starts the copy of the box at (column, row, head, batch) to shared memory. Barrier b counts the bytes as they arrive.
 __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int column, int row, int head, int batch, uint32_t b) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");

@@ -29,7 +29,7 @@ template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int 
 }
 
 // Returns x. The compiler recomputes expressions of the returned value instead of keeping
-// them in registers.
+// their results in registers.
 __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
