@@ -54,7 +54,7 @@ type batchStage struct {
 	list           uint64 // offset of the list of calls
 	kv, q, o, lse  uint64 // kv is the stride of K; the V of all heads follows the K of all heads
 	v, bias, mask  uint64
-	blocks         uint64 // stride of the parameter blocks: a KV head has one for each tile of rows
+	blocks         uint64 // stride of the parameter blocks; a KV head has one parameter block for each tile of rows
 	heads, entries int    // KV heads of the batch, maximum module calls of a KV head
 }
 

@@ -104,7 +104,7 @@ func (x *plan) workers(s *sandbox) int {
 	return cap(s.slots)
 }
 
-// work runs items on the instance x until there are none, and releases x.
+// work runs items on the instance x until none is left, then releases x.
 func (j *job) work(s *sandbox, x *instance) {
 	defer s.release(x)
 	x.poisoned = s.poisoned.Load()

@@ -88,7 +88,7 @@ var variants = [...]variant{
 // interpreted is the factor by which wazero's interpreter slows a kernel.
 const interpreted = 200
 
-// Kernels returns the backend's kernels, the same on every platform.
+// Kernels returns the backend's kernels, which are the same on every platform.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	var list []flashkit.Kernel
 	for i := range variants {

@@ -69,7 +69,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // the loop over tiles has two bodies; one body has no branches for hidden pairs
     static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both bodies hide missing keys, to save registers
     static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
-    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products per S; instances for narrower heads skip columns
+    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // number of products, each of 16 columns, for S; instances for narrower heads skip columns
     static constexpr int dq_blocks = 2, dq_shares = shares; // number of 64x64 blocks of dQ per row tile and share; number of shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
     static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // one lane ends the dQ turns of both warpgroups
@@ -368,9 +368,9 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
 
 // Packed sequences have slots for their tiles. The slots of sequence b begin at slot (starts[b] - starts[0]) / size + b.
 // Sequence b has at least one slot per tile. The last sequence also has the remaining slots of `all`.
-struct Slots { int b, first, count; }; // of one sequence
+struct Slots { int b, first, count; }; // sequence b has `count` slots, from slot `first` on
 
-// Returns the sequence of a slot. All lanes of a warp call slots.
+// Returns the slots of the sequence to which `slot` belongs. All lanes of a warp call slots().
 __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, int all, int slot) {
     const int lane = threadIdx.x % 32, from = starts[0];
     auto first = [&](int b) { return (starts[b] - from) / size + b; };
@@ -492,7 +492,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const Extent<features> e(p, f, b);
     if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // these rows are never read
     const int own = row0 + threadIdx.x; // row whose LSE the thread converts; the load of LSE overlaps the copies
-    const bool strange = features && (f.q_starts || f.q_lens); // other rows may follow
+    const bool strange = features && (f.q_starts || f.q_lens); // rows of another sequence or padding may follow
     const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
     float x[32]; // O dO^T

@@ -111,8 +111,8 @@ template <class S> struct RowTile {
     __device__ __forceinline__ const View &side_view() const { if constexpr (S::biases) return g.f.bias; else return g.f.mask; }
     __device__ __forceinline__ uint32_t side_at() const { return g.sh.side(g.group * 4 + g.warp); }
 
-    __device__ __forceinline__ void start_scores(); // s = Q K^T, in flight
-    __device__ __forceinline__ void start_values(); // o += P V, in flight
+    __device__ __forceinline__ void start_scores(); // starts the product s = Q K^T
+    __device__ __forceinline__ void start_values(); // starts the product o += P V
 
     // fwd_sm90_scores.cuh. n counts the work's tiles of keys; next() is the number of tile n + 1.
     __device__ __forceinline__ void take_slope();

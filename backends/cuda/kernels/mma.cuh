@@ -113,7 +113,7 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Starts a copy of one float to shared memory. bytes is 4, or 0 to store 0 instead.
+// Starts a copy of one float to shared memory if bytes is 4. If bytes is 0, stores 0.
 __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }

@@ -78,7 +78,7 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
 // elements. The tile's further rows and columns become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
-    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // adjacent threads copy `width` chunks of a row; a block copies `step` rows
+    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // width adjacent threads copy width chunks of a row; the block copies step rows at a time
     const int r = threadIdx.x / width, c = threadIdx.x % width;
     const uint32_t to = tile + r * pitch + ((c ^ swizzle<pitch>(r)) << 4);
     from += r * stride + 8 * c;

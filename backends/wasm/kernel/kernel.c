@@ -78,7 +78,7 @@ typedef struct {
   u32 threshold;          // dropout drops a weight if its 16 random bits are below threshold >> 16; the lower 16 bits are 0
   float keep;             // dropout multiplies the kept weights by keep, at least 1
   u32 seed[2], head, seq; // seed is the key of Philox; head, seq, the row and the keys form its counter, see kept
-  u32 bias, mask, dbias;  // the stage: [TILE][TILE] of floats, of bytes (0 hides), and of floats, for the rows and keys of a call
+  u32 bias, mask, dbias;  // the stage: [TILE][TILE], for the rows and keys of a call; floats, bytes (0 hides) and floats
   u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the stage's bias or mask
   u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of 16-bit numbers

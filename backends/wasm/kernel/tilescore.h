@@ -252,7 +252,7 @@ static int takes(const block *p, const place *at, u32 r, u32 c) {
   if (p->features & MASK && !mask_row(p, at->r + r)[at->c + c]) return 0;
   return !at->drops || kept(p, (u32)i, (u32)j, 1, word) != 0;
 }
-// careful is like careful_product, but asks takes whether to add the term of a pair.
+// careful is like careful_product, but adds the term of a pair only if takes returns 1 for the pair.
 APART void careful(const block *p, const place *at, const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
