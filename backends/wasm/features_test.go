@@ -22,7 +22,7 @@ func TestReferencePhilox(t *testing.T) {
 		philoxWords([4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0}))
 }
 
-// ask sets the features of p that are in f.
+// ask gives p the features in f, with random parameters.
 func ask(r *rand.Rand, p *flashkit.Problem, f flashkit.Feature) {
 	has := func(x flashkit.Feature) bool { return f&x != 0 }
 	if has(flashkit.FeatureShift) {

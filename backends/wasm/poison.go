@@ -50,8 +50,8 @@ func (j *job) poisonPairs(x *instance, w *places) {
 	}
 }
 
-// poison fills the bytes [from, to) with poisonBits if the backend is poisoned. Their number is a
-// multiple of 4.
+// poison fills the bytes [from, to) with poisonBits if the backend is poisoned. The number of bytes
+// is a multiple of 4.
 func (x *instance) poison(from, to uint64) {
 	if !x.poisoned || from == to {
 		return

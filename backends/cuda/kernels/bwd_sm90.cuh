@@ -338,7 +338,7 @@ template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2
     each<S::rows / 64>([&](int block) {
         auto read = [&](int r) { return mask_row(mask + min(row + 64 * block + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); };
         const uint32_t two = read(lane) | read(lane + 32) << 16;
-        uint32_t own = 0; // bytes: first and second key in 32 rows; the same in the next 32
+        uint32_t own = 0; // bytes: bits of the first and of the second key in 32 rows, then in the next 32 rows
         each<8>([&](int i) { own |= (__shfl_sync(~0u, two, 8 * (i / 2) + lane % 4 * 2 + i % 2) >> lane / 4 & 0x01010101) << i; });
         bits[0] |= __byte_perm(own, 0, 0x4420) << 16 * block, bits[1] |= __byte_perm(own, 0, 0x4431) << 16 * block;
     });

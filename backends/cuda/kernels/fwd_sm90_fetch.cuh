@@ -7,7 +7,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     const Params &p = a.p;
     const Finder<S> finder(a, f, sh);
     const bool leads = !S::features || threadIdx.x == 0;
-    [[maybe_unused]] const uint8_t *known = nullptr; // the mask in known(side)
+    [[maybe_unused]] const uint8_t *known = nullptr; // the mask that known(side) describes
     [[maybe_unused]] int side = 0;
     [[maybe_unused]] Ring<1> found(0);
     auto find = [&](int &tile, volatile Work &w) {

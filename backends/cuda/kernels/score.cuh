@@ -196,7 +196,8 @@ __device__ __forceinline__ float slope_log2(float slope) { return fmaxf(fminf(sl
 // Reports whether softcap, bias or ALiBi changes scores.
 __device__ __forceinline__ bool changes(const Features &f) { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
 
-// Modifies the scores of one query head of a sequence. T is the type of a bias that is not float32: float, F16 or BF16.
+// Modifies the scores of one query head of a sequence. T is the problem's type: float, F16 or BF16. A bias has type T, or
+// float32 if Features::bias_wide is 1.
 template <class T> struct Scores {
     const Params &p;
     const Features &f;
