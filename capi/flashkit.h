@@ -252,10 +252,10 @@ typedef struct fk_args {
 
 	/*
 	 * 0: the sequence arrays are on the host. q.device: kv_lens and pages of a paged problem
-	 * are on the device of q. The kernel then reads kv_lens and pages when it runs, so a
-	 * CUDA graph of the call may be replayed after they have changed. The library does not
-	 * check them: lengths are clamped to [0, kv_len], and with page numbers outside the
-	 * pools the kernel reads other memory. If kv_lens is NULL, all sequences have kv_len
+	 * are on the device of q. The kernel then reads both arrays when it runs, so a CUDA
+	 * graph of the call may be replayed after the arrays have changed. The library does not
+	 * check the arrays: lengths are clamped to [0, kv_len], and with page numbers outside
+	 * the pools the kernel reads other memory. If kv_lens is NULL, all sequences have kv_len
 	 * keys.
 	 */
 	int64_t seqs_device;

@@ -117,7 +117,7 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// floats returns a view of n floats at offset, which must be a multiple of 4. It is for
+// floats returns a view of n floats at offset, which must be a multiple of 4. The view is right on
 // little-endian machines only.
 func (x *instance) floats(offset uint64, n int) []float32 {
 	if n == 0 {

@@ -165,7 +165,7 @@ func (j *job) prepare() {
 	}
 }
 
-// zeros returns at least n zeros. It reuses the memory of old if that is large enough.
+// zeros returns at least n zeros. It reuses the memory of old if old is large enough.
 func zeros[F float32 | float64](old []F, n int) []F {
 	if len(old) < n {
 		return make([]F, n)
@@ -174,7 +174,7 @@ func zeros[F float32 | float64](old []F, n int) []F {
 	return old
 }
 
-// counters returns n zero counters. It reuses the memory of old if that is large enough.
+// counters returns n zero counters. It reuses the memory of old if old is large enough.
 func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	if cap(old) < n {
 		return make([]atomic.Int64, n)

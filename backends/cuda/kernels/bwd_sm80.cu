@@ -21,11 +21,11 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, tiles of Q and dO replace each other there, and dK and dV
-// stay in registers. A team of `split` warps shares 16*blocks keys. Each warp computes a part of the
-// query rows of S^T and dP^T, and a part of the columns of dK and dV. A warp's P^T and dS^T
-// already have the register layout of operands of dV and dK; the parts of the team's other
-// warps come through shared memory. dS K needs the keys of all warps, so it is computed
-// after the next tile's barrier.
+// stay in registers. A team of `split` warps shares 16*blocks keys. Each warp computes a part
+// of the query rows of S^T and dP^T, and a part of the columns of dK and dV. A warp's P^T and
+// dS^T already have the register layout of operands of dV and dK; the parts of the team's
+// other warps come through shared memory. dS K needs the keys of all warps, so this product
+// is computed after the next tile's barrier.
 //
 // If deterministic, the blocks of one head add to a tile of dq_sum in the order of
 // their keys. Each block takes a ticket and waits only for blocks with lower tickets,

@@ -74,8 +74,8 @@ template <class S> struct RowTile {
     // Sums and scores, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two rows.
     float o[S::v_dim / 2], s[S::keys / 2];
     float m[2] = {-infinity, -infinity}, l[2] = {}; // scaled maximum and sum of each row
-    float top[2];                                   // subtrahend of c s
-    float down[2] = {};                             // factor of o, as m rises
+    float top[2];                                   // number to subtract from c s
+    float down[2] = {};                             // factor that rescales o when m rises
     volatile float (&most)[2];                     // highest score of a far row, else -inf; in local memory: saves registers
     bool beyond = false;                            // a row of the warp is far
     float highest[2] = {-infinity, -infinity};      // split: highest unscaled score of a row that is not far

@@ -26,7 +26,7 @@ struct Params {
     int lo, hi;        // row i sees keys max(0, i+lo) to min(kv_len-1, i+hi), inclusive; |lo|, |hi| <= 2^30
     float scale;       // multiplies Q K^T
     float scale_log2;  // scale * log2(e)
-    int splits;        // number of parts into which decode splits the keys, and bwd_sm90 the query heads of a KV head
+    int splits;        // number of parts into which decode splits the keys, or into which bwd_sm90 splits the query heads of a KV head
     int deterministic; // backward: 1 if every sum of dQ has a fixed order
     int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns at the tensor cores
     int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles instead of row tiles

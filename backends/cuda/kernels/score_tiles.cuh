@@ -26,7 +26,7 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
 struct Cap {
     float in, out, near, mid, a, b, c; // near, mid: dot products of smaller magnitude can use factor() or small_tanh; a, b, c: coefficients of factor()'s polynomial
     __device__ __forceinline__ Cap(const Features &f) : in(f.cap_in), out(f.cap_out) {
-        const bool usual = in > 1e-6f && in < 1e4f; // powers of in neither overflow nor underflow
+        const bool usual = in > 1e-6f && in < 1e4f; // the powers of `in` neither overflow nor underflow
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
     }

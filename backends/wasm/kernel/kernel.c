@@ -82,7 +82,7 @@ typedef struct {
   u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the stage's bias or mask
   u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of 16-bit numbers
-  u32 row0, eight0;       // numbers of row 0 and of key group 0 (eight keys each) in the counter of Philox
+  u32 row0, eight0;       // added to the row's number, and to the number of the group of eight keys, in the counter of Philox
   u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");

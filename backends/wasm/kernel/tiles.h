@@ -97,8 +97,8 @@ static void careful_product(const float *a, const float *b, const span *s, int b
   }
 }
 
-// span_across and span_down are across and down over the steps of a span. finite is nonzero if the numbers
-// that the weights multiply are finite. Hidden steps are then included, because their weight is 0.
+// span_across and span_down are like across and down, but sum over the steps of a span. finite is nonzero if
+// the numbers that the weights multiply are finite. Hidden steps are then included, because their weight is 0.
 INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
   if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
   else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
