@@ -219,9 +219,9 @@ typedef struct fk_args {
 	 *     If an array is NULL, all sequences have q_len rows, or kv_len keys. In rows
 	 *     beyond a sequence's length, the forward pass writes 0 to o and -inf to lse. The
 	 *     backward pass writes 0 to such rows of d_q, d_k and d_v.
-	 *   packed: the tensors have batch 1. Sequence b has rows q_starts[b] up to, but not
-	 *     including, q_starts[b+1]; likewise kv_starts. Rows outside all sequences are
-	 *     neither read nor written.
+	 *   packed: the tensors have batch 1. Sequence b has rows q_starts[b] to
+	 *     q_starts[b+1]-1, or keys kv_starts[b] to kv_starts[b+1]-1. Rows outside all
+	 *     sequences are neither read nor written.
 	 *   paged: k and v are pools of pages, [pages, G, page, D] and [pages, G, page, DV].
 	 *     Sequence b has the first kv_lens[b] keys of the pages with the numbers
 	 *     pages[b*pages_per_seq], pages[b*pages_per_seq+1] and so on. Forward pass only.

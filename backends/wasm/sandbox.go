@@ -248,7 +248,7 @@ func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan 
 	s.left -= n
 	s.mu.Unlock()
 	if scarce {
-		runtime.GC() // collects dropped instances before it takes more memory
+		runtime.GC() // frees the memory of dropped instances before the new instance takes memory
 	}
 	x, err = s.instantiate(ctx, n)
 	s.mu.Lock()

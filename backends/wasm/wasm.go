@@ -36,8 +36,8 @@ type options struct{ memory uint64 }
 func MemoryLimit(bytes uint64) Option { return func(o *options) { o.memory = bytes } }
 
 // New returns the sandboxed backend, with the given options. The first call compiles the module. On
-// platforms without a wazero compiler, an interpreter runs the module, and Cost predicts the longer
-// times. The error wraps flashkit.ErrUnavailable.
+// platforms without a wazero compiler, an interpreter runs the module, and Cost predicts longer
+// times. An error of New wraps flashkit.ErrUnavailable.
 func New(ctx context.Context, opts ...Option) (*Backend, error) {
 	return open(ctx, kernelWasm, compiler, opts...)
 }
@@ -69,7 +69,7 @@ func (b *Backend) Close() error { return b.box.close() }
 type variant struct {
 	stem   string
 	pass   flashkit.Pass
-	rate   float64 // approximate FLOP/s of one worker; it sizes module calls
+	rate   float64 // approximate FLOP/s of one worker, which determine the size of module calls
 	timing timing
 
 	takes             flashkit.Feature
@@ -207,8 +207,8 @@ func (x *plan) featurePair() (sum float64) {
 // inVectors reports whether v is a vector kernel.
 func (v *variant) inVectors() bool { return strings.HasSuffix(v.stem, "simd128") }
 
-// crowding is the relative slowdown on machines with sixteen or more processors, because most of
-// these share a core with another processor.
+// crowding is the relative slowdown on machines with sixteen or more processors. There, most
+// processors share a core with another processor.
 const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {

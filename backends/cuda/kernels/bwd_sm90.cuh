@@ -62,7 +62,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // no other feature than sequences
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // changes scores before pairs are hidden
-    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // stages: of Q and of dO
+    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // stages: number of stages of Q, and of dO
     static constexpr int columns = columns_; // columns of dK and dV that a block computes
     static constexpr int parts = parts_, part_rows = rows / parts; // number of parts of a tile's exponentials (two parts use fewer registers); rows per part
     static constexpr bool marks = knows & kKeys;

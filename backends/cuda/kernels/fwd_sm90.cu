@@ -105,8 +105,8 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.round_weights();
 }
 
-// Releases the first tiles of keys as long as they begin at key `end` or later, which the warpgroup's rows do not see.
-// Returns the number of released tiles.
+// Releases the first tiles of keys, as long as a tile begins at key `end` or later: the warpgroup's rows do not see such a
+// tile. Returns the number of released tiles.
 template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     Group<S> &g = t.g;
     auto tile_of = [&](int n) {

@@ -54,7 +54,7 @@ template <class S> struct Group {
 template <class S> struct RowTile {
     using T = typename S::T;
     static constexpr bool early = S::dim >= 128;           // random words are drawn while products are in flight, else between exponentials
-    static constexpr bool leans = S::shapes || S::tilts;   // ALiBi
+    static constexpr bool leans = S::shapes || S::tilts;   // the instance supports ALiBi
     static constexpr bool sides = S::biases || S::masks;   // a bias or mask is prefetched to shared memory
 
     Group<S> &g;
