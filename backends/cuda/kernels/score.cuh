@@ -179,8 +179,8 @@ __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// Replaces a far row's dot product s by the log2 of the pair's weight, divided by scale_log2. unit is log2(e) / scale_log2. A hidden
-// score stays -inf.
+// Replaces a far row's dot product s by the log2 of the pair's weight, divided by scale_log2. unit is log2(e) / scale_log2.
+// A hidden score stays -inf.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
 }
