@@ -46,7 +46,7 @@ static int give(fk_error *to, const fk_error *e)
 	return e->code;
 }
 
-/* fail gives the caller an error that the C half has found, and returns its code. */
+/* fail gives the caller an error that the C half has found, and returns the error's code. */
 static int fail(fk_error *to, int code, const char *field, const char *message)
 {
 	fk_error e = fk_error_init();
@@ -59,7 +59,7 @@ static int fail(fk_error *to, int code, const char *field, const char *message)
 	return give(to, &e);
 }
 
-/* done gives the caller the error of a Go call and returns its code. If code is FK_OK, e is not initialized. */
+/* done gives the caller the error of a Go call and returns the code. If code is FK_OK, e is not initialized. */
 static int done(fk_error *to, int code, const fk_error *e)
 {
 	static const fk_error none;
@@ -77,7 +77,7 @@ static int is_forked(fk_error *err)
 	return fail(err, FK_ERR_FORKED, "", "the process is a fork of the one that loaded the library; load it after the fork, or exec");
 }
 
-/* No future structure will be larger. A larger size must come from uninitialized memory. */
+/* No structure of a later version will be larger. A larger size comes from uninitialized memory. */
 enum { LONGEST = 1 << 16 };
 
 /*

@@ -6,8 +6,8 @@
  * Conventions of every function that returns int:
  *   - It returns FK_OK, which is 0, or an FK_ERR_ code. Its last argument, which may be
  *     NULL, receives the code, the name of the invalid field and a message.
- *   - After FK_ERR_NULL to FK_ERR_UNAVAILABLE no output was written. After any other error
- *     the outputs are undefined.
+ *   - If the code is FK_ERR_NULL to FK_ERR_UNAVAILABLE, no output was written. After any
+ *     other error the outputs are undefined.
  *   - Several threads may call these functions at the same time. A signal handler must not
  *     call them.
  *   - Every structure begins with its size, which the caller sets. Later versions add
@@ -81,7 +81,7 @@ enum {
 enum {
 	FK_BAND_FULL = 0,   /* every query row sees every key */
 	FK_BAND_CAUSAL = 1, /* causal: a row sees the keys up to the diagonal */
-	FK_BAND_WINDOW = 2  /* sliding window: a row sees left keys before the diagonal, the key on it, and right keys after it */
+	FK_BAND_WINDOW = 2  /* sliding window: a row sees `left` keys before the diagonal, the key on the diagonal, and `right` keys after it */
 };
 
 /* For left and right of a window: no limit on that side. */
@@ -219,9 +219,9 @@ typedef struct fk_args {
 	 *     If an array is NULL, all sequences have q_len rows, or kv_len keys. In rows
 	 *     beyond a sequence's length, the forward pass writes 0 to o and -inf to lse. The
 	 *     backward pass writes 0 to such rows of d_q, d_k and d_v.
-	 *   packed: the tensors have batch 1. Sequence b has rows q_starts[b] up to, but not
-	 *     including, q_starts[b+1]; likewise kv_starts. Rows outside all sequences are
-	 *     neither read nor written.
+	 *   packed: the tensors have batch 1. Sequence b has rows q_starts[b] to
+	 *     q_starts[b+1]-1, or keys kv_starts[b] to kv_starts[b+1]-1. Rows outside all
+	 *     sequences are neither read nor written.
 	 *   paged: k and v are pools of pages, [pages, G, page, D] and [pages, G, page, DV].
 	 *     Sequence b has the first kv_lens[b] keys of the pages with the numbers
 	 *     pages[b*pages_per_seq], pages[b*pages_per_seq+1] and so on. Forward pass only.
@@ -251,11 +251,12 @@ typedef struct fk_args {
 	int64_t origin_key; /* a multiple of 8 */
 
 	/*
-	 * If 0, the sequence arrays are on the host. If equal to q.device, kv_lens and pages of
-	 * a paged problem are on that device. The kernel reads these arrays when it runs, so a
-	 * CUDA graph of the call may be replayed after they have changed. They are not checked:
-	 * lengths are clamped to [0, kv_len], and with page numbers outside the pools the
-	 * kernel reads other memory. If kv_lens is NULL, all sequences have kv_len keys.
+	 * 0: the sequence arrays are on the host. q.device: kv_lens and pages of a paged problem
+	 * are on the device of q. The kernel then reads both arrays when it runs, so a CUDA
+	 * graph of the call may be replayed after the arrays have changed. The library does not
+	 * check the arrays: lengths are clamped to [0, kv_len], and with page numbers outside
+	 * the pools the kernel reads other memory. If kv_lens is NULL, all sequences have kv_len
+	 * keys.
 	 */
 	int64_t seqs_device;
 } fk_args;

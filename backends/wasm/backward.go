@@ -8,11 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// backward runs items that no worker has claimed until there are none. An item is a chunk of keys
-// of one KV head, or of all heads that share elements of dBias. Only this item writes dK, dV and
-// dBias of the keys. It loops over the query rows that see them. For each tile of query rows, the
-// chunks add to dQ in the order of their keys: a chunk waits until the previous chunk has finished
-// the tile. Workers claim items in ascending order, so the first unfinished item never waits.
+// backward claims and runs items until none is left. An item is a chunk of keys of one KV head, or
+// of all heads that share elements of dBias. Only this item writes dK, dV and dBias of these keys.
+// The item loops over the query rows that see the keys. For each tile of query rows, the chunks add
+// to dQ in the order of their keys: a chunk waits until the previous chunk has finished the tile.
+// Workers claim items in ascending order, so the first unfinished item never waits.
 func (j *job) backward(x *instance) error {
 	j.sinkGradients()
 	n := j.items()
@@ -169,8 +169,8 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 	return nil
 }
 
-// gathers reports whether float32 workspace keeps dQ's sums over the first chunks until the next
-// chunk adds to them. This is so if DQ has 16 bits.
+// gathers reports whether float32 workspace keeps the sums of dQ between chunks of keys. This is so
+// if DQ has 16 bits and there are several chunks.
 func (x *plan) gathers() bool { return x.c.DType != flashkit.Float32 && x.chunks() > 1 }
 
 // gathered returns n rows of the workspace for dQ of query head h, the first of which is row r.
@@ -180,7 +180,7 @@ func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
 }
 
 // loadTile copies n query rows of head h, the first of which is row r, to the stage at w. Unless
-// this chunk is the first to see the rows, it also copies the earlier chunks' sums of their dQ.
+// this chunk is the first to see the rows, it also copies the rows' dQ summed over earlier chunks.
 func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, first bool) {
 	f := j.args
 	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }

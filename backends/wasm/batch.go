@@ -18,8 +18,8 @@ const (
 )
 
 // The function numbers in a list, as in calls.h. listForward and listBackward are the functions that
-// pack keys. The next number is the function for query rows without features, and the number after
-// that is the function for query rows with features.
+// pack keys. For each of the two passes, the next number is the function for query rows without
+// features, and the second next is the function for query rows with features.
 const (
 	listForward  = 0
 	listBackward = 3
@@ -54,7 +54,7 @@ type batchStage struct {
 	list           uint64 // offset of the list of calls
 	kv, q, o, lse  uint64 // kv is the stride of K; the V of all heads follows the K of all heads
 	v, bias, mask  uint64
-	blocks         uint64 // stride of the parameter blocks: a KV head has one for each tile of rows
+	blocks         uint64 // stride of the parameter blocks; a KV head has one parameter block for each tile of rows
 	heads, entries int    // KV heads of the batch, maximum module calls of a KV head
 }
 
@@ -92,8 +92,8 @@ func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	return w, b
 }
 
-// of returns the places of the tile of query rows that begins at row i0. r is the number of its
-// query head in the group of the batch's KV head n.
+// of returns the places of a tile of query rows that begins at row i0. n is the number of the KV
+// head in the batch, and r the number of the query head in the KV head's group.
 func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	head := uint64(n*x.group() + r)
 	w.block += b.blocks*uint64(n) + uint64(4*blockWords*(r*x.tiles(x.c.QLen)+i0/x.rows))
@@ -114,7 +114,7 @@ func (b *batchStage) of(x *plan, w places, n, r, i0 int) places {
 	return w
 }
 
-// batches runs batches that no worker has claimed until there are none.
+// batches claims and runs batches until none is left.
 func (j *job) batches(x *instance) error {
 	j.sinkGradients()
 	_, stage := j.placeBatch(x.base, j.batch)
@@ -161,8 +161,8 @@ func (x *plan) inList() (keys, rows int) {
 	return keys, keys + 1
 }
 
-// stageHead stages one KV head and adds its module calls to the list. head is the number of the KV
-// head in the call, and n is its number in the current batch.
+// stageHead stages one KV head and adds the head's module calls to the list. head is the number of
+// the KV head in the call, and n the number of the KV head in the current batch.
 func (j *job) stageHead(x *instance, stage *batchStage, head, n int) {
 	b, g := head/j.c.KVHeads, head%j.c.KVHeads
 	s := j.c.Seq(b)

@@ -26,7 +26,7 @@ func (f counted) CallWithStack(ctx context.Context, stack []uint64) error {
 	return f.Function.CallWithStack(ctx, stack)
 }
 
-// countEntries returns the number of times that the only instance of b is entered from now on.
+// countEntries returns a counter of the host's later calls of functions of b's only instance.
 func countEntries(t *testing.T, b *Backend, need uint64) *atomic.Int64 {
 	x, err := b.box.acquire(t.Context(), need)
 	require.NoError(t, err)
@@ -38,7 +38,8 @@ func countEntries(t *testing.T, b *Backend, need uint64) *atomic.Int64 {
 	return entries
 }
 
-// Many short sequences enter the module once for a batch of heads, a long one for a tile.
+// For short sequences, the host enters the module once per batch of heads. For long sequences, it
+// enters the module once per tile of keys or rows.
 func TestEntries(t *testing.T) {
 	b := withWorkers(t, compiler, 1, maxMemory)
 	entries := countEntries(t, b, 16<<20)
@@ -60,8 +61,8 @@ func TestEntries(t *testing.T) {
 	require.EqualValues(t, 2*(2+2), entries.Load(), "two blocks of keys and two tiles of rows of two heads")
 }
 
-// A batch fits the budgets that keep a call short and its stage in the cache. It leaves items for
-// other workers, and a memory limit never refuses a call because of it.
+// The size of a batch keeps module calls short and the batch's stage in the cache, and leaves items
+// for other workers. If a batch exceeds the memory limit, the call runs without batches.
 func TestBatchSize(t *testing.T) {
 	for name, want := range map[string]int{
 		"b32-h12-g12-n16-m16-d32-f32": 24, "b1-h1-g1-n5-m5-d8-f32": 0, "b1-h16-g16-n5-m5-d8-f32": 0, "b1-h17-g17-n5-m5-d8-f32": 2,
@@ -83,7 +84,8 @@ func TestBatchSize(t *testing.T) {
 	require.LessOrEqual(t, held(b), one.memory())
 }
 
-// Neither whether heads are batched, nor how many, changes a bit, whatever features and layouts a call has.
+// Results have the same bits without batches and with batches of any size, for random features and
+// layouts.
 func TestBatchesSameBits(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -118,7 +120,7 @@ func TestBatchesSameBits(t *testing.T) {
 	require.Positive(t, batched)
 }
 
-// A wrong call in a list gives a code and ends the list, like the call alone.
+// An invalid call in a list ends the list. The list then returns the code of this call.
 func TestBadLists(t *testing.T) {
 	b := newBackend(t, compiler)
 	x, err := b.box.acquire(t.Context(), 16<<20)

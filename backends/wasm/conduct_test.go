@@ -25,7 +25,7 @@ func TestAllocations(t *testing.T) {
 			c := newCall(within(&k, problem(t, name)))
 			run := func() { require.NoError(t, c.run(t.Context(), k)) }
 			run()
-			const limit = 16 // a goroutine and its closure for each worker, wazero's call
+			const limit = 16 // allocations: a goroutine and its closure for each worker, wazero's call
 			runs := 5
 			if testing.Short() {
 				runs = 2
@@ -43,8 +43,8 @@ func TestAllocations(t *testing.T) {
 	require.LessOrEqual(t, len(b.box.idle), cap(b.box.slots))
 }
 
-// A canceled context returns within two calls of the module, also while it waits
-// for an instance, and the backend is usable at once.
+// A canceled call returns within two calls of the module, also while it waits for an
+// instance. Afterwards the backend is usable at once.
 func TestCancelMidway(t *testing.T) {
 	b := newBackend(t, compiler)
 	goroutines, times := runtime.NumGoroutine(), 7
@@ -71,15 +71,15 @@ func TestCancelMidway(t *testing.T) {
 		}
 		slices.Sort(late)
 		t.Log(k.Name, late[len(late)/2], "of", whole)
-		require.Less(t, late[0], whole/4, k.Name) // else every one went on to the end
+		require.Less(t, late[0], whole/4, k.Name) // a larger minimum means that no call stopped early
 		small := newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32"))
 		require.NoError(t, small.run(t.Context(), k))
 	}
 	settle(t, goroutines)
 }
 
-// longCall returns a call that makes many module calls, and its time on this machine, far above the
-// garbage collector's.
+// longCall returns a call that makes many module calls, and the call's time on this machine. This
+// time is far longer than a run of the garbage collector.
 func longCall(t *testing.T, k flashkit.Kernel) (c *call, whole time.Duration) {
 	require.NoError(t, newCall(problem(t, "b1-h1-g1-n5-m5-d8-f32")).run(t.Context(), k)) // compiles
 	for heads := 1; whole < 200*time.Millisecond; heads *= 2 {
@@ -106,8 +106,8 @@ func TestCancelWhileWaiting(t *testing.T) {
 	}
 }
 
-// The garbage collector must stop every goroutine, and cannot while one is in
-// the module. Calls are short for its sake.
+// The garbage collector must stop every goroutine, but cannot stop a goroutine
+// that is in the module. So calls of the module are short.
 func TestCollectorIsNotHeldUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a second")
@@ -132,7 +132,7 @@ func TestCollectorIsNotHeldUp(t *testing.T) {
 		<-done
 		slices.Sort(took)
 		t.Log(k.Name, "median", took[25], "of", whole)
-		require.Less(t, took[5], whole/4, k.Name) // else each waits for a call to end; some do on a busy machine
+		require.Less(t, took[5], whole/4, k.Name) // some collections need not wait for a call to end, even on a busy machine
 	}
 }
 

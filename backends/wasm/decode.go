@@ -90,7 +90,7 @@ func (x *plan) partPlaces(w places, part int) places {
 	return w
 }
 
-// decode runs items that no worker has claimed until there are none.
+// decode claims and runs items until none is left.
 func (j *job) decode(x *instance) error {
 	for !j.stopped() {
 		head := int(j.next.Add(1) - 1)
@@ -181,7 +181,7 @@ func (j *job) decodeBlock(x *instance, s *flashkit.Seq, b, g, j0, j1, flags int)
 	return nil
 }
 
-// loadRawKeys is loadKeys for 16-bit rows, which it copies without conversion.
+// loadRawKeys is like loadKeys, but copies rows of 16-bit numbers without conversion.
 func (j *job) loadRawKeys(x *instance, offset uint64, t *flashkit.Tensor, b, g, j0, j1 int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	for j0 < j1 {

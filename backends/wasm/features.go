@@ -9,9 +9,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
 
-// The features that the kernels support. They are listed one by one, so that the kernels do not
-// claim features that are added later. K and V of another type than Q need no other kernel: the host
-// widens all rows to float32, or the module does so for decode.
+// The features that the kernels support. The features are listed one by one, so that the kernels do
+// not claim features that flashkit may add later. K and V of another type than Q need no other
+// kernel: the host widens all rows to float32, or the module does so for decode.
 const (
 	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
 		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
@@ -105,7 +105,8 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	}
 }
 
-// rowsAlike returns the bits of the bias and mask features if all rows share one row of the tensor.
+// rowsAlike returns feature bits. The bit of the bias or mask is set if all query rows share one row
+// of this tensor.
 func rowsAlike(c *flashkit.Call) (bits uint32) {
 	if c.Args == nil {
 		return 0

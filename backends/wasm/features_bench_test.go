@@ -11,9 +11,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The cost of a feature relative to the plain call of the same kernel: each round runs both in turn,
-// and the result is the median of their ratios. A key mask hides some keys of
-// every row, a mask and a bias differ from row to row.
+// The cost of a feature relative to a plain call of the same kernel. Each round runs a plain call
+// and a call with the feature. The result is the median of the ratios of their times. A key mask
+// hides the same keys from every row; a mask and a bias differ from row to row.
 func BenchmarkFeatureCosts(b *testing.B) {
 	x, err := New(b.Context())
 	require.NoError(b, err)

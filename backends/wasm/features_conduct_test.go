@@ -24,8 +24,8 @@ func withWorkers(t *testing.T, e engine, workers int, limit uint64) *Backend {
 	return b
 }
 
-// The plan alone determines the tiles: neither the number of workers, the engine nor an earlier
-// call's leftovers change a bit.
+// The plan alone determines the tiles. So the bits depend neither on the number of workers, nor on
+// the engine, nor on data that earlier calls left in memory.
 func TestFeaturesSameBits(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
@@ -54,7 +54,7 @@ func TestFeaturesSameBits(t *testing.T) {
 	}
 }
 
-// Kernels refuse by name the features that their pass lacks.
+// A kernel refuses each feature that its pass does not support, and its error names the feature.
 func TestFeaturesRefused(t *testing.T) {
 	b := newBackend(t, compiler)
 	random := rand.New(rand.NewPCG(1, 1))
@@ -74,7 +74,7 @@ func TestFeaturesRefused(t *testing.T) {
 	}
 }
 
-// One key gives LSE the score itself, so it shows how good the softcap is.
+// With one key, LSE equals the score, so LSE shows the error of the softcap.
 func TestSoftcapAccuracy(t *testing.T) {
 	b := newBackend(t, compiler)
 	const n = 4000
@@ -100,8 +100,8 @@ func TestSoftcapAccuracy(t *testing.T) {
 	}
 }
 
-// Calls with features end when their context does, and leave nothing behind that a later
-// call would see.
+// A call with features ends when its context is canceled, and does not change the results of
+// later calls.
 func TestFeaturesCanceled(t *testing.T) {
 	b := withWorkers(t, compiler, 3, maxMemory)
 	for _, k := range b.Kernels() {
@@ -126,7 +126,7 @@ func TestFeaturesCanceled(t *testing.T) {
 	}
 }
 
-// Fits counts the stage of bias and mask: a call that fits has the memory for it.
+// Fits includes the stage of bias and mask in the memory of a call, so a call that fits can run.
 func TestFeaturesMemory(t *testing.T) {
 	for i := range variants {
 		v, pass := &variants[i], variants[i].pass

@@ -13,7 +13,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// Three known answers, of the paper's own list.
+// Three known answers, from the list of Philox's authors.
 func TestReferencePhilox(t *testing.T) {
 	ones := [4]uint32{math.MaxUint32, math.MaxUint32, math.MaxUint32, math.MaxUint32}
 	require.Equal(t, [4]uint32{0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}, philoxWords([4]uint32{}, [2]uint32{}))
@@ -22,7 +22,7 @@ func TestReferencePhilox(t *testing.T) {
 		philoxWords([4]uint32{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, [2]uint32{0xa4093822, 0x299f31d0}))
 }
 
-// ask sets the features of p that are in f.
+// ask gives p the features in f, with random parameters.
 func ask(r *rand.Rand, p *flashkit.Problem, f flashkit.Feature) {
 	has := func(x flashkit.Feature) bool { return f&x != 0 }
 	if has(flashkit.FeatureShift) {
@@ -65,7 +65,7 @@ func randomProblem(r *rand.Rand, f flashkit.Feature) flashkit.Problem {
 	return p
 }
 
-// Every feature by itself, every pair, and random sets of them, each in a random layout.
+// Every feature alone, every pair of features, and random sets of features, each in a random layout.
 func TestFeatures(t *testing.T) {
 	slow.UnderRace(t)
 	b := newBackend(t, compiler)
@@ -97,7 +97,8 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// Rows and columns of several blocks, chunks and tiles, where the most is carried from call to call.
+// Rows with several blocks and chunks of keys, so that the module keeps sums of a row from call to
+// call.
 func TestFeaturesOfLongRows(t *testing.T) {
 	b := newBackend(t, compiler)
 	seed := rand.Uint64()

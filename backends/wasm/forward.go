@@ -2,9 +2,9 @@ package wasm
 
 import "github.com/flashkit-go/flashkit"
 
-// forward runs tiles of query rows that no worker has claimed until there are none, head by head.
-// The instance keeps the packed keys of its current KV head. A tile packs only keys that no earlier
-// tile on the instance has packed.
+// forward claims and runs tiles of query rows, head by head, until none is left. The instance keeps
+// the packed keys of its current KV head. A tile packs only keys that no earlier tile on the
+// instance has packed.
 func (j *job) forward(x *instance) error {
 	blocks := ceil(j.c.KVLen, tile)
 	if cap(x.packed) < blocks {
@@ -24,8 +24,8 @@ func (j *job) forward(x *instance) error {
 			s = j.c.Seq(head / j.c.KVHeads)
 			x.writeBlock(&j.plan, &j.places, &s, 0, s.M)
 		}
-		// With a causal mask the last rows see the most keys. They come first, so that the last
-		// tiles are short and workers finish together.
+		// With a causal mask the last rows see the most keys. The last rows are computed first, so
+		// that the tiles at the end are short and workers finish together.
 		h, t := item%j.group(), j.tiles(s.N)-1-item/j.group()
 		if err := j.forwardTile(x, &s, head, h, t); err != nil {
 			return err

@@ -37,8 +37,8 @@ var goldenProblems = []string{
 	"b1-h1-g1-n3-m300-d20-dv36-f32-causal-softcap3-alibi-bias-mask-sink-dropout0.25",
 }
 
-// outputHashes runs a problem on both pairs of kernels, and on decode after them if it has few
-// rows, and returns a line for each.
+// outputHashes runs a problem on the vector kernels, on the scalar kernels and, if the problem has
+// few rows, on decode. It returns a line of hashes for each of these runs.
 func outputHashes(t *testing.T, b *Backend, p flashkit.Problem) (lines []string) {
 	for _, variant := range goldenVariants(p) {
 		c := newCall(p)
@@ -121,7 +121,7 @@ func goldenJSON(t *testing.T) string {
 	text.WriteString("[\n")
 	for i, name := range goldenProblems {
 		p := problem(t, name)
-		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the backward pass: its cut decides the bits of the gradients
+		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the chunks of keys of the backward plan decide the bits of the gradients
 		s := p.Ask(flashkit.PassBackward).Seq(0)
 		threshold, keep := dropout(p.Score.Dropout)
 		args, err := json.Marshal(map[string]any{
@@ -190,7 +190,7 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 			var got [][]uint32
 			for _, k := range b.Kernels() {
 				if c.p.QLen > fewRows && k.Name == "wasm/decode_simd128" {
-					continue // TestFeaturesSameBits has it
+					continue // decode does not support the call; TestFeaturesSameBits tests decode
 				}
 				require.NoError(t, c.run(t.Context(), k))
 				got = append(got, bits(c.fwd.O), bits(c.fwd.LSE), bits(c.bwd.DQ), bits(c.bwd.DK), bits(c.bwd.DV))

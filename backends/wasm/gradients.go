@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A biasSum describes the broadcast dimensions of the bias: dBias is a sum over them. Heads that
-// share elements of dBias belong to one item. The item adds their terms in the order of sequence,
-// head and row, so the bits do not depend on the workers.
+// A biasSum describes the broadcast dimensions of the bias: dBias is a sum over these dimensions.
+// Heads that share elements of dBias belong to one item. The item adds the terms of these heads in
+// the order of sequence, head and row, so the bits do not depend on the workers.
 type biasSum struct {
 	wanted   bool
 	allSeqs  bool // all sequences share one dBias
@@ -48,15 +48,15 @@ func (x *plan) needsFloat64Bias() bool {
 	return n > biasRun && !x.gathersBias()
 }
 
-// biasRow returns the index in dBias's workspace of its row i of head h and sequence b.
+// biasRow returns the index, in the workspace of dBias, of row i of head h and sequence b.
 func (j *job) biasRow(b, h, i int) int {
 	s := j.args.DBias.Shape()
 	return ((b%s[0]*s[1]+h%s[1])*s[2] + i%s[2]) * s[3]
 }
 
 // addBias adds the stage's tile of dBias, for rows [i0, i1) and keys [j0, j1), to the call's dBias.
-// If all query rows share one row of dBias, it adds to x.columns instead. k0 is the first key of
-// the item.
+// If all query rows share one row of dBias, addBias adds to x.columns instead. k0 is the first key
+// of the item.
 func (j *job) addBias(x *instance, b, h, i0, i1, j0, j1, k0 int) {
 	for r := range i1 - i0 {
 		from := x.at(j.places.dbias+uint64(4*r*tile), j1-j0)
@@ -80,8 +80,8 @@ func (j *job) addColumns(x *instance, b, h, k0, k1 int) {
 	j.addBiasRow(from, b, h, 0, k0)
 }
 
-// addBiasRow adds the floats in from to row i of dBias of head h and sequence b. The first of them
-// is for key j0.
+// addBiasRow adds floats to row i of dBias of head h and sequence b. from has these floats, the
+// first of which is for key j0.
 func (j *job) addBiasRow(from []byte, b, h, i, j0 int) {
 	t, n := &j.args.DBias, len(from)/4
 	at := t.Repeated(b, h, i) + j0
@@ -132,9 +132,8 @@ func (j *job) roundBias() {
 	}
 }
 
-// sinkGradients computes dSink of the heads whose dSink no worker has claimed. The dSink of a head
-// is the sum over all rows of -delta times the weight of the sink, in the order of sequences and
-// rows.
+// sinkGradients claims heads and computes their dSink until no head is left. The dSink of a head is
+// the sum of -delta times the weight of the sink over all rows, in the order of sequences and rows.
 func (j *job) sinkGradients() {
 	f, c := j.args, j.c
 	if c.Pass != flashkit.PassBackward || f.DSink.IsZero() {
@@ -175,8 +174,8 @@ func (j *job) sinkGradient(s *flashkit.Seq, h, i int, sink float64) float64 {
 	return -weight * delta
 }
 
-// dot returns the dot product of n elements of x, from element at on, and of y, from element number
-// other on. Both tensors have the same type.
+// dot returns the dot product of n elements of x and n elements of y, which have the same type. at
+// is the index of the first element in x, and other the index of the first element in y.
 func dot(x, y *flashkit.Tensor, at, other, n int) (sum float64) {
 	switch x.DType() {
 	case flashkit.Float32:

@@ -117,7 +117,7 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// floats returns a view of n floats at offset, which must be a multiple of 4. It is for
+// floats returns a view of n floats at offset, which must be a multiple of 4. The view is right on
 // little-endian machines only.
 func (x *instance) floats(offset uint64, n int) []float32 {
 	if n == 0 {
@@ -146,7 +146,7 @@ func get(from []byte, i int) float32 {
 }
 
 // load copies n rows of t to the given offset in the module's memory. The first row begins at the
-// element of t whose index is from. The others follow at t's row stride.
+// element of t whose index is from. The other rows follow at t's row stride.
 func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -161,7 +161,7 @@ func (x *instance) load(offset uint64, t *flashkit.Tensor, from, n int) {
 }
 
 // loadRow copies n elements of t to the given offset in the module's memory. The index of the first
-// one is from.
+// element is from.
 func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 	to := x.at(offset, n)
 	switch t.DType() {
@@ -185,7 +185,7 @@ func (x *instance) loadRow(offset uint64, t *flashkit.Tensor, from, n int) {
 }
 
 // store copies n rows at the given offset in the module's memory to t. The first row begins at the
-// element of t whose index is to. The others follow at t's row stride.
+// element of t whose index is to. The other rows follow at t's row stride.
 func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	dim, stride := t.Shape()[3], t.Strides()[2]
 	if stride == dim && n > 0 {
@@ -199,7 +199,7 @@ func (x *instance) store(offset uint64, t *flashkit.Tensor, to, n int) {
 	}
 }
 
-// storeRow copies n floats into t. The first one goes to the element of t whose index is to.
+// storeRow copies n floats into t. The first float goes to the element of t whose index is to.
 func storeRow(from []byte, t *flashkit.Tensor, to, n int) {
 	switch t.DType() {
 	case flashkit.Float32:

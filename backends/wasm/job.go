@@ -21,7 +21,7 @@ type job struct {
 
 	next     atomic.Int64   // next head or item that no worker has claimed
 	begun    []atomic.Int64 // forward: claimed tiles of each head
-	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for it
+	progress []atomic.Int64 // backward: finished tiles of each item; later items wait for these tiles
 	sinks    atomic.Int64   // backward: next head whose dSink no worker has claimed
 	dq       []float32      // backward: sums of dQ, if DQ has 16 bits and there are several chunks
 	dbias    []float32      // backward: sums of dBias, if DBias has 16 bits and several heads share it
@@ -104,7 +104,7 @@ func (x *plan) workers(s *sandbox) int {
 	return cap(s.slots)
 }
 
-// work runs items on the instance x until there are none, and releases x.
+// work runs items on the instance x until none is left, then releases x.
 func (j *job) work(s *sandbox, x *instance) {
 	defer s.release(x)
 	x.poisoned = s.poisoned.Load()
@@ -137,8 +137,9 @@ func (j *job) run(x *instance) (err error) {
 	return err
 }
 
-// stopped reports whether the context is done or a worker failed. Workers call it before each call
-// of the module, because nothing can interrupt the module. stopped first lets other goroutines run.
+// stopped reports whether the context is done or a worker failed. Workers call stopped before each
+// call of the module, because nothing can interrupt the module. stopped first lets other goroutines
+// run.
 func (j *job) stopped() bool {
 	runtime.Gosched()
 	select {
@@ -164,7 +165,7 @@ func (j *job) prepare() {
 	}
 }
 
-// zeros returns at least n zeros. It reuses the memory of old if that is large enough.
+// zeros returns at least n zeros. It reuses the memory of old if old is large enough.
 func zeros[F float32 | float64](old []F, n int) []F {
 	if len(old) < n {
 		return make([]F, n)
@@ -173,7 +174,7 @@ func zeros[F float32 | float64](old []F, n int) []F {
 	return old
 }
 
-// counters returns n zero counters. It reuses the memory of old if that is large enough.
+// counters returns n zero counters. It reuses the memory of old if old is large enough.
 func counters(old []atomic.Int64, n int) []atomic.Int64 {
 	if cap(old) < n {
 		return make([]atomic.Int64, n)
@@ -199,10 +200,10 @@ func elements(t *flashkit.Tensor) int {
 	return s[0] * s[1] * s[2] * s[3]
 }
 
-// takeTile claims a tile of query rows and returns its KV head and its number. It prefers the
-// current head, whose keys are already packed. If that has no tile left, it takes a tile of the next
-// head of which no tile is claimed. If there is none, it takes a tile of the head with the most
-// tiles left. head is -1 if no tile is left.
+// takeTile claims a tile of query rows and returns the tile's KV head and number. It prefers the
+// current head, whose keys are already packed. If no tile of the current head is left, it takes a
+// tile of the next head of which no tile is claimed. If there is no such head, it takes a tile of
+// the head with the most tiles left. head is -1 if no head has a tile left.
 func (j *job) takeTile(current int) (head, item int) {
 	perHead := func(head int) int { return j.group() * j.tiles(j.rowsOf(head)) }
 	try := func(head int) (int, bool) {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The committed module belongs to the committed source. This needs no compiler;
-// TestKernelRebuilds does.
+// The committed module belongs to the committed source. This test needs no
+// compiler, but TestKernelRebuilds does.
 func TestKernelHashes(t *testing.T) {
 	seen := 0
 	for line := range strings.Lines(string(kernelSum)) {
@@ -64,8 +64,8 @@ func TestKernelSize(t *testing.T) {
 	}
 }
 
-// Sections of a module, by number. A module of ours has no other: no imports, no
-// table, no start function, no data.
+// The numbers of the sections that kernel.wasm may have. Other sections are
+// forbidden: imports, a table, a start function, data.
 const (
 	sectionType, sectionFunction, sectionMemory = 1, 3, 5
 	sectionGlobal, sectionExport, sectionCode   = 6, 7, 10

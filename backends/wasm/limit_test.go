@@ -53,8 +53,8 @@ func held(b *Backend) uint64 {
 	return b.box.limit - b.box.left
 }
 
-// Calls whose memory is not there at the moment wait for it, whatever the order of
-// small ones and large ones; none fails, and none takes more.
+// A call waits while other calls use the memory that it needs, in any order of small
+// and large calls. No call fails, and the calls never exceed the limit.
 func TestMemoryLimitShared(t *testing.T) {
 	large, small := problem(t, "b1-h2-g2-n40-m3000-d64-f32"), problem(t, "b1-h3-g3-n40-m70-d8-f32")
 	limit := memoryOf(0, large) + memoryOf(0, small)
@@ -134,7 +134,7 @@ func TestNothingToDo(t *testing.T) {
 	require.Zero(t, held(b))
 }
 
-// In a process that may not have the memory, the call fails and the process goes on.
+// If the operating system refuses the memory, the call fails and the process continues.
 func TestNoMemory(t *testing.T) {
 	const name = "FLASHKIT_NO_MEMORY"
 	if os.Getenv(name) != "" {
@@ -160,7 +160,7 @@ func noMemory(t *testing.T) {
 	for _, keys := range []int{3_000_000, 3_900_000} {
 		p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: 1, KVLen: keys, Dim: 128, VDim: 128}
 		row := func() flashkit.Tensor { return flashkit.F32(make([]float32, 128), 1, 1, 1, 128) }
-		many := flashkit.F32(make([]float32, 128), 1, 1, keys, 128).WithStrides(0, 0, 0) // one row, keys times
+		many := flashkit.F32(make([]float32, 128), 1, 1, keys, 128).WithStrides(0, 0, 0) // stride 0 repeats one row
 		f := &flashkit.Args{Q: row(), K: many, V: many, O: row()}
 		err := b.Kernels()[0].Compute(t.Context(), p, f)
 		require.ErrorContains(t, err, "kernel.wasm: cannot reserve ")

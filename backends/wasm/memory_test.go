@@ -10,7 +10,7 @@ import (
 )
 
 // The formula approximates the allocations of a first call on a compiled module: the runtime grows
-// memory by more than the request, and an instance has some of its own.
+// memory by more than the request, and an instance also has memory outside the module's.
 func TestHostMemory(t *testing.T) {
 	for _, name := range []string{"b1-h1-g1-n1-m1-d8-f32", "b1-h4-g2-n300-m1500-d64-f32", "b1-h4-g2-n300-m1500-d64-f32-causal"} {
 		p, err := flashkit.ParseProblem(name)

@@ -44,7 +44,7 @@ func (j *job) fillPadding(t *flashkit.Tensor, b, from, to int, packed bool, v fl
 }
 
 // fill sets rows [r0, r1) of every head of batch b of t to v, which must be 0 in 16-bit tensors. It
-// does nothing if rows have no elements, because they then have no memory to index.
+// does nothing if rows have no elements, because such rows have no memory to index.
 func (j *job) fill(t *flashkit.Tensor, b, r0, r1 int, v float64) {
 	dim := t.Shape()[3]
 	if r0 >= r1 || dim == 0 {

@@ -142,7 +142,7 @@ func (x *plan) items() int {
 }
 
 // equalRows reports whether all sequences have QLen rows. Such a call may have more sequences than
-// a loop can visit, because no array lists them.
+// a loop can visit, because no array lists their lengths.
 func equalRows(c *flashkit.Call) bool {
 	return c.Args == nil || c.Args.Seqs == nil || c.Args.Seqs.QLens == nil && c.Args.Seqs.QStarts == nil
 }

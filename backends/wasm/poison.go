@@ -7,12 +7,12 @@ import (
 
 // Poison makes all later calls fill their workspace with NaN before use: instance memory at the
 // start of each head and tile of query rows, and the sums of dQ between chunks. Package conformance
-// uses it to find reads of stale memory; see conformance.Poisoner. Results keep their bits, but
+// uses Poison to find reads of stale memory; see conformance.Poisoner. Results keep their bits, but
 // calls become slower.
 func (b *Backend) Poison() { b.box.poisoned.Store(true) }
 
-// poisonBits is NaN as a float32 and as two 16-bit numbers. As four bytes of a mask it hides
-// nothing.
+// poisonBits is NaN as a float32 and as two 16-bit numbers. As four bytes of a mask, poisonBits
+// hides nothing.
 const poisonBits = 0x7ffa7ffa
 
 // poison fills all memory of the plan. It runs before the parameter block of a head is written.
@@ -50,8 +50,8 @@ func (j *job) poisonPairs(x *instance, w *places) {
 	}
 }
 
-// poison fills the bytes [from, to) with poisonBits if the backend is poisoned. Their number is a
-// multiple of 4.
+// poison fills the bytes [from, to) with poisonBits if the backend is poisoned. The number of bytes
+// is a multiple of 4.
 func (x *instance) poison(from, to uint64) {
 	if !x.poisoned || from == to {
 		return

@@ -8,7 +8,7 @@ import (
 )
 
 // The definition of every feature, pair by pair in float64, over the tensors of a call.
-// It shares no code with the kernels, nor with the code that locates their sequences.
+// The definition shares no code with the kernels or with the code that locates sequences.
 
 // num returns element i of the memory of t.
 func num(t *flashkit.Tensor, i int) float64 {
@@ -60,7 +60,8 @@ func lengths(p *flashkit.Problem, a *flashkit.Args, b int) (n, m int) {
 	return n, m
 }
 
-// row returns where row i of sequence b and head h begins in a tensor of the queries.
+// row returns the index in t, a tensor of query rows, of the first element of row i of sequence b
+// and head h.
 func row(a *flashkit.Args, t *flashkit.Tensor, b, h, i int) int {
 	if a.Seqs != nil && a.Seqs.QStarts != nil {
 		b, i = 0, i+int(a.Seqs.QStarts[b])
@@ -68,7 +69,8 @@ func row(a *flashkit.Args, t *flashkit.Tensor, b, h, i int) int {
 	return b*t.Strides()[0] + h*t.Strides()[1] + i*t.Strides()[2]
 }
 
-// key does so in a tensor of the keys.
+// key returns the index in t, a tensor of keys, of the first element of key j of sequence b and KV
+// head g.
 func key(p *flashkit.Problem, a *flashkit.Args, t *flashkit.Tensor, b, g, j int) int {
 	if s := a.Seqs; s != nil && s.KVStarts != nil {
 		b, j = 0, j+int(s.KVStarts[b])
@@ -78,7 +80,7 @@ func key(p *flashkit.Problem, a *flashkit.Args, t *flashkit.Tensor, b, g, j int)
 	return b*t.Strides()[0] + g*t.Strides()[1] + j*t.Strides()[2]
 }
 
-// pair returns where the element of a row and a key is in a tensor that repeats.
+// pair returns the index of the element for row i and key j in a tensor with broadcast dimensions.
 func pair(t *flashkit.Tensor, b, h, i, j int) int {
 	at := j
 	for d, k := range [...]int{b, h, i} {
@@ -104,7 +106,7 @@ func visible(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) bool {
 	return !p.Score.Mask || a.Mask.Bools()[pair(&a.Mask, b, h, i, j)]
 }
 
-// scoreOf returns the score of a pair, and the slope of its softcap.
+// scoreOf returns the score of a pair, and the derivative of the softcap at this score.
 func scoreOf(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) (s, slope float64) {
 	g := h / (p.Heads / p.KVHeads)
 	q, k := row(a, &a.Q, b, h, i), key(p, a, &a.K, b, g, j)
@@ -197,14 +199,14 @@ func referenceRow(p *flashkit.Problem, a *flashkit.Args, b, h, i int, o0 []float
 	return o, top + math.Log(sum)
 }
 
-// gradients are by the places in the memory of their tensors: of rows, where each begins, and
-// of elements.
+// gradients holds rows of dq, dk and dv by the index of the row's first element in its tensor, and
+// elements of dbias and dsink by their index in the tensor.
 type gradients struct {
 	dq, dk, dv   map[int][]float64
 	dbias, dsink map[int]float64
 }
 
-// sum returns the row that begins at a place, of zeros at first.
+// sum returns the row that begins at index at. A new row has zeros.
 func sum(rows map[int][]float64, at, width int) []float64 {
 	if rows[at] == nil {
 		rows[at] = make([]float64, width)
@@ -212,7 +214,7 @@ func sum(rows map[int][]float64, at, width int) []float64 {
 	return rows[at]
 }
 
-// referenceGradients returns the gradients of a call from the O and LSE that it has.
+// referenceGradients returns the gradients of a call, computed from the call's O and LSE.
 func referenceGradients(p *flashkit.Problem, a *flashkit.Args) gradients {
 	g := gradients{map[int][]float64{}, map[int][]float64{}, map[int][]float64{}, map[int]float64{}, map[int]float64{}}
 	for b := range p.Batch {

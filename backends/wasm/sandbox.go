@@ -114,7 +114,7 @@ func (s *sandbox) close() error {
 // compile compiles the module once and refuses a module with another interface.
 func (s *sandbox) compile(ctx context.Context) error {
 	s.once.Do(func() {
-		// The first call compiles for all, so its context must not stop it.
+		// The first call compiles for all calls, so its context must not stop the compilation.
 		ctx := context.WithoutCancel(ctx)
 		if panicked := recovered(func() { s.code, s.err = s.runtime.CompileModule(ctx, s.module) }); panicked != nil {
 			s.err = panicked
@@ -129,7 +129,8 @@ func (s *sandbox) compile(ctx context.Context) error {
 	return s.err
 }
 
-// functions returns the required exports with their numbers of arguments. Each returns a code.
+// functions returns the required exports with their numbers of arguments. Each export returns an
+// i32.
 func functions() map[string]int {
 	all := map[string]int{"abi": 0, listEntry: 2}
 	for _, v := range variants {
@@ -215,8 +216,9 @@ func (s *sandbox) tryAcquire(ctx context.Context, n uint64) *instance {
 }
 
 // take returns an idle instance with at least n bytes. If there is none, it drops smaller idle
-// instances and makes a new one. The caller holds a slot. If other calls use so much memory that
-// the new one does not fit, take returns a channel that closes when an instance is released.
+// instances and makes a new instance. The caller holds a slot. If other calls use so much memory
+// that the new instance does not fit, take returns a channel that closes when an instance is
+// released.
 func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +248,7 @@ func (s *sandbox) take(ctx context.Context, n uint64) (x *instance, wait <-chan 
 	s.left -= n
 	s.mu.Unlock()
 	if scarce {
-		runtime.GC() // collects dropped instances before it takes more memory
+		runtime.GC() // frees the memory of dropped instances before the new instance takes memory
 	}
 	x, err = s.instantiate(ctx, n)
 	s.mu.Lock()

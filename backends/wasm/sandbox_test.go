@@ -21,7 +21,7 @@ type hostile struct {
 	code  []byte // its body
 	want  string // in the error
 
-	imports bool // it asks for a function of the host
+	imports bool // the module imports a function of the host
 }
 
 const (
@@ -96,7 +96,7 @@ func uleb(n int) (b []byte) {
 	return append(b, byte(n))
 }
 
-// A module that is not ours is refused or stopped, and nothing is left of it.
+// A hostile module is refused or stopped. No instance of it and no goroutine is left.
 func TestHostileModules(t *testing.T) {
 	for _, e := range []engine{compiler, interpreter} {
 		for _, h := range hostiles {
@@ -104,7 +104,7 @@ func TestHostileModules(t *testing.T) {
 				goroutines := runtime.NumGoroutine()
 				b, err := open(t.Context(), h.module(), e)
 				require.NoError(t, err)
-				patience := time.Minute // however slow the machine, the fault comes first
+				patience := time.Minute // even on a slow machine, the fault comes first
 				if h.want == "deadline exceeded" {
 					patience = 50 * time.Millisecond
 				}
@@ -128,8 +128,8 @@ func TestHostileModules(t *testing.T) {
 	}
 }
 
-// The same bytes without a fault are taken: the tests above fail for the reason
-// that they say.
+// The same module without a fault is accepted. So each hostile module is refused for
+// its fault, not for another difference from kernel.wasm.
 func TestHarmlessModule(t *testing.T) {
 	b, err := open(t.Context(), (&hostile{}).module(), compiler)
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func settle(t *testing.T, goroutines int) {
 	t.Fatalf("%d goroutines, were %d", runtime.NumGoroutine(), goroutines)
 }
 
-// busyCall returns a call with every feature that a kernel's module is told of.
+// busyCall returns a call with every feature that has a bit in the parameter block.
 func busyCall(t *testing.T, v *variant) *flashkit.Call {
 	p := problem(t, "b1-h1-g1-n100-m300-d40-dv24-f32")
 	if v.isDecode() {
@@ -163,7 +163,8 @@ func busyCall(t *testing.T, v *variant) *flashkit.Call {
 	return c
 }
 
-// A feature that a function does not take, and numbers that a feature can't have, are codes.
+// The module returns a code if a function does not support a feature, or if the number of a feature
+// is invalid.
 func TestBadFeatures(t *testing.T) {
 	b := newBackend(t, compiler)
 	x, err := b.box.acquire(t.Context(), 16<<20)
@@ -273,7 +274,7 @@ func TestBadBlocks(t *testing.T) {
 			good()
 			require.ErrorContains(t, rows(0, most, 0, 256, 3), "bad range", "more keys than the stage of pairs has")
 		}
-		// The host's scratch is exactly the module's need.
+		// The host reserves exactly the scratch that the module needs.
 		less := w
 		less.scratchBytes -= 16
 		x.writeBlock(&n, &less, &s, 0, n.chunk)

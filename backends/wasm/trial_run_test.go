@@ -37,7 +37,8 @@ func (e *expected) check(t *testing.T, label string) {
 	}
 }
 
-// fillWith makes every element of an output that is to be written expect v.
+// fillWith sets the expected value of every element of the output to v, unless the output is
+// packed.
 func (e *expected) fillWith(v float64, packed bool) {
 	s := e.t.Shape()
 	if packed {
@@ -148,8 +149,8 @@ func (r *trial) prepare(pass flashkit.Pass) []*expected {
 	return r.prepareForward()
 }
 
-// sameBits requires the same bits of every run of a call, which begins with the tensors that
-// the first one had.
+// sameBits requires that all runs of a call give the same bits. Before each run, it restores the
+// original contents of the output tensors.
 func (r *trial) sameBits(t *testing.T, runs int, run func(n int), label func(n int) string) {
 	tensors := []flashkit.Tensor{r.a.O, r.a.LSE, r.a.DQ, r.a.DK, r.a.DV, r.a.DBias, r.a.DSink}
 	var was, want [][]uint32

@@ -20,7 +20,7 @@ type trial struct {
 // A layout is an arrangement of a ragged problem's sequences.
 type layout struct{ packQ, padQ, packKV, padKV bool }
 
-const poison = 0x7fc5 // the upper half of a NaN, and one of 16 bits
+const poison = 0x7fc5 // the upper half of a float32 NaN; also a 16-bit NaN
 
 // blank returns a tensor whose memory is all NaN.
 func (r *trial) blank(dtype flashkit.DType, s [4]int) flashkit.Tensor {
@@ -43,7 +43,7 @@ func (r *trial) blank(dtype flashkit.DType, s [4]int) flashkit.Tensor {
 	default:
 		x := make([]uint16, n)
 		for i := range x {
-			x[i] = 0x7fff // NaN of both
+			x[i] = 0x7fff // NaN as float16 and as bfloat16
 		}
 		if t = flashkit.F16(x, s[0], s[1], s[2], s[3]); dtype == flashkit.BFloat16 {
 			t = flashkit.BF16(x, s[0], s[1], s[2], s[3])
@@ -127,7 +127,7 @@ func (r *trial) sequences(l layout) (q, k [3]int) {
 		for i := range s.Pages {
 			s.Pages[i] = int32(order[i])
 		}
-		for b := range p.Batch { // pages beyond the length are not looked at
+		for b := range p.Batch { // pages beyond the length are not read
 			for i := ceil(int(s.KVLens[b]), p.Page); i < width; i++ {
 				s.Pages[b*width+i] = math.MaxInt32
 			}

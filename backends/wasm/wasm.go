@@ -15,10 +15,10 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent use. All calls
-// together use at most GOMAXPROCS instances of the module, as counted by New, and at most
-// MemoryLimit bytes of instance memory. One call uses up to Args.Workers instances. An instance
-// keeps its memory until Close, or until a call needs a larger instance.
+// A Backend runs attention in a WebAssembly sandbox. It is safe for concurrent use. New reads
+// GOMAXPROCS, which is the maximum number of instances of the module. All instances together have
+// at most MemoryLimit bytes of memory. One call uses up to Args.Workers instances. An instance keeps
+// its memory until Close, or until a call needs a larger instance.
 type Backend struct {
 	box  *sandbox
 	jobs sync.Pool // *job, with workspace of earlier calls
@@ -31,13 +31,13 @@ type options struct{ memory uint64 }
 
 // MemoryLimit bounds the total memory of all instances, in bytes. The default is 4 GiB, also the
 // maximum of one instance. A kernel refuses a problem if one head needs more memory than the limit.
-// A call uses only the instances that fit in the remaining memory. It waits if other calls use all
-// memory.
+// A call uses only the instances that fit in the remaining memory. If other calls use all memory, a
+// call waits.
 func MemoryLimit(bytes uint64) Option { return func(o *options) { o.memory = bytes } }
 
 // New returns the sandboxed backend, with the given options. The first call compiles the module. On
-// platforms without a wazero compiler, an interpreter runs the module, and Cost predicts the longer
-// times. The error wraps flashkit.ErrUnavailable.
+// platforms without a wazero compiler, an interpreter runs the module, and Cost predicts longer
+// times. An error of New wraps flashkit.ErrUnavailable.
 func New(ctx context.Context, opts ...Option) (*Backend, error) {
 	return open(ctx, kernelWasm, compiler, opts...)
 }
@@ -69,7 +69,7 @@ func (b *Backend) Close() error { return b.box.close() }
 type variant struct {
 	stem   string
 	pass   flashkit.Pass
-	rate   float64 // approximate FLOP/s of one worker; it sizes module calls
+	rate   float64 // approximate FLOP/s of one worker, which determine the size of module calls
 	timing timing
 
 	takes             flashkit.Feature
@@ -88,7 +88,7 @@ var variants = [...]variant{
 // interpreted is the factor by which wazero's interpreter slows a kernel.
 const interpreted = 200
 
-// Kernels returns the backend's kernels, the same on every platform.
+// Kernels returns the backend's kernels, which are the same on every platform.
 func (b *Backend) Kernels() []flashkit.Kernel {
 	var list []flashkit.Kernel
 	for i := range variants {
@@ -151,7 +151,7 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	return bytes + 8*float64(x.heads()) + 8*float64(x.owners())*float64(x.chunks())
 }
 
-// A timing holds one worker's times for the parts of a kernel's work, in nanoseconds. They were
+// A timing holds one worker's times for the parts of a kernel's work, in nanoseconds. The times were
 // measured on one server; package dispatch corrects the predicted time for the actual machine.
 type timing struct {
 	item    float64 // to begin and end an item; in the backward pass also to visit a tile of rows
@@ -207,12 +207,12 @@ func (x *plan) featurePair() (sum float64) {
 // inVectors reports whether v is a vector kernel.
 func (v *variant) inVectors() bool { return strings.HasSuffix(v.stem, "simd128") }
 
-// crowding is the relative slowdown on machines with sixteen or more processors, because most of
-// these share a core with another processor.
+// crowding is the relative slowdown on machines with sixteen or more processors. There, most
+// processors share a core with another processor.
 const crowding = .5
 
 func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
-	const rows = 8 // rows that are processed together; at an edge of the band they also compute hidden pairs
+	const rows = 8 // rows that are processed together; at an edge of the band, the kernel also computes hidden pairs
 	x, timing := b.box.plan(v, c), &v.timing
 	n := x.amount()
 	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)

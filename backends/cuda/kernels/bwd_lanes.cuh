@@ -111,14 +111,15 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
     return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
 }
 
-// add runs in one lane per warpgroup. At each tile of rows, it waits until the blocks of
-// earlier keys have added their dQ (the warpgroup's "turn"). It then adds the warpgroup's dQ
-// to dq_sum if dQ is staged in shared memory, and raises the counter, which ends the turn.
+// add runs in one lane per warpgroup. At each tile of rows, the lane waits until the blocks
+// of earlier keys have added their dQ. Then the warpgroup's "turn" begins. If dQ is staged
+// in shared memory, the lane adds the warpgroup's dQ to dq_sum. The turn ends when the
+// counter is raised, by this lane or by release().
 //
-// Loads of a counter need no acquire: only adds follow them. Adds are issued after the load
-// has returned, and performed in the L2 cache. A turn ends with a release, although a
-// release is slow. Without it, adds to lines outside the L2 cache would wait for memory, and
-// adds of the next turn could overtake them.
+// Loads of a counter need no acquire, because only adds follow a load. Adds are issued after
+// the load has returned, and performed in the L2 cache. A turn ends with a release, although
+// a release is slow. Without a release, adds to lines outside the L2 cache would wait for
+// memory, and adds of the next turn could overtake these adds.
 template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int earlier_visits = before<S>(w);
@@ -131,13 +132,13 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     walk<S>(p, w, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
-        int *turn = p.turn + 1 + (S::releases ? block - group : block); // if `release` ends the turns of both warpgroups, they share one counter per tile
+        int *turn = p.turn + 1 + (S::releases ? block - group : block); // if release() ends turns, the two warpgroups share one counter per tile
         const int before = earlier<S>({p, sh}, w, tile);
         while (seen < (p.deterministic ? before : min(before, 1))) seen = load_counter(turn);
         if constexpr (!S::staged) barrier_arrive(sh.dq_empty(slot)); // the warpgroup may add
         barrier_wait(sh.dq_full(slot), slot_parity);
         if constexpr (S::staged) {
-            async_fence(); // orders the warpgroup's stores, which precede its arrival at dq_full, before the bulk copy
+            async_fence(); // orders the stores that precede the warpgroup's arrival at dq_full before the bulk copy
             if (before == 0) bulk_store(to, sh.dq(slot), 16384);
             else bulk_add(to, sh.dq(slot), 16384);
             store_commit(), store_wait_read();
@@ -159,8 +160,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// fetch runs in one lane. It loads parts number least to number most: part 0 is K, Q and LSE, part 1 is V, dO and delta. If
-// S::once, add() loads the first LSE and delta, because it waits anyway for the kernel that computes them.
+// fetch runs in one lane and loads parts `least` to `most`. Part 0 is K, Q and LSE, part 1 is V, dO and delta. If S::once,
+// add() loads the first LSE and delta, because add() waits anyway for the kernel that computes LSE and delta.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -190,7 +191,7 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     });
 }
 
-// release runs in one lane. At each tile of rows, it ends the turn of both warpgroups after both have added their dQ.
+// release runs in one lane. At each tile of rows, after both warpgroups have added their dQ, the lane ends their turns.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;

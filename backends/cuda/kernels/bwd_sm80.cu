@@ -20,23 +20,23 @@
 //       dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
 //     dK *= scale
 //
-// K and V stay in shared memory, Q and dO pass through it, dK and dV stay in
-// registers. A team of `split` warps shares 16*blocks keys: each computes a part of the
-// query rows of S^T and dP^T, and a part of the columns of dK and dV. A warp's P^T and dS^T
-// already have the register layout of operands of dV and dK; the parts of the team's other
-// warps come through shared memory. dS K needs the keys of all warps, so it is computed
-// after the next tile's barrier.
+// K and V stay in shared memory, tiles of Q and dO replace each other there, and dK and dV
+// stay in registers. A team of `split` warps shares 16*blocks keys. Each warp computes a part
+// of the query rows of S^T and dP^T, and a part of the columns of dK and dV. A warp's P^T and
+// dS^T already have the register layout of operands of dV and dK; the parts of the team's
+// other warps come through shared memory. dS K needs the keys of all warps, so this product
+// is computed after the next tile's barrier.
 //
 // If deterministic, the blocks of one head add to a tile of dq_sum in the order of
 // their keys. Each block takes a ticket and waits only for blocks with lower tickets,
-// which have started. All blocks go from the last rows to the first, so they follow each
-// other and waits are short. The first block stores instead of adding.
+// which have started. All blocks go from the last rows to the first, one behind another, so
+// waits are short. The first block stores instead of adding.
 //
 // Hidden pairs of a query row and a key have P = dS = 0. But 0 * NaN is NaN, and hidden
 // and visible pairs share operands: dO in dV, Q in dK, K in dQ. So the non-finite elements
-// of these operands are replaced by 0. A row's LSE and delta reveal them in Q and dO; K
-// is scanned. Visible pairs still yield NaN: in dS through S and dP, and in dV because the
-// replaced elements of dO are added to it.
+// of these operands are replaced by 0. A row's LSE and delta reveal such elements in Q and dO;
+// K is scanned. Visible pairs still yield NaN: in dS through S and dP, and in dV because the
+// replaced elements of dO are added to dV at the end of a tile.
 //
 // With features, functions of score.cuh compute P^T and change dP^T. With a mask, every
 // tile is treated as an edge tile, which may have hidden pairs.
@@ -83,7 +83,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
     // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The second warp adds dQ after its
-    // tile, not before it, so that the two warps do different work at a time.
+    // tile, not before it, so that the two warps do different work at the same time.
     const bool late = L::warps > 4 && block.warp >= 4;
     // Order: heads of the group; in each head, tiles of rows from last to first.
     int h = work.hk * block.share, i = work.i_hi;
@@ -168,7 +168,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
 }
 
 // Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread
-// writes 8 columns of rows r and r+8, because float4 vectors of dq_sum hold two columns of both.
+// writes 8 columns of rows r and r+8, because a float4 of dq_sum holds two columns of row r and two of row r+8.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8, all = padded(p) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + (int64_t)blockIdx.x * 128 * all;

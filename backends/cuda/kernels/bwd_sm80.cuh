@@ -65,8 +65,9 @@ template <int D, bool features = false> struct Layout {
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
 };
 
-// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns; each group begins 16*step columns after the previous
-// one. The lane's address in b, from place(), is b + to_b. If guard, non-finite elements of b count as 0.
+// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns; each group begins 16*step columns after the
+// previous group. The lane's address in b, which includes the result of place(), is the parameter b plus to_b. If guard,
+// non-finite elements of b count as 0.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
 #pragma unroll
@@ -85,7 +86,7 @@ template <class T, int D, bool features> struct Block {
     const Params &p;
     const Features &f;
     uint8_t *const shared; // see Layout
-    const uint32_t base;   // shared address of `shared`
+    const uint32_t base;   // address of `shared` in shared memory
     volatile typename WorkOf<features>::type &work;
     const int thread, warp, lane;
     const int tiles, share; // row tiles in the workspace; query heads per KV head
@@ -93,7 +94,7 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // The sequence's numbers of rows and keys, its band, and the addresses of its row i and key j in a tensor v.
+    // Numbers of rows and keys of the sequence, the sequence's band, and the addresses of row i and key j in a tensor v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }
@@ -163,9 +164,9 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 blocks in the order
-    // [T*4, <dim>/8]. In a block, the four sums of a lane are adjacent: two columns of row
-    // r, then of row r+8.
+    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 pieces in the order
+    // [T*4, <dim>/8], with T as in bwd_sm80.cu. In a piece, the four sums of a lane are
+    // adjacent: two columns of row r, then two columns of row r+8.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;
@@ -182,8 +183,8 @@ template <class T, int D, bool features> struct Block {
                 accumulate<T, D, L::warps / L::bands>(x, a, k, 16 * j * pitch, guard);
             }
         };
-        // Loads the counter early, because usually the block's turn has already come. The load needs no acquire: only adds
-        // follow, which are issued after it has returned and performed in the L2 cache.
+        // Loads the counter early, because usually the block's turn has already come. The load needs no acquire, because only
+        // adds follow. Adds are issued after the load has returned, and performed in the L2 cache.
         int now = p.deterministic ? load_counter(p.turn + 1 + tile) : 0, before = 0;
         if (work.clear_k) multiply(true);
         else multiply(false);
@@ -197,7 +198,8 @@ template <class T, int D, bool features> struct Block {
         if (p.deterministic && before == 0) each_block([](float *to, const float (&x)[4]) { *(float4 *)to = {x[0], x[1], x[2], x[3]}; });
         else each_block(add_global4);
     }
-    // Ends the block's turn at a tile of dq_sum: it raises the tile's counter. All warps' adds and a barrier precede the call.
+    // Ends the block's turn at a tile of dq_sum by raising the tile's counter. Before the call, all warps have issued their
+    // adds and met at a barrier.
     __device__ __forceinline__ void end_turn() const {
         if (p.deterministic && thread == 0) add_counter_release(p.turn + 1 + work.added);
     }

@@ -15,7 +15,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
     const Block<T, D, features> at;
     const int r0, head, buffer;
     const float2 *const stat;        // per row: LSE in log2 units, delta
-    const int part, key0, k0;        // number of the warp's part of the rows; its first key minus the block's first key; the block's first key if edge, else 0
+    const int part, key0, k0;        // index of the warp's part of the rows; the warp's first key minus the block's first key; the block's first key if edge, else 0
     const uint32_t q_tile, p_tile;   // address of Q; the lane's address in P^T of the warp's keys
     const int to_ds;                 // offset from P^T to dS^T
     bool guard = false, far = false; // guard: Q or dO may have non-finite elements; far: some row is far from 0
@@ -66,7 +66,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
   private:
     // Returns the lane's address in P^T, or with offset to_ds in dS^T, for keys from `key` on and a chunk of 8 query rows.
     __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
-    // Returns the address of the warp's columns in row number row of the tile's Q.
+    // Returns the address of the warp's columns in row `row` of the tile's Q.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
 
     // With features: turns S^T into P^T, and dP^T into the factor of P in dS^T. Bit 8 e + n of dropped[m] is set if weight
@@ -98,7 +98,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             else x.template weights<true>(s[m], own, r0 + walked, lse, slope);
         }
     }
-    // Replaces the products of far rows by their far_product.
+    // Replaces the dot products of far rows by results of far_product.
     __device__ __forceinline__ void far_products(Chunk &s, int row) const {
         const NaturalLSE natural = at.natural_lse(head, r0);
         for (int n = 0; n < chunk / 8; n++)
@@ -110,7 +110,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
                         if (is_far_lse(stat[r].x)) s[m][n][f] = far_product(s[m][n][f], at.p.scale, kLog2E / at.p.scale_log2, lse);
             }
     }
-    // Computes P^T, unless `change` did, and dS^T; both are 0 for hidden pairs.
+    // Computes P^T, unless `change` did, and dS^T. For hidden pairs, P^T and dS^T are 0.
     __device__ __forceinline__ void differentiate(Chunk &s, Chunk &dp, int row) const {
         for (int n = 0; n < chunk / 8; n++)
             for (int e = 0; e < 2; e++) {
@@ -155,7 +155,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             }
         }
     }
-    // Adds the elements of dO that were replaced by 0 to dV, for visible pairs.
+    // Adds to dV the elements of dO that were replaced by 0, for visible pairs.
     __device__ __forceinline__ void add_lost(Sums &dv) const {
         for (int r = 0; r < min(L::rows, at.rows() - r0); r++) {
             if (finite(stat[r].y)) continue;

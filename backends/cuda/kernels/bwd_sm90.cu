@@ -2,7 +2,7 @@
 // for visible pairs and 0 for hidden pairs, the main kernel computes
 //
 //	for each batch b, KV head, tile of keys                 // a block
-//		for each query head h of the group, tile of rows    // last rows first; groups: heads inside; up: first rows first
+//		for each query head h of the group, tile of rows    // last rows first; up: first rows first; groups: h inside
 //			S^T = K Q^T;  dP^T = V dO^T
 //			dS^T = P^T * (dP^T - delta)
 //			dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
@@ -11,28 +11,28 @@
 // One call is three launches, in this order; a grid of 0 is not launched.
 //
 //	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; clears the counters
-//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (twice the grid for d192 and d256)
+//	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (d192 and d256: a grid twice as large)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
-// Variants of the main kernel, chosen by instances.go: groups, of 64 and 128, for groups of heads; up_d64; wide_d256;
-// once, of 64 and 128, if all blocks run at once; columns80_d128 and columns96_d128 for D and DV up to 80 and 96,
-// which compute only dQ of the other columns; features_groups and features_up_d64.
+// Variants of the main kernel, chosen by instances.go: groups, for dims 64 and 128, for groups of heads; up_d64; wide_d256;
+// once, for dims 64 and 128, if all blocks run at once; columns80_d128 and columns96_d128, for D and DV up to 80 and 96,
+// which compute no dK and dV of higher columns; features_groups and features_up_d64.
 //
-// With p.splits > 1, a block processes one part of a group's query heads, and a fourth kernel adds the parts in order:
-// [B, G, splits, M, <dim> or <v_dim>] float32, dK without the scale.
+// With p.splits > 1, a block processes one part of a group's query heads, and a fourth kernel adds the parts in order. The
+// parts are float32, of shape [B, G, splits, M, <dim> or <v_dim>]. dK of the parts is not yet multiplied by the scale.
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
 //
-// Or a cluster of two blocks shares a tile of keys: one processes the even tiles of rows, the other the odd ones. They
-// exchange sums through shared memory; one stores dK, the other dV:
-//	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for 64 and 128
+// Or a cluster of two blocks shares a tile of keys. One block processes the even tiles of rows, the other block the odd
+// tiles. The blocks exchange sums through shared memory; one block stores dK, the other dV:
+//	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for dims 64 and 128
 //
-// The second and third launch may start early: they wait for the previous one (programmatic dependent launch).
+// The second and third kernel may start early, and then wait for the previous kernel (programmatic dependent launch).
 // The main kernels take MapParams by value, the others Params. <dim> is 64, 128, 192 or 256, the least that holds D and DV,
 // or 192_dv128; features have no 192. bwd_wide.cuh has 192 and wide. Workspace, with R = N rounded up to 128: delta
 // [2][B, H, R], LSE in base 2 and delta; dq_sum B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter per
-// 64x64 block of dq_sum; with p.skew, twice dq_sum and its counters. Maps of 16-bit elements, rank 4, 128-byte swizzle, no
-// interleaving, zeros outside:
+// 64x64 block of dq_sum. With p.skew, dq_sum and the number of counters are doubled. Maps have 16-bit elements, rank 4, a
+// 128-byte swizzle, no interleaving, and zeros outside:
 //
 //	      dims, innermost first           strides in bytes    box
 //	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
@@ -44,47 +44,51 @@
 // are not read.
 //
 // Each of two warpgroups owns 64 keys and their sums dK and dV. P^T and dS^T stay in registers, in the layout of operands
-// of dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each computes a 64x64 block
-// of dQ. A third warpgroup moves data: two lanes load, two add one block of dQ each to dq_sum. If S::releases, one lane
-// loads and one ends the turns of both warpgroups: a release takes as long as a product, so the adding lanes take their
-// next turn sooner, and one counter serves both. At D 256 the registers hold half the columns of the sums: two blocks
-// compute all of S and dP, and each half of the rest. Shared memory has no room for dQ then: the computing threads add it
-// in their turn.
+// of dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each warpgroup computes a
+// 64x64 block of dQ. A third warpgroup moves data: two lanes load, two lanes add one block of dQ each to dq_sum. If
+// S::releases, one lane loads, and another lane ends the turns of both warpgroups (see add in bwd_lanes.cuh). Ending a turn
+// takes as long as a product, so without this work the adding lanes take their next turn sooner. One counter then serves
+// both warpgroups. At D 256 the registers of a block hold only half of the columns of the sums. So two blocks each compute
+// all of S and dP, and one half of the other products. Shared memory then has no room for dQ, so the computing threads
+// themselves add dQ in their turn.
 //
-// Products overlap computation: dP the exponentials; dV and dK, 16 rows at a time, the next exponentials and dS; the next
-// S the stores of dQ to shared memory (Shah et al. 2024, section 3.2, for the forward pass). LSE and delta of many rows are
-// loaded in advance, because no load passes a product. The fence between dQ's stores and its bulk copy takes longer than
-// the stores, so the copying lane executes it.
+// Products overlap other work. The product dP runs during the exponentials. The products of 16 rows for dV and dK run
+// during the exponentials and dS of the next 16 rows. The next product S runs while dQ is stored to shared memory (Shah et
+// al. 2024, section 3.2, for the forward pass). LSE and delta of many rows are loaded in advance, because the compiler does
+// not move loads across products. The fence between the stores of dQ and the bulk copy of dQ takes longer than the stores,
+// so the copying lane executes the fence.
 //
-// The first key block of a head stores its dq_sum tile; later ones add, in key order if deterministic. A block takes a
-// ticket and waits for lower tickets only, whose blocks have started. All walk from the last rows to the first, one after
-// another, so waits are short. In up, the last keys have the first tickets, and each block begins at its first visible
-// rows: the blocks that it waits for began at later rows and are ahead. Persistent blocks, at most one per multiprocessor,
-// draw ticket after ticket, and load while the previous tile of keys is written. Blocks of once and pairs use their
-// indexes as tickets, and load before the delta kernel has ended.
+// At each tile of rows, the block of the first visible keys stores to dq_sum, and later blocks add, in key order if
+// p.deterministic. A block takes a ticket and waits only for blocks with lower tickets, which have started. All blocks walk
+// from the last rows to the first, one behind another, so waits are short. In up, the last keys have the first tickets, and
+// each block begins at its first visible rows. The blocks for which it waits began at later rows and are ahead. Persistent
+// blocks, at most one per multiprocessor, draw ticket after ticket, and load while the previous tile of keys is written.
+// Blocks of once and pairs use their indexes as tickets, and load before the delta kernel has ended.
 //
-// A head's last block waits until all others have processed the last rows: long, if blocks are few and all rows see all
-// keys. Then, with p.skew, each block begins at its own rows, walks to the first ones and continues from the last ones, and
-// none waits: the shift of DASH (arXiv 2601.21824). DASH's blocks wait for any block of their head, so all must run at
-// once. Here dQ has two sums, for the rows before and after a walk's wrap. So blocks reach each sum in key order and wait
-// for lower tickets only. The finish kernel adds both. Features, groups and up have no skew.
+// A head's last block waits until all other blocks have processed the last rows. If blocks are few and all rows see all
+// keys, this takes long. Then, with p.skew, each block begins at other rows, walks to the first rows, and continues from
+// the last rows, and no block waits: the shift of DASH (arXiv 2601.21824). In DASH, a block may wait for any block of its
+// head, so all blocks must run at once. Here dQ has two sums. A block adds to the first sum until it jumps from the first
+// rows to the last rows, and then to the second sum. So blocks reach each sum in key order and wait for lower tickets only.
+// The finish kernel adds the two sums. Features, groups and up have no skew.
 //
-// Hidden pairs: P and dS are set to 0. 0 * NaN still leaks through the other operand: dO, Q in dV, dK and K in dQ. In tiles
-// with hidden pairs, non-finite elements of these operands are cleared. A visible pair still carries NaN: LSE and delta of
-// a row reveal them in Q and dO, `odd` in K, and dV gets the cleared elements of dO at the end.
+// For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN would still pass from dO to dV, from Q to dK, and
+// from K to dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must still yield
+// NaN: LSE and delta of a row reveal non-finite elements of Q and dO, `odd` marks keys with non-finite K, and at the end dV
+// gets the elements of dO that were set to 0.
 //
 // Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
-// batch 1; a tile's rows and keys of the next sequence are hidden, and under a mask every pair may be. Of up to 32
-// sequences the longest go first. Each feature of scores or weights has its own instance, because branches in the loop
-// hinder the compiler's scheduling. A bias or mask is prefetched to shared memory, two parts of a tile or a tile ahead.
-// Random words are drawn while the next S is in flight, when dP's registers are free. A mask equal for all rows is scanned
-// up to the block's keys; if none is visible, the block writes zeros and adds nothing to dQ. dBias is copied from dS in
-// shared memory if aligned, else stored from registers.
+// batch 1. If a tile has rows or keys of the next sequence, their pairs are hidden. With a mask, any pair may be hidden. Up
+// to 32 sequences are processed longest first. Each feature of scores or weights has its own instance, because branches in
+// the loop hinder the compiler's scheduling. A bias is prefetched to shared memory two parts of a tile ahead, a mask one
+// tile ahead. Random words are drawn while the next product S is in flight, when the registers of dP are free. A mask that
+// is equal for all rows is scanned from key 0 to the block's last key. If no key of the block is visible, the block writes
+// zeros and adds nothing to dQ. dBias is copied from dS in shared memory if aligned, else stored from registers.
 #include "bwd_sm90_epilogue.cuh"
 #include "bwd_sm90_gradients.cuh"
 #include "bwd_sm90_scores.cuh"
 
-// A warpgroup without keys computes only its block of dQ, from the other's keys.
+// Runs in a warpgroup without keys, which computes only its block of dQ, from the keys of the other warpgroup.
 template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
@@ -106,7 +110,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
         wgmma_fence();
         each<4>([&](int i) { wgmma<typename S::T, 1>(dq, x + i * 32 / 16, y + i * 2048 / 16, i > 0); });
         wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // else the compiler waits again
+        each<32>([&](int i) { asm volatile("" : "+f"(dq[i])); }); // otherwise the compiler would insert another wait
         give(sh.q_empty(0, n % S::stages)), give(sh.q_empty(1, n % S::stages));
         const int slot = group + n % S::dq_buffers * S::dq_blocks;
         barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ 1);
@@ -148,7 +152,7 @@ template <class S, class Edge> __device__ __forceinline__ void visit(KeyTile<S> 
     wgmma_wait<1>();
     t.keep_operand(t.weights), t.keep_operand(t.slopes);
     t.release(t.sh.q_empty(0, stage)), t.release(t.sh.q_empty(1, stage));
-    t.start_scores(n + 1 < t.end); // after the last tile its result is unused
+    t.start_scores(n + 1 < t.end); // after the last tile, the product's result is unused
     if constexpr (S::knows_dropout)
         if (t.drops) t.draw(t.head + (done == t.to));
     wgmma_wait<1>();

@@ -1,5 +1,5 @@
-// A block of bwd_sm90: shapes, shared memory, work, clearing of non-finite elements, masks; the kernels delta, finish and
-// sums.
+// A block of bwd_sm90: shapes, shared memory, work, replacement of non-finite elements by 0, masks; the kernels delta,
+// finish and sums.
 #pragma once
 #include "score_tiles.cuh"
 
@@ -8,42 +8,42 @@ struct MapParams {
     Params p;
 };
 
-// A row with |delta| below this has finite dO and O.
+// If |delta| of a row is below odd_delta, dO and O of the row are finite.
 constexpr float odd_delta = 2e38f;
 
-// Traits of an instance. Features: none, kLayout (sequences), kLayout with one more, or kAll; kKeys is a mask equal for all
-// rows and a group's query heads. kParts: p.splits parts of each group. kGroups: its heads inside the walk over rows.
-// kStays: persistent blocks. kUpwards: last keys and first rows first. kPairs: clusters of two blocks. kOnce: all blocks at
-// the same time.
+// Traits of an instance. Features: none, kLayout (sequences), kLayout with one other feature, or kAll. kKeys: a mask that is
+// equal for all rows and for all query heads of a group. kParts: each group of query heads has p.splits parts. kGroups: the
+// loop over a group's heads is inside the loop over rows. kStays: persistent blocks. kUpwards: last keys first, and first
+// rows first. kPairs: clusters of two blocks. kOnce: all blocks run at the same time.
 constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
 // A block's work.
 struct Work {
     int batch, kv_head, key0, share; // key0: first key; share: index of the share of columns
-    int from, to, steps;             // row tiles that see these keys; visits, over all heads of the group; -1: no more work
-    int part;                        // of the group
-    int before, loads;               // persistent blocks: earlier visits; works with visits
+    int from, to, steps;             // row tiles that see these keys; number of visits to row tiles, over all heads of the group (-1: no work is left)
+    int part;                        // index of the part of the group of query heads
+    int before, loads;               // persistent blocks: number of visits in earlier works; number of earlier works with visits
     int hides, odd[2], lost;         // some pairs are hidden; a warpgroup's K was not finite; dO was not finite
-    int begin, last;                 // first row tile of the walk; tiles after `last` add to the second sum of dQ
+    int begin, last;                 // row tile of the first visit; row tiles after `last` add to the second sum of dQ
 };
 static_assert(sizeof(Work) == 64);
 
-// With skew: the row tile, or pair if p.halves, at which key tile j begins.
+// With skew: returns the row tile, or the pair of row tiles if p.halves, at which the block of key tile j begins.
 __device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew > 0 ? j << (p.skew - 1) : j >> -p.skew; }
-// The first key tile that begins at this row tile or later.
+// Returns the first key tile whose block begins at this row tile or later.
 __device__ __forceinline__ int first_from(const Params &p, int tile) { return p.skew > 0 ? (tile + (1 << (p.skew - 1)) - 1) >> (p.skew - 1) : tile << -p.skew; }
 __device__ __forceinline__ int row_tile(const Params &p) { return max(0, (int)p.tile); }
 __device__ __forceinline__ int key_tile(const Params &p) { return max(0, -(int)p.tile); }
-// The first key tile that adds to the first sum of dQ of a row tile; earlier ones add to the second.
+// Returns the first key tile that adds to the first sum of dQ of a row tile. Earlier key tiles add to the second sum.
 __device__ __forceinline__ int first_tile(const Params &p, int tile) { return first_from(p, (tile + row_tile(p)) >> p.halves) - key_tile(p); }
 __device__ __forceinline__ bool in_second(const Params &p, int last, int tile) { return (tile + row_tile(p)) >> p.halves > last; }
 constexpr int no_skew = 1 << 30;
 
-// A kKeys mask of the block's keys and earlier tiles. A block without visible keys adds nothing to dQ and is not waited for.
+// A kKeys mask, up to the block's last key. A block without visible keys adds nothing to dQ, and no block waits for it.
 struct Marks {
-    uint32_t seen[32]; // bit i of word j: tile 32 j + i has visible keys; for listedKeys of instances.go
-    uint32_t own[4];     // the block's visible keys
-    int whole;           // all of them are visible
+    uint32_t seen[32]; // bit i of word j: tile 32 j + i has visible keys. 32 words suffice for listedKeys keys (instances.go)
+    uint32_t own[4];     // bits of the block's visible keys
+    int whole;           // all keys of the block are visible
 };
 __device__ __forceinline__ int padded_rows(const Params &p) { return (p.q_len + 127) / 128 * 128; }
 template <bool features> __device__ __forceinline__ int panels_of(const Params &p) { // panels of 64 columns of <dim>
@@ -61,22 +61,22 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
     static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // no other feature than sequences
-    static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // scores, before pairs are hidden
-    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // stages: of Q and of dO
-    static constexpr int columns = columns_; // of dK, dV and dQ that a block computes
-    static constexpr int parts = parts_, part_rows = rows / parts; // of a tile's exponentials; two use fewer registers
+    static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // changes scores before pairs are hidden
+    static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // stages: number of stages of Q, and of dO
+    static constexpr int columns = columns_; // columns of dK and dV that a block computes
+    static constexpr int parts = parts_, part_rows = rows / parts; // number of parts of a tile's exponentials (two parts use fewer registers); rows per part
     static constexpr bool marks = knows & kKeys;
-    static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // of the loop over tiles; one has no branches for hidden pairs
-    static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both hide missing keys, to save registers
+    static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // the loop over tiles has two bodies; one body has no branches for hidden pairs
+    static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both bodies hide missing keys, to save registers
     static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
-    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // products per S; instances for narrower heads skip columns
-    static constexpr int dq_blocks = 2, dq_shares = shares; // 64x64 blocks of dQ of a row tile, per share; shares
+    static constexpr int inner = (shares == 1 ? columns : dim) / 16; // number of products, each of 16 columns, for S; instances for narrower heads skip columns
+    static constexpr int dq_blocks = 2, dq_shares = shares; // number of 64x64 blocks of dQ per row tile and share; number of shares
     static constexpr bool staged = shares == 1;                                    // dQ goes through shared memory
     static constexpr bool releases = staged && (!features || lies) && (by_rows || pair || dim == 128); // one lane ends the dQ turns of both warpgroups
-    static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // persistent blocks; dV leaves through dS, as dK does
+    static constexpr bool stays = knows & kStays, frees_v = stays && dim == 64;     // persistent blocks; dV is staged in the memory of dS, as dK is
     static constexpr bool once = pair || knows & kOnce;                            // all blocks run at the same time
     static constexpr bool up = knows & kUpwards;                                    // last keys and first rows first
-    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // from one row tile to the next; buffers of Work
+    static constexpr int step = up ? 1 : pair ? -2 : -1, works = stays ? 2 : 1; // difference from one row tile to the next; buffers of Work
     static constexpr bool skews = !features && !by_rows && !up;                     // p.skew may be nonzero
     static constexpr int dq_buffers = releases && dim == 128 ? 2 : 1, dq_slots = dq_blocks * dq_buffers;
     static constexpr int barriers = 2 + 2 * dq_slots + 4 * stages + (releases ? 4 : 0) + (stays ? 2 * works + 2 : 0) + (pair ? 3 : 0);
@@ -93,16 +93,16 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static_assert(rows / 64 * own_panels == 2 && shared <= 227 * 1024, "each warpgroup has a 64x64 block of dQ");
 };
 
-// The block's shared memory. Barriers: "full" when data have arrived, "empty" when all have read them.
+// The block's shared memory. "full" barriers complete when data have arrived, "empty" barriers when all readers have read.
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
-    int turn = 0; // earlier works of a persistent block
+    int turn = 0; // number of earlier works of a persistent block
     // part 0: K, Q and LSE; part 1: V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
     __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
-    __device__ __forceinline__ uint32_t dq(int slot) const { return at + S::dq_at + slot * 16384; } // as in dq_sum
+    __device__ __forceinline__ uint32_t dq(int slot) const { return at + S::dq_at + slot * 16384; } // same layout as in dq_sum
     __device__ __forceinline__ uint32_t stats(int part, int i) const { return at + S::stats_at + (part * S::stages + i) * S::rows * 4; } // [rows]
     __device__ __forceinline__ float *odd() const { return (float *)(base + S::odd_at); } // [keys], NaN where K was not finite, else 0
     __device__ __forceinline__ volatile Work &work(int later = 0) const { return *(Work *)(base + S::work_at + (S::works > 1 ? (turn + later) % S::works * sizeof(Work) : 0)); }
@@ -127,22 +127,24 @@ template <class S> struct Shared {
 // Reports whether the band hides pairs.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-// Returns how many of `of` KV heads are processed at a time, each from its first keys on. With more heads, fewer blocks wait
-// for the same rows of dQ. But a head's blocks drift apart, so Q, dO and dQ of all these heads must fit into the L2 cache.
-// Under a mask a head's next blocks start close together again: up to 16 heads may need several times more.
+// Returns the number of KV heads, out of `of`, that are processed at a time, each from its first keys on. With more heads,
+// fewer blocks wait for the same rows of dQ. But a head's blocks drift apart, so Q, dO and dQ of all these heads must fit
+// into the L2 cache. If a mask hides keys, a head's next blocks start close together again. Then up to 16 heads may need
+// several times the size of the cache.
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
-    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // most / each
+    auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // how many of the numbers from + 1 to end are at most most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // Up, no block waits. Wide heads wait less, because their tiles take longer, unless waiting blocks outnumber a walk's tiles.
+    // With S::up, no block waits. With wide heads, blocks wait less, because a tile takes longer, unless there are more
+    // waiting blocks than tiles of rows.
     const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
     const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
     return (of + times - 1) / max(1, times); // groups of about equal size
 }
 
-// Returns a persistent block's earlier visits, from which barriers and rings continue.
+// Returns the number of a persistent block's earlier visits. The states of barriers and rings depend on this number.
 template <class S> __device__ __forceinline__ int before(volatile Work &w) {
     if constexpr (S::stays) return w.before;
     else return 0;
@@ -155,12 +157,13 @@ template <class S> __device__ __forceinline__ Ring<S::stages> ring_at(int parity
     return ring;
 }
 
-// Discards sums, which the first product overwrites unseen by the compiler.
+// Tells the compiler that the sums are undefined. The first product overwrites them, but the compiler cannot see this.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
 
-// Starts to = K Q^T or V dO^T for a warpgroup's keys, over `panels` panels or 16 `inner` columns.
+// Starts the product K Q^T or V dO^T for a warpgroup's keys, with result `to`. It sums over 16 * inner columns, by default all
+// columns of `panels` panels.
 template <class S, int panels, int inner = panels * 4> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
     const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
     forget(to);
@@ -171,7 +174,7 @@ template <class S, int panels, int inner = panels * 4> __device__ __forceinline_
     wgmma_commit();
 }
 
-// Clears non-finite elements of 16 bytes, and reports whether there were any.
+// Sets the non-finite elements among 16 bytes to 0, and reports whether there were any.
 template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t at) {
     using T = typename S::T;
     uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
@@ -182,17 +185,18 @@ template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t 
 }
 __device__ __forceinline__ bool usual(float x) { return fabsf(x) < odd_delta; }
 
-// Clears non-finite elements of a warpgroup's K, and marks their keys in odd.
+// Sets non-finite elements of a warpgroup's K to 0, and marks their keys in `odd`.
 template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, volatile Work &w, int group, int thread) {
     if (thread < 64) sh.odd()[group * 64 + thread] = 0;
     named_barrier(2 + group, 128); // zeros precede marks
     for (int i = thread; i < 512 * S::panels; i += 128)
         if (clear(sh, sh.k(0) + i / 512 * S::key_panel + group * 8192 + i % 512 * 16)) sh.odd()[group * 64 + i / 8 % 64] = infinity - infinity, w.odd[group] = 1;
-    async_fence();                 // the products see the cleared K
-    named_barrier(2 + group, 128); // the warpgroup's K is cleared
+    async_fence();                 // the products see the zeros
+    named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
-// Clears non-finite elements of a tile of Q and dO, which LSE or delta reveal. At the end dV gets the visible ones.
+// If LSE or delta reveal non-finite elements in a tile of Q and dO, sets these elements to 0. At the end, add_lost adds the
+// visible elements of dO to dV.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
     bool found[2] = {};
@@ -206,12 +210,12 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     if (!odd_row && !__any_sync(~0u, found[0])) return;
     for (int part = 0; part < 2; part++)
         for (int i = thread; i < (part ? S::v_row_tile : S::row_tile) / 16; i += 128) clear(sh, sh.q(part, stage) + i * 16);
-    if (odd_row) w.lost = 1; // an odd LSE alone: no visible key, another sequence, or a far row
-    async_fence();                 // the products see the cleared rows
-    named_barrier(2 + group, 128); // all rows are cleared
+    if (odd_row) w.lost = 1; // if only LSE is unusual, the row sees no key, is of another sequence, or is far
+    async_fence();                 // the products see the zeros
+    named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
-// Reports whether a tile has far rows, from its LSE.
+// Reports whether a tile has far rows. lse is the LSE of the tile's rows.
 template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     bool far = false;
     each<S::rows / 64>([&](int i) {
@@ -259,7 +263,7 @@ template <class S> struct Bounds {
     BOUND(q_batch, sh.work().batch) BOUND(kv_batch, sh.work().batch) BOUND(q0, 0) BOUND(key0, 0) BOUND(diagonal, 0)
 };
 
-// Returns a bit mask of the 16 keys at `at`: bit c shows key c.
+// Returns a bit mask of the 16 keys at `at`: bit c is 1 if key c is visible.
 __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool aligned) {
     uint32_t bits = 0;
     if (aligned && count >= 16) {
@@ -275,7 +279,7 @@ __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool 
 
 __device__ __forceinline__ bool chunks16(const View &v) { return (((uint64_t)v.data | v.batch | v.head) & 15) == 0; }
 
-// Sets the marks, with all threads. A block without visible keys gets no steps.
+// Sets the marks. All threads call mark. A block without visible keys gets no steps.
 template <class S> __device__ __forceinline__ void mark(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     volatile Marks &m = sh.marks();
@@ -307,7 +311,8 @@ __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, 
     return n;
 }
 
-// Reports whether a mask equal for all rows shows a key to some of 64 rows of a head. If not, their dQ was not written.
+// Reports whether a mask that is equal for all rows shows a key to at least one of 64 rows of a head. If not, no block has
+// written the dq_sum of these rows.
 template <bool features> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
     if (!features || !f.mask.data || f.mask.row) return true;
     const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head;
@@ -323,8 +328,8 @@ template <bool features> __device__ __forceinline__ bool some_seen(const Params 
     return false;
 }
 
-// Clears masked pairs in `shown`, bits by columns for the lane's two keys, of a tile of rows from `row` on and the warp's 16
-// keys from `key` on. Each lane reads some rows, then exchanges bits.
+// Clears the bits of masked pairs in `shown`, which has a word for each of the lane's two keys. The tile's rows begin at `row`,
+// and the warp's 16 keys at `key`. Each lane reads some rows of the mask; then the lanes exchange bits.
 template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2], const Params &p, const Features &f, int b, int h, int row, int key) {
     const int lane = threadIdx.x % 32;
     const bool aligned = ((uint64_t)f.mask.data & 15) == 0 && ((f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
@@ -333,7 +338,7 @@ template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2
     each<S::rows / 64>([&](int block) {
         auto read = [&](int r) { return mask_row(mask + min(row + 64 * block + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); };
         const uint32_t two = read(lane) | read(lane + 32) << 16;
-        uint32_t own = 0; // bytes: first and second key in 32 rows; the same in the next 32
+        uint32_t own = 0; // bytes: bits of the first and of the second key in 32 rows, then in the next 32 rows
         each<8>([&](int i) { own |= (__shfl_sync(~0u, two, 8 * (i / 2) + lane % 4 * 2 + i % 2) >> lane / 4 & 0x01010101) << i; });
         bits[0] |= __byte_perm(own, 0, 0x4420) << 16 * block, bits[1] |= __byte_perm(own, 0, 0x4431) << 16 * block;
     });
@@ -352,7 +357,7 @@ template <class S> __device__ __forceinline__ void store_tile(const Params &p, c
     });
 }
 
-// Writes dBias of a lane's pairs in 16 rows. edge: some may be missing.
+// Writes dBias of a lane's pairs in 16 rows. edge: some pairs may be outside the tensor.
 template <class T> __device__ __forceinline__ void store_pairs(const Params &p, const Features &f, const float *x, bool edge, int b, int h, int row, int key) {
     const int64_t at = b * f.dbias.batch + h * f.dbias.head + row * f.dbias.row + key;
     auto there = [&](int j) { return !edge || row + j / 4 * 8 + j % 2 < p.q_len && key + j / 2 % 2 * 8 < p.kv_len; };
@@ -361,15 +366,15 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
     else each<8>([&](int j) { if (there(j)) ((uint16_t *)f.dbias.data)[place(j)] = (uint16_t)pack<T>(x[j], 0); });
 }
 
-// Packed sequences have slots for their tiles: sequence b has enough from slot (starts[b] - starts[0]) / size + b on, the
-// last one also the rest of `all`.
-struct Slots { int b, first, count; }; // of one sequence
+// Packed sequences have slots for their tiles. The slots of sequence b begin at slot (starts[b] - starts[0]) / size + b.
+// Sequence b has at least one slot per tile. The last sequence also has the remaining slots of `all`.
+struct Slots { int b, first, count; }; // sequence b has `count` slots, from slot `first` on
 
-// Returns the sequence of a slot, with all lanes of a warp.
+// Returns the slots of the sequence to which `slot` belongs. All lanes of a warp call slots().
 __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, int all, int slot) {
     const int lane = threadIdx.x % 32, from = starts[0];
     auto first = [&](int b) { return (starts[b] - from) / size + b; };
-    int b = 0, n = batch; // it is among n sequences from b on
+    int b = 0, n = batch; // the slot is of one of n sequences from b on
     while (n > 1) {
         const int step = (n + 31) / 32, i = lane * step, end = b + n;
         const int before = __popc(__ballot_sync(~0u, i < n && first(b + min(i, n - 1)) <= slot));
@@ -378,7 +383,8 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
-// sorted_slots is slots for up to 32 sequences, longest first: each has exactly as many slots as tiles. After the last one, count is 0.
+// Like slots, for up to 32 sequences in the order of their lengths, longest first. Each sequence has one slot per tile. If
+// `slot` is after the last slot, count is 0.
 __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
     const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
     int first = 0;
@@ -404,8 +410,8 @@ template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &
     return {(int)blockIdx.x / tiles, (int)blockIdx.x % tiles};
 }
 
-// Writes dQ = dq_sum * scale for 64 rows of a head, 0 for rows that see no key. A thread writes 8 columns of rows r and r+8,
-// adjacent in dq_sum.
+// Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread writes 8 columns of rows r and
+// r+8, because a float4 of dq_sum holds two columns of row r and two of row r+8.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
@@ -444,7 +450,8 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     }
 }
 
-// Writes dK and dV of 64 keys of a KV head, summed over its group's parts in order; blocks of dK first.
+// Writes dK or dV of 64 keys of a KV head: the sum over the parts of the head's group, in order. The first half of the blocks
+// writes dK, the second half dV.
 template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
     const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, panels = panels_of<false>(p);
     const bool of_keys = blockIdx.x < all;
@@ -467,9 +474,10 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
     }
 }
 
-// Writes LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head. The sum is the diagonal of O dO^T, by the
-// instructions of dP^T = V dO^T in their order: dP - delta is exactly 0 if one key has all the weight. An empty row gets
-// LSE = Inf, so P = 0. Missing rows get zeros, or LSE = Inf if other rows may follow.
+// Writes LSE in base 2 and delta = rowsum(dO * O) - dLSE of 64 rows of a head. The row sums are the diagonal of O dO^T,
+// computed by the same instructions in the same order as dP^T = V dO^T. So dP - delta is exactly 0 if one key has all the
+// weight. A row without visible keys gets LSE = Inf, so P = 0. Rows after the last row get zeros, or LSE = Inf if rows of
+// another sequence may follow.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
@@ -482,9 +490,9 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const uint32_t o = (shared_address(unaligned) + 1023) & ~1023, dout = o + 16384;
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Extent<features> e(p, f, b);
-    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // never read
-    const int own = row0 + threadIdx.x; // row whose LSE the thread converts; its load overlaps the copies
-    const bool strange = features && (f.q_starts || f.q_lens); // other rows may follow
+    if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // these rows are never read
+    const int own = row0 + threadIdx.x; // row whose LSE the thread converts; the load of LSE overlaps the copies
+    const bool strange = features && (f.q_starts || f.q_lens); // rows of another sequence or padding may follow
     const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;
     const bool aligned = aligned16(p.o, p.v_dim) && aligned16(p.dout, p.v_dim);
     float x[32]; // O dO^T
@@ -502,21 +510,22 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
             wgmma<T, 0>(x, descriptor(o, 16) + step, descriptor(dout, 16) + step, c + i > 0);
         });
         wgmma_commit(), wgmma_wait<0>();
-        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // else the compiler waits again
+        each<32>([&](int i) { asm volatile("" : "+f"(x[i])); }); // otherwise the compiler would insert another wait
         __syncthreads(); // O and dO may be overwritten
     }
     float *to = p.delta + bh * padded, *to_delta = to + heads * padded;
     if (threadIdx.x < 64 || tile == tiles - 1 && own < padded) to[own] = lse;
     if (threadIdx.x >= 64 && tile == tiles - 1 && own < padded) to_delta[own] = 0;
-    each<16>([&](int i) { // diagonal: the thread may have sum i%2 of block i/2 in its row i/2%2
+    each<16>([&](int i) { // the diagonal: element i%2 of block i/2, in the thread's row i/2%2, may be on it
         const int half = i / 2 % 2, r = row0 + 16 * warp + 8 * half + lane / 4;
         if (i / 2 != 2 * warp + half || lane % 4 * 2 + i % 2 != lane / 4) return;
         to_delta[r] = x[i / 2 * 4 + half * 2 + i % 2] - (r < e.rows() && p.dlse.data ? stat_of(p.dlse, e.q_batch(), h, e.q0() + r) : 0);
     });
 }
 
-// Exchanges a warpgroup's sums with a pair's other block, through the memory of Q and dO: sends `other`, adds the received
-// ones to `own`. Reports whether either block's dO was not finite. The caller ends with cluster_wait.
+// Exchanges a warpgroup's sums with the other block of a pair, through the shared memory of Q and dO. Sends `other`, and adds
+// the received sums to `own`. Reports whether dO of one of the two blocks was not finite. The caller must call cluster_wait
+// before it ends.
 template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared<S> sh, float (&own)[S::columns / 2], float (&other)[S::columns / 2], int group) {
     static_assert(256 * S::columns / 2 * 4 <= 2 * S::stages * S::row_tile);
     const int thread = threadIdx.x % 128, peer = cluster_rank() ^ 1;
@@ -526,7 +535,7 @@ template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared
     const bool lost = w.lost | load_cluster(map_cluster(shared_address((const void *)&w.lost), peer));
     each<S::columns / 8>([&](int i) { store_cluster(to + i * 2048, other[4 * i], other[4 * i + 1], other[4 * i + 2], other[4 * i + 3]); });
     barrier_arrive_cluster(map_cluster(sh.peer_sums(group), peer));
-    cluster_arrive(); // nothing in the other block is accessed from here on
+    cluster_arrive(); // from here on, this thread accesses nothing in the other block
     barrier_wait_cluster(sh.peer_sums(group), 0);
     each<S::columns / 8>([&](int i) {
         const float4 x = *(const float4 *)(sh.base + at + i * 2048);

@@ -1,4 +1,4 @@
-// The end of bwd_sm90's tiles of keys: dK and dV.
+// How bwd_sm90 finishes a tile of keys: it writes dK and dV.
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
@@ -19,8 +19,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::write_part() cons
     });
 }
 
-// dK (part 0) and dV (part 1) leave through the warpgroup's rows of K and V; in persistent blocks through dS, if the next K
-// or V may arrive.
+// Returns the address where dK (part 0) or dV (part 1) is staged: in the warpgroup's rows of K or V. In persistent blocks,
+// the next K or V may already arrive there, so the address is in dS.
 template <class S> __device__ __forceinline__ uint32_t KeyTile<S>::home(int part, int panel) const {
     if (!S::stays || part == 1 && !S::frees_v) return sh.k(part) + panel * S::key_panel + group * 8192;
     return sh.ds(panel) + group * S::row_panel + part * 8192;
@@ -36,13 +36,13 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::stage(bool some, 
     });
 }
 
-// Reports whether row i of a head sees the key, the band aside.
+// Reports whether row i of a head may see the key. The band is ignored.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::takes_part(int head, int i, int key) const {
     if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
     else return !S::features || key < e.keys();
 }
 
-// Adds the cleared elements of dO to dV.
+// Adds to dV the elements of dO that clean_rows has set to 0.
 template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     auto add_tile = [&](int head, int tile) {
         for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
@@ -67,7 +67,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     } else walk<S>(p, w, add_tile);
 }
 
-// Copies the staged dK or dV to the tensor, or zeros where no row sees the keys.
+// Copies the staged dK or dV to the tensor, or writes zeros if not `some`: no row sees the keys.
 template <class S> __device__ __forceinline__ void KeyTile<S>::write(const View &v, int part, int dim, bool some) const {
     const bool aligned = aligned16(v);
     for (int i = thread; i < 8 * S::columns; i += 128) {
@@ -80,8 +80,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::write(const View 
 // Frees K and V, and writes dK and dV.
 template <class S> __device__ __forceinline__ void KeyTile<S>::finish() {
     meeting_barrier(1, 256); // K and V are free
-    if constexpr (!S::stays && !S::once) launch_dependents(); // else dependent blocks would crowd onto the first free multiprocessors
-    const bool some = !S::stays || uniform(w.steps); // else results are zeros, and the next K and V may arrive
+    if constexpr (!S::stays && !S::once) launch_dependents(); // not earlier: dependent blocks would crowd onto the first free multiprocessors
+    const bool some = !S::stays || uniform(w.steps); // false: results are zeros, and the next K and V may arrive
     if constexpr (S::stays)
         if (some) {
             release(sh.k_empty(0));
@@ -100,5 +100,5 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::finish() {
     if constexpr (S::split) return;
     if (!S::pair || !of_values) write(p.dk, 0, p.dim, some);
     if (!S::pair || of_values) write(p.dv, 1, p.v_dim, some);
-    if constexpr (S::pair) cluster_wait(); // the other block is done with this one's shared memory
+    if constexpr (S::pair) cluster_wait(); // the other block no longer uses the shared memory of this block
 }

@@ -2,9 +2,10 @@
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
-// Exponentials with score features or dropout. S becomes P times the slope of the softcap; only dV's weights are dropped.
+// Computes exponentials with score features or dropout. s becomes P times the derivative of the softcap. Dropout changes
+// only the weights for dV.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::changed_exponentials(const Visit<Edge> &v, int i) {
-    float x[8], cap[8]; // P; slopes of the softcap
+    float x[8], cap[8]; // P; derivatives of the softcap
     change(v, i, x, cap);
     auto goes = [&](int j) { return drops && !keeps(i, j); };
     each<4>([&](int j) { weights[i][j] = pack<T>(goes(2 * j) ? 0 : x[2 * j], goes(2 * j + 1) ? 0 : x[2 * j + 1]); });
@@ -13,7 +14,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     each<8>([&](int j) { s[8 * i + j] = x[j]; });
 }
 
-// P of the i-th 16 rows, in place of S; dV += P dO.
+// Replaces S by P in the i-th 16 rows, and starts dV += P^T dO.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::exponentials(const Visit<Edge> &v, int i) {
     if constexpr (S::shapes) return changed_exponentials(v, i);
     each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[i % size * 4 + j / 4 * 2 + j % 2])); });
@@ -21,7 +22,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     start_sum(dv, weights[i], sh.q(1, ring.stage), i);
 }
 
-// dS of the i-th 16 rows, in place of dP, also in shared memory; dK += dS Q.
+// Replaces dP by dS in the i-th 16 rows, stores dS to shared memory, and starts dK += dS^T Q.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::gradients(const Visit<Edge> &v, int i) {
     auto delta = [&](int j) { return stat[i % size * 4 + j / 4 * 2 + j % 2]; };
     if (drops) each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * fmaf(keeps(i, j) ? dp[8 * i + j] : 0, f.keep, -delta(j)); });
@@ -31,7 +32,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
         if (writes && !writes_tiles) store_pairs<T>(p, f, &dp[8 * i], v.edge, w.batch, head, tile * S::rows + 16 * i + fresh(lane) % 4 * 2, own_key());
     each<4>([&](int j) { slopes[i][j] = pack<T>(dp[8 * i + 2 * j], dp[8 * i + 2 * j + 1]); });
     store_matrix_transposed(sh.ds(buffer) + ds_place + i * 2048, slopes[i]);
-    if (i + 1 == groups) async_fence(); // the product dS K sees it
+    if (i + 1 == groups) async_fence(); // the product dS K sees dS
     start_sum(dk, slopes[i], sh.q(0, ring.stage), i);
 }
 
@@ -45,7 +46,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::start_dq() {
     wgmma_commit();
 }
 
-// Hands dQ of visit n to the lane that adds it to dq_sum, or adds it. done: the tile of rows.
+// If S::staged, hands dQ of visit n to the lane that adds dQ to dq_sum. If not, adds dQ itself. done: the visit's tile of
+// rows.
 template <class S> __device__ __forceinline__ void KeyTile<S>::store_dq(int n, int done) {
     const int slot = group + n % S::dq_buffers * S::dq_blocks;
     barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ S::staged);
@@ -60,7 +62,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::store_dq(int n, i
         });
     }
     if (S::by_rows) head = left == heads ? head - heads + 1 : head + 1;
-    else if (tile == (S::skews ? w.begin : from)) { // reread: saves registers
+    else if (tile == (S::skews ? w.begin : from)) { // w.begin is read again, to save registers
         head++;
         if constexpr (S::knows_alibi)
             if (n + 1 < end) load_slope();

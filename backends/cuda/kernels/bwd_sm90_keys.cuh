@@ -1,19 +1,19 @@
 // The registers of bwd_sm90's computing warpgroups, and the products that fill them. The methods of KeyTile are grouped by
-// file: bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns them into weights and gradients,
+// file: bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients,
 // bwd_sm90_epilogue.cuh writes dK and dV.
 #pragma once
 #include "bwd_lanes.cuh"
 
-// A visit of a tile of rows. hidden: pairs are hidden, or K was not finite; edge: hidden, or keys are missing. Edge may be a
-// constant.
+// A visit to a tile of rows. hidden: some pairs are hidden, or K was not finite. edge: hidden, or the tile of keys ends
+// after the last key. The type Edge is bool or Constant.
 template <class Edge> struct Visit {
     int n;
     Edge edge;
     bool hidden;
-    float away;            // ALiBi: `here` for this tile of rows
+    float away;            // ALiBi: KeyTile::here, but for this tile of rows
     bool far = false;      // some row needs weights in natural units
     bool large = false;    // softcap: a score of the warp is not small
-    uint32_t shown[2];     // visible pairs, bits by columns, for the lane's two keys
+    uint32_t shown[2];     // bits of the visible pairs of the lane's two keys, in the order of columns_before
     __device__ __forceinline__ Visit(int n, Edge edge, bool hidden) : n(n), edge(edge), hidden(hidden) {}
 };
 
@@ -21,7 +21,7 @@ template <class Edge> struct Visit {
 // keys are own_key() and own_key() + 8.
 template <class S> struct KeyTile {
     using T = typename S::T;
-    static constexpr int groups = S::rows / 16, size = groups / S::parts; // groups of 16 rows, of a tile and of a part
+    static constexpr int groups = S::rows / 16, size = groups / S::parts; // number of groups of 16 rows in a tile, and in a part of a tile
 
     const MapParams &a;
     const Params &p;
@@ -31,23 +31,23 @@ template <class S> struct KeyTile {
     const Bounds<S> e;
     volatile Work &w;
     const int thread, warp, lane; // thread: of the warpgroup
-    const int key0, from, to, steps, first_panel; // of Work; first_panel: of the block's share of columns
+    const int key0, from, to, steps, first_panel; // fields of Work; first_panel: first panel of the block's share of columns
     const uint32_t ds_place; // place of the lane's row of four 8x8 blocks of dS^T in dS
 
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];
     uint32_t weights[S::rows / 16][4], slopes[S::rows / 16][4]; // P^T and dS^T as operands
 
-    int begin, end; // of the visits
+    int begin, end; // number of the first visit; number after the last visit
     Ring<S::stages> ring;
-    int tile, buffer;               // of rows; of dS
+    int tile, buffer;               // tile of rows; buffer of dS
     int head, heads, left;          // left: heads of the row tile that are still to be visited
     int whole_from = 0, whole_to = 0; // with features: tiles whose first row is in this range have no hidden pairs
-    bool odd, ends;                 // the warpgroup's K was not finite; keys are missing
+    bool odd, ends;                 // the warpgroup's K was not finite; the tile of keys ends after the last key
     bool capped, leans, biased, drops; // features of the call; instances for one feature need no tests
     bool staged, staged_hides;      // a bias, or a mask, is prefetched to shared memory
-    bool writes, writes_tiles;      // dBias; from dS in shared memory
-    float lean = 0;                 // ALiBi: -slope in units of log2
-    int here = 0;                   // ALiBi: the lane's first key minus its first row of row tile 0 and the diagonal
+    bool writes, writes_tiles;      // dBias is written; dBias is copied from dS in shared memory
+    float lean = 0;                 // ALiBi: -slope in log2 units
+    int here = 0;                   // ALiBi: the lane's first key minus the diagonal, minus the lane's first row of row tile 0
     uint32_t kept[2] = {};          // dropout masks of the lane's two keys
 
     __device__ __forceinline__ KeyTile(const MapParams &a, const Features &f, Shared<S> sh, int group)
@@ -55,12 +55,13 @@ template <class S> struct KeyTile {
           key0(uniform(w.key0)), from(uniform(w.from)), to(uniform(w.to)), steps(uniform(w.steps)), first_panel(uniform(w.share) * S::own_panels),
           ds_place(group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4)), ring(0) {}
 
-    // Returns threadIdx.x, in pairs apart from the moving lanes' value, to save their registers.
+    // Returns threadIdx.x. In pairs, hides from the compiler that the lanes that move data use the same value, which saves
+    // registers there.
     __device__ __forceinline__ static uint32_t own_thread() {
         if constexpr (S::pair) return fresh(threadIdx.x);
         else return threadIdx.x;
     }
-    // Starts the first S, and reads which features the call has.
+    // Starts the first product S, and reads which features the call has.
     __device__ __forceinline__ void start() {
         each<S::columns / 2>([&](int i) { dk[i] = dv[i] = 0; });
         begin = S::stays ? uniform(w.before) : 0, end = begin + steps;
@@ -89,7 +90,7 @@ template <class S> struct KeyTile {
     // Returns LSE (0) or delta (1) of the tile's rows.
     __device__ __forceinline__ const float *stats(int which) const { return (const float *)(sh.base + (sh.stats(which, ring.stage) - sh.at)); }
     __device__ __forceinline__ void release(uint32_t empty) const { if (lane == 0) barrier_arrive(empty); }
-    // Protects operands in flight up to here.
+    // Tells the compiler that products in flight read the operands x up to here.
     __device__ __forceinline__ static void keep_operand(uint32_t (&x)[S::rows / 16][4]) { each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); }); }
 
     // Starts S = K Q^T. there: the tile of rows exists.
@@ -97,7 +98,7 @@ template <class S> struct KeyTile {
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
         scores<S, S::panels, S::inner>(s, sh.k(0), sh.q(0, ring.stage), group);
     }
-    // Starts sum += x dO or x Q for the i-th 16 rows.
+    // Starts sum += x dO or sum += x Q for the i-th 16 rows.
     __device__ __forceinline__ void start_sum(float (&sum)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) const {
         wgmma_fence();
         wgmma<T, 1>(sum, x, descriptor(rows + first_panel * S::row_panel, S::row_panel) + i * 2048 / 16, true);
@@ -140,7 +141,7 @@ template <class S> struct KeyTile {
     __device__ __forceinline__ void finish();
 };
 
-// Loads LSE (0) or delta (1) of a part's rows in advance: loads do not pass products.
+// Loads LSE (0) or delta (1) of a part's rows. Called in advance, because the compiler does not move loads across products.
 template <class S> __device__ __forceinline__ void KeyTile<S>::load_stats(int which, int part) {
     each<size>([&](int i) {
         const float2 *from = (const float2 *)stats(which) + (part * size + i) * 8 + lane % 4, x = from[0], y = from[4];
@@ -148,7 +149,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::load_stats(int wh
     });
 }
 
-// Moves on to the tile of rows after visit n.
+// Sets ring, buffer and tile for the visit after visit n.
 template <class S> __device__ __forceinline__ void KeyTile<S>::advance(int n) {
     if constexpr (S::stays) ring.stage = (n + 1) % S::stages, ring.parity = (n + 1) / S::stages % 2, buffer = (n + 1) % 2;
     else ring.next(), buffer ^= 1;

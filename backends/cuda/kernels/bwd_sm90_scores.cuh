@@ -1,8 +1,9 @@
-// Scores of bwd_sm90 between their product and the exponentials: hidden pairs, biases, softcaps, ALiBi, dropout.
+// What changes bwd_sm90's scores between the product S and the exponentials: hidden pairs, biases, softcaps,
+// ALiBi. This file also draws dropout masks.
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
-// Reads which features the call has, and starts their first loads.
+// Reads which features the call has, and starts the first loads for these features.
 template <class S> __device__ __forceinline__ void KeyTile<S>::take_features() {
     capped = S::knows_cap && (S::sure || f.cap_in != 0), leans = S::knows_alibi && (S::sure || f.slopes.data);
     biased = S::knows_bias && (S::sure || f.bias.data), drops = S::knows_dropout && (S::sure || f.drop_below);
@@ -40,7 +41,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::prefetch_mask(int
 template <class S> __device__ __forceinline__ void KeyTile<S>::draw(int head) {
     kept_pairs<S::rows>(kept, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, own_key());
 }
-// Reports whether element j of the i-th 16 rows keeps its weight.
+// Reports whether dropout keeps the weight of element j in the i-th 16 rows.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::keeps(int i, int j) const {
     return kept[j / 2 % 2] & 1u << kept_bit<S::rows>(i, j / 4 * 2 + j % 2);
 }
@@ -59,13 +60,15 @@ template <class S> __device__ __forceinline__ NaturalLSE KeyTile<S>::natural_lse
     return NaturalLSE(p.lse, e.q_batch(), head, e.q0() + tile * S::rows, e.rows() - tile * S::rows);
 }
 
-// P = 0 for missing keys, else exp(-LSE) may overflow.
+// Sets the scores of keys after the last key to -inf, so that P = 0. Their scores would be 0, and exp(-LSE) may
+// overflow.
 template <class S> __device__ __forceinline__ void KeyTile<S>::hide_missing() {
     const int key = own_key();
     each<S::rows / 2>([&](int i) { s[i] = key + i / 2 % 2 * 8 < e.keys() ? s[i] : -infinity; });
 }
 
-// Hides the pairs of one of the lane's two keys, unless features hide them later.
+// Hides the pairs of one of the lane's two keys whose bits in `seen` are 0. If S::changes, change() hides these
+// pairs later. If `odd`, first adds NaN to the scores of a key with non-finite K.
 template <class S> __device__ __forceinline__ void KeyTile<S>::hide(int half, uint32_t seen) {
     const int key = own_key();
     auto each_pair = [&](auto f) { each<S::rows / 4>([&](int i) { f(i, s[i / 2 * 4 + 2 * half + i % 2]); }); };
@@ -117,7 +120,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     }
 }
 
-// Sets x to the weights P of the i-th 16 rows, with score features; cap to the slopes of the softcap.
+// With score features: sets x to the weights P of the i-th 16 rows, and cap to the derivatives of the softcap.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::change(const Visit<Edge> &v, int i, float (&x)[8], float (&cap)[8]) {
     const int own = own_key(), walked = tile * S::rows + 16 * i + fresh(lane) % 4 * 2;
     const float *lse = stat + i % size * 4;

@@ -1,7 +1,7 @@
 // The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block computes dK, dV and dQ of a tile of keys. dK and
 // dV take 160 registers of a thread. To save other registers, P is rounded to 16 bits before dP is complete, and dS is computed
 // from the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored. Of
-// dQ's three blocks of 64 columns, each warpgroup computes an outer block and half of the middle one.
+// dQ's three blocks of 64 columns, each warpgroup computes an outer block and half of the middle block.
 #pragma once
 
 // wgmma for 32 columns.
@@ -25,7 +25,7 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
 #pragma unroll 1
     for (int n = 0; n < w.steps; n++) {
 #pragma unroll 1
-        for (int part = 0; part < 2; part++) { // one body for both, to save registers
+        for (int part = 0; part < 2; part++) { // one body for both parts, to save registers
             const uint32_t full = sh.q_full(part, n % 2);
             auto box = [&](int i) { box_load(sh.q(part, n % 2) + i * S::row_panel, part ? a.dout : a.q, 64 * i, tile * S::rows, head, w.batch, full); };
             barrier_wait(sh.q_empty(part, n % 2), n / 2 % 2 ^ 1);
@@ -40,7 +40,8 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
     }
 }
 
-// Starts the product dS K for 2n columns of dQ. slopes and columns are the shared addresses of dS and of these columns of K.
+// Starts the product dS K for 2n columns of dQ. slopes is the address of dS in shared memory, columns the address of these
+// columns of K.
 template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n], uint32_t slopes, uint32_t columns) {
     const uint64_t x = descriptor(slopes, 16), y = descriptor(columns, 16);
     forget(to);
@@ -49,15 +50,15 @@ template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n]
     wgmma_commit();
 }
 
-// Returns the shared address for a lane's store_matrix_transposed of four 8x8 blocks of dS^T. In shared memory, dS has a row
-// per query row, in chunks of 8 keys.
+// Returns the address in shared memory at which a lane stores four 8x8 blocks of dS^T by store_matrix_transposed. In shared
+// memory, dS has a row per query row, in chunks of 8 keys.
 template <class S> __device__ __forceinline__ uint32_t slopes_place(uint32_t tile, int group) {
     const int t = fresh(threadIdx.x) % 128, l = t % 32;
     return tile + group * S::row_panel + (l / 16 * 8 + l % 8) * 128 + ((t / 32 * 2 + l / 8 % 2 ^ l % 8) << 4);
 }
 
-// Masks a lane's scores of a tile whose first query row is row0. If odd, it first adds NaN to the scores of keys whose K was
-// not finite.
+// Sets a lane's scores of hidden pairs to -inf. The tile's first query row is row0. If odd, hide first adds NaN to the scores
+// of keys whose K was not finite.
 template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], const Params &p, Shared<S> sh, int key0, int group, int row0, bool odd) {
     const int thread = fresh(threadIdx.x) % 128, row = row0 + thread % 4 * 2, key = key0 + group * 64 + thread / 32 * 16 + thread % 32 / 4;
     each<2>([&](int half) {
@@ -170,7 +171,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
             __syncwarp();
             give(sh.dq_full(block));
         };
-        ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // loaded again, to save registers
+        ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // w.to and w.from are loaded again, to save registers
         queries<S>(dq, sh.ds(0), sh.k(0) + 2 * group * S::key_panel);
         wgmma_wait<1>(); // dK is complete; keep the operands' registers until here: the compiler does not protect them
         each<4 * groups>([&](int i) { asm volatile("" ::"r"(slopes[i / 4][i % 4])); });
@@ -185,7 +186,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         wgmma_wait<0>();
     };
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) { // with two bodies the compiler interleaves better; with parts they would spill registers
+    for (int n = 0; n < steps; n++) { // with two bodies the compiler interleaves better, but if S::split, two bodies would spill registers
         if constexpr (S::split) visit(n, odd || cut());
         else if (odd || cut()) visit(n, Constant<true>());
         else visit(n, Constant<false>());

@@ -8,13 +8,14 @@ constexpr unsigned lanes = ~0u, merge_threads = 128;
 #define UNROLL _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")
 
-// Returns the factor that converts scores to log2 units. It includes the scale, unless features have applied the scale.
+// Returns the factor that converts scores to log2 units. The factor includes p.scale, unless features have applied
+// p.scale.
 template <bool features> __device__ __forceinline__ float unit_of(const Params &p, const Features &f) {
     return features && changes(f) ? kLog2E : p.scale_log2;
 }
 
-// Sums are a row's softmax sums over some keys: four columns of O before the division by l, the maximum m, and the sum of
-// weights l. c converts m to log2 units.
+// Sums holds a row's softmax sums over some keys: four columns of O before the division by l, the maximum m, and the sum
+// of weights l. c converts m to log2 units.
 struct Sums {
     const float c;
     float o[4] = {}, m = -infinity, l = 0;
@@ -53,7 +54,7 @@ struct Sums {
         if (d == 0 && p.lse.data) ((float *)p.lse.data)[b * p.lse.batch + h * p.lse.head + n * p.lse.row] = fmaf(m, p.scale, logf(l));
     }
 
-    // The same with features. In padding rows, O is 0 and LSE -inf.
+    // Like the function above, but with features. In padding rows, O is 0 and LSE is -inf.
     template <class T> __device__ __forceinline__ void write(const Params &p, const Features &f, const Sequence &e, int b, int h, int n, int d) const {
         const float natural = changes(f) ? 1 : p.scale; // converts m to natural units
         const bool real = n < e.rows;

@@ -2,11 +2,11 @@
 // cores with float32's precision.
 //
 // Each operand is split into a tf32 number and the rest, a = hi + lo. A product a b is
-// computed as hi hi + (hi lo + lo hi). The omitted lo lo is about as small as float32's
+// computed as hi hi + (hi lo + lo hi). The omitted term lo lo is about as small as float32's
 // rounding error (Markidis et al. 2018). The tensor core truncates, so long sums would
 // drift towards zero. Therefore the small terms hi lo and lo hi are summed before the large
-// terms hi hi or apart from them. Float32 units, which round, add up short sums of large
-// terms (Ootomo and Yokota 2022).
+// terms hi hi, or separately. Float32 units, which round, add up short sums of large terms
+// (Ootomo and Yokota 2022).
 //
 // Each warp of a block has 16 rows. Lane g*4+t of a warp holds four elements of a 16x8
 // product: rows g and g+8, columns 2t and 2t+1. A lane loads 16 or 8 bytes of an operand
@@ -30,7 +30,7 @@ __device__ __forceinline__ float *first(const View &v, int batch, int head) {
     return (float *)v.data + batch * v.batch + head * v.head;
 }
 
-// Starts the copy of count rows and slice columns of a matrix [rows, cols], from element
+// Starts the copy of `count` rows and `slice` columns of a matrix [rows, cols], from element
 // (row, col) on. The matrix's rows are `step` elements apart. Elements outside the matrix
 // become zeros.
 template <int threads, int slice, int count>
@@ -64,7 +64,7 @@ __device__ __forceinline__ void load(float *to, const float *data, int64_t step,
     }
 }
 
-// Like load, for count keys of KV head h, from key number row on; K and V may be paged.
+// Like load, but copies `count` keys of KV head h, from key `row` on. K and V may be paged.
 // Elements of 16 bits are converted to float32.
 template <int threads, int slice, int count>
 __device__ __forceinline__ void load_keys(float *to, const View &v, const Features &f, const Sequence &s, int b, int h, int cols, int row, int col) {
@@ -126,9 +126,9 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
     return true;
 }
 
-// Sets elements of o to NaN if their row sees an element that clean has replaced in their
-// column. o is weigh's result for 16 columns of the tile, the first of which is col. The
-// lane's row 0 sees tile rows number from to number to.
+// Sets an element of o to NaN if its row sees an element that clean() has replaced in the same
+// column. o is weigh's result for 16 columns of the tile, from column `col` on. The lane's row
+// 0 sees rows `from` to `to` of the tile.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -140,8 +140,8 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
     }
 }
 
-// Like spoil, for kernels with a mask. at is the index of the lane's row 0 in its sequence,
-// walked the index of the tile's row 0 in its sequence.
+// Like spoil, for kernels with a mask. at and walked are indices in the sequence: at of the
+// lane's row 0, walked of the tile's row 0.
 template <bool transposed>
 __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
 #pragma unroll
@@ -166,9 +166,9 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
     split_tf32(x.w, hi[3], lo[3]);
 }
 
-// Adds a b^T over one slice of columns to s: a has 16 rows, b 8*tiles rows. Lane 4g+t loads
-// columns 4t to 4t+3 of each 16. With `fine`, each sum is cut into two shorter ones. This is
-// for scores, because their absolute error becomes a relative error of the weights.
+// Adds the product a b^T over one slice of columns to s. a has 16 rows, b 8*tiles rows. Lane
+// 4g+t loads columns 4t to 4t+3 of each 16. With `fine`, each sum is cut into two shorter sums.
+// `fine` is for scores, because their absolute error becomes a relative error of the weights.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
     constexpr int group = tiles < 4 ? tiles : 4; // products in flight
@@ -209,7 +209,7 @@ __device__ __forceinline__ float dot4(const float4 &x, const float4 &y, float su
 }
 
 // Like score_many, without tensor cores. Groups of eight products are summed separately,
-// because every step of one long chain would round at the size of the whole sum.
+// because each addition in one long sum would round at the size of the whole sum.
 template <int slice, int tiles>
 __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, const float *b, int cols) {
     int g = lane_g(), t = lane_t();
@@ -230,7 +230,7 @@ __device__ __forceinline__ void score_few(float (&s)[tiles][4], const float *a, 
     }
 }
 
-// Adds a b^T to s by score_few or score_many. Two tf32 numbers hold 23 of a float32's 24
+// Adds the product a b^T to s by score_few or score_many. Two tf32 numbers hold 23 of a float32's 24
 // bits, and the tensor core truncates. So score_many is more precise than rounded float32
 // sums only if the sums are long.
 template <int slice, bool fine, int tiles>
@@ -251,8 +251,8 @@ __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint
 // columns 2g and 2g+1 of each 16 of v. Then o[m][h] has columns 16m+2g (elements 0, 1) and
 // 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's
 // row n, which is row 2t + n%2 + n/2*8. The template's switches:
-// signs: negative elements of p are weights that drop has dropped; they count as 0.
-// rounds: float32 units add up sums of 8 keys. Without it, the tensor core truncates each
+// signs: negative elements of p are weights that Scores::drop has dropped, and count as 0.
+// rounds: float32 units add up sums of 8 keys. Without `rounds`, the tensor core truncates each
 // partial sum over the tile, which costs much precision if the first keys have most weight.
 // all: no bit of v is lost, so that O = v in a row with one key.
 template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
@@ -287,7 +287,7 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
                     for (int h = 0; h < 2; h++) mma_bf16(c[n][h], v0, v1, pair_bf16(ph[2 * h], ph[2 * h + 1]));
                 }
 #pragma unroll
-                for (int i = 0; i < 3; i++) // two interleaved chains of sums; if rounds, one chain, whose last term is the large one
+                for (int i = 0; i < 3; i++) // two interleaved chains of sums; if rounds, one chain, whose last term is the large term
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const bool large = i == (rounds ? 2 : 1);
@@ -325,7 +325,7 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
     }
 }
 
-// Like store, but writes (mine o + earlier * (old content of to)) / sum, or 0 if !row, which means a padding row. The
+// Like store, but writes (mine * o + earlier * (old content of to)) / sum, or 0 in a padding row: `row` is false. The
 // division is last, so O is rounded once. If earlier is 0, `to` is not read.
 __device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
     const float by = __fdividef(1, sum);

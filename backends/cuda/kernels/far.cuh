@@ -1,14 +1,14 @@
 // Scores far from 0. The weight of score s is 2^(c s - round(c m)), where c converts scores to log2 units and m is the row
-// maximum. Rounding c m scales all weights of the row by one factor, which the division by their sum removes. Far from 0,
-// however, this factor leaves the range of the weights' type, or c m overflows. Weights of such rows are 2^(c (s - m)):
-// m is subtracted before the multiplication, so the largest weight is exactly 1.
+// maximum. Rounding c m scales all weights of the row by one factor, which the division by the sum of weights removes. Far
+// from 0, however, this factor leaves the range of the weights' type, or c m overflows. Weights of such rows are 2^(c (s -
+// m)): m is subtracted before the multiplication, so the largest weight is exactly 1.
 #pragma once
 #include "mma.cuh"
 
 constexpr float kFar = 1 << 14; // in log2 units; below it, the rounding of c m changes a weight less than the weight's own rounding to 16 bits
 
-// Reports whether a row is far from 0. scaled is the row's maximum or LSE, in log2 units. If it is NaN, either answer is
-// right, as the row's results are NaN.
+// Reports whether a row is far from 0. scaled is the row's maximum or LSE, in log2 units. If scaled is NaN, either answer
+// is right, because the row's results are NaN.
 __device__ __forceinline__ bool is_far(float scaled) { return fabsf(scaled) >= kFar; }
 __device__ __forceinline__ bool may_be_far(float highest, float c, bool masked) {
     return is_far(highest * c) && (!masked || highest > __int_as_float(0xff800000));
@@ -20,8 +20,8 @@ __device__ __forceinline__ float quad_max(float x) {
 
 // FarRow updates the maximum of a row that may be far. Arguments: m_ is the maximum of the earlier tiles in log2 units;
 // before is the same maximum unscaled if the row was far, else -inf; highest is the new tile's unscaled maximum. Results:
-// far tells whether the row is far now. If it is, most is the new unscaled maximum, and m is the old maximum minus the new
-// one, in log2 units. If not, most is -inf, and m the old maximum in log2 units.
+// far tells whether the row is far now. For a far row, most is the new unscaled maximum, and m is the old maximum minus
+// the new maximum, in log2 units. For another row, most is -inf, and m is the old maximum in log2 units.
 struct FarRow {
     float m, most;
     bool far;

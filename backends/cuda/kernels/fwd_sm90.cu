@@ -8,15 +8,16 @@
 //	O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
 // with c = scale log2(e) (Milakov and Gimelshein 2018, algorithm 3). The products have the order of Shah et al. 2024,
-// algorithm 2: scores run one tile ahead. A warpgroup's products of values overlap its maxima and the other warpgroups'
-// exponentials.
+// algorithm 2: a tile's product Q K^T is issued before the previous tile's product P V. While a warpgroup's product P V
+// runs, the warpgroup computes maxima, and other warpgroups compute exponentials.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
 // Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0; the
-// rest from the Plan. p.turn is null, or an int of 0 that deals out the tiles, tall ones longest first; use it only if a
-// mask hides keys. Without it, the second round of tiles runs in reverse, to pair long tiles with short ones. Maps of
-// 16-bit elements, rank 4, 128-byte swizzle, no interleaving, zeros outside:
+// rest from the Plan. p.turn is null or the address of an int of value 0. From this counter, blocks draw their tiles: first
+// tall tiles, longest first, then low tiles. Set p.turn only if a mask hides keys. If p.turn is null, the second tiles of
+// the blocks are in reverse order, to pair long tiles with short tiles. Maps have 16-bit elements, rank 4, a 128-byte
+// swizzle, no interleaving, and zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
@@ -25,27 +26,29 @@
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
 // Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride. With kv_len = 0, k and v
-// are not read. Of the views in p, the kernel uses v, o and lse. If p.skew is nonzero, warpgroups take turns as turn_of
-// chooses; with features they always do.
+// are not read. Of the views in p, the kernel uses v, o and lse. With features, or if p.skew is nonzero, warpgroups take
+// turns at the tensor cores, at the times that turn_of chooses.
 //
-// Blocks are persistent. They process the tall tiles of query rows of all heads, then the low ones, longest first if all are
-// low. In low tiles only some warpgroups have rows, so that multiprocessors end at about the same time. One lane of the
-// first warpgroup loads boxes of Q, K and V, each when its stage is free. Each other warpgroup owns 64 rows, and stages O in
-// its rows of Q. s, o, p and, with keep_q, Q are in registers, in the layouts of wgmma's sums and operands.
+// Blocks are persistent. They process the tall tiles of query rows of all heads, then the low tiles. If all tiles are low,
+// the longest are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors end at about the
+// same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared memory is free.
+// Each other warpgroup owns 64 rows, and stages O in the shared memory of its rows of Q. s, o, p and, with keep_q, Q are in
+// registers, in the layouts of wgmma's sums and operands.
 //
-// A hidden key has p = 0, but 0 * NaN still reaches o. So the first warpgroup's other three warps scan tiles of V that the
-// band cuts: non-finite elements become 0, and the rows that see them add them at the end.
+// A hidden key has p = 0, but 0 * NaN still reaches o. So the other three warps of the first warpgroup scan the tiles of V
+// that the band cuts, and replace non-finite elements by 0. At the end, rows that see such elements add them to O.
 //
-// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). They write o, maximum and
-// sum to part_o and part_lse, like decode_sm80; decode_sm80_merge for v_dim merges them.
+// The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). For each part, they write
+// o, maximum and sum to part_o and part_lse, like decode_sm80. The kernel decode_sm80_merge for v_dim merges the parts.
 //
 // Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
-// keys. Under a mask, all tiles of V count as cut; but in keys, for masks equal for all rows, the loading warp skips hidden
-// tiles and passes with each K its index and visible keys. In the others, one lane of the scanning warps finds the next
-// tile of rows during the current one; layout takes up to 32 packed sequences longest first. Masks by pairs are read and
-// random words drawn while products are in flight; at D 64, which lacks registers, words are drawn between exponentials,
-// which use another unit. O of packed rows is stored by chunks or elements if a box would reach into the next sequence.
-// Maps of packed tensors have batch 1, maps of page pools are
+// keys. With a mask tensor, all tiles of V count as cut. But Kind::keys, for masks that are equal for all rows, skips hidden
+// tiles of keys. Its loading warp writes the index and the visible keys of each tile of K to shared memory. In other kinds,
+// one lane of the scanning warps finds the next tile of rows during the current tile. Kind::layout processes up to 32 packed
+// sequences in the order of their lengths, longest first. Kind::mask reads the mask, and Kind::dropout draws random words,
+// while products are in flight. At D 64, where registers do not suffice, Kind::dropout draws words between exponentials,
+// which another unit computes. O of packed rows is stored by chunks or elements if a box would reach into the next
+// sequence. Maps of packed tensors have batch 1, maps of page pools are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90_epilogue.cuh"
@@ -53,7 +56,8 @@
 #include "fwd_sm90_scores.cuh"
 #include "fwd_sm90_softmax.cuh"
 
-// Tile of keys n of a tile of rows, whose number is `tile`: its scores, and the values of tile n - 1. masked: it is an edge.
+// Computes the weights of the nth tile of keys, whose number is `tile`, and adds the product of the previous tile's weights
+// and values to o. masked: the nth tile is an edge.
 template <class S, class Next> __device__ __forceinline__ void step(RowTile<S> &t, bool masked, int n, int tile, Next next) {
     Group<S> &g = t.g;
     t.start_scores();
@@ -75,13 +79,14 @@ template <class S, class Next> __device__ __forceinline__ void step(RowTile<S> &
     if (!S::drops || __any_sync(~0u, t.down[0] != 1 || t.down[1] != 1)) each<S::v_dim / 2>([&](int i) { t.o[i] *= t.down[i % 4 / 2]; });
 }
 
-// The first tile of keys, n, that the warpgroup's rows see: there are no values yet. end: see `skip`.
+// Like step, for the first tile of keys that the warpgroup's rows see. So there are no weights of an earlier tile. No row
+// sees key `end` or a later key.
 template <class S, class Next> __device__ __forceinline__ void first_step(RowTile<S> &t, int n, int tile, int end, Next next) {
     Group<S> &g = t.g;
     t.prefetch_side(tile);
     if (S::turn == Turn::begin && g.turned && g.group > 0) {
-        // If the first warpgroup sees no keys, it passes the turn after V has arrived. V is loaded after the next Q, whose
-        // stage the previous O must leave.
+        // If the first warpgroup sees no keys, it passes the turn only after V has arrived. V is loaded after the next Q,
+        // which needs the stage that the previous O occupies.
         if (end <= 64 * g.group) g.release_o();
         barrier_wait(g.sh.turn(g.q.stage, g.group - 1), g.q.parity);
     }
@@ -100,8 +105,8 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.round_weights();
 }
 
-// Releases the tiles of keys that the warpgroup's rows do not see, from key `end` on, and returns the number of the first
-// other one.
+// Releases the first tiles of keys, as long as a tile begins at key `end` or later: the warpgroup's rows do not see such a
+// tile. Returns the number of released tiles.
 template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     Group<S> &g = t.g;
     auto tile_of = [&](int n) {
@@ -114,7 +119,7 @@ template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     for (; n < t.count && tile_of(n) * S::keys >= end; n++) {
         g.release_o();
         barrier_wait(g.sh.k_full(g.k.stage), g.k.parity);
-        g.await_turn(S::turn > Turn::begin, g.k.stage, g.k.parity); // no turn is passed twice
+        g.await_turn(S::turn > Turn::begin, g.k.stage, g.k.parity); // waits, so that no turn is passed twice
         g.pass_turn(S::turn > Turn::begin, g.k.stage);
         g.release(g.k, g.sh.k_empty(g.k.stage));
         barrier_wait(g.sh.v_full(g.v.stage), g.v.parity);

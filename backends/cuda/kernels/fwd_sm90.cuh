@@ -2,12 +2,14 @@
 #pragma once
 #include "score_tiles.cuh"
 
-// An instance's features: none; none, in p.splits parts of the keys; layout: sequences, sinks and carried rows; layout with
-// softcap and ALiBi; layout with one feature (keys: a mask equal for all rows); all.
+// An instance's features. plain and split have none; split processes p.splits parts of the keys. layout has sequences, sinks
+// and carry. shaped adds softcap and ALiBi to layout. softcap to dropout each add one feature to layout; for keys it is a
+// mask that is equal for all rows. any has all features.
 enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
-// When a warpgroup lets the next one issue products, lest all wait at the same time: after the first scores of a tile of
-// rows (begin), after the products of a tile of keys are issued (issue) or complete (values).
+// The time at which a warpgroup lets the next warpgroup issue products. Without turns, all warpgroups would wait for
+// products at the same time. begin: after the first scores of a tile of rows. issue: after the products of a tile of keys
+// are issued. values: after the products of a tile of keys are complete.
 enum class Turn { none, begin, issue, values };
 constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     const bool wide = dim == 128;
@@ -26,18 +28,19 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
 
 struct alignas(16) Place { // the sequence of a tile of rows
     int lo, hi, keys, rows, q_batch, q0, kv_batch, key0, diagonal, row_end;
-    float slope, sink; // of the head
+    float slope, sink; // ALiBi slope and sink of the head
 };
 
-// A tile of query rows and the tiles of keys that some row sees, in shared memory: first the edges, which not every row sees
-// whole, from the right, then from the left; then the others.
+// A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of
+// these tiles. The order is: edges on the right, from right to left; edges on the left; then tiles that every row sees
+// whole.
 struct alignas(16) Work {
-    int row0, end, count, edges;           // rows row0 to end-1, row0 = -1 if no tile is left; tiles of keys; edges
-    int first, right;                      // tile(0); edges on the right
-    int from, full_to, open_from, open_to; // first tile; last tile that every row sees whole; the band cuts tiles outside the open ones
+    int row0, end, count, edges;           // rows row0 to end-1, or row0 = -1 if no tile is left; numbers of tiles of keys and of edges
+    int first, right;                      // tile(0); number of edges on the right
+    int from, full_to, open_from, open_to; // leftmost tile; last tile that every row sees whole; the band cuts tiles before open_from or after open_to
     int head, kv_head, batch;
-    int odd;  // a cut tile of V has non-finite elements
-    int part; // of the keys; or index of their Known
+    int odd;  // 1: a cut tile of V has non-finite elements
+    int part; // Kind::split: index of the part of the keys; Kind::keys: index of the mask's Known
     __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count, edges
     __device__ __forceinline__ int tile(int n) const volatile {
         return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
@@ -47,20 +50,22 @@ struct alignas(16) Work {
 static_assert(sizeof(Work) == 64);
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
-// A mask equal for all rows. Bit i of word j: some or all keys of tile 32 j + i are visible.
-constexpr int kKnown = 64; // words, for listedKeys of instances.go in tiles of 64 keys
+// A mask that is equal for all rows. Bit i of seen[j] is 1 if some key of tile 32 j + i is visible. Bit i of whole[j] is 1
+// if all keys of this tile are visible.
+constexpr int kKnown = 64; // words: enough for listedKeys keys (instances.go) in tiles of 64 keys
 struct Known { uint32_t seen[kKnown], whole[kKnown]; };
-// A stage of K and V under such a mask. Bit 2 i + e of shown[t]: K's key 8 i + 2 t + e is visible. tile: 2 * K's tile, plus
-// 1 if not every row sees it whole. cut: V has hidden keys.
+// Describes a stage of K and V in instances of Kind::keys. Bit 2 i + e of shown[t] is 1 if key 8 i + 2 t + e of the tile of
+// K is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see the whole
+// tile. cut: some row does not see the whole tile of V.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 
-// Packed sequences, longest first: the slots, one per tile of rows, before each; its index.
+// Packed sequences, longest first. Sequence of[i] has a slot for each of its tiles of rows, from slot first[i] on.
 struct alignas(8) Order { int first[33], of[32]; };
 
 struct MapParams {
     TensorMap q, k, v, o;
     Params p;
-    int tall, low, low_rows; // per head: tiles of the Plan's rows; then tiles of low_rows, a multiple of 64
+    int tall, low, low_rows; // tall: tiles per head with the Plan's number of rows; low: further tiles per head, with low_rows rows each, a multiple of 64
 };
 
 template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
@@ -68,16 +73,16 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
     static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // one feature alone
     static constexpr bool finds = features && !lists; // a separate lane finds tiles
-    static constexpr bool sorts = kind_ == Kind::layout; // up to 32 packed sequences by length
-    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // of Q and K; of V and O; of a tile
+    static constexpr bool sorts = kind_ == Kind::layout; // sorts up to 32 packed sequences by length
+    static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // row length of Q and K; row length of V and O; keys per tile
     static constexpr int groups = groups_;     // computing warpgroups
-    static constexpr int q_stages = q_stages_; // of Q
-    static constexpr int stages = stages_;     // of K and of V
-    static constexpr bool keep_q = keep_q_;    // Q in registers
+    static constexpr int q_stages = q_stages_; // stages of Q
+    static constexpr int stages = stages_;     // stages of K; V has the same number
+    static constexpr bool keep_q = keep_q_;    // Q is kept in registers
     static constexpr int rows = 64 * groups, threads = 128 * (groups + 1);
-    static constexpr int panels = (dim + 63) / 64, v_panels = (v_dim + 63) / 64, q_panel = rows * 128, panel = keys * 128; // of 64 columns; bytes per panel
+    static constexpr int panels = (dim + 63) / 64, v_panels = (v_dim + 63) / 64, q_panel = rows * 128, panel = keys * 128; // numbers of panels of 64 columns; bytes per panel
     static constexpr int q_bytes = panels * q_panel, k_bytes = panels * panel, v_bytes = v_panels * panel;
-    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim > 64 ? 128 : 64; // of part_o, as decode_sm80_merge reads it
+    static constexpr int part_dim = v_dim > 128 ? 256 : v_dim > 64 ? 128 : 64; // row length of part_o, which decode_sm80_merge expects
     static constexpr int k_at = q_stages * q_bytes, v_at = k_at + stages * k_bytes; // offsets in shared memory
     static constexpr int work_at = v_at + stages * v_bytes, places_at = work_at + 64 * (q_stages + 1), slots_at = places_at + (features ? sizeof(Place) : 0) * (q_stages + 1);
     static constexpr Turn turn = turn_of(kind_, dim, v_dim);
@@ -90,8 +95,8 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int compute_registers = reads ? 224 : groups == 2 ? 232 : 160;
 };
 
-// The block's shared memory. A stage's barriers: "full" when its contents are ready, "raw" when a cut tile of V has arrived,
-// "empty" when all have read them.
+// The block's shared memory. A stage has three barriers: "full" completes when the contents are ready, "raw" when a cut tile
+// of V has arrived but is not yet scanned, "empty" when all readers have read the contents.
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
@@ -111,6 +116,6 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t v_full(int i) const { return k_full(2 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_empty(int i) const { return k_full(3 * S::stages + i); }
     __device__ __forceinline__ uint32_t v_raw(int i) const { return k_full(4 * S::stages + i); }
-    __device__ __forceinline__ uint32_t found() const { return v_raw(S::stages); } // the next tile of rows
-    __device__ __forceinline__ uint32_t turn(int i, int group) const { return v_raw(S::stages + S::finds + i * (S::groups - 1) + group); } // the next warpgroup's, per stage
+    __device__ __forceinline__ uint32_t found() const { return v_raw(S::stages); } // completes when the next tile of rows is found
+    __device__ __forceinline__ uint32_t turn(int i, int group) const { return v_raw(S::stages + S::finds + i * (S::groups - 1) + group); } // warpgroup group + 1 waits here for its turn
 };

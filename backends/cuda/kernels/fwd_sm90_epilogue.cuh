@@ -1,9 +1,9 @@
-// The end of fwd_sm90's tiles of rows: O, LSE, or the results of a part of the keys.
+// How fwd_sm90 finishes a tile of rows: it writes O and LSE, or the results of a part of the keys.
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Ends a row: merges sink and earlier keys into m, in natural units, and l, for LSE; own and before become the factors of
-// its O and of the earlier keys' O.
+// Merges the sink and the earlier keys into m and l, so that LSE is m + ln(l). m is in natural units. own becomes the
+// factor of the row's o, and before the factor of the earlier keys' O.
 __device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
     const Shares x = real ? shares(m, l, sink, carried) : Shares{0, 0, -infinity, 1};
     const float by = __fdividef(1, x.sum);
@@ -22,7 +22,7 @@ template <class S> __device__ __forceinline__ void write_part(const Params &p, c
     });
 }
 
-// Adds the cleared elements of V to part_o of the warp's 16 rows, from `top` on.
+// Adds non-finite elements of V, which look() has replaced by 0, to part_o in the warp's 16 rows. Row `top` is the first.
 template <class S> __device__ __forceinline__ void add_odd_part(const Params &p, const volatile Work &w, int top, int end) {
     const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
@@ -53,7 +53,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::finish_part() {
     g.q.next(), g.place.next();
 }
 
-// Adds the O of earlier keys, before times, to own times o.
+// Sets o to own * o + before * (O of the earlier keys).
 template <class S> __device__ __forceinline__ void RowTile<S>::add_carried(const float (&own)[2], const float (&before)[2], int q_batch, int q_row) {
     const Params &p = g.p;
     const uint16_t *earlier = (const uint16_t *)p.o.data + q_batch * p.o.batch + w.head * p.o.head + q_row * p.o.row + g.lane % 4 * 2;
@@ -69,7 +69,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_carried(const
     });
 }
 
-// Sets down to the last factors of o. With features, merges sinks and earlier keys into m, in natural units, l and o.
+// Sets down to the factors that turn o into O. With features, also merges sinks and earlier keys into m, l and o, and
+// converts m to natural units.
 template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batch, int q_row, int real) {
     each<2>([&](int r) {
         down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
@@ -89,7 +90,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batc
     }
 }
 
-// O is staged in the warpgroup's own rows of Q.
+// Writes O to the shared memory of the warpgroup's own rows of Q.
 template <class S> __device__ __forceinline__ void RowTile<S>::stage_o() {
     auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
     each<S::v_dim / 16>([&](int i) { store_matrix(chunk(i), pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)); });
@@ -99,7 +100,7 @@ template <class S> __device__ __forceinline__ uint16_t *RowTile<S>::staged(int r
     return (uint16_t *)(g.sh.base + (q_tile - g.sh.at) + at);
 }
 
-// Adds the cleared elements of V to the staged O.
+// Adds non-finite elements of V, which look() has replaced by 0, to the staged O.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int real) {
     const Params &p = g.p;
     const Features &f = g.f;
@@ -128,7 +129,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int real)
     }
 }
 
-// Copies the staged O to the tensor: box_store writes whole chunks of 16 bytes of 64 rows.
+// Copies the staged O to the tensor. box_store always writes 64 rows, in whole chunks of 16 bytes. Where this would
+// overwrite other data, threads copy chunks or elements instead.
 template <class S> __device__ __forceinline__ void RowTile<S>::store_o(int q_batch, int q_row) {
     const Params &p = g.p;
     if (p.v_dim % 8 != 0 || S::features && g.f.q_starts && top_row + 64 > rows_end) {
@@ -154,7 +156,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::store_o(int q_bat
 // Writes O and LSE.
 template <class S> __device__ __forceinline__ void RowTile<S>::finish() {
     const Params &p = g.p;
-    int q_batch = w.batch, q_row = 0, real = 0; // row 0 in the tensors; rows without padding
+    int q_batch = w.batch, q_row = 0, real = 0; // q_row: row 0 of the sequence, in the tensor; real: number of rows without padding
     if constexpr (S::features) q_batch = g.sh.place(w).q_batch, q_row = g.sh.place(w).q0, real = g.sh.place(w).rows;
     divide(q_batch, q_row, real);
     stage_o();

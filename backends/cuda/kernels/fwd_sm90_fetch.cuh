@@ -1,20 +1,20 @@
-// The first warpgroup of fwd_sm90: one warp loads Q, K and V, the others find tiles of rows and scan tiles of V.
+// The first warpgroup of fwd_sm90: one warp loads Q, K and V; the other three warps find tiles of rows and scan tiles of V.
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
-// The loading lane; with features its warp, whose lanes load pages in parallel.
+// Runs in the loading lane or, with features, in the whole warp, whose lanes load pages in parallel.
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
     const Params &p = a.p;
     const Finder<S> finder(a, f, sh);
     const bool leads = !S::features || threadIdx.x == 0;
-    [[maybe_unused]] const uint8_t *known = nullptr; // the mask in known(side)
+    [[maybe_unused]] const uint8_t *known = nullptr; // the mask that known(side) describes
     [[maybe_unused]] int side = 0;
     [[maybe_unused]] Ring<1> found(0);
     auto find = [&](int &tile, volatile Work &w) {
         if constexpr (S::finds) return barrier_wait(sh.found(), found.parity), found.next();
         if (S::features) __syncwarp(); // all lanes have read the previous work
         if (leads) finder(tile, w);
-        if (S::features) __syncwarp(); // all lanes see the new one
+        if (S::features) __syncwarp(); // all lanes see the new work
         if constexpr (S::lists) {
             if (w.row0 < 0 || w.count <= 0) return;
             const uint8_t *mask = (const uint8_t *)f.mask.data + w.batch * f.mask.batch + w.head * f.mask.head;
@@ -39,7 +39,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         const int head = w.kv_head, batch = S::features ? sh.place(w).kv_batch : w.batch;
         if constexpr (S::features) {
             if (f.page) {
-                const int i = threadIdx.x * f.page_box; // after the last key its page is loaded again
+                const int i = threadIdx.x * f.page_box; // after the last key, the last key's page is loaded again
                 const int j = min(row + i, (sh.place(w).keys - 1) / f.page_box * f.page_box), nth = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
                 const int page = f.pages[(int64_t)w.batch * f.page_width + nth];
                 barrier_wait(empty, ring.parity);
@@ -57,7 +57,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         each<panels.value>([&](int i) { box_load(to + i * S::panel, map, 64 * i, row, head, batch, full); });
         ring.next();
     };
-    [[maybe_unused]] int last = 0; // K's listed tile
+    [[maybe_unused]] int last = 0; // Kind::keys: number of the tile that was last loaded from K
     [[maybe_unused]] auto cut = [&](volatile Work &w, int tile) { return tile < w.open_from || tile > w.open_to || !has(sh.known(w.part).whole, tile); };
     auto fetch_k = [&](volatile Work &w, int n) {
         auto from = [&](int tile, auto note) { fetch_tile(Count<S::panels>(), w, tile, a.k, sh.k(k.stage), sh.k_full(k.stage), sh.k_empty(k.stage), k, note); };
@@ -84,9 +84,10 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         } else from(w.tile(n), w.cut(n), [] {});
     };
 
-    // K is loaded one tile of keys before V, and the next work's first K before this one's last V. The next Q is loaded some
-    // way into this work: waiting earlier for its stage, which the previous O must leave, would delay K and V. The next work
-    // replaces one that q_empty released.
+    // Each tile of K is loaded before the previous tile of V, and the next work's first tile of K before the current work's
+    // last tile of V. The next Q is loaded in the middle of the current work, because its stage is free only after the
+    // previous O has left the stage. An earlier wait would delay K and V. The next Work overwrites a Work that q_empty has
+    // released.
     int tile = blockIdx.x, place = 0;
     find(tile, sh.work(0));
     if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);
@@ -95,21 +96,21 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        // The next work is found where no stage waits. With p.turn it is drawn when this one is nearly done, except with three
-        // warpgroups, which lack registers.
+        // The next work is found while no free stage waits for data. With p.turn, the next tile is drawn when the current work
+        // is nearly done. Instances with three warpgroups draw earlier, because they lack registers.
         constexpr bool late = !S::features && S::groups < 3;
         const int some_way = max(1, min(w.count / 2, 4));
         const int find_at = S::finds ? (w.count > 1 ? some_way : 0) : S::features ? min(2, w.count - 1) : late && p.turn ? max(0, w.count - 6) : 0;
         const int ask_at = max(some_way, find_at);
         auto advance = [&] { if (!S::finds && leads) tile = finder.next(tile); };
         if (!late) advance();
-        const bool brief = S::sorts && w.count == 1; // nothing else hides the lookup
+        const bool brief = S::sorts && w.count == 1; // no other load hides the time of the lookup
         if (brief) fetch_v(w, 0, last);
         if (!late && find_at <= 0) find(tile, next);
 #pragma unroll 1
         for (int n = late ? 0 : 1; n < w.count || late && n == 0; n++) {
             const int listed = last;
-            if (late && n == max(0, find_at - 1)) advance(); // the counter arrives a tile of keys later
+            if (late && n == max(0, find_at - 1)) advance(); // the counter's value arrives a tile of keys later
             if (late && n == find_at) find(tile, next);
             if (n > 0) fetch_k(w, n), fetch_v(w, n - 1, listed);
             if (S::features && n == find_at) find(tile, next);
@@ -123,8 +124,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     }
 }
 
-// The three warps that scan cut tiles of V. With features, one lane finds each tile of rows when the previous one has
-// arrived: that takes as long as several tiles of keys.
+// Runs in the three warps that scan cut tiles of V. If S::finds, one lane also finds the next tile of rows, as soon as Q of
+// the current tile has arrived, because finding a tile takes as long as several tiles of keys.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
     using T = typename S::T;
     const int thread = threadIdx.x - 32;
@@ -142,7 +143,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
         barrier_wait(sh.q_full(q.stage), q.parity);
         volatile Work &w = sh.work(place.stage);
         if (w.row0 < 0) break;
-        if constexpr (S::finds) { // replaces a free Work: else this Q could not have arrived
+        if constexpr (S::finds) { // overwrites a free Work: otherwise this Q could not have arrived
             if (S::sorts && drawn >= 0) tile = drawn;
             else if (thread == 0) tile = a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + gridDim.x;
             find(place.stage == S::q_stages ? 0 : place.stage + 1);
@@ -165,7 +166,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
             }
             uint4 *tile = (uint4 *)(sh.base + (sh.v(v.stage) - sh.at)), odd = {};
 #pragma unroll 6
-            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without branches: the products of values wait
+            for (int i = thread; i < S::v_bytes / 16; i += 96) { // without branches, because the products P V wait for this loop
                 const uint4 x = tile[i];
                 odd = {zero_times<T>(x.x, odd.x), zero_times<T>(x.y, odd.y), zero_times<T>(x.z, odd.z), zero_times<T>(x.w, odd.w)};
             }

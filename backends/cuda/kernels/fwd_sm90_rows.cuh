@@ -1,6 +1,6 @@
 // The registers of fwd_sm90's computing warpgroups, and the products that fill them. The methods of RowTile are grouped by
-// file: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns them into weights, fwd_sm90_epilogue.cuh
-// writes the results.
+// file: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights,
+// fwd_sm90_epilogue.cuh writes the results.
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
@@ -12,13 +12,13 @@ template <class S> struct Group {
     const Shared<S> sh;
     const int group, thread, warp, lane; // thread: of the warpgroup
     const bool changes;                  // a feature changes scores
-    const bool general;                  // scores may have a bias, a softcap and ALiBi: they are kept in natural units
-    const float unit;                    // the factor from scores to units of log2, but for a bias or a steep slope
-    float c, natural;                    // the factors from scores to units of log2, and to natural units
+    const bool general;                  // in the instance with all features, the call has a bias: scores are in natural units
+    const float unit;                    // converts scores to log2 units, unless a bias or a steep slope requires natural units
+    float c, natural;                    // c converts scores to log2 units, natural to natural units
     const Cap capped;
     const bool turned;       // warpgroups take turns
     Ring<S::q_stages> q;
-    Ring<S::q_stages + 1> place; // of the work
+    Ring<S::q_stages + 1> place; // index of the Work
     Ring<S::stages> k, v;
     int leaving = -1; // the stage of Q from which O is being stored
 
@@ -28,9 +28,9 @@ template <class S> struct Group {
           general(S::reads && f.bias.data), unit(S::shapes && f.cap_in != 0 ? f.cap_out : a.p.scale_log2),
           c(S::biases || general ? kLog2E : S::caps ? 1 : unit), natural(S::biases || general ? 1 : S::shapes && f.cap_in != 0 ? f.cap : a.p.scale), capped(f), turned(S::features || a.p.skew), q(0), place(0), k(0), v(0) {}
 
-    // Returns the offset of the lane's chunk of the warp's first 16x16 fragment in a stage of Q.
+    // Returns the offset, in a stage of Q, of the lane's chunk of the warp's first 16x16 fragment.
     __device__ __forceinline__ uint32_t fragment() const { return group * 8192 + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); }
-    // Releases a stage of K or V, or of Q.
+    // Releases the current stage of a ring, by the stage's barrier `empty`, and moves to the next stage.
     template <int stages> __device__ __forceinline__ void release(Ring<stages> &ring, uint32_t empty) {
         if (lane == 0) barrier_arrive(empty);
         ring.next();
@@ -54,27 +54,28 @@ template <class S> struct Group {
 template <class S> struct RowTile {
     using T = typename S::T;
     static constexpr bool early = S::dim >= 128;           // random words are drawn while products are in flight, else between exponentials
-    static constexpr bool leans = S::shapes || S::tilts;   // ALiBi
+    static constexpr bool leans = S::shapes || S::tilts;   // the instance supports ALiBi
     static constexpr bool sides = S::biases || S::masks;   // a bias or mask is prefetched to shared memory
 
     Group<S> &g;
     volatile Work &w;
-    const int row0, rows_end, count, edges, first; // of Work; first: tile(0)
+    const int row0, rows_end, count, edges, first; // fields of Work; first: tile(0)
     const int top_row, row;
     const uint32_t q_tile; // address of the stage of Q
     const uint64_t q_rows; // descriptor of the warpgroup's rows of Q
-    int open = 0;          // with features: n + w.tile(n) after the edges
+    int open = 0;          // with features: n + w.tile(n), which is constant after the edges
 
-    // ALiBi: a score's change per key; per row, its part not yet in this tile's scores.
+    // steps_down: change of a score per key away from the diagonal. offset: part of ALiBi that is equal for all keys of a
+    // row in the tile, and not yet added to the scores.
     float slope = 0, steps_down = 0, offset[2] = {};
-    bool steep = false; // the slope in score units may overflow: scores are natural
+    bool steep = false; // steps_down may overflow, so scores are in natural units
     Sequence seq;
 
-    // Sums and scores, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two.
+    // Sums and scores, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two rows.
     float o[S::v_dim / 2], s[S::keys / 2];
     float m[2] = {-infinity, -infinity}, l[2] = {}; // scaled maximum and sum of each row
-    float top[2];                                   // subtrahend of c s
-    float down[2] = {};                             // factor of o, as m rises
+    float top[2];                                   // number to subtract from c s
+    float down[2] = {};                             // factor that rescales o when m rises
     volatile float (&most)[2];                     // highest score of a far row, else -inf; in local memory: saves registers
     bool beyond = false;                            // a row of the warp is far
     float highest[2] = {-infinity, -infinity};      // split: highest unscaled score of a row that is not far
@@ -84,9 +85,9 @@ template <class S> struct RowTile {
     uint32_t shown = 0;
     bool small = false;       // the tile's scores are small and not yet capped
     bool banded_tile = true;  // masks: the band hides pairs of the tile
-    uint32_t visible[2];      // mask by pairs, of the lane's rows
+    uint32_t visible[2];      // Kind::mask: bits of the lane's visible pairs
     uint32_t kept[2];         // dropout masks of the lane's rows
-    Counter own = {};         // of the row for which the lane draws
+    Counter own = {};         // Philox counter of the row for which the lane draws random words
     uint64_t own_words;
     SideRows<S::biases ? 2 : 1, S::keys> side;
 
@@ -110,8 +111,8 @@ template <class S> struct RowTile {
     __device__ __forceinline__ const View &side_view() const { if constexpr (S::biases) return g.f.bias; else return g.f.mask; }
     __device__ __forceinline__ uint32_t side_at() const { return g.sh.side(g.group * 4 + g.warp); }
 
-    __device__ __forceinline__ void start_scores(); // s = Q K^T, in flight
-    __device__ __forceinline__ void start_values(); // o += P V, in flight
+    __device__ __forceinline__ void start_scores(); // starts the product s = Q K^T
+    __device__ __forceinline__ void start_values(); // starts the product o += P V
 
     // fwd_sm90_scores.cuh. n counts the work's tiles of keys; next() is the number of tile n + 1.
     __device__ __forceinline__ void take_slope();

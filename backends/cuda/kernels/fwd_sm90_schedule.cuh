@@ -4,9 +4,9 @@
 
 __device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
 
-// Scans a mask of `end` keys with a warp, 16 keys per lane at a time.
+// Sets `to` from a mask of `end` keys. Each lane of the warp scans 16 keys at a time.
 template <int keys> __device__ __forceinline__ void learn(volatile Known &to, const uint8_t *mask, int end) {
-    constexpr int lanes = keys / 16, tiles = 32 / lanes; // per tile; per step
+    constexpr int lanes = keys / 16, tiles = 32 / lanes; // lanes per tile; tiles per step
     constexpr uint32_t all = (1u << lanes) - 1;
     const int lane = threadIdx.x % 32;
     const bool aligned = ((uint64_t)mask & 15) == 0;
@@ -29,10 +29,10 @@ template <int keys> __device__ __forceinline__ void learn(volatile Known &to, co
         }
         if (lane == 0) to.seen[word] = seen, to.whole[word] = whole;
     }
-    __syncwarp(); // all lanes see it
+    __syncwarp(); // all lanes see `to`
 }
 
-// Returns the last visible tile before another one; it must exist.
+// Returns the last tile before `tile` that has a visible key. Such a tile must exist.
 __device__ __forceinline__ int before(const volatile Known &known, int tile) {
     int word = (tile - 1) / 32;
     uint32_t bits = known.seen[word] & ~0u >> (31 - (tile - 1) % 32);
@@ -45,14 +45,14 @@ template <class S> __device__ __forceinline__ bool cuts(const Params &p, const F
     return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
 }
 
-// Returns how many of some heads fit into the L2 cache with their K and V.
+// Returns the number of heads, from 1 to `heads`, whose K and V fit into the L2 cache together. A head has `keys` keys.
 __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int keys) {
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
-// Returns how many of all heads are processed together under a mask: the number that fits into the cache, half of it for Q
-// and O if rows are few; or a slightly smaller divisor of `all`. Few are tried: divisions are slow, and instances for
-// features call this per tile.
+// Returns the number of heads that are processed together if a mask hides keys. It is the number of heads that fit into the
+// L2 cache, or a slightly smaller divisor of `all`. If rows are few, half of the cache is left for Q and O. Few divisors are
+// tried, because divisions are slow and instances for features call this function for every tile.
 __device__ __forceinline__ int heads_together(const Params &p, int all) {
     const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
 #pragma unroll 1
@@ -61,15 +61,15 @@ __device__ __forceinline__ int heads_together(const Params &p, int all) {
     return most;
 }
 
-// A tile of rows of packed sequences: the nth of `count` of a head, numbered over all sequences; and the ticket after the
-// nth tiles of the other heads. Sequence b has slots for its tiles from (starts[b] - starts[0]) / rows + b on, at most one
-// too many. After the last slot, head is -1.
+// A tile of rows of packed sequences: tile nth of a head's `count` tiles. Heads are numbered over all sequences. behind is the
+// number (ticket) after the nth tiles of all heads that are processed together. Sequence b has slots for its tiles from slot
+// (starts[b] - starts[0]) / rows + b on, at most one slot too many. After the last slot, head is -1.
 struct PackedTile { int head, nth, count, behind; };
 template <class S> __device__ __forceinline__ PackedTile packed_tile(const Params &p, const Features &f, int ticket) {
     const int from = f.q_starts[0], slot = ticket / p.heads;
     auto first = [&](int b) { return (f.q_starts[b] - from) / S::rows + b; };
     if (slot >= first(p.batch)) return {-1};
-    int b = 0; // it is among n sequences from b on
+    int b = 0; // the slot is of one of n sequences from b on
     for (int n = p.batch; n > 1;) {
         const int half = n / 2;
         if (first(b + half) <= slot) b += half, n -= half;
@@ -81,7 +81,7 @@ template <class S> __device__ __forceinline__ PackedTile packed_tile(const Param
     return {b * p.heads + head0 + place % width, place / width, count, ticket - place % width + width};
 }
 
-// Sorts up to 32 sequences with a warp.
+// Sorts up to 32 sequences by their numbers of keys, most keys first. Runs in one warp.
 template <class S> __device__ __forceinline__ void sort(const Params &p, const Features &f, volatile Order &to) {
     const int lane = threadIdx.x % 32;
     const int rows = lane < p.batch ? f.q_starts[lane + 1] - f.q_starts[lane] : 0, tiles = (rows + S::rows - 1) / S::rows;
@@ -96,7 +96,8 @@ template <class S> __device__ __forceinline__ void sort(const Params &p, const F
     if (nth == 31) to.first[32] = first + tiles;
 }
 
-// A tile of rows in that order, the nth of `count` of a head of sequence b; b is -1 after the last slot.
+// A tile of rows in the order that sort() computes: tile nth of the `count` tiles of a head of sequence b. After the last
+// slot, b is -1.
 struct SortedTile { int b, head, nth, count; };
 template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Params &p, const Features &f, const volatile Order &order, int ticket) {
     const int slot = ticket / p.heads, h = ticket - slot * p.heads;
@@ -111,8 +112,8 @@ template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Param
     return {b, head0 + place % width, place / width, count};
 }
 
-// Finds tiles of query rows and their tiles of keys. Under a mask, heads that fit into the L2 cache together are processed
-// row tile by row tile, longest first.
+// Finds tiles of query rows, and the tiles of keys that the rows see. If a mask hides keys, heads that fit into the L2 cache
+// are processed together: first the longest row tile of each head, then the next longest.
 template <class S> struct Finder {
     const MapParams &a;
     const Features &f;
@@ -129,14 +130,15 @@ template <class S> struct Finder {
         return a.p.turn ? atomicAdd(a.p.turn, 1) + gridDim.x : tile + (rising && tile < gridDim.x ? 2 * (gridDim.x - tile) - 1 : gridDim.x);
     }
 
-    // Sets w to tile number `tile` or, with features, the next existing one.
+    // Sets w to tile number `tile`. With features, if this tile is after the end of its sequence, draws further tiles until a
+    // tile has rows.
     __device__ __forceinline__ void operator()(int &tile, volatile Work &w) const {
         const Params &p = a.p;
         w.row0 = -1, w.count = 0;
     again:
-        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile are neighbors
+        const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile have adjacent numbers
         int head, row0, end, first = 0, size = 1, behind = 0;
-        [[maybe_unused]] int sequence = -1; // sorted: head is within it
+        [[maybe_unused]] int sequence = -1; // if tiles are sorted: the sequence in which heads are numbered
         const bool alike = !S::features && a.tall == 0; // all tiles are low
         const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
         if (S::sorts && f.row_slots && p.batch <= 32) {
@@ -152,8 +154,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // If later rows see more keys, the partial tile is the first, which sees the fewest; unless a tile's begin changes
-            // the order of a row's sums.
+            // If later rows see more keys, the partial tile is the first tile, which sees the fewest keys. The exception: if
+            // the first row of a tile affects the order of a row's sums, the last tile is partial.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
@@ -187,8 +189,8 @@ template <class S> struct Finder {
         }
         [[maybe_unused]] const int band_to = full_to;
         if constexpr (S::features) {
-            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge,
-            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // and cut
+            if (S::masks || S::lists || S::reads && f.mask.data || to < from) full_to = from - 1; // every tile is an edge
+            if (S::masks || S::reads && f.mask.data) open_from = kReach;              // every tile is cut
             volatile Place &at = sh.place(w);
             at.lo = e.lo(), at.hi = e.hi(), at.keys = e.keys(), at.rows = e.rows(), at.row_end = e.row_end();
             if (S::tilts || S::shapes && f.slopes.data) at.slope = slope_of(f, b, own_head());
@@ -201,7 +203,7 @@ template <class S> struct Finder {
     }
 };
 
-// Reduces the work's tiles to the visible ones.
+// Reduces the work's tiles of keys to the tiles that have visible keys.
 __device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
     const int lane = threadIdx.x % 32;
     int count = 0;
@@ -211,7 +213,7 @@ __device__ __forceinline__ void select(volatile Work &w, const volatile Known &k
     }
     count = __reduce_add_sync(~0u, count);
     if (lane == 0) w.count = w.edges = count, w.part = side, w.first = count ? before(known, w.from + w.right) : 0;
-    __syncwarp(); // all lanes see it
+    __syncwarp(); // all lanes see w
 }
 
 // Returns a tile's Slot::shown.

@@ -1,10 +1,10 @@
-// The softmax of fwd_sm90: maxima of rows, also far ones, weights and their sums, dropout.
+// The softmax of fwd_sm90: maxima of rows (also of far rows), weights, sums of weights, dropout.
 #pragma once
 #include "far.cuh"
 #include "fwd_sm90_rows.cuh"
 
-// Far rows: subtracts the row's highest score from s; m becomes the old maximum relative to it, scaled. top has the lane's
-// highest score, then 0.
+// In a far row, subtracts the row's highest score from s. m becomes the old maximum minus this score, in log2 units. top is
+// the lane's highest score before the call, and 0 after it.
 template <class S> __device__ __forceinline__ void RowTile<S>::subtract_far() {
     bool far = false;
     each<2>([&](int r) {
@@ -25,7 +25,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::subtract_far() {
 template <class S> __device__ __forceinline__ void RowTile<S>::maxima(bool masked) {
     top[0] = top[1] = -infinity;
     each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
-    if constexpr (leans) top[0] += offset[0], top[1] += offset[1]; // each lane's own
+    if constexpr (leans) top[0] += offset[0], top[1] += offset[1]; // offset differs between lanes
     if constexpr (!S::caps)
         if (beyond || __any_sync(~0u, may_be_far(top[0], g.c, masked) || may_be_far(top[1], g.c, masked))) subtract_far();
     each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
@@ -40,7 +40,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::maxima(bool maske
     });
 }
 
-// Draws random words; between(i) is called after each of 5 keys / 64 steps.
+// Draws random words. Calls between(i) after step i of 5 * keys / 64 steps.
 template <class S> template <class Between> __device__ __forceinline__ void RowTile<S>::draw(Between between) {
     kept_keys<S::keys, 4>(kept, g.f, side_at(), own.seed, own_words, g.lane, between);
 }
@@ -56,7 +56,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::exponentials(int 
     each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
 }
 
-// Sets dropped weights to 0. Their sums keep them.
+// Sets dropped weights to 0. The sums l contain the dropped weights.
 template <class S> __device__ __forceinline__ void RowTile<S>::drop(int tile) {
     if constexpr (S::reads) {
         if (!g.f.drop_below) return;

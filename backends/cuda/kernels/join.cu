@@ -1,6 +1,6 @@
 // Joins partial results of ring ranks. Tensors are strided and float32, float16 or bfloat16.
 //
-//	join_sum    dst = x + y; x or y may be null; if both are, dst = value
+//	join_sum    dst = x + y; x or y may be null; if x and y are null, dst = value
 //	join_merge  merges the outputs x and y of two sets of keys, whose LSE are lse and
 //	            part_lse, into dst and lse; if y is null, the second set only adds weight
 //	            to the softmax's sum, like a sink
@@ -8,9 +8,9 @@
 // Sums are in float32. dst may be x. Launch: grid.x = ceil(batch * heads * rows / rows per
 // block), with 256 / lanes rows per block.
 //
-// `lanes` threads share a row in pieces of 8 columns. The first of them computes the weights
-// of x and y in float64, because an absolute error of LSE becomes a relative error of the
-// weights.
+// `lanes` threads share a row in pieces of 8 columns. The first of these threads computes
+// the weights of x and y in float64, because an absolute error of LSE becomes a relative
+// error of the weights.
 #include "mma.cuh"
 #include "params.cuh"
 

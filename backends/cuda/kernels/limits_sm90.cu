@@ -7,7 +7,7 @@
 constexpr int groups = 2, threads = 128 * groups, rows = 64, columns = 256, depth = 64;
 
 template <class T> __device__ __forceinline__ void products(const Limits &a) {
-    __shared__ __align__(1024) uint32_t tiles[(groups * rows + columns) * depth / 2]; // operand A of each warpgroup, then operand B, which both share
+    __shared__ __align__(1024) uint32_t tiles[(groups * rows + columns) * depth / 2]; // operand A of each warpgroup, then the warpgroups' common operand B
     for (int i = threadIdx.x; i < sizeof tiles / 4; i += threads) tiles[i] = random_pair<T>(i);
     async_fence(); // makes the tiles visible to wgmma
     __syncthreads();

@@ -29,7 +29,8 @@ __device__ __forceinline__ void load_matrix_transposed(uint32_t (&r)[4], uint32_
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// Adds a b to d: a is 16x16 and row-major, b 16x8 and column-major; sums are float32.
+// Adds the product of a and b to d. a is 16x16 and row-major, b 16x8 and column-major. Sums are
+// float32.
 template <class T> __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <> __device__ __forceinline__ void mma<BF16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -89,7 +90,7 @@ __device__ __forceinline__ void store_matrix(uint32_t address, const uint32_t (&
 #endif
 }
 
-// Adds four floats to 16 aligned bytes of global memory, each atomically.
+// Adds four floats to four floats in 16 aligned bytes of global memory. Each addition is atomic.
 __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
@@ -98,9 +99,9 @@ __device__ __forceinline__ void add_global4(float *to, const float (&x)[4]) {
 #endif
 }
 
-// Counters in global memory, which blocks poll until another block has raised them.
-// add_counter_release first publishes the thread's earlier writes, and other threads' writes
-// if a barrier ordered them before the call.
+// Counters in global memory. A block polls a counter until another block has raised it.
+// add_counter_release first publishes the thread's earlier writes, and the writes of other
+// threads that a barrier ordered before the call.
 __device__ __forceinline__ int load_counter(const int *from) {
     int x;
     asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
@@ -112,26 +113,27 @@ __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Starts a copy of one float to shared memory. bytes is 4, or 0 to store 0 instead.
+// Starts a copy of one float to shared memory if bytes is 4. If bytes is 0, stores 0.
 __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// Adds a b to d: a is 16x8 and row-major, b 8x8 and column-major; sums are float32. The
-// operands are tf32: the tensor core ignores the last 13 bits of float32 numbers.
+// Adds the product of a and b to d. a is 16x8 and row-major, b 8x8 and column-major. Sums are
+// float32. a and b are tf32: the tensor core ignores the last 13 bits of float32 numbers.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Adds a b to d: a is 16x8 and row-major, b 8x8 and column-major, both bf16; sums are float32.
+// Adds the product of a and b to d. a is 16x8 and row-major, b 8x8 and column-major. a and b
+// are bf16, sums float32.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
 }
 
 // Splits x into hi + lo for mma_tf32. hi is x rounded to tf32. lo is the exact difference
-// x - hi; mma_tf32 ignores at most one of its bits.
+// x - hi; mma_tf32 ignores at most one bit of lo.
 __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) {
     hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     lo = __float_as_uint(x - __uint_as_float(hi));
@@ -150,8 +152,8 @@ template <int from, int to> __device__ __forceinline__ float butterfly_sum(float
     return x;
 }
 
-// Like copy_async16, but synchronous. It loads elements of `size` bytes one by one, so
-// `from` needs to be aligned only to `size` bytes.
+// Like copy_async16, but synchronous. The function loads elements of `size` bytes one by one,
+// so `from` needs to be aligned only to `size` bytes.
 template <int size> __device__ __forceinline__ void copy_elements16(uint32_t to, const void *from, int bytes) {
     uint32_t x[4] = {};
 #pragma unroll

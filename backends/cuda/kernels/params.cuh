@@ -26,11 +26,11 @@ struct Params {
     int lo, hi;        // row i sees keys max(0, i+lo) to min(kv_len-1, i+hi), inclusive; |lo|, |hi| <= 2^30
     float scale;       // multiplies Q K^T
     float scale_log2;  // scale * log2(e)
-    int splits;        // number of parts into which decode splits the keys, and bwd_sm90 the query heads of a KV head
+    int splits;        // number of parts into which decode splits the keys, or into which bwd_sm90 splits the query heads of a KV head
     int deterministic; // backward: 1 if every sum of dQ has a fixed order
     int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns at the tensor cores
-    int8_t halves;     // bwd_sm90: 1 if the row tiles of skew are pairs of row tiles
-    int16_t tile;      // bwd_sm90: the first row tile of a call for only a part of the rows; minus the first key tile of a call for only a part of the keys
+    int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles instead of row tiles
+    int16_t tile;      // bwd_sm90: the first row tile, if the call computes only a part of the rows; the first key tile times -1, if it computes only a part of the keys; else 0
 };
 
 // The host reads a Plan from the global variable <kernel>_plan.
@@ -65,15 +65,15 @@ struct Features {
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
     int page_box;                 // fwd_sm90: keys per bulk copy, a divisor of the keys per page and of the keys per tile
-    int bias_wide, dbias_wide;    // 1: bias or dbias is float32; 0: it has the problem's type
+    int bias_wide, dbias_wide;    // 1: bias or dbias is float32; 0: bias or dbias has the problem's type
     int bias_pairs, mask_pairs;   // 1: the elements of keys 2j and 2j+1 can be loaded together
     int kv_type;                  // type of K and V if Q is float32: 0 float32, 1 float16, 2 bfloat16
-    int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges both into its results
+    int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges this O and LSE into its results
     int delta_rows, delta_step;   // strides of delta in rows per head and in floats per row
     int dbias_shape[3];           // sizes of DBias's dimensions batch, heads and rows
-    int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the others
-    uint32_t first_batch, first_head, first_row, first_key; // if the call is a part of a larger problem: its position there, for the dropout counters; first_key is a multiple of 8
-    int key_slots, row_slots;     // fwd_sm90 and bwd_sm90: upper bounds of the numbers of key tiles and row tiles of all packed sequences; 0: launch as many tiles for each sequence as for the longest
+    int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the other tiles
+    uint32_t first_batch, first_head, first_row, first_key; // position of the call's first element in the larger problem of which the call is a part, else 0; for the dropout counters. first_key is a multiple of 8
+    int key_slots, row_slots;     // fwd_sm90 and bwd_sm90: upper bounds of the numbers of key tiles and row tiles of all packed sequences; 0: every sequence gets the number of tiles of the longest
 };
 
 // The argument block of kernels with features.

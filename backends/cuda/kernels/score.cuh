@@ -1,13 +1,13 @@
 // Features of attention calls. Kernels handle them in four places:
 //
-//	at the start                        sequence and key_place find a sequence's rows and keys
-//	before a tile's row maximum         Scores::adjust applies softcap, bias, ALiBi and mask to the scores
-//	after the sum of a tile's weights   Scores::drop applies dropout
-//	at the end of a row                 shares or ending merges the sink and the result for earlier keys
+//	at the start                        sequence() and key_place() find a sequence's rows and keys
+//	before a tile's row maximum         Scores::adjust() applies softcap, bias, ALiBi and mask to the scores
+//	after the sum of a tile's weights   Scores::drop() applies dropout
+//	at the end of a row                 shares() or ending() merges the sink and the result for earlier keys
 //
 // adjust returns scores in natural units, because in log2 units a finite bias may overflow. Backward kernels of 16-bit
 // types use log2 units and subtract LSE first, except in tiles with far rows (see far.cuh). Float32 kernels subtract LSE
-// last. Lane 4g+t holds rows g and g+8 of a tile of scores, and in them columns 2t and 2t+1 of each 8 columns. In kernels
+// last. Lane 4g+t holds, in rows g and g+8 of a tile of scores, columns 2t and 2t+1 of each 8 columns. In kernels
 // whose warps own keys, tiles are transposed: their rows are keys, and their columns query rows. Branches on features are
 // uniform in a warp and enclose the loops over a tile.
 #pragma once
@@ -50,7 +50,7 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// Extent gives the position, lengths and band of sequence b. Without features, it reads them from the argument block.
+// Extent gives the position, lengths and band of sequence b. Without features, lengths and band come from the argument block.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -80,14 +80,14 @@ template <> struct Extent<true> {
 };
 __device__ const Features no_features = {};
 
-// Returns the element at which key j of sequence b, KV head h, begins.
+// Returns the index in v of the first element of key j of sequence b and KV head h.
 __device__ __forceinline__ int64_t key_place(const View &v, const Features &f, const Sequence &s, int b, int h, int j) {
     if (!f.page) return s.kv_batch * v.batch + h * v.head + (s.key0 + j) * v.row;
     const int page = (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift);
     return f.pages[(int64_t)b * f.page_width + page] * v.batch + h * v.head + (j - page * f.page) * v.row;
 }
 
-// Returns x. The compiler recomputes expressions of the returned value instead of keeping them in registers.
+// Returns x. The compiler recomputes expressions of the returned value instead of keeping their results in registers.
 __device__ __forceinline__ int again(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -140,8 +140,8 @@ __device__ __forceinline__ float tanh_of(float x, float &slope) {
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
-// Like tanh_of, but precise enough for float32 scores. It corrects the exponential for the rounding of its argument. Far from
-// 0, errors of e and r affect only the small term 2 e r. Near 0, slope is rounded only once.
+// Like tanh_of, but precise enough for float32 scores. The exponential e is corrected for the rounding of the exponent. Far
+// from 0, errors of e and r affect only the small term 2 e r. Near 0, slope is rounded only once.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // keeps NaN
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
@@ -150,8 +150,8 @@ __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// Returns natural * log2(e) - rounded, where rounded > 0 is this product as float32. Returns 0 if the difference is more
-// than a rounding error.
+// Returns the difference natural * log2(e) - rounded, where rounded > 0 is the product rounded to float32. Returns 0 if the
+// difference is more than a rounding error.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
@@ -171,7 +171,7 @@ template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
 // In backward kernels of 16-bit types, the LSE of a far row is replaced by kFarLSE. The weights of such a row are computed
-// from its LSE in natural units.
+// from the row's LSE in natural units.
 constexpr uint32_t kFarLSE = 0x80000000; // -0; stat_of_lse returns it for no other row
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
 // Converts a natural LSE to log2 units. Returns Inf for a row without weights, and kFarLSE if the row is far or lse is NaN.
@@ -179,13 +179,13 @@ __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// Replaces a far row's dot product s by the log2 of its weight, divided by scale_log2. unit is log2(e) / scale_log2. A hidden
-// score stays -inf.
+// Replaces a far row's dot product s by the log2 of the pair's weight, divided by scale_log2. unit is log2(e) / scale_log2.
+// A hidden score stays -inf.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
 }
 
-// Returns a head's ALiBi slope, NaN if it is not finite.
+// Returns a head's ALiBi slope, or NaN if the slope is not finite.
 __device__ __forceinline__ float slope_of(const Features &f, int b, int h) {
     const float x = ((const float *)f.slopes.data)[b * f.slopes.batch + h * f.slopes.head];
     return fabsf(x) < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
@@ -196,7 +196,8 @@ __device__ __forceinline__ float slope_log2(float slope) { return fmaxf(fminf(sl
 // Reports whether softcap, bias or ALiBi changes scores.
 __device__ __forceinline__ bool changes(const Features &f) { return f.cap_in != 0 || f.bias.data || f.slopes.data; }
 
-// Modifies the scores of one query head of a sequence. T is the type of a bias that is not float32: float, F16 or BF16.
+// Modifies the scores of one query head of a sequence. T is the problem's type: float, F16 or BF16. A bias has type T, or
+// float32 if Features::bias_wide is 1.
 template <class T> struct Scores {
     const Params &p;
     const Features &f;
@@ -218,15 +219,15 @@ template <class T> struct Scores {
 
     __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Turns a tile's dot products into scores in natural units, if changes(). own is the index in its sequence of the
-    // lane's row g, and walked the index of its column 2t. Masked scores become -inf; the band is not applied. Scores of rows or keys
-    // outside the tensors become arbitrary.
+    // Turns a tile's dot products into scores in natural units. Called only if changes(). own is the index of the lane's row g
+    // in the sequence, and walked the index of the lane's column 2t in the sequence. Masked scores become -inf. The band is
+    // not applied. Scores of rows or keys outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
     // For backward kernels: turns dot products into weights. lse(n, e) returns the LSE of element s[n][e]'s query row, in
-    // natural units for float32, else in log2 units; it is Inf for a row without weights. With a softcap, weights calls
-    // slope(n, e, d), where d is the derivative of the softcap at s[n][e].
+    // natural units for float32, else in log2 units. For a row without weights lse returns Inf. With a softcap, weights()
+    // calls slope(n, e, d), where d is the derivative of the softcap at s[n][e].
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         if constexpr (sizeof(T) == 4) return far_weights<transposed>(s, own, walked, lse, slope);
@@ -272,9 +273,10 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor that s still lacks: the first
-    // addition is a fused multiply-add with it, which does not round the product. So backward kernels round scores like
-    // forward kernels, and their weights are exactly the terms of the sum in LSE. Only far from 0, both round the product.
+    // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor by which s must still be multiplied.
+    // The first addition is a fused multiply-add with this factor, which does not round the product. So backward kernels
+    // round scores like forward kernels, and the weights are exactly the terms of the sum in LSE. Only for scores far from 0,
+    // forward and backward kernels round the product.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -314,7 +316,7 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // Adds ALiBi's by * |key - row - diagonal| to s * unit if natural, else to s.
+    // If natural, sets s to s * unit + x, where x = by * |key - row - diagonal| is the ALiBi term. If not, adds x to s.
     template <bool transposed, bool natural, class Tiles> __device__ __forceinline__ void add_slopes(Tiles &s, int own, int walked, float unit, float by) const {
         const float distance = transposed ? own - walked - diagonal : walked - own - diagonal;
 #pragma unroll
@@ -403,8 +405,8 @@ template <class T> struct Scores {
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
     }
 
-    // Sets dropped weights to 0 if `zeros`. If not, it sets their sign bit, which `dropped` and `left_of` read. Other weights
-    // have no sign bit: P is positive, and so are NaNs of tensor cores or exp2.
+    // Sets dropped weights to 0 if `zeros`. If not, sets the sign bits of dropped weights, which the functions `dropped` and
+    // `left_of` read. The sign bits of other weights are 0: P is positive, and so are NaNs of tensor cores or exp2.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
@@ -420,9 +422,9 @@ template <class T> struct Scores {
         }
     }
     // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e of group n is bit
-    // 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the bits of eight keys of a row, whose
-    // weights are in four lanes or, if transposed, in eight. Each of these lanes calls it for another row or other eight keys;
-    // then the lanes exchange bits.
+    // 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the bits of eight keys of a row. The
+    // weights of these keys are in four lanes or, if transposed, in eight lanes. Each of these lanes calls Philox for another
+    // row or other eight keys; then the lanes exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
@@ -449,10 +451,10 @@ __device__ __forceinline__ float sink_of(const Features &f, int h) {
     return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
 
-// shares merges a row with the sink and the result for earlier keys, whose LSE is carried. m is the row's maximum in natural
-// units, l its sum of weights, o its weighted sum of values. Then O = (o * mine + earlier * (O of the earlier keys)) / sum and
-// LSE = top + ln(sum). If earlier is 0, O of the earlier keys must not be read. carried = Inf counts as NaN, unless the row
-// has neither keys nor a sink.
+// shares() merges a row with the sink and the result for earlier keys. `carried` is the LSE of the earlier keys, m the row's
+// maximum in natural units, l the row's sum of weights. If o is the row's weighted sum of values,
+// O = (o * mine + earlier * (O of the earlier keys)) / sum and LSE = top + ln(sum). If `earlier` is 0, O of the earlier keys
+// must not be read. carried = Inf counts as NaN, unless the row has neither keys nor a sink.
 struct Shares { float mine, earlier, top, sum; };
 
 __device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {

@@ -1,7 +1,7 @@
-// Features of the kernels for compute capability 9.0a: softcaps, dropout masks, and biases and masks. Each warp prefetches
-// tiles of a bias or mask to shared memory: they are "staged". In forward kernels, lane 4g+t holds rows g and g+8 of the
-// warp's 16 rows, and keys 2t and 2t+1 of each 8. In backward kernels, it holds keys g and g+8 of the warp's 16 keys, and
-// rows 2t and 2t+1 of each 8.
+// Features of the kernels for compute capability 9.0a: softcaps, biases, masks and dropout masks. Each warp prefetches tiles
+// of a bias or mask to shared memory. A prefetched tile is called staged. In forward kernels, lane 4g+t holds rows g and g+8
+// of the warp's 16 rows, and keys 2t and 2t+1 of each 8 keys. In backward kernels, lane 4g+t holds keys g and g+8 of the
+// warp's 16 keys, and rows 2t and 2t+1 of each 8 rows.
 #pragma once
 #include "score.cuh"
 #include "sm90.cuh"
@@ -24,15 +24,15 @@ template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
 
 // Forward: turns dot products into capped scores in log2 units, by a polynomial if all scores of the warp are small.
 struct Cap {
-    float in, out, near, mid, a, b, c; // largest magnitudes of dot products for factor() (near) and for small_tanh (mid); a, b, c: coefficients of factor()'s polynomial
+    float in, out, near, mid, a, b, c; // near, mid: dot products of smaller magnitude can use factor() or small_tanh; a, b, c: coefficients of factor()'s polynomial
     __device__ __forceinline__ Cap(const Features &f) : in(f.cap_in), out(f.cap_out) {
-        const bool usual = in > 1e-6f && in < 1e4f; // powers of in neither overflow nor underflow
+        const bool usual = in > 1e-6f && in < 1e4f; // the powers of `in` neither overflow nor underflow
         near = usual ? fminf(0.25f / in, 1e18f) : -1, mid = usual ? fminf(0.6f / in, 1e18f) : -1;
         a = in * out, b = -0.33324607f * a * in * in, c = 0.12877114f * a * in * in * in * in;
     }
-    // Caps scores and returns false. But if all magnitudes in the warp are below near, it leaves the scores as they are and
-    // returns true. The caller then multiplies them by factor() when it computes exponents. As tanh is monotonic, the largest
-    // uncapped score of a row is also its largest capped one.
+    // Caps scores and returns false. But if all magnitudes in the warp are below near, leaves the scores unchanged and returns
+    // true. The caller then multiplies each score s by factor(s) when it computes exponents. Because tanh is monotonic, the
+    // largest uncapped score of a row is also the largest capped score.
     template <int n> __device__ __forceinline__ bool apply(float (&s)[n]) const {
         float most[4] = {};
         each<n>([&](int i) { most[i % 4] = fmaxf(most[i % 4], fabsf(s[i])); });
@@ -46,8 +46,8 @@ struct Cap {
         }
         return false;
     }
-    // Returns the factor that caps a small score and converts it to log2 units. For -inf it is Inf, so a hidden score stays
-    // -inf.
+    // Returns the factor that caps a small score and converts it to log2 units. The factor for -inf is Inf, so a hidden score
+    // stays -inf.
     __device__ __forceinline__ float factor(float s) const {
         const float y = s * s;
         return fmaf(fmaf(c, y, b), y, a);
@@ -58,7 +58,7 @@ struct Cap {
 // a time. The tiles are swizzled against bank conflicts.
 template <int size, int keys> struct SideRows {
     static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // at_once: rows that the warp copies at once
-    const char *own; // the lane's 16-byte chunk at key 0, in the first row that it copies if whole, else in row 0
+    const char *own; // the lane's 16-byte chunk of the first keys: of the first row that the lane copies if `whole`, else of row 0
     int64_t step;    // bytes between rows
     bool whole;      // the tensor has all 16 rows
     SideRows() = default;
@@ -68,7 +68,8 @@ template <int size, int keys> struct SideRows {
         if (whole) own += (row + lane / chunks) * x.row * size;
         step = x.row * size;
     }
-    // Starts the copy of a tile. Each lane calls it after its last read of the previous tile, which is overwritten.
+    // Starts the copy of a tile, which overwrites the previous tile. Before a lane calls copy(), it must have read the
+    // previous tile.
     __device__ __forceinline__ void copy(uint32_t to, const View &x, const Params &p, int row, int key, int lane) const {
         const int c = lane % chunks, r0 = lane / chunks;
         __syncwarp(); // all lanes have read the previous contents
@@ -90,7 +91,7 @@ template <int size, int keys> struct SideRows {
     }
 };
 
-// Sets s to s * scale + the staged bias. from is the bias's shared address.
+// Sets s to s * scale + the staged bias. from is the address of the bias in shared memory.
 template <class T, int keys> __device__ __forceinline__ void add_staged(float (&s)[keys / 2], float scale, uint32_t from, int lane) {
     const uint32_t own = from + place<2 * keys>(lane, false);
     each<keys / 16>([&](int i) {
@@ -105,8 +106,8 @@ __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Loads the staged mask of the lane's two rows. The lane holds four of each 16 keys: bit 8 b + c of shown[r] is for the b-th
-// of its four keys in 16 c to 16 c + 15.
+// Loads the staged mask of the lane's two rows. The lane holds four of each 16 keys. Bit 8 b + c of shown[r] is for key b
+// (0 to 3) of the lane's four keys among keys 16 c to 16 c + 15.
 template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
     uint32_t bits[2] = {}; // one word per row; bit 8 b + c is for key 16 c + 4 t + b
@@ -141,16 +142,16 @@ struct Limit {
         most = x * 0x10001, less = __vneg2(most);
     }
 };
-// Shifts kept left by a bit. Bit 0 becomes 1 if the lower half of a random word keeps its weight, bit 16 if the upper half
-// does.
+// Shifts kept left by one bit. Then sets bit 0 if the lower half of `word` keeps a weight, and bit 16 if the upper half of
+// `word` keeps a weight.
 __device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
 // Forward: w holds the random words of eight keys. Pushes the bits of keys 0, 1, 4 and 5 to x, and of the other keys to y.
 __device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
 
 // Philox in parts. In the first three rounds of a counter {key / 8, row, head, batch}, most products depend only on the key
-// or only on the row. They are computed once, as key = key_words(...) and row = row_words(...). The words after the third
-// round are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w}, where b = kPhilox1 (hi(row) ^ key.x).
+// or only on the row. These products are computed once, as key = key_words(...) and row = row_words(...). The words after the
+// third round are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w}, where b = kPhilox1 (hi(row) ^ key.x).
 constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 __device__ __forceinline__ uint32_t high(uint64_t x) { return x >> 32; }
 struct Counter { uint32_t seed[2], batch, head, row, keys; };
@@ -218,7 +219,7 @@ template <int keys, int once, class F> __device__ __forceinline__ void kept_keys
     });
     share_kept(kept, x, y, lane);
 }
-// The same without precomputed key_words and row_words.
+// Like the function above, but without precomputed key_words and row_words.
 template <int keys> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key, int lane) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -234,8 +235,8 @@ template <int keys> __device__ __forceinline__ void keep_pairs(float (&s)[keys /
     });
 }
 
-// Backward: starts a copy of a 16-bit bias, for `rows` rows and the warp's 16 keys, swizzled against bank conflicts. Each
-// lane calls it after its last read of the previous copy, which is overwritten.
+// Backward: starts a copy of a 16-bit bias, for `rows` rows and the warp's 16 keys, swizzled against bank conflicts. The copy
+// overwrites the previous copy. Before a lane calls bias_chunk, it must have read the previous copy.
 template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, const Params &p, const Features &f, int b, int h, int row, int key, int lane) {
     const uint16_t *from = (const uint16_t *)f.bias.data + b * f.bias.batch + h * f.bias.head + key + lane % 2 * 8;
     const int bytes = 2 * max(0, min(8, p.kv_len - key - lane % 2 * 8));
@@ -247,7 +248,8 @@ template <int rows> __device__ __forceinline__ void bias_chunk(uint32_t to, cons
     copy_commit();
 }
 
-// Adds the bias that bias_chunk has copied to scores in log2 units, for 16 rows. `row` is the first of them in the copy.
+// Adds a bias to the scores of 16 rows, in log2 units. The bias was copied by bias_chunk. `row` is the first of the 16 rows,
+// counted from the first row of the copy.
 template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], uint32_t from, int row, int lane) {
     const int r = row + lane / 16 * 8 + lane % 8;
     uint32_t y[4];
@@ -255,8 +257,8 @@ template <class T> __device__ __forceinline__ void staged_bias(float (&x)[8], ui
     each<8>([&](int j) { x[j] = fmaf(widen<T>(y[j / 2] >> 16 * (j % 2) & 0xffff), kLog2E, x[j]); });
 }
 
-// Backward: starts a copy of a mask, for a tile's rows and the warp's 16 keys. Each lane calls it after its last
-// read of the previous copy, which is overwritten.
+// Backward: starts a copy of a mask, for a tile's rows and the warp's 16 keys. The copy overwrites the previous copy. Before a
+// lane calls mask_chunk, it must have read the previous copy.
 template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, const Params &p, const View &x, int b, int h, int row, int key, int lane) {
     const uint8_t *from = (const uint8_t *)x.data + b * x.batch + h * x.head + key;
     const int bytes = max(0, min(16, p.kv_len - key));
@@ -265,9 +267,9 @@ template <int rows> __device__ __forceinline__ void mask_chunk(uint32_t to, cons
     copy_commit();
 }
 
-// Clears the bits of masked pairs (row, key) in shown, by the mask that mask_chunk has copied. A transposed load gives each
-// lane the mask's bytes of its rows for two adjacent keys. The lane packs these bytes to bits. A shuffle then brings them to
-// the lanes that hold these keys.
+// Reads the mask that mask_chunk has copied, and clears the bits of hidden pairs (row, key) in shown. A transposed load gives
+// each lane the mask bytes of two adjacent keys for some rows. The lane packs these bytes to bits. Shuffles then bring the
+// bits to the lanes that hold these keys.
 template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown)[2], uint32_t from, int lane) {
     uint32_t bits[2] = {}; // one word per 64 rows: two bytes for the first key, two for the second
     each<rows / 32>([&](int i) {
@@ -299,7 +301,8 @@ template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[
         const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    // Three steps, one for each bit of g: of two lanes that differ in this bit, each sends the bytes of the other's keys.
+    // Three steps, one for each bit of g. In a step, two lanes that differ in this bit exchange the bytes of each other's
+    // keys.
     const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);

@@ -45,7 +45,8 @@ template <int n, class F> __device__ __forceinline__ void each(F f) {
     for (int i = 0; i < n; i++) f(i);
 }
 
-// Returns x, which is equal in all lanes, in a uniform register: wgmma needs its descriptors there, and loops their bounds.
+// Returns x, which is equal in all lanes, in a uniform register. The descriptors of wgmma and the bounds of loops must be in
+// uniform registers.
 template <class T> __device__ __forceinline__ T uniform(T x) { return __shfl_sync(~0u, x, 0); }
 
 // A compile-time number as an argument of a lambda.
@@ -53,7 +54,8 @@ template <int n> struct Count {
     static constexpr int value = n;
 };
 
-// The index of a stage in a ring, and the parity of its barriers' phase, which flips in every round.
+// The index of a stage in a ring, and the parity of the phase of the stage's barriers. The parity flips after every round
+// through the ring.
 template <int stages> struct Ring {
     int stage = 0, parity;
     __device__ explicit Ring(int parity) : parity(parity) {}
@@ -101,7 +103,7 @@ __device__ __forceinline__ void map_prefetch(const TensorMap &map) { asm volatil
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Starts the copy of the box at (column, row, head, batch) to shared memory. Barrier b counts its bytes as they arrive.
+// Starts the copy of the box at (column, row, head, batch) to shared memory. Barrier b counts the bytes as they arrive.
 __device__ __forceinline__ void box_load(uint32_t to, const TensorMap &map, int column, int row, int head, int batch, uint32_t b) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(b) : "memory");
@@ -142,7 +144,7 @@ __device__ __forceinline__ void store_shared(uint32_t to, float a, float b, floa
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// Set the number of registers per thread. All threads of a warpgroup call it.
+// Set the number of registers per thread. All threads of a warpgroup must make the same call.
 template <int n> __device__ __forceinline__ void registers_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
 template <int n> __device__ __forceinline__ void registers_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
 
@@ -167,7 +169,7 @@ __device__ __forceinline__ uint32_t columns_before(int x) {
     return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;
 }
 
-// Starts d = a b, or d += a b if `add`, by a warpgroup. The product is complete after
+// Starts a warpgroup's product d = a b or, if `add`, d += a b. The product is complete after
 // wgmma_wait. a is 64x16, b 16xN; N is twice d's length; sums are float32. a is in
 // registers or given by its descriptor. b is column-major, or row-major if `by_rows`.
 #define WGMMA_ASM(type, n, list, a, b, p, tail, in) \
@@ -211,7 +213,7 @@ WGMMA(128, LIST_128, "{%64,%65,%66,%67}", "%68", "%69", "%70", "%64", "%65", "%6
 WGMMA(192, LIST_192, "{%96,%97,%98,%99}", "%100", "%101", "%102", "%96", "%97", "%98", "%99")
 WGMMA(256, LIST_256, "{%128,%129,%130,%131}", "%132", "%133", "%134", "%128", "%129", "%130", "%131")
 
-// Returns 0 x + y for each of two elements: y, or NaN if x is not finite.
+// Returns 0 * x + y for each of two packed elements: y, or NaN if the element of x is not finite.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
     if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
     else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));

@@ -29,7 +29,7 @@ template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int 
 }
 
 // Returns x. The compiler recomputes expressions of the returned value instead of keeping
-// them in registers.
+// their results in registers.
 __device__ __forceinline__ int fresh(int x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -78,7 +78,7 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
 // elements. The tile's further rows and columns become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
-    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // adjacent threads copy `width` chunks of a row; a block copies `step` rows
+    constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // width adjacent threads copy width chunks of a row; the block copies step rows at a time
     const int r = threadIdx.x / width, c = threadIdx.x % width;
     const uint32_t to = tile + r * pitch + ((c ^ swizzle<pitch>(r)) << 4);
     from += r * stride + 8 * c;
@@ -109,13 +109,14 @@ __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, in
     }
 }
 
-// Multiplies the 16x16 block n of a product's sums by factor and converts it to operand a of mma.
+// Multiplies the 16x16 block n of a product's sums by factor and converts the block to operand a
+// of mma.
 template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&y)[4], const float (&x)[N][4], int n, float factor = 1) {
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
 
-// Adds the product a b^T of matrices with D columns to c. a has 16*M rows, b 8*N rows. The
-// lane's addresses in them, computed by place(), are a + to_a and b + to_b.
+// Adds the product a b^T to c. a has 16*M rows, b has 8*N rows, each of D columns. The lane's
+// addresses in a and b are a + to_a and b + to_b, where place() computes to_a and to_b.
 template <class T, int D, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
 #pragma unroll

@@ -1,7 +1,8 @@
 // Lists of calls. With many short sequences, the host enters the module once for a list of several calls.
 // kernel.c includes this file last.
 //
-// A call in a list is like a call of an export: it names a block, and its function checks all arguments.
+// An entry of a list has a function's number and arguments, the first of which is a block. The function
+// checks all arguments, as in a direct call.
 
 typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function is a case number of call()
 enum { MAX_CALLS = 1 << 16 };

@@ -2,9 +2,9 @@
 // includes this file.
 //
 // The lanes of a vector hold elements of one row. Features of scores apply before the softmax, dropout after
-// it, and SINK and CARRY at the end of a row. The host copies up to TILE keys to the stage. If they have 16
-// bits, it calls decode_simd128_keys to widen them. It then calls decode_simd128_rows for each part of the
-// query rows. A part has up to FEW rows of one query head, and its own block and scratch.
+// it, and SINK and CARRY at the end of a row. The host copies up to TILE keys to the stage. If K and V have 16
+// bits, the host calls decode_simd128_keys, which widens K and V. The host then calls decode_simd128_rows for
+// each part of the query rows. A part has up to FEW rows of one query head, and its own block and scratch.
 
 enum { FEW = 8 };  // maximum rows of a call
 
@@ -63,8 +63,8 @@ APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
     s[c] = (lane(one, 0) + lane(one, 1)) + (lane(one, 2) + lane(one, 3));
   }
 }
-// mix8 and mix1 add n rows of v, multiplied by their weights, to o, for 8 vectors or 1 vector of columns. limit
-// is null, or has a negative number for each hidden key, which is skipped.
+// mix8 and mix1 add n rows of v, multiplied by their weights, to o. mix8 processes 32 columns, mix1 four. limit
+// is null, or has a negative number for each hidden key. The loop skips hidden keys.
 #define MIX(name, WIDTH)                                                                   \
   APART void name(const float *weight, const float *v, u32 vdim, u32 n, float *o, const float *limit) { \
     v4 sum[WIDTH];                                                                         \

@@ -1,19 +1,19 @@
 // Attention and its gradients in a sandbox: the source of kernel.wasm. score.h adds features to the scalar
 // loops of this file. tiles.h has the vector kernels; tilescore.h, fwdscore.h and bwdscore.h add features to
-// them. decode.h is for few query rows, calls.h for many short sequences.
+// the vector kernels. decode.h is for few query rows, calls.h for many short sequences.
 //
 // The module imports nothing, allocates nothing and keeps no pointers. The host writes a block of parameters
-// and up to TILE rows of each tensor (the stage) into memory, then calls an export. Scratch memory, at an
-// offset in the block, keeps state between calls. All addresses come from numbers of the block and of the
-// call, after a check. The host limits the keys of a call, so that every call is short.
+// and up to TILE rows of each tensor (the stage) into memory, then calls an export. Scratch memory, whose
+// offset is in the block, keeps state between calls. All addresses are computed from numbers in the block and
+// from arguments of the call, after a check. The host limits the keys of a call, so that every call is short.
 //
 // The order of calls for each pass (* zero or more, + one or more):
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
-//	decode: for each TILE of keys: keys if they have 16 bits, then rows (FIRST ... LAST) of each part
+//	decode: for each TILE of keys: keys (only for 16-bit K and V), then rows (FIRST ... LAST) for each part
 //
-// Alternatively, the host writes the data and a list of several calls, then calls the export named calls.
+// Alternatively, the host writes the data and a list of several calls, then calls the export `calls`.
 //
 // The host resolves sequences, pages and broadcast dimensions. In this module rows and keys are numbered from
 // 0 in one sequence. Bias and mask are tiles of the (row, key) pairs of a call.
@@ -56,7 +56,7 @@ INLINE u4 narrow(i4 a, i4 b, i4 c, i4 d) {
 // ---- The block ----
 
 enum { MAGIC = 0x4b484c46, VERSION = 3, TILE = 128, STRIP = 64, FOLD = 256, MAX_DIM = 1 << 20, MAX_ROW = 1 << 30 };
-enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write its results; multiply dQ by the scale; start with the stage's dQ
+enum { FIRST = 1, LAST = 2, SCALED = 4, MORE = 8 };  // flags of rows: begin the tile; write the tile's results; multiply dQ by the scale; start with the stage's dQ
 enum { SOFTCAP = 1, ALIBI = 2, BIAS = 4, MASK = 8, SINK = 16, DROPOUT = 32, CARRY = 64, DBIAS = 128 };  // features
 enum { PLAIN = 0, FORWARD_TAKES = 127, BACKWARD_TAKES = SOFTCAP | ALIBI | BIAS | MASK | DROPOUT | DBIAS };
 enum { is_forward, is_backward, is_few = is_forward };
@@ -78,11 +78,11 @@ typedef struct {
   u32 threshold;          // dropout drops a weight if its 16 random bits are below threshold >> 16; the lower 16 bits are 0
   float keep;             // dropout multiplies the kept weights by keep, at least 1
   u32 seed[2], head, seq; // seed is the key of Philox; head, seq, the row and the keys form its counter, see kept
-  u32 bias, mask, dbias;  // the stage: [TILE][TILE] of floats, of bytes (0 hides), and of floats, for the rows and keys of a call
+  u32 bias, mask, dbias;  // the stage: [TILE][TILE], for the rows and keys of a call; floats, bytes (0 hides) and floats
   u32 repeats;            // bits BIAS and MASK: all rows of a call use the first row of the stage's bias or mask
   u32 kv;                 // decode only: the type at raw_k and raw_v, 1 float16, 2 bfloat16; 0: K and V have 32 bits
   u32 raw_k, raw_v;       // the stage: [TILE][D], [TILE][DV], of 16-bit numbers
-  u32 row0, eight0;       // numbers of row 0 and of key group 0 (eight keys each) in the counter of Philox
+  u32 row0, eight0;       // added to the row's number, and to the number of the group of eight keys, in the counter of Philox
   u32 reserved[8];
 } block;
 _Static_assert(sizeof(block) == 48 * 4, "the host writes 48 words");
@@ -107,8 +107,8 @@ static int check(u32 at, int backward, u32 takes) {
 
 // ---- Helpers ----
 
-// PIN(x) hides the value of x from the optimizer, and HIDE(a, b) the values of two pointers. Both keep the
-// order of the code, see multiply.
+// PIN(x) hides the value of x from the optimizer, and HIDE(a, b) the values of two pointers. The two macros
+// keep the order of the code, see multiply.
 #define PIN(x) __asm__ volatile("" : REGISTER(x))
 #define HIDE(a, b) __asm__("" : "+r"(a), "+r"(b))
 
@@ -176,8 +176,9 @@ static double ln(float x) {
 //
 // Each area has a name, a number of floats and a shape. [n]x4 means that each number is stored four times.
 // The scalar loops use other shapes: rows of D in k, of DV in v, and of D8 in dq. blocks is keys/TILE,
-// rounded up. A long float32 sum loses precision. o, l and grads therefore sum up to FOLD terms and add these
-// sums to totals. dQ sums TILE keys at a time, so that its bits do not depend on the chunks of keys.
+// rounded up. A long float32 sum loses precision. So o, l and grads have sums of at most FOLD terms, which are
+// then added to totals. For dQ, a sum has the terms of TILE keys, so that the bits of dQ do not depend on the
+// number of keys per call.
 
 #define FORWARD(AREA)                                                                      \
   AREA(k, blocks * TILE * d8)          /* [blocks][TILE/8][D8][8] */                       \
@@ -230,7 +231,7 @@ static void add_scaled(float *to, float by, const float *x, u32 n) {
 }
 INLINE i64 clamp(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
-// fold adds n sums to the totals stored after them, and clears the sums.
+// fold adds n sums to the n totals, which are stored after the sums, and sets the sums to 0.
 static void fold(float *x, u64 n) {
   for (float *end = x + n; x != end; x += 4) store(x + n, load(x + n) + load(x)), store(x, splat(0));
 }

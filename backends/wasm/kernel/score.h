@@ -6,12 +6,12 @@
 
 // capped_tanh returns tanh(x) with a relative error near 1e-15, and sets *slope to 1-tanh(x)^2. With e =
 // exp(-2|x|), tanh(|x|) is (1-e)/(1+e), and the slope is 4e/(1+e)^2. The function computes e-1 instead of e,
-// without cancellation near x = 0. For this it splits -2|x| = n ln2 + r, with an integer n and |r| <= ln2/2,
-// and sums the series of exp(r)-1. If -2|x| is below -80, e is negligible.
+// without cancellation near x = 0. For this, the function splits -2|x| = n ln2 + r, with an integer n and
+// |r| <= ln2/2, and sums the series of exp(r)-1. If -2|x| is below -80, e is negligible.
 static double capped_tanh(double x, double *slope) {
   double y = -2 * __builtin_fabs(x), series = 1;
   if (y < -80) y = -80;
-  const double whole = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer, which is then in the lowest bits
+  const double whole = 6755399441055744.0;  // 1.5 * 2^52: y + whole has y, rounded to an integer, in the lowest bits
   union { double f; u64 bits; } n = {y * 1.4426950408889634 + whole}, power;
   double times = n.f - whole, r = (y - times * 6.93147180369123816490e-01) - times * 1.90821492927058770002e-10;
   UNROLLED for (int k = 13; k > 1; k--) series = 1 + series * r * (1.0 / k);
@@ -55,7 +55,8 @@ static float kept(const block *p, u32 i, u32 j, int first, u32 word[4]) {
 
 static float exp_of(double x) { return exp2_1((float)(x * 1.4426950408889634)); }
 
-// maxima returns the rows' running maxima [TILE]. They use the memory of S, which the scalar loops do not need.
+// maxima returns the running maxima of the rows, [TILE]. The maxima use the memory of s, which the scalar loops
+// do not need.
 static double *maxima(const forward *w) { return (double *)w->s; }
 
 // weigh_score returns the weight of score s in row r. It raises the row's running maximum and adds the weight to l.

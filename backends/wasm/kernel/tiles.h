@@ -44,9 +44,9 @@ INLINE void add_product(const float *a, const float *b, u32 n, float *c, u32 ste
 }
 
 // These functions compute several products per call, because each call saves and restores eight registers.
-// scores and across multiply one a by consecutive groups of eight columns. scores overwrites the columns of
-// c [4][TILE] from c to end. across adds to `width` columns of c, whose rows are step floats apart. down
-// multiplies consecutive groups of four rows by one b and adds to the rows of c [][TILE] from c to end.
+// scores and across multiply the same a by consecutive groups of eight columns. scores overwrites the columns
+// of c [4][TILE] from c to end. across adds to `width` columns of c, whose rows are step floats apart. down
+// multiplies consecutive groups of four rows by the same b and adds to the rows of c [][TILE] from c to end.
 APART void scores(const float *a, const float *b, u32 n, float *c, const float *end) {
   for (; c != end; c += 8, b += n * 8) {
     v4 sum[4][2] = {{splat(0)}};
@@ -82,10 +82,9 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
   return s;
 }
-// careful_product adds the product over the span to c, but for each row it skips the steps outside [lo, hi).
-// If by_column is nonzero, lo and hi are of the columns. The weights of the skipped steps are 0, but the
-// numbers that they would multiply may be NaN, and 0 * NaN is NaN. The sums have the same order as in
-// multiply.
+// careful_product adds the product over the span to c. For each row or, if by_column is nonzero, for each
+// column, the sum leaves out steps outside [lo, hi). The weights of these steps are 0, but the numbers to be
+// multiplied by the weights may be NaN, and 0 * NaN is NaN. The sums have the same order as in multiply.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
@@ -98,8 +97,8 @@ static void careful_product(const float *a, const float *b, const span *s, int b
   }
 }
 
-// span_across and span_down are across and down over the steps of a span. finite is nonzero if the numbers
-// that the weights multiply are finite. Hidden steps are then included, because their weight is 0.
+// span_across and span_down are like across and down, but sum over the steps of a span. finite is nonzero if
+// the numbers that the weights multiply are finite. Hidden steps are then included, because their weight is 0.
 INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
   if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
   else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
@@ -244,8 +243,8 @@ static void bwd_simd128_keys(const block *p, const backward *w, u64 key, u32 n) 
   zero(grads_of(w, key), grads_of(w, TILE) - w->grads);
 }
 
-// delta returns dO·O - dLSE of row r. The sum has the order of dP. If a row sees one key, dP and dO·O are
-// then equal, and dS is 0.
+// delta returns dO·O - dLSE of row r. The terms of dO·O are added in the same order as the terms of dP. So if
+// a row sees one key and dLSE is 0, dP and delta are equal, and dS is 0.
 static float delta(const block *p, u32 r) {
   u32 left = p->vdim;
   const float *dout = (float *)AT(p->dout) + r * left, *o = (float *)AT(p->o) + r * left, *dlse = AT(p->dlse);

@@ -26,8 +26,8 @@ static const unsigned char *mask_row(const block *p, u32 r) { return (unsigned c
 // unit returns the factor that the softmax must still apply to a score.
 static float unit(const block *p) { return p->features & ADJUSTS ? 1 : p->scale; }
 
-// away_at returns the address of entry u of away, |u| < TILE. set_away sets the entries |u| < n to ALiBi
-// terms: of the distance base+u from the diagonal if sign is 1, of base-u if sign is -1.
+// away_at returns the address of entry u of away, |u| < TILE. set_away sets each entry u, |u| < n, to the ALiBi
+// term of a pair whose distance from the diagonal is base + sign*u.
 static float *away_at(tables *t, int u) { return (float *)t->away + TILE + u; }
 static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
   for (int u = 1 - n; u < n; u++) *away_at(t, u) = (float)-(p->slope * __builtin_fabs((double)(base + sign * u)));
@@ -74,10 +74,10 @@ APART void add(float *x, const float *end, float scale, const float *a, int step
       store(s + 4, load(s + 4) * scale + b1), store(s, load(s) * scale + b0);
     }
 }
-// scores_with computes products like scores. If cut is 0, it multiplies them by scale and adds the elements of
-// extra. Otherwise it takes the minimum of each product and its element of extra: -Inf hides the pair of row
-// and key, +Inf does not. The rows of extra are step floats apart. The minimum turns a NaN product into +Inf,
-// which makes the same outputs NaN.
+// scores_with computes products, as scores does. If cut is 0, it multiplies the products by scale and adds the
+// elements of extra. Otherwise it takes the minimum of each product and an element of extra: -Inf hides the
+// pair of row and key, +Inf does not. The rows of extra are step floats apart. The minimum turns a NaN product
+// into +Inf. A score of +Inf and a score of NaN lead to NaN in the same outputs.
 INLINE void scores_with(const float *a, const float *b, u32 n, float *c, const float *end, float scale, const float *extra, int step, int cut) {
   if (step < 0) extra += 3 * step;  // so that all offsets are positive
   float *far = c + 2 * TILE;        // a second pointer aligns the product's register spills
@@ -150,7 +150,7 @@ static void set_rounds(const block *p, u4 *to) {
     to[LOW] = splat_word(l), to[BOTH] = splat_word(l << 16 | u), to[UP] = splat_word(u << 16);
     to[BELOW] = splat_word((u32)below), to[REST] = splat_word((u32)((u64)(all - below) >> 32) - MIDDLE), to[BY] = splat_word(by);
   }
-  for (u32 n = LEFT; n-- > 0; to += 2)  // Philox's round keys, the last round's first; all but the last round's are xored with C
+  for (u32 n = LEFT; n-- > 0; to += 2)  // Philox's round keys, from the last round back; except in the last round, xored with C
     for (u32 e = 0; e < 2; e++) to[e] = splat_word((p->seed[e] + (n + 3) * (e ? WEYL1 : WEYL0)) ^ (n < LEFT - 1 ? MIDDLE : 0));
 }
 static void set_eights(const block *p, tables *t, u32 j, u32 n) {
@@ -208,10 +208,10 @@ INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int
 }
 INLINE i4 not_below(u4 x, u4 least) { return (i4)((h8)x >= (h8)least); }
 // draw sets dropout bits, 1 for a kept weight, for groups of four rows and eight keys, from `to` up to end. A
-// group has 16 bytes, for its first four keys and four rows. The lowest bit of a byte is for this key, the
-// highest bit for the fourth key after it. The comparisons of 16-bit halves give all bits or none. Narrowing
-// to bytes keeps the result of the upper half in the highest bit. By saturation, it keeps the result of the
-// lower half in the lowest bit.
+// group has 16 bytes, one for each pair of its four rows and its first four keys. The lowest bit of a byte is
+// for the byte's key, the highest bit for the fourth key after the byte's key. The comparisons of 16-bit halves
+// give all bits or none. Narrowing to bytes keeps the result of the upper half in the highest bit. By
+// saturation, narrowing keeps the result of the lower half in the lowest bit.
 APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *eight, u32 next_eight, u4 *to, const u4 *end, u32 threshold) {
   u4 upper = splat_word(0x10000), least = splat_word(threshold | threshold >> 16);
   PIN(upper);
@@ -238,12 +238,13 @@ APART void draw(const u4 *t, const u4 *mine, u32 next_mine, const u4 *eight, u32
 
 // ---- Numbers that are not finite ----
 
-// A place locates the pairs of a product: rows from row i on, at row r of the stage, and keys from key j on,
-// at column c of the stage. by_key is nonzero if the steps of the product are query rows, and 0 if they are
-// keys. drops is nonzero if dropped pairs take no part.
+// A place has the query rows and keys of a product. Rows begin at row i of the sequence, which is row r of the
+// stage. Keys begin at key j of the sequence, which is column c of the stage. If by_key is 0, each sum of the
+// product is for one row and runs over keys. Otherwise each sum is for one key and runs over rows. drops is
+// nonzero if sums leave out dropped pairs.
 typedef struct { i64 i, j; u32 r, c, rows, keys; int by_key, drops; } place;
 
-// takes reports whether row r and key c of a place take part in a product.
+// takes reports whether the pair of row r and key c of a place is a term of the product's sums.
 static int takes(const block *p, const place *at, u32 r, u32 c) {
   i64 i = at->i + r, j = at->j + c;
   u32 word[4];
@@ -251,7 +252,7 @@ static int takes(const block *p, const place *at, u32 r, u32 c) {
   if (p->features & MASK && !mask_row(p, at->r + r)[at->c + c]) return 0;
   return !at->drops || kept(p, (u32)i, (u32)j, 1, word) != 0;
 }
-// careful is careful_product for pairs that a mask hides or dropout drops one by one.
+// careful is like careful_product, but adds the term of a pair only if takes returns 1 for the pair.
 APART void careful(const block *p, const place *at, const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
