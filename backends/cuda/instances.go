@@ -123,10 +123,10 @@ type instanceCall struct {
 	scores   scoreTensors
 }
 
-// scoreTensors are the tensor properties that instances for a single feature require.
+// scoreTensors are the properties on which the choice of an instance for a single feature depends.
 type scoreTensors struct {
 	biasAligned, maskAligned bool // rows begin at multiples of 16 bytes; the bias has the problem's dtype
-	maskRows, maskHeads      bool // the mask differs between rows, between heads
+	maskRows, maskHeads      bool // the mask differs between rows; the mask differs between heads
 	drops                    bool // dropout drops some weights
 }
 

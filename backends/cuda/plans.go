@@ -1,9 +1,9 @@
 package cuda
 
-// Costs that decide how fwd_sm90 and bwd_sm90 partition calls with few tiles: keys into parts, and
-// groups of query heads into parts. A partition fixes the order of sums. To keep the bits of
-// results, these costs stay the same when the costs in costs.go are fitted anew.
-// TestLaunchesOfRandomCalls fails if a change of the shared formulas moves a partition.
+// These costs decide how fwd_sm90 and bwd_sm90 partition calls with few tiles. fwd_sm90 may cut the
+// keys into parts, and bwd_sm90 may cut groups of query heads. A partition fixes the order of sums.
+// To keep the bits of results, these costs stay the same when the costs in costs.go are fitted
+// anew. TestLaunchesOfRandomCalls fails if a change of the shared formulas moves a partition.
 
 var fwdSM90Plans = costs{
 	hidden: .5,
