@@ -16,7 +16,7 @@ type Case struct {
 
 	fill   func(in *Inputs) // changes the noise inputs; nil leaves them
 	layout layout
-	within string           // name of the layout if raggeds chose it; "" if the trap did
+	within string           // name of the layout, if method raggeds chose the layout; else ""
 	dlse   bool             // the backward pass gets a DLSE
 	grid   bool             // a case of Grid; several of these share a golden vector, see patterns
 	mixed  bool             // mixes returned the case

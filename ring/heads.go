@@ -57,10 +57,10 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 }
 
 // headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
-// feature has parameters per head or per pair. No kernel runs while the keys of the first part
-// travel. The first part therefore has the fewest heads whose rows fill a GPU. If Device.Rounds is
-// 2 and the cut is zig-zag, the parts have the same size. The keys of each later part travel during
-// the kernel of the previous part.
+// feature has parameters per head, or per pair of a row and a key. No kernel runs while the keys of
+// the first part travel. The first part therefore has the fewest heads whose rows fill a GPU. If
+// Device.Rounds is 2 and the cut is zig-zag, the parts have the same size. The keys of each later
+// part travel during the kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {

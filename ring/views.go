@@ -233,7 +233,8 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 	})
 }
 
-// mergeWeights returns the LSE of two merged parts, and the weight of each part in the merged row.
+// mergeWeights merges two results of a row, with LSE a and b. It returns the LSE of the merged row,
+// and the weight of each result in the merged row.
 func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
 	switch {
