@@ -195,8 +195,8 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 }
 
 // neighbors returns the number of neighbors of a random problem: slightly changed inputs on which
-// the plain algorithm also runs to find the bound. A small problem has more neighbors: its error
-// depends more on single roundings, and the plain algorithm is fast on it.
+// the plain algorithm also runs to find the bound. A small problem has more neighbors, because its
+// error depends more on single roundings. The plain algorithm is fast on a small problem.
 func neighbors(p flashkit.Problem) int {
 	products := p.Batch * p.Heads * p.QLen * p.KVLen * (p.Dim + p.VDim)
 	return min(63, max(7, 1<<23/max(1, products)))

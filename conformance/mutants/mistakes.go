@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// denseMistakes are the mistakes of traps.
+// denseMistakes are the mistakes that the cases in traps catch.
 var denseMistakes = []mistake{
 	// Alignment of the causal mask. Most of these mistakes give row i the keys of row i+n, for some n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
