@@ -209,9 +209,9 @@ func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t
 	return nil
 }
 
-// accumulate adds a part to a sum. If first is true, the part is the first addend. The part is then
-// converted to the sum's type. If the types are equal, the kernel has already written the part to
-// the sum.
+// accumulate adds a part to a sum. If first is true, the part is the first addend. accumulate then
+// converts the part to the sum's type, unless the types are equal: in that case the kernel has
+// already written the part to the sum.
 func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:

@@ -128,11 +128,11 @@ func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	return x.of(t, each)
 }
 
-// forwardByHeads computes a forward pass on a device with all keys. The rank's longest contiguous
-// run of rows takes one call per part of the heads, while the keys of the next part travel. The
-// rank's other runs wait for all keys: a kernel that begins while another kernel ends would take
-// the multiprocessors that messages need. Messages begin before the rank copies its own keys. A
-// head's results do not depend on the other heads of the call.
+// forwardByHeads computes the forward pass of an ordered Ring on a device. The rank's longest
+// contiguous run of rows takes one call per part of the heads, while the keys of the next part
+// travel. The rank's other runs of rows wait for all keys: a kernel that begins while another
+// kernel ends would take the multiprocessors that messages need. Messages begin before the rank
+// copies its own keys. A head's results do not depend on the other heads of the call.
 func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {

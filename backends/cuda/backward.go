@@ -40,9 +40,9 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	return g
 }
 
-// headsInside reports whether traitGroups makes a call faster. This requires a mask like a causal
-// mask, and more than two row tiles. With at least rowsKeys keys and padded head dim groupedDim,
-// one or two row tiles suffice, because such blocks wait longest to add to dQ.
+// headsInside reports whether traitGroups makes a call faster. The mask must be like a causal mask.
+// There must be more than two row tiles, or at least rowsKeys keys at padded head dim groupedDim:
+// blocks of such calls wait longest to add to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
@@ -120,7 +120,7 @@ func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 
 // Limits for cutting groups of query heads into parts. Groups stay whole if the partial dK would
 // exceed maxGroupWords words of 4 bytes. They also stay whole above maxTilesPerSM key tiles per
-// multiprocessor, because one block per key tile is enough then.
+// multiprocessor, because one block per key tile then keeps all multiprocessors busy.
 const (
 	maxGroupWords = 1 << 26
 	maxTilesPerSM = 2

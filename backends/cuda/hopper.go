@@ -72,8 +72,9 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart returns the plan of p, which is a part of the problem whole or equal to it. It splits
-// keys and sizes tiles as in a call for whole, so that the bits of each row are the same.
+// planPart returns the plan of p, which is a part of the problem whole or equal to it. The plan
+// splits keys and sizes tiles as in a call for whole, so that each row has the same bits as in that
+// call.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)

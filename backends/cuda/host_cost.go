@@ -43,7 +43,8 @@ func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Dur
 }
 
 // total returns the time of a call whose buffers, bus and device work at the same time. The longest
-// of the three times hides the two shorter times, except for the fraction exposed of their sum.
+// of the three times hides the two shorter times, except for a fraction of their sum: the parameter
+// exposed.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))
