@@ -106,7 +106,8 @@ func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Te
 	return far
 }
 
-// over returns a dense tensor whose elements are stored in memory. It has the type and shape of t.
+// over returns a dense tensor with the type and shape of t. The elements are stored in the given
+// memory.
 func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
 	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
 	switch n := len(memory) / t.DType().Size(); t.DType() {

@@ -137,8 +137,8 @@ func sweptParameters() (list []flashkit.Parameter) {
 	return append(list, flashkit.Parameter{Feature: flashkit.FeatureShift}, flashkit.Parameter{Feature: flashkit.FeatureMixed})
 }
 
-// sweepFeatures gives the problem between one and most features. If most is above 1, it shortens
-// the lengths, because the oracle is slow.
+// sweepFeatures gives the problem one or more features. The parameter most is their maximum number.
+// If most is above 1, sweepFeatures shortens the lengths, because the oracle is slow.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	if most > 1 {
 		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)

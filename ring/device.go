@@ -74,7 +74,8 @@ type Device interface {
 
 // A Memory is device memory.
 type Memory interface {
-	// Tensor returns a dense view [b, heads, rows, dim] of type t, which begins at element from.
+	// Tensor returns a dense view [b, heads, rows, dim] of type t that begins at element number
+	// from.
 	Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor
 
 	// Free releases the memory once it is unused.

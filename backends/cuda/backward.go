@@ -55,7 +55,7 @@ func causalLike(p *flashkit.Problem) bool {
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
-// splitsDV reports whether traitWide makes a call faster.
+// splitsDV reports whether a call is faster with traitWide: separate blocks compute dK and dV.
 func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)

@@ -89,7 +89,8 @@ func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80 and, if needed, the kernel that merges its parts.
+// decode launches decode_sm80. If the keys are cut into parts, it also launches the kernel that
+// merges the results of the parts, unless decode_sm80 merges them.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))

@@ -16,7 +16,7 @@ type (
 	Pointer      uintptr // an address in device memory
 )
 
-// A TensorMap is the driver's CUtensorMap, unaligned.
+// A TensorMap is the driver's CUtensorMap, without the required alignment of 64 bytes.
 type TensorMap [128]byte
 
 // A Driver holds the functions of the CUDA driver that the backend calls. Most fields have the name

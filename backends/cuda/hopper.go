@@ -176,7 +176,7 @@ func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	return most
 }
 
-// tilesOf returns the key tiles that the nth row tile sees.
+// tilesOf returns the number of key tiles that the nth row tile sees.
 func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	first, _ := p.Keys(nth * rows)
 	_, last := p.Keys(min((nth+1)*rows, p.QLen) - 1)

@@ -143,7 +143,7 @@ func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
 	return func(s *faults) { s.keys = keys }
 }
 
-// moved returns a mistake that moves the band by(p) keys to the right.
+// moved returns a mistake that moves the band to the right. by(p) is the number of keys.
 func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
