@@ -147,8 +147,7 @@ func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 }
 
 // unshifted returns a band equal to b for n rows and m keys. If b equals an unshifted band that is
-// aligned to the last row and key, unshifted returns that band, because most kernels expect this
-// form.
+// aligned to the last row and key, the result is that band: most kernels expect this form.
 func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	if b.IsTopLeft() && b.Shifted() == m-n {
 		return flashkit.Window(b.Left(), b.Right())

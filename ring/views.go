@@ -20,7 +20,7 @@ func sub(t flashkit.Tensor, b, nb, r, n int) flashkit.Tensor {
 	return window(t, min(t.Offset(b, 0, r), t.Len()), [4]int{nb, shape[1], n, shape[3]})
 }
 
-// window returns the view of t that begins at element number from, with shape s and t's strides.
+// window returns the view of t that begins at element `from`, with shape s and t's strides.
 func window(t flashkit.Tensor, from int, s [4]int) (x flashkit.Tensor) {
 	strides := t.Strides()
 	if isEmpty(t) {

@@ -73,7 +73,7 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 }
 
 // planPart returns the plan of p, which is a part of the problem whole or equal to it. The plan
-// splits keys and sizes tiles as in a call for whole, so that each row has the same bits as in that
+// splits keys and sizes tiles as in a call for whole. Each row then has the same bits as in that
 // call.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)

@@ -97,7 +97,8 @@ const (
 	f32KeyColumns = 128
 )
 
-// f32Parts returns the number of blocks that share a result's columns.
+// f32Parts returns the number of blocks that share a result's columns. `each` is the maximum number
+// of columns of a block.
 func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	if s := &families[id]; s.padded(&p).dim <= each {
 		return 1

@@ -36,7 +36,7 @@ const loneOfTwo = .713
 const (
 	meetCycles  = 10600 // cycles in which a pair of blocks starts together and adds its dK and dV
 	sumCycles   = 480   // cycles to load 8 columns of a group's part
-	laterWaits  = .877  // waits of the blocks of each further wave to add to dQ, relative to the first wave
-	maskedWaits = 2.05  // under a mask: factor of the first wave's waits to add to dQ
+	laterWaits  = .877  // in each further wave: the blocks' waits to add to dQ, relative to the waits of the first wave
+	maskedWaits = 2.05  // under a mask: factor by which the first wave's waits to add to dQ grow
 	farther     = .0853 // under a mask: fraction added to a step for each doubling of the concurrent heads' bytes beyond nearBytes
 )
