@@ -53,8 +53,7 @@ const (
 // hasFeatures reports whether a problem needs instances with features.
 func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// setFeatures describes the features of a call, but not the tensors and sequences of these
-// features.
+// setFeatures fills in the features of a call, except the tensors and sequences of these features.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
 	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {

@@ -179,8 +179,8 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 }
 
 // Concurrent blocks belong to at most backwardTogether KV heads. If loops are short or heads
-// narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, heads may
-// exceed the L2 cache, because blocks stay close to each other.
+// narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, the data of
+// these heads may exceed the L2 cache, because blocks stay close to each other.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
