@@ -16,7 +16,7 @@ type Case struct {
 
 	fill   func(in *Inputs) // changes the noise inputs; nil leaves them
 	layout layout
-	within string           // name of the layout if raggeds chose it; "" if the trap did
+	within string           // name of the layout, if method raggeds chose the layout; else ""
 	dlse   bool             // the backward pass gets a DLSE
 	grid   bool             // a case of Grid; several of these share a golden vector, see patterns
 	mixed  bool             // mixes returned the case
@@ -89,10 +89,10 @@ func (c Case) FullName() string {
 	return name
 }
 
-// raggeds returns the case in every layout of ragged sequences: padded, packed, paged. It returns
-// none if the trap sets a layout itself. A mistake in a layout does not depend on the type. So
-// Float32 runs in all layouts, but Float16 and BFloat16 run packed only. The cases of mixes run
-// with BFloat16 keys only, in pages.
+// raggeds returns the case in layouts of ragged sequences, or nothing if the trap sets a layout
+// itself. A mistake in a layout does not depend on the type. So cases in Float32 run in all these
+// layouts, and cases in Float16 and BFloat16 only in layout packed. Of the cases of mixes, only
+// cases with BFloat16 keys run, in layout paged.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {

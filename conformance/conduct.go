@@ -54,8 +54,8 @@ func prepare(k flashkit.Kernel, features flashkit.Feature) (func() *arguments, e
 	return func() *arguments { return newArguments(in, bhsd, k.Pass, want) }, nil
 }
 
-// conduct returns the checks of a kernel's behavior. Most run once without features and once with
-// all features of the kernel.
+// conduct returns the checks of a kernel's behavior. Most checks run twice: without features, and
+// with all features of the kernel.
 func (o Options) conduct() (list []kernelCheck) {
 	for _, c := range []struct {
 		name, catches string

@@ -88,9 +88,9 @@ func batchInvariant(ctx context.Context, k flashkit.Kernel) error {
 	return nil
 }
 
-// compare runs the kernel on the whole batch, on its last sequence and, in the forward pass, on the
-// last KV head of this sequence. It compares the bits of the partial calls' outputs with the bits
-// of the whole call's outputs.
+// compare runs the kernel on the whole batch and on the batch's last sequence. In the forward pass
+// it also runs the kernel on the last KV head of this sequence. It compares the bits of the partial
+// calls' outputs with the bits of the whole call's outputs.
 func (x *batch) compare(ctx context.Context, k flashkit.Kernel, whole *Inputs) error {
 	a := newArguments(whole, x.l, k.Pass, x.want)
 	if err := a.run(ctx, k); err != nil {
@@ -143,7 +143,7 @@ func rowsOf[T any](x []T, shape [4]int, b, head, heads, n int) (part []T) {
 }
 
 // sameAsPart compares the bits of x, an output for one sequence, with the same elements in the
-// output of a whole batch. x holds sequence b of the batch, and its first head belongs to KV head
+// output of a whole batch. x holds sequence b of the batch. The first head of x belongs to KV head
 // g.
 func (x *placed) sameAsPart(whole *placed, b, g int) error {
 	got, want := x.bits(), whole.bits()

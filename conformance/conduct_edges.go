@@ -102,8 +102,8 @@ func edgesOf(ctx context.Context, k flashkit.Kernel, newArgs func() *arguments, 
 	return nil
 }
 
-// copied returns a copy of a tensor, with the gaps between its rows, at the end or the start of
-// memory.
+// copied returns a copy of a tensor, with the gaps between the tensor's rows. The copy is at the
+// end or the start of the given memory.
 func copied(t *flashkit.Tensor, memory []byte, atEnd bool) flashkit.Tensor {
 	n, from := t.Len()*t.DType().Size(), 0
 	if atEnd {

@@ -11,8 +11,9 @@ import (
 )
 
 // originOfParts checks that a call on a part of a problem drops the same weights as the call on the
-// whole problem. A part has some of the sequences, heads, rows or keys. Its Origin is the part's
-// position in the whole problem. All weights are equal, and each appears in its own output element.
+// whole problem. A part has some of the sequences, heads, rows or keys. The call's Origin is the
+// part's position in the whole problem. All weights are equal, and each appears in its own output
+// element.
 func originOfParts(ctx context.Context, k flashkit.Kernel) error {
 	const batch, heads, rows, keys = 2, 3, 19, 40
 	whole, err := droppedBy(ctx, k, [4]int{batch, heads, rows, keys}, flashkit.Origin{})

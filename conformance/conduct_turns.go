@@ -42,7 +42,8 @@ func calledInTurns(ctx context.Context, k flashkit.Kernel, parts int) error {
 	return nil
 }
 
-// A turn is one of calledInTurns's calls. bound returns the largest allowed errors of its results.
+// A turn is one of calledInTurns's calls. bound returns the largest allowed errors of the call's
+// results.
 type turn struct {
 	batch
 	bound func(t flashkit.DType, parts int) bounds

@@ -8,6 +8,6 @@
 //
 //	func TestConformance(t *testing.T) { conformance.Run(t, mine.New()) }
 //
-// The error bound of a case is the same for all backends. No failure is expected or excused: a
-// kernel refuses unsupported problems in Fits.
+// The error bound of a case is the same for all backends. A backend cannot declare failures as
+// expected: a kernel refuses unsupported problems in Fits.
 package conformance

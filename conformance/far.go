@@ -88,8 +88,8 @@ func (c *farCase) check(ctx context.Context, k flashkit.Kernel, p flashkit.Probl
 	return nil
 }
 
-// moved returns a copy of t with the strides of the case. The copy begins in memory at the element
-// with index from.
+// moved returns a copy of t with the strides of the case. The copy begins at element `from` of the
+// given memory.
 func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Tensor {
 	s := t.Shape()
 	far := over(t, memory[from*t.DType().Size():])
@@ -106,7 +106,8 @@ func (c *farCase) moved(t *flashkit.Tensor, memory []byte, from int) flashkit.Te
 	return far
 }
 
-// over returns a dense tensor whose elements are stored in memory. It has the type and shape of t.
+// over returns a dense tensor with the type and shape of t. The elements are stored in the given
+// memory.
 func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
 	s, at := t.Shape(), unsafe.Pointer(unsafe.SliceData(memory))
 	switch n := len(memory) / t.DType().Size(); t.DType() {
@@ -136,7 +137,7 @@ func elementsOf(t *flashkit.Tensor) (list []uint32) {
 	return list
 }
 
-// get returns the bits of the element at index at of a tensor's memory.
+// get returns the bits of element `at` of a tensor's memory.
 func get(t *flashkit.Tensor, at int) uint32 {
 	if t.DType() == flashkit.Float32 {
 		return math.Float32bits(t.Float32s()[at])
@@ -144,7 +145,7 @@ func get(t *flashkit.Tensor, at int) uint32 {
 	return uint32(t.Uint16s()[at])
 }
 
-// put sets the bits of the element at index at of a tensor's memory.
+// put sets the bits of element `at` of a tensor's memory.
 func put(t *flashkit.Tensor, at int, bits uint32) {
 	if t.DType() == flashkit.Float32 {
 		t.Float32s()[at] = math.Float32frombits(bits)

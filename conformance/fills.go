@@ -17,7 +17,7 @@ func all(fills ...func(in *Inputs)) func(in *Inputs) {
 	}
 }
 
-// once sets dimension d of bias and mask to 1, so that bias and mask broadcast along this
+// once sets the size of dimension d of bias and mask to 1, so that both broadcast along this
 // dimension.
 func once(d int) func(in *Inputs) {
 	return func(in *Inputs) {
@@ -39,9 +39,9 @@ func (x *pairs) eachPair(f func(i, j int, x *float32)) {
 	}
 }
 
-// biasNear sets all biases to whole numbers near at, so that no key has all the weight of a row. If
-// one key had all the weight, LSE would equal this key's score. A kernel that rounds like the plain
-// algorithm would then have no error.
+// biasNear sets all biases to whole numbers near `at`, so that no key has all the weight of a row.
+// If one key had all the weight, LSE would equal this key's score. A kernel that rounds like the
+// plain algorithm would then have no error.
 func biasNear(at float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(_, _ int, x *float32) { *x = at + float32(math.Floor(float64(*x))) })

@@ -96,7 +96,7 @@ func eachRow(x []float32, shape [4]int, f func(r int, row []float32)) {
 	}
 }
 
-// steer sets element 0 of each row of Q to by, and element 0 of row j of K to value(j). These two
+// steer sets element 0 of each row of Q to `by`, and element 0 of row j of K to value(j). These two
 // elements contribute scale * by * value(j) to the score of key j. The other elements keep their
 // noise, so that rounding errors show.
 func steer(by float32, value func(j int) float32) func(in *Inputs) {

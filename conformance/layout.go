@@ -185,7 +185,7 @@ func (x *placed) set(dense []float32) {
 	}
 }
 
-// value returns the element at memory index at.
+// value returns the element at index `at` of the memory.
 func (x *placed) value(at int) float64 {
 	switch x.tensor.DType() {
 	case flashkit.Float16:

@@ -125,6 +125,6 @@ func longBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	})
 }
 
-// sumFloor is the argument floor of allowed for sums of ordinary length. It returns the largest
-// value of an array, but at least 1.
+// sumFloor is the argument floor of allowed for sums of ordinary length. It returns largest, the
+// largest value of an array, but at least 1.
 func sumFloor(_ int, largest float64) float64 { return math.Max(1, largest) }

@@ -22,8 +22,8 @@ import (
 //
 // A family has all kernels of one variant, such as fwd_avx2, decode_avx2 and bwd_avx2. A family's
 // error is the error of its own backward kernel after its own fwd kernel. A pair is a forward and a
-// backward kernel, often of two families. Its bound is three times the larger of the two families'
-// errors, plus a floor: see allowed.
+// backward kernel, often of two families. A pair's bound is three times the larger of the two
+// families' errors, plus a floor: see allowed.
 
 // mixedCases are the problems on which pairs run. Their rows are few enough for decode kernels.
 // Every key appears twice, so that a row's weight is spread over two keys at least. If one key had
@@ -70,7 +70,7 @@ func family(k *flashkit.Kernel) (backend, variant string) {
 }
 
 // mixed returns the checks of backward kernel k after each forward kernel, except after the fwd
-// kernel of its own family.
+// kernel of k's own family.
 func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	backend, variant := family(&k)
 	for _, f := range kernels {
@@ -149,9 +149,9 @@ func (e notHeld) Error() string { return string(e) }
 // Is makes errors.Is(e, errors.ErrUnsupported) true, so that the check counts as unsupported.
 func (e notHeld) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// checkMixed compares a pair's errors with the errors of rivals, the pairs inside the two kernels'
-// families. It returns a *missed for the case whose error is the largest multiple of its bound. It
-// returns nil if no error exceeds its bound.
+// checkMixed compares a pair's errors with the errors of rivals. A rival is the fwd and bwd kernel
+// of one of the pair's families. It returns a *missed for the case whose error is the largest
+// multiple of its bound. It returns nil if no error exceeds its bound.
 func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	ran, worst := false, &missed{times: 1}
 	for _, t := range dtypes {

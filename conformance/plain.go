@@ -10,10 +10,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// The bound of a case is an allowance for rounding. It is twice the largest error of the plain
-// algorithm in the problem's precision, and three times this error for gradients. The plain
-// algorithm is attention that stores all scores. A floor is added, since the plain algorithm may
-// happen to be exact. FlashAttention's tests use the same rule.
+// The bound of a case is an allowance for rounding. The plain algorithm, which stores all scores,
+// computes the case in the problem's precision. The bound is twice the largest error of the plain
+// algorithm for O and LSE, and three times the largest error for gradients. A floor is added, since
+// the plain algorithm may happen to be exact. FlashAttention's tests use the same rule.
 //
 // The precision of a problem is its dtype for inputs, outputs, P and dS, and float32 for sums and
 // LSE.

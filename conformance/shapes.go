@@ -6,9 +6,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// The lengths of the grid are odd, and its heads repeat the few heads of a golden vector. The
-// shapes have lengths that are powers of two, unequal numbers of rows and keys, and heads that all
-// differ. The shapes have no golden vectors: the oracle computes the results during the test.
+// The grid's lengths are odd, and the grid's heads repeat the few heads of a golden vector. The
+// problems below have lengths that are powers of two, unequal numbers of rows and keys, and heads
+// that all differ. They have no golden vectors: the oracle computes the results during the test.
 var shapes = []string{
 	"b2-h3-g3-n16-m16-d64-f32-causal",
 	"b1-h6-g2-n16-m32-d32-f32",

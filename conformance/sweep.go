@@ -137,8 +137,8 @@ func sweptParameters() (list []flashkit.Parameter) {
 	return append(list, flashkit.Parameter{Feature: flashkit.FeatureShift}, flashkit.Parameter{Feature: flashkit.FeatureMixed})
 }
 
-// sweepFeatures gives the problem between one and most features. If most is above 1, it shortens
-// the lengths, because the oracle is slow.
+// sweepFeatures gives the problem one or more features. The parameter most is their maximum number.
+// If most is above 1, sweepFeatures shortens the lengths, because the oracle is slow.
 func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 	if most > 1 {
 		p.QLen, p.KVLen = min(p.QLen, 140), min(p.KVLen, 140)
@@ -195,8 +195,8 @@ func sweepProblem(r *rand.Rand) flashkit.Problem {
 }
 
 // neighbors returns the number of neighbors of a random problem: slightly changed inputs on which
-// the plain algorithm also runs to find the bound. A small problem has more neighbors: its error
-// depends more on single roundings, and the plain algorithm is fast on it.
+// the plain algorithm also runs to find the bound. A small problem has more neighbors, because its
+// error depends more on single roundings. The plain algorithm is fast on a small problem.
 func neighbors(p flashkit.Problem) int {
 	products := p.Batch * p.Heads * p.QLen * p.KVLen * (p.Dim + p.VDim)
 	return min(63, max(7, 1<<23/max(1, products)))

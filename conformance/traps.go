@@ -101,7 +101,7 @@ var traps = []trap{
 	{name: "dlse", catches: "the gradient of LSE ignored", problem: "b1-h2-g1-n5-m9-d8-f32-causal", dlse: true},
 }
 
-// large sets V and K to values near 1e4, whose products with Q exceed the largest f16. A small
+// large sets V and K to values near 1e4. The products of Q and K exceed the largest f16. A small
 // scale keeps the scores small, and a small dO keeps the gradients within f16.
 func large(in *Inputs) {
 	for i := range in.v {

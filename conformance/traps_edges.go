@@ -77,8 +77,8 @@ func hideInBand(keys ...int) func(in *Inputs) {
 	}
 }
 
-// maskEdges hides keys on both sides of the multiples of 16. The hidden keys depend on the row. The
-// last row sees only the keys directly before and after these multiples.
+// maskEdges hides keys at the edges of blocks of 16 keys. The hidden keys depend on the row. The
+// last row sees only the first and the last key of each block.
 func maskEdges(in *Inputs) {
 	in.mask.eachPair(func(i, j int, x *float32) {
 		hidden := false

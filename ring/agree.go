@@ -41,8 +41,8 @@ func (j *job) check() error {
 	return nil
 }
 
-// lastOnly returns the starts of packed sequences; seqs is their number. The last sequence has all
-// n rows.
+// lastOnly returns the starts of packed sequences. The number of sequences is seqs. All n rows
+// belong to the last sequence.
 func lastOnly(seqs, n int) []int32 {
 	s := make([]int32, seqs+1)
 	s[seqs] = int32(n)

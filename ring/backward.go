@@ -16,12 +16,12 @@ type addition struct{ sum, part flashkit.Tensor }
 
 // gradientParts is the number of parts into which a step's KV heads are divided if gradients travel
 // between ranks. At any time, one part is computed, one is sent and one is received. With two
-// parts, the buffers need the memory of three halves of a shard. Only the last half travels without
+// parts, the buffers need the memory of three halves of a shard. Only the last part travels without
 // concurrent compute.
 const gradientParts = 2
 
-// backward computes the backward pass step by step. The gradients of a step's keys travel to the
-// rank that holds these keys during the next step.
+// backward computes the backward pass step by step. The gradients of a step's keys travel during
+// the next step, to the rank that holds these keys.
 func (j *job) backward(ctx context.Context) error {
 	if x := j.soleCall(); x != nil && j.size == 1 {
 		sub := x.args(&j.a, j.a.K, j.a.V, 0)
@@ -119,7 +119,8 @@ func (j *job) firstWrites() (rows, keys firstPart) {
 	return rows, keys
 }
 
-// gradType returns the type in which gradients of keys travel.
+// gradType returns the type in which gradients of keys travel. one is true if a single call
+// computes all of these gradients.
 func (j *job) gradType(one bool) flashkit.DType {
 	if one {
 		return j.p.DType
@@ -138,8 +139,8 @@ func (j *job) remoteGrads(slot int, k, v [4]int, one bool) (dk, dv flashkit.Tens
 	return dk, dv
 }
 
-// round copies each sum to the rank's output if the two types differ, and rounds the elements to
-// the output's type.
+// round rounds each sum to the type of the rank's output and writes the result there. If the types
+// are equal, the sum is the output, and round does nothing.
 func (j *job) round(sums *gradients) {
 	for _, x := range [...][2]flashkit.Tensor{{j.a.DQ, sums.dq}, {j.a.DK, sums.dk}, {j.a.DV, sums.dv}, {j.a.DBias, sums.dbias}} {
 		if x[0].DType() != x[1].DType() && !x[0].IsZero() {
@@ -208,8 +209,9 @@ func (j *job) backwardCall(ctx context.Context, x *call, k, v flashkit.Tensor, t
 	return nil
 }
 
-// accumulate adds a part to a sum. If first is true, there is no earlier sum. The part is then
-// converted if the types differ; otherwise the kernel has already written the part to the sum.
+// accumulate adds a part to a sum. If first is true, the part is the first addend. accumulate then
+// converts the part to the sum's type, unless the types are equal: in that case the kernel has
+// already written the part to the sum.
 func (j *job) accumulate(first bool, sum, part flashkit.Tensor) {
 	switch {
 	case !first:

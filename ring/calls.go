@@ -11,7 +11,7 @@ type call struct {
 	seqs *flashkit.Sequences
 
 	q, k part // part of the rank's rows, and part of the step's keys
-	pair pair // part of Bias, Mask and DBias
+	pair pair // range of Bias, Mask and DBias
 
 	origin flashkit.Origin // position in the whole problem, for dropout
 }
@@ -21,8 +21,8 @@ type part struct{ b, nb, r, n int }
 
 func (x part) of(t flashkit.Tensor) flashkit.Tensor { return sub(t, x.b, x.nb, x.r, x.n) }
 
-// A pair is a part of Bias, Mask or DBias. It has batch entries and rows like a part, and m keys
-// beginning with key k of the sequence.
+// A pair is a range of Bias, Mask or DBias: nb batch entries beginning with b, n rows beginning
+// with r, and m keys beginning with key k of the sequence.
 type pair struct{ b, nb, r, n, k, m int }
 
 func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
@@ -38,7 +38,7 @@ func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
 type step struct {
 	calls []call
 
-	// Keys of the other rank that the calls read; none if n is 0.
+	// Keys of the other rank that the calls read. need.n is 0 if there are none.
 	need part
 
 	// Keys of this rank that rank r+t reads in step t; r is this rank.
@@ -84,7 +84,8 @@ func (c *Cut) need(calls []call) part {
 	return x
 }
 
-// placed is a tile, and both ranks' shares of the tile's sequence.
+// placed is a tile with two shares of the tile's sequence: q of the rank with the rows, k of the
+// rank with the keys.
 type placed struct {
 	tile
 	q, k  share
@@ -192,7 +193,7 @@ func (c *Cut) packedCall(tiles []*placed, band flashkit.Band) call {
 }
 
 // args returns the call's arguments: parts of the rank's arguments a, and parts of the step's keys
-// k and values v. The parameter from is the number of the first key in k and v.
+// k and values v. The parameter from is the index of the first key in k and v.
 func (x *call) args(a *flashkit.Args, k, v flashkit.Tensor, from int) flashkit.Args {
 	at := x.k
 	at.r -= from

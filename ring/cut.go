@@ -38,7 +38,7 @@ type Cut struct {
 
 // The pieces of a sequence have multiples of these numbers of rows or keys.
 const (
-	align        = 128 // ordered cut: a warp keeps its rows, and most tiles keep their first row
+	align        = 128 // ordered cut: each warp gets the same rows as in an uncut call, and most tiles begin at the same rows
 	leftAlign    = 384 // ordered cut with a left limit: a tile's first key depends on its rows, and tiles have 128 or 192 rows
 	dropoutAlign = 8   // with dropout: keys that share a random counter
 )

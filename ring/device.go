@@ -74,7 +74,7 @@ type Device interface {
 
 // A Memory is device memory.
 type Memory interface {
-	// Tensor returns a dense view [b, heads, rows, dim] of type t, which begins at element from.
+	// Tensor returns a dense view [b, heads, rows, dim] of type t that begins at element `from`.
 	Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor
 
 	// Free releases the memory once it is unused.
@@ -112,8 +112,7 @@ func (s *slot) free() (err error) {
 	return err
 }
 
-// tensor returns a dense view of the slot. The view begins at element number from, a multiple of
-// 64.
+// tensor returns a dense view of the slot. The view begins at element `from`, a multiple of 64.
 func (s *slot) tensor(t flashkit.DType, from int, n [4]int) flashkit.Tensor {
 	if s.device != nil {
 		return s.device.Tensor(t, from, n[0], n[1], n[2], n[3])

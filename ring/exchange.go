@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange holds a rank's messages during a step. The methods to and from add messages, whose
-// Round and Apart are the fields round and apart.
+// An exchange holds a rank's messages during a step. The methods to and from add messages. Each
+// message's Round and Apart are the current values of round and apart.
 type exchange struct {
 	send, receive []Message
 	round         int

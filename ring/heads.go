@@ -57,10 +57,10 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 }
 
 // headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
-// feature has parameters per head or per pair. No kernel runs while the keys of the first part
-// travel. The first part therefore has the fewest heads whose rows fill a GPU. If Device.Rounds is
-// 2 and the cut is zig-zag, the parts have the same size. The keys of each later part travel during
-// the kernel of the previous part.
+// feature has parameters per head, or per pair of a row and a key. No kernel runs while the keys of
+// the first part travel. The first part therefore has the fewest heads whose rows fill a GPU. If
+// Device.Rounds is 2 and the cut is zig-zag, the parts have the same size. The keys of each later
+// part travel during the kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -128,11 +128,11 @@ func (x headRun) ofPairs(t flashkit.Tensor, each int) flashkit.Tensor {
 	return x.of(t, each)
 }
 
-// forwardByHeads computes a forward pass on a device with all keys. The rank's longest contiguous
-// run of rows takes one call per part of the heads, while the keys of the next part travel. The
-// rank's other runs wait for all keys: a kernel that begins while another kernel ends would take
-// the multiprocessors that messages need. Messages begin before the rank copies its own keys. A
-// head's results do not depend on the other heads of the call.
+// forwardByHeads computes the forward pass of an ordered Ring on a device. The rank's longest
+// contiguous run of rows takes one call per part of the heads, while the keys of the next part
+// travel. The rank's other runs of rows wait for all keys: a kernel that begins while another
+// kernel ends would take the multiprocessors that messages need. Messages begin before the rank
+// copies its own keys. A head's results do not depend on the other heads of the call.
 func (j *job) forwardByHeads(ctx context.Context) error {
 	w := j.a
 	for i, x := range [...]struct{ whole, own *flashkit.Tensor }{{&w.K, &j.a.K}, {&w.V, &j.a.V}} {

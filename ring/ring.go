@@ -105,8 +105,8 @@ type plan struct {
 
 	picked [2]flashkit.Kernel // kernels that rank 0 of an ordered Ring picked, by pass
 
-	pickedWithLSE flashkit.Kernel    // the same for a forward pass with LSE
-	partKernel    [2]flashkit.Kernel // the picked kernel in the form in which all ranks compute parts
+	pickedWithLSE flashkit.Kernel    // the kernel that rank 0 picked for a forward pass with LSE
+	partKernel    [2]flashkit.Kernel // by pass: the picked kernel in the form that computes parts of the problem (Device.PartOf)
 }
 
 // New returns this rank's Ring over a group and a Runner. Both remain the caller's. If one is

@@ -158,8 +158,8 @@ func (c *Cut) copy(rank int, k kind, shard, whole flashkit.Tensor, move func(who
 	return nil
 }
 
-// parts returns the place's part of the shard and its part of the whole, for tensors of kind k.
-// Rows of Bias and Mask count from the sequence's first row.
+// parts returns the place's part of the shard, and the place's part of the whole tensor, for
+// tensors of kind k. Rows of Bias and Mask count from the sequence's first row.
 func (x *place) parts(k kind, t flashkit.Tensor) (shard, whole part) {
 	if k != byPairs {
 		return x.shard, x.whole

@@ -58,8 +58,9 @@ func lens(spans []Span) (n int) {
 	return n
 }
 
-// cover finds tiles for the rows of spans [a, b). If one tile does not suffice, it covers each half
-// of the spans. If a single span of rows is left, it makes one tile per span of keys.
+// cover finds tiles for the rows of spans [a, b). If one tile does not suffice, cover divides the
+// spans into two halves and covers each half. For a single span of rows, cover makes one tile per
+// span of keys.
 func (t *tiler) cover(a, b int) {
 	x0 := lens(t.rows[:a])
 	x1 := x0 + lens(t.rows[a:b])
@@ -145,8 +146,8 @@ func localBand(lower bool, lo int, upper bool, hi int) flashkit.Band {
 	return flashkit.Band{}
 }
 
-// unshifted returns a band equal to b for n rows and m keys. If a band aligned to the last row and
-// key needs no shift, it returns that band, because most kernels expect this form.
+// unshifted returns a band equal to b for n rows and m keys. If b equals an unshifted band that is
+// aligned to the last row and key, the result is that band: most kernels expect this form.
 func unshifted(b flashkit.Band, n, m int) flashkit.Band {
 	if b.IsTopLeft() && b.Shifted() == m-n {
 		return flashkit.Window(b.Left(), b.Right())

@@ -20,7 +20,7 @@ func sub(t flashkit.Tensor, b, nb, r, n int) flashkit.Tensor {
 	return window(t, min(t.Offset(b, 0, r), t.Len()), [4]int{nb, shape[1], n, shape[3]})
 }
 
-// window returns the view with shape s and t's strides that begins at element from.
+// window returns the view of t that begins at element `from`, with shape s and t's strides.
 func window(t flashkit.Tensor, from int, s [4]int) (x flashkit.Tensor) {
 	strides := t.Strides()
 	if isEmpty(t) {
@@ -145,7 +145,7 @@ func (a *arithmetic) each(t flashkit.Tensor, f func(b, h int)) {
 	a.pool.Run(&task{n: int64(s[0] * s[1]), heads: s[1], f: f}, min(helpers, 255))
 }
 
-// fill sets every element of a Float32 tensor.
+// fill sets every element of a Float32 tensor to x.
 func (a *arithmetic) fill(t flashkit.Tensor, x float32) {
 	if t.Owner() != nil {
 		a.fail(a.dev.Fill(t, x))
@@ -175,7 +175,8 @@ func (a *arithmetic) zero(t flashkit.Tensor) {
 	})
 }
 
-// convert copies src to dst and converts its elements. If the types differ, one of them is Float32.
+// convert copies src to dst, and converts each element to dst's type. If the types differ, one of
+// them is Float32.
 func (a *arithmetic) convert(dst, src flashkit.Tensor) {
 	if dst.Owner() != nil {
 		a.fail(a.dev.Add(dst, src, flashkit.Tensor{}))
@@ -233,7 +234,8 @@ func (a *arithmetic) merge(o, lse, part, partLSE flashkit.Tensor) {
 	})
 }
 
-// mergeWeights returns the LSE of two merged parts, and the weight of each part in the merged row.
+// mergeWeights merges two results of a row, with LSE a and b. It returns the LSE of the merged row,
+// and the weight of each result in the merged row.
 func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	m := max(a, b)
 	switch {
@@ -246,8 +248,8 @@ func mergeWeights(a, b float64) (lse float64, wa, wb float32) {
 	return m + math.Log(ea+eb), float32(ea / (ea + eb)), float32(eb / (ea + eb))
 }
 
-// loadRow returns a row as float32. If the row must be converted, the result is in buf, else it is
-// the tensor's own memory.
+// loadRow returns a row as float32. If the row must be converted, the result is in buf. Otherwise
+// the result is the tensor's own memory.
 func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	at := t.Offset(b, h, r)
 	switch t.DType() {
@@ -265,8 +267,7 @@ func loadRow(t flashkit.Tensor, b, h, r int, buf []float32) []float32 {
 	return buf
 }
 
-// storeRow writes a row that loadRow returned back to the tensor, unless the row is the tensor's
-// own memory.
+// storeRow writes a result of loadRow to the tensor, unless that result is the tensor's own memory.
 func storeRow(t flashkit.Tensor, b, h, r int, row []float32) {
 	if t.DType() != flashkit.Float32 {
 		narrow(t, b, h, r, row)

@@ -26,8 +26,8 @@ var abouts = [...]struct{ about, requires string }{
 	decodeSM80: {"CUDA: split-KV for few query rows, K and V read once; bound by memory bandwidth", onSM80},
 }
 
-// setAbout sets k's description. k.Scores names the order in which scores are summed. decode_sm80
-// has its own order. All other kernels share one order.
+// setAbout sets k's description and limits. k.Scores names the order in which the products of a
+// score are added. Only decode_sm80 has an order of its own.
 func setAbout(k *flashkit.Kernel, id familyID) {
 	s := &families[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires

@@ -19,7 +19,7 @@ const (
 // remain in the driver. Until that C call returns, the five functions return ErrSilent at once.
 var ErrSilent = errors.New("driver does not answer")
 
-// stuck counts the driver calls that answer gave up and that have not returned yet.
+// stuck counts the driver calls that answer no longer waits for and that have not returned yet.
 var stuck atomic.Int32
 
 // States of a call of answer.

@@ -3,8 +3,8 @@ package cuda
 import "github.com/flashkit-go/flashkit"
 
 // arguments are the heap memory of a call: the checked call, the call's sequences, and the block of
-// kernel arguments that the driver copies. Kernels without support for features read only the
-// fields before features.
+// kernel arguments that the driver copies. Kernels without support for features read only the field
+// mapped.
 type arguments struct {
 	mapped
 	features
@@ -21,11 +21,11 @@ type arguments struct {
 	spare       int            // multiprocessors left to other work
 	beside      bool           // other work runs at the same time
 
-	whole *flashkit.Problem // the whole problem if the call is a part of one, else nil
+	whole *flashkit.Problem // the problem of which the call computes a part (Options.PartOf), else nil
 }
 
-// wholeOf returns the whole problem if the call computes a part of one (Options.PartOf). Otherwise
-// it returns p.
+// wholeOf returns Options.PartOf, the problem of which the call computes a part. If PartOf is nil,
+// wholeOf returns p, the call's own problem.
 func (a *arguments) wholeOf(p *flashkit.Problem) *flashkit.Problem {
 	if a.whole != nil {
 		return a.whole

@@ -21,8 +21,8 @@ type backwardCut struct {
 	skew   int8 // code for the row tiles at which the blocks begin their loops: see (*family).skew
 }
 
-// planBackward returns the plan of a backward pass of p, partitioned like the problem whole. p is
-// either the same problem or a part of it.
+// planBackward returns the plan of a backward pass of p, with the partition that suits the problem
+// whole. p is a part of whole, or equal to whole.
 func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &families[id]
@@ -40,9 +40,9 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	return g
 }
 
-// headsInside reports whether traitGroups makes a call faster. It does under a causal-like mask
-// with more than two row tiles. With at least rowsKeys keys and padded head dim groupedDim, one or
-// two row tiles suffice: blocks of such calls wait longest to add to dQ.
+// headsInside reports whether traitGroups makes a call faster. The mask must be like a causal mask.
+// There must be more than two row tiles, or at least rowsKeys keys at padded head dim groupedDim:
+// blocks of such calls wait longest to add to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
@@ -55,18 +55,18 @@ func causalLike(p *flashkit.Problem) bool {
 	return hi < p.KVLen-1 && p.QLen-1+lo <= 0
 }
 
-// splitsDV reports whether traitWide makes a call faster.
+// splitsDV reports whether a call is faster with traitWide: separate blocks compute dK and dV.
 func (s *family) splitsDV(p *flashkit.Problem, sms int) bool {
 	heads := p.Batch * p.KVHeads
 	steps := p.Heads / p.KVHeads * ceilDiv(p.QLen, s.shape(p).rows)
 	return s.backwardBlocks(p) > sms && min(heads, backwardTogether)*(steps+1) >= splitDVSteps && (!banded(*p) || p.QLen <= wideRows)
 }
 
-// reverses reports whether traitUp makes a call faster. It does under a causal-like mask with many
-// blocks and few query rows: the L2 cache then holds the rows of several heads. With more keys than
-// rows, several blocks begin at the same row and wait for each other. The waits cost most if blocks
-// loop over few rows. Below squareRows rows, the number of rows must therefore exceed 3/4 of the
-// number of keys.
+// reverses reports whether traitUp makes a call faster. This requires a mask like a causal mask,
+// many blocks, and few query rows: the L2 cache then holds the rows of several heads. With more
+// keys than rows, several blocks begin at the same row and wait for each other. The waits cost most
+// if blocks loop over few rows. Below squareRows rows, the number of rows must therefore exceed 3/4
+// of the number of keys.
 func (s *family) reverses(p *flashkit.Problem, sms int) bool {
 	square := p.QLen >= squareRows || 4*p.QLen > 3*p.KVLen
 	return causalLike(p) && square && p.QLen <= upRows && s.backwardBlocks(p) >= upWaves*sms
@@ -99,9 +99,10 @@ func (g *backwardPlan) setParams(a *params) {
 // pairs reports whether device and driver support clusters of two blocks.
 func (b *Backend) pairs() bool { return b.dev.Major == 9 && b.drv.LaunchDependentCluster != nil }
 
-// firstTile returns the index of the row tile of the whole problem at which its part p begins. If p
-// is a range of keys instead, firstTile returns minus the index of its first key tile. The bands of
-// p and whole are shifted against each other by this position.
+// firstTile returns the position of p, a range of rows or keys, in the problem whole. For a range
+// of rows, the position is the index of the first row tile. For a range of keys, it is minus the
+// index of the first key tile. The position follows from the shift between the bands of p and
+// whole.
 func firstTile(t *blockShape, p, whole *flashkit.Problem) int16 {
 	at := p.Band.Diagonal(p.QLen, p.KVLen) - whole.Band.Diagonal(whole.QLen, whole.KVLen)
 	if at > 0 {
@@ -119,18 +120,18 @@ func (s *family) groupWords(p *flashkit.Problem, parts int) (ofK, ofV int) {
 
 // Limits for cutting groups of query heads into parts. Groups stay whole if the partial dK would
 // exceed maxGroupWords words of 4 bytes. They also stay whole above maxTilesPerSM key tiles per
-// multiprocessor, because these alone make enough blocks.
+// multiprocessor, because one block per key tile then keeps all multiprocessors busy.
 const (
 	maxGroupWords = 1 << 26
 	maxTilesPerSM = 2
 )
 
-// cutBackward returns the partition of a pass with the fewest predicted cycles. It may cut a
-// group's query heads into parts, each handled like a KV head with fewer query heads. Parts make
-// more blocks, which keep more multiprocessors busy, but the partial dK and dV must be stored,
-// loaded and added. Alternatively, two blocks may share a key tile, each with half of the query
-// rows, if all blocks then run at the same time. If all rows see all keys, the blocks of a head may
-// begin at different rows, so that no block waits to add to dQ.
+// cutBackward returns the partition with the fewest predicted cycles. A partition may cut a group's
+// query heads into parts, each handled like a KV head with fewer query heads. Parts make more
+// blocks, which keep more multiprocessors busy, but the partial dK and dV must be stored, loaded
+// and added. Alternatively, two blocks share a key tile, each with half of the query rows, if all
+// blocks then run at the same time. If all rows see all keys, the blocks of a head may begin at
+// different rows, so that no block waits to add to dQ.
 func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut backwardCut) {
 	cut.splits = 1
 	if !s.hopper || hasFeatures(p) || p.Batch*p.QLen*p.KVLen == 0 {
@@ -183,22 +184,23 @@ const (
 	sumBlocks  = 4
 )
 
-// Limits of skewed starts: the blocks of a head begin at different row tiles, and need a second
-// array of sums of dQ. With more than maxSkewed blocks per multiprocessor, blocks of the next heads
-// run while other blocks wait to add to dQ. The second array then costs more than the waits. With
-// more than one block per multiprocessor, only heads with more than skewedKeys key tiles are
-// skewed. If query heads share keys, only heads with at least skewedRows row tiles are skewed.
+// Limits of skewed starts. Starts are skewed if the blocks of a head begin their loops at different
+// row tiles. The blocks then need a second array of sums of dQ. With more than maxSkewed blocks per
+// multiprocessor, blocks of the next heads run while other blocks wait to add to dQ. The second
+// array then costs more than the waits. With more than one block per multiprocessor, only heads
+// with more than skewedKeys key tiles are skewed. If query heads share keys, only heads with at
+// least skewedRows row tiles are skewed.
 const (
 	maxSkewed  = 2
-	skewedKeys = 8 // key tiles of a head: the blocks that take turns to add to dQ
-	skewedRows = 8 // row tiles of a head: the length of a block's loop
+	skewedKeys = 8 // key tiles of a head, with one block each; these blocks take turns to add to dQ
+	skewedRows = 8 // row tiles of a head, over which a block loops
 )
 
-// skew returns a code for the row tiles at which the blocks of a head begin. If the code is
-// positive, the block of key tile j begins at row tile j<<(code-1). If the code is negative, that
-// block begins at row tile j>>-code. If the code is 0, all blocks begin at the last row tile. With
-// cut.halves, these row tiles are pairs of row tiles. The code is 0 if some row does not see all
-// keys.
+// skew returns a code for the row tiles at which the blocks of a head begin their loops. If the
+// code is positive, the block of key tile j begins at row tile j<<(code-1). If the code is
+// negative, that block begins at row tile j>>-code. If the code is 0, all blocks begin at the last
+// row tile. With cut.halves, these numbers count pairs of row tiles. The code is 0 if some row does
+// not see all keys.
 func (s *family) skew(t *blockShape, p flashkit.Problem, sms int, cut backwardCut) int8 {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
 	blocks := p.Batch * p.KVHeads * cut.splits * keys * s.padded(&p).shares
@@ -310,9 +312,9 @@ func (l *launch) backwardF32() error {
 }
 
 // slotBlocks returns the numbers of blocks of bwd_sm90's main, delta and finish kernels for packed
-// sequences. Its last three arguments are these numbers if every sequence gets the tiles that the
-// longest needs. If most sequences are much shorter, slotBlocks launches blocks for fewer tiles:
-// see slots.
+// sequences. The arguments blocks, deltas and finishes are these numbers if every sequence gets the
+// tiles of the longest sequence. If most sequences are much shorter, slotBlocks returns smaller
+// numbers: see slots.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -327,7 +329,8 @@ func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int)
 	return blocks, deltas, finishes
 }
 
-// placeDelta passes the location of delta to kernels with features, and prepares DBias.
+// placeDelta sets the location of delta in the arguments of kernels with features. For bwd_sm90 it
+// also prepares DBias.
 func (l *launch) placeDelta() error {
 	x, heads := l.x, l.p.Batch*l.p.Heads
 	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2

@@ -9,8 +9,8 @@ import (
 )
 
 // choose returns the family of the given name. For "" it returns the family that is predicted
-// fastest. paired means that a backward pass follows. If no name is given, choose then excludes
-// decode_sm80, which sums scores in another order than backward kernels do.
+// fastest. paired means that a backward pass follows. choose then excludes decode_sm80, unless the
+// name is decode_sm80, because decode_sm80 sums scores in another order than backward kernels do.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, error) {
 	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
 	if name == "" {

@@ -29,11 +29,11 @@ func (s *family) tile(c *costs, p *flashkit.Problem) tile {
 	return tile{*s.shape(p), c.tiles[min(s.pad(*p), len(c.tiles)-1)]}
 }
 
-// A surcharge is the cost of features: step multiplies the time of a step, bytes the time for
-// memory traffic, and begin adds cycles to each block.
+// A surcharge is the cost of features: step multiplies the time of a step, bytes multiplies the
+// time for memory traffic, and begin adds cycles to each block.
 type surcharge struct {
 	step, bytes, begin float64
-	cut                cut // the partition by decode_sm80, if it was chosen for another problem
+	cut                cut // the partition that decode_sm80 must use; zero: decode_sm80 chooses
 }
 
 // A cut is the partition of the keys by decode_sm80. It is zero if no partition is chosen yet.
@@ -113,8 +113,8 @@ func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	return cycles
 }
 
-// joined returns the microseconds in which decode_sm80 merges the results of the parts into which x
-// cuts the keys.
+// joined returns the microseconds in which decode_sm80 merges the results of all parts of the keys.
+// x is the partition of the keys.
 func (c *costs) joined(x cut) float64 {
 	switch {
 	case x.splits <= 1:

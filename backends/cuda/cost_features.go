@@ -28,8 +28,8 @@ func (s *family) featureShare(c *flashkit.Call, i int) float64 {
 	}
 }
 
-// specialized reports whether the family has an instance for exactly the score features of a call,
-// if its tensors are dense.
+// specialized reports whether the family has an instance for exactly the score features of a call.
+// The bias and mask of the call are assumed to be dense.
 func (s *family) specialized(c *flashkit.Call) bool {
 	return s.instanceOf(&instanceCall{p: &c.Problem, whole: &c.Problem, scores: denseScoreTensors(&c.Problem)}) != traitFeatures
 }
@@ -44,8 +44,8 @@ func byPass(pass flashkit.Pass, forward, backward float64) float64 {
 // launchTime is the cost of one more kernel, in microseconds.
 const launchTime = 4
 
-// callCost predicts the time of a call on device tensors. On one device it depends only on problem,
-// pass and traits.
+// callCost predicts the time of a call on device tensors. On one device the prediction depends only
+// on problem, pass and traits.
 func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
@@ -76,9 +76,9 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
-// the same as equal ones with the same total of query-key pairs, and not less than the longest
-// sequence alone. A launch has the same number of blocks for every sequence. Shorter sequences
-// therefore have blocks without work, which cost extra.
+// the same as sequences of equal length with the same total of query-key pairs. They cost at least
+// the time of the longest sequence alone. A launch has the same number of blocks for every
+// sequence. Shorter sequences therefore have blocks without work, which cost extra.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {
@@ -98,7 +98,7 @@ func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.
 	heads := c.Batch * c.Heads
 	if s.pass == flashkit.PassBackward {
 		blocks, heads = ceilDiv(c.KVLen, tile.keys)-ceilDiv(p.KVLen, tile.keys), c.Batch*c.KVHeads
-		if s.hopper && c.Traits.PackedKV { // with slots, at most one block without work
+		if s.hopper && c.Traits.PackedKV { // with slots (see method slots), at most one block per sequence and KV head has no work
 			blocks = min(blocks, 1)
 		}
 	}

@@ -7,7 +7,7 @@ type decodePlan struct {
 	workspace
 	splits  int
 	tiles   int  // tiles of query rows; the rows of all query heads of a KV head are packed together
-	cluster bool // the blocks of a tile's parts form a cluster, which needs no workspace
+	cluster bool // the blocks of all parts of a tile's keys form a cluster, which needs no workspace
 }
 
 // Limits of clusters on compute capability 9.0. All blocks of a cluster run on one GPC. GPCs differ
@@ -28,10 +28,10 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into the number of parts with which the busiest multiprocessor has the
-// least work. The cost of a part is the number of key pieces that each of its warps loads, plus
-// one. If the merge is small, the last block of a tile to end merges the tile's parts. Otherwise a
-// second kernel merges them.
+// planDecode cuts the keys into parts, one block each. It chooses the number of parts with which
+// the busiest multiprocessor has the least work. A part costs one, plus the number of pieces of
+// f.keys keys that each warp loads. If the merge is small, the last block of a tile to end merges
+// the tile's parts. Otherwise a second kernel merges the parts.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
@@ -50,13 +50,14 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	return d
 }
 
-// apartPieces is the extra cost of a merge outside a cluster. Its unit is the time that a warp
-// needs for a piece of keys.
+// apartPieces is the extra cost of a merge outside a cluster. The time that a warp needs for a
+// piece of keys is 1.
 const apartPieces = 3
 
-// cutDecode returns the number of parts of each tile's keys, and whether the parts' blocks form a
-// cluster. Parameters: all is the number of query tiles, pieces the number of key pieces for each
-// of them, warps the warps of a block. slots is the number of blocks that run at the same time.
+// cutDecode returns the number of parts of each query tile's keys, and whether the parts' blocks
+// form a cluster. all is the number of query tiles. pieces is the number of pieces of a query
+// tile's keys: a warp loads one piece at a time. warps is the number of warps of a block, and slots
+// is the number of blocks that run at the same time.
 func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, cluster bool) {
 	splits, least := cutKeys(all, pieces, warps, slots)
 	if !clusters || splits == 1 {
@@ -71,8 +72,8 @@ func cutDecode(all, pieces, warps, slots, sms int, clusters bool) (splits int, c
 	return splits, cluster
 }
 
-// cutKeys returns the number of parts that costs least without clusters, and its cost. Parameters
-// are as for cutDecode.
+// cutKeys returns the number of parts that costs least without clusters, and the cost (partCost).
+// Parameters are as for cutDecode.
 func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 	for s := 1; s <= max(1, min(ceilDiv(4*slots, all), ceilDiv(pieces, warps))); s++ {
 		if cost := partCost(all, pieces, warps, slots, s); s == 1 || cost < least {
@@ -83,12 +84,13 @@ func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 }
 
 // partCost returns the time of a call that cuts each tile's keys into the given number of parts.
-// Its unit is the time that a warp needs for a piece of keys.
+// The time that a warp needs for a piece of keys is 1.
 func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80 and, if needed, the kernel that merges its parts.
+// decode launches decode_sm80. If the keys are cut into parts, it also launches the kernel that
+// merges the results of the parts, unless decode_sm80 merges them.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))

@@ -29,7 +29,7 @@ func hopperDims(takes flashkit.Feature, narrow ...headDims) []headDims {
 	return append(slices.Insert(square(64, 128), 1, narrow...), headDims{192, 128, 1, takes}, headDims{192, 192, 2, takes}, headDims{256, 256, 2, flashkit.AllFeatures})
 }
 
-// name returns the end of an instance's name: d64, d192_dv128.
+// name returns the end of an instance's name, such as d64 or d192_dv128.
 func (d headDims) name() string {
 	n := "d" + strconv.Itoa(d.dim)
 	if d.vDim != d.dim {

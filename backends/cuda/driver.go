@@ -16,11 +16,11 @@ type (
 	Pointer      uintptr // an address in device memory
 )
 
-// A TensorMap is the driver's CUtensorMap, unaligned.
+// A TensorMap is the driver's CUtensorMap, without the required alignment of 64 bytes.
 type TensorMap [128]byte
 
-// A Driver holds the functions of the CUDA driver that the backend calls. A field has the name of
-// the driver's function without prefix and version. Open fills a Driver from the library that it
+// A Driver holds the functions of the CUDA driver that the backend calls. Most fields have the name
+// of the driver's function without prefix and version. Open fills a Driver from the library that it
 // finds at run time. The module gorgoniacu fills a Driver from gorgonia.org/cu, and tests use a
 // fake. A failed call returns an *Error.
 //

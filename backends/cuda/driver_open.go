@@ -141,7 +141,8 @@ func (c *calls) modules(d *Driver) {
 	}
 }
 
-// encodeTiled calls cuTensorMapEncodeTiled, which requires a map at a multiple of 64 bytes.
+// encodeTiled calls cuTensorMapEncodeTiled, which requires that the map's address is a multiple of
+// 64 bytes.
 func (c *calls) encodeTiled(m *TensorMap, bf16 bool, at Pointer, dims *[4]uint64, strides *[3]uint64, box *[4]uint32) error {
 	const alignment = 64
 	room := new([len(m) + alignment]byte)

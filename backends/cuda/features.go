@@ -53,8 +53,7 @@ const (
 // hasFeatures reports whether a problem needs instances with features.
 func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures != 0 }
 
-// setFeatures describes the features of a call, but not the tensors and sequences of these
-// features.
+// setFeatures fills in the features of a call, except the tensors and sequences of these features.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
 	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {
@@ -94,8 +93,8 @@ func (f *features) fill(p *flashkit.Problem, args *flashkit.Args) {
 	}
 }
 
-// align sets biasPairs and maskPairs: whether one load can read the bias, or the mask, of two
-// adjacent keys. biasSize is the size of a bias element in bytes.
+// align sets biasPairs to 1 if one load can read the bias of two adjacent keys, else to 0. It sets
+// maskPairs likewise for the mask. biasSize is the size of a bias element in bytes.
 func (f *features) align(p *flashkit.Problem, biasSize int) {
 	pairs := func(v *view, size int) int32 {
 		return toBit(v.data != 0 && p.KVLen%2 == 0 && uintptr(v.data)%uintptr(2*size) == 0 && (v.batch|v.head|v.row)%2 == 0)

@@ -11,24 +11,24 @@ type hopperPlan struct {
 	steps  int     // steps of the longest block
 }
 
-// Costs of parts: the launch of the kernel that merges parts takes mergeCycles. A multiprocessor
-// stores and loads partBytes bytes per cycle of partial O, and groupBytes bytes per cycle of
-// partial dK and dV.
+// Costs of partial results. The launch of the kernel that merges them takes mergeCycles. A
+// multiprocessor stores and loads partial O at partBytes bytes per cycle, and partial dK and dV at
+// groupBytes bytes per cycle.
 const (
 	mergeCycles = 7800
 	partBytes   = 4
 	groupBytes  = 12
 )
 
-// partsCycles returns the cycles of merging parts of the given size. A multiprocessor processes
-// `each` bytes of them per cycle.
+// partsCycles returns the cycles to merge the given number of bytes of partial results. A
+// multiprocessor merges `each` bytes per cycle.
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
 // warpgroups, if each multiprocessor then gets at most one tile. With even fewer rows it also
-// splits the keys, unless the merge costs more. Under a mask, tiles take different times. With at
-// most two tiles per multiprocessor, each multiprocessor gets a long and a short tile. With more, a
-// counter on the device gives the next tile to the first free block.
+// splits the keys, unless the merge takes longer than the split saves. Under a mask, tiles take
+// different times. With at most two tiles per multiprocessor, each multiprocessor gets a long and a
+// short tile. With more tiles, a counter on the device gives the next tile to the first free block.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -72,8 +72,9 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart returns the plan of p, which is a part of the problem whole or equal to it. It splits
-// keys and sizes tiles as in a call for whole, so that the bits of each row are the same.
+// planPart returns the plan of p, which is a part of the problem whole or equal to it. The plan
+// splits keys and sizes tiles as in a call for whole. Each row then has the same bits as in that
+// call.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -134,7 +135,7 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
 	fewRows       = 1536    // query rows up to which elements of Q and O count too
-	fewerHeads    = 8       // numbers of heads that are tried
+	fewerHeads    = 8       // maximum count of numbers of heads that are tried
 )
 
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {
@@ -157,7 +158,8 @@ func (s *family) parts(p flashkit.Problem) flashkit.Problem {
 // splitGroups is the number of warpgroups of the split-KV instances.
 const splitGroups = 2
 
-// stepShare returns the relative time of a step in which `used` of a block's warpgroups have rows.
+// stepShare returns the time of a step in which only `used` of a block's warpgroups have rows,
+// relative to a full step.
 func stepShare(used, groups int) float64 {
 	if used == 1 && groups == 2 {
 		return loneOfTwo
@@ -165,7 +167,7 @@ func stepShare(used, groups int) float64 {
 	return groupShare(used, groups)
 }
 
-// maxTiles returns the maximum key tiles that the first, middle or last row tile sees.
+// maxTiles returns the maximum number of key tiles that the first, middle or last row tile sees.
 func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	n := ceilDiv(p.QLen, rows)
 	for _, nth := range [...]int{0, n / 2, n - 1} {
@@ -174,7 +176,7 @@ func maxTiles(p *flashkit.Problem, rows, keys int) (most int) {
 	return most
 }
 
-// tilesOf returns the key tiles that the nth row tile sees.
+// tilesOf returns the number of key tiles that the nth row tile sees.
 func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 	first, _ := p.Keys(nth * rows)
 	_, last := p.Keys(min((nth+1)*rows, p.QLen) - 1)
@@ -185,8 +187,8 @@ func tilesOf(p *flashkit.Problem, nth, rows, keys int) int {
 }
 
 // warpgroupTurns returns 1 if the warpgroups of a block should use the tensor cores alternately,
-// else 0. The value 0 is faster for tiles of more than two warpgroups if a counter assigns them
-// (dealt).
+// else 0. The value 0 is faster for tiles of more than two warpgroups if a counter assigns the
+// tiles (dealt).
 func warpgroupTurns(dealt bool, rows int) int8 {
 	if dealt && rows > splitGroups*groupRows {
 		return 0

@@ -12,8 +12,8 @@ import (
 
 // Host tensors stream through the device in chunks. Each chunk passes five stages in one staging
 // buffer: packing, the copy to the device, the kernels, the copy back, and unpacking. Chunks in
-// different buffers overlap. Chunks, and therefore results, depend only on the problem and the
-// shapes.
+// different buffers overlap. The division into chunks depends only on the problem and the tensors'
+// shapes. So every run gives the same bits.
 
 // A hostCall is a pass on host tensors, divided into units. Without features, a unit is one KV head
 // of a batch entry, with its query heads. With features, a unit is a whole batch entry.

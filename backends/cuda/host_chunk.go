@@ -40,7 +40,7 @@ type staged struct {
 	bytes  int
 }
 
-// newChunk returns the chunk of n units that begins with unit number first, and places the chunk's
+// newChunk returns the chunk of n units that begins with unit `first`, and places the chunk's
 // tensors in the staging buffer.
 func newChunk(call *flashkit.Call, perBatch, first, n int) *chunk {
 	x := &chunk{call: call, perBatch: perBatch, p: call.Problem, first: first, list: make([]staged, 0, len(allArguments))}

@@ -7,15 +7,16 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// hostCosts are the costs of moving host tensors. Each staging buffer packs a chunk, copies it,
-// runs kernels and takes the next chunk. All buffers share the bus and the device.
+// hostCosts are the costs of moving host tensors. For each staging buffer, a goroutine packs a
+// chunk, copies the chunk, runs kernels and takes the next chunk. All buffers share the bus and the
+// device.
 type hostCosts struct {
 	call    float64 // microseconds of a call
 	pack    float64 // nanoseconds to pack a byte for the device into one buffer
 	unpack  float64 // nanoseconds to unpack a byte from one buffer
 	row     float64 // additional nanoseconds to pack an unaligned row separately
 	rate    float64 // bytes per second on the bus, both directions together
-	exposed float64 // a call is limited by its buffers, the bus or the device: fraction of the two shorter times that is not hidden
+	exposed float64 // of the times of the buffers, the bus and the device, the longest hides the others, except for this fraction
 }
 
 var hostTensorCosts = hostCosts{call: 13, pack: 0.098, unpack: 0.065, row: 20, rate: 54e9, exposed: 0.56}
@@ -42,13 +43,14 @@ func (s *family) hostCost(dev *Device, p flashkit.Problem, buffers int) time.Dur
 }
 
 // total returns the time of a call whose buffers, bus and device work at the same time. The longest
-// of the three times hides the two shorter times, except for the fraction exposed of their sum.
+// of the three times hides the two shorter times, except for a fraction of their sum: the parameter
+// exposed.
 func (c *hostCosts) total(staged, bus, device, exposed float64) time.Duration {
 	most := max(staged, bus, device)
 	return microseconds(c.call + most + exposed*(staged+bus+device-most))
 }
 
-// hostCallCost is hostCost for any call.
+// hostCallCost predicts the time of any call on host tensors, with or without features.
 func (s *family) hostCallCost(dev *Device, c *flashkit.Call, buffers int) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.hostCost(dev, c.Problem, buffers)

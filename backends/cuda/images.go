@@ -16,7 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// images are the kernels of one device. A file is loaded at the first use of one of its kernels.
+// images are the kernels of one device. The image of a source file is loaded at the first use of
+// one of its kernels.
 type images struct {
 	arch int // compute capability times 10: 90 is sm_90
 

@@ -123,10 +123,10 @@ type instanceCall struct {
 	scores   scoreTensors
 }
 
-// scoreTensors are the tensor properties that instances for a single feature require.
+// scoreTensors are the properties on which the choice of an instance for a single feature depends.
 type scoreTensors struct {
 	biasAligned, maskAligned bool // rows begin at multiples of 16 bytes; the bias has the problem's dtype
-	maskRows, maskHeads      bool // the mask differs between rows, between heads
+	maskRows, maskHeads      bool // the mask differs between rows; the mask differs between heads
 	drops                    bool // dropout drops some weights
 }
 
@@ -159,10 +159,10 @@ func (s *family) instanceOf(c *instanceCall) instance {
 // last.
 //
 // With traitOnce, all blocks run at the same time. The blocks then need no counter that assigns
-// tiles, and prefetch while another kernel computes delta. traitWide computes dV of wide heads in
-// separate blocks. traitWide is faster only with more blocks than multiprocessors, and if a block's
-// loop takes longer than its waits to add to dQ. Under a mask, traitWide is used for few rows only:
-// with many rows, many blocks wait long.
+// tiles, and load their first tiles while another kernel computes delta. traitWide computes dV of
+// wide heads in separate blocks. traitWide is faster only with more blocks than multiprocessors,
+// and if a block's loop takes longer than its waits to add to dQ. Under a mask, traitWide is used
+// for few rows only: with many rows, many blocks wait long.
 func (s *family) schedule(c *instanceCall, d headDims) instance {
 	w, columns := c.whole, max(c.p.Dim, c.p.VDim)
 	switch {

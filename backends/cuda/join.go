@@ -46,8 +46,8 @@ func (s *Stream) Add(dst, x, y flashkit.Tensor) error {
 // lse hold the result over the first set, and part and partLSE hold the result over the second set.
 // Merge writes the result over all keys to o and lse. o and part have the same shape, and any types
 // but Bool. lse and partLSE are float32 of shape [batch, heads, rows, 1]. If part is the zero
-// Tensor, the values of the second set are taken as 0, like the value of a sink. A row that sees no
-// key of either set becomes 0.
+// Tensor, the values of the second set are taken as 0, like the value of a sink. A row of o that
+// sees no key of either set becomes 0.
 func (s *Stream) Merge(o, lse, part, partLSE flashkit.Tensor) error {
 	a := new(joinArgs)
 	n := o.Shape()

@@ -97,7 +97,8 @@ const (
 	f32KeyColumns = 128
 )
 
-// f32Parts returns the number of blocks that share a result's columns.
+// f32Parts returns the number of blocks that share a result's columns. `each` is the maximum number
+// of columns of a block.
 func f32Parts(id familyID, p flashkit.Problem, columns, each int) int {
 	if s := &families[id]; s.padded(&p).dim <= each {
 		return 1
@@ -121,10 +122,10 @@ const (
 )
 
 // backwardWorkspace returns the sizes of a backward pass's workspace. bwd_f32 stores delta twice,
-// because its blocks of keys and its blocks of query rows sum dP in different orders. In bwd_sm80
-// and bwd_sm90, blocks of keys accumulate dQ. These kernels need LSE next to delta, dQ in float32,
-// and counters. The counters assign key tiles to blocks, and fix the order in which blocks add to
-// dQ.
+// because blocks that own keys and blocks that own query rows sum dP in different orders. In
+// bwd_sm80 and bwd_sm90, the blocks that own keys also add to dQ. These kernels need LSE next to
+// delta, dQ in float32, and counters. The counters assign key tiles to blocks, and fix the order in
+// which blocks add to dQ.
 func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	if id == bwdF32 {
 		return workspace{delta: 2 * p.Batch * p.Heads * p.QLen}

@@ -100,8 +100,8 @@ func unavailable(err error) error {
 }
 
 // Close frees the backend's resources on the device. No call may be running. Free all buffers,
-// streams and events before Close. Later use of the backend is an error. Close waits a few seconds
-// for the driver, then returns an error. A second Close does nothing.
+// streams and events before Close. Later use of the backend is an error. If the driver does not
+// answer within a few seconds, Close returns an error. A second Close does nothing.
 func (b *Backend) Close() error {
 	if b.closed.Swap(true) {
 		return nil

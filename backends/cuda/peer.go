@@ -96,8 +96,8 @@ func (r *runs) count() int {
 }
 
 // rows removes the innermost dimension from r if one copy can move all runs along that dimension.
-// It returns the number of these runs, and their distances in dst and in src, in bytes. If one copy
-// cannot move them, rows returns 1.
+// It returns the number of these runs, and the distance from one run to the next in dst and in src,
+// in bytes. Otherwise rows returns 1.
 func (r *runs) rows() (n, dst, src int) {
 	const mostPitch = math.MaxInt32 // limit of the driver
 	if len(r.n) == 0 || min(r.dst[0], r.src[0]) < r.bytes || max(r.dst[0], r.src[0]) > mostPitch {

@@ -1,9 +1,9 @@
 package cuda
 
-// Costs that decide how fwd_sm90 and bwd_sm90 partition calls with few tiles: keys into parts, and
-// groups of query heads into parts. A partition fixes the order of sums. To keep the bits of
-// results, these costs stay the same when the costs in costs.go are fitted anew.
-// TestLaunchesOfRandomCalls fails if a change of the shared formulas moves a partition.
+// These costs decide how fwd_sm90 and bwd_sm90 partition calls with few tiles. fwd_sm90 may cut the
+// keys into parts, and bwd_sm90 may cut groups of query heads. A partition fixes the order of sums.
+// To keep the bits of results, these costs stay the same when the costs in costs.go are fitted
+// anew. TestLaunchesOfRandomCalls fails if a change of the shared formulas moves a partition.
 
 var fwdSM90Plans = costs{
 	hidden: .5,
@@ -36,7 +36,7 @@ const loneOfTwo = .713
 const (
 	meetCycles  = 10600 // cycles in which a pair of blocks starts together and adds its dK and dV
 	sumCycles   = 480   // cycles to load 8 columns of a group's part
-	laterWaits  = .877  // waits of the blocks of each further wave to add to dQ, relative to the first wave
-	maskedWaits = 2.05  // under a mask: factor of the first wave's waits to add to dQ
+	laterWaits  = .877  // in each further wave: the blocks' waits to add to dQ, relative to the waits of the first wave
+	maskedWaits = 2.05  // under a mask: factor by which the first wave's waits to add to dQ grow
 	farther     = .0853 // under a mask: fraction added to a step for each doubling of the concurrent heads' bytes beyond nearBytes
 )

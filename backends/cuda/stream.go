@@ -50,7 +50,8 @@ func (b *Backend) WrapStream(handle StreamHandle) *Stream {
 	return &Stream{b: b, handle: handle, foreign: true}
 }
 
-// Handle returns the driver's handle of the stream for other libraries, which must not destroy it.
+// Handle returns the driver's handle of the stream for other libraries, which must not destroy the
+// stream.
 func (s *Stream) Handle() StreamHandle { return s.handle }
 
 // Sync waits until the work in the stream is done. If a kernel or copy failed, Sync returns the

@@ -65,7 +65,7 @@ func (m *Buffer) Free() error {
 // Device returns the number and name of the memory's device, for errors.
 func (m *Buffer) Device() string { return m.b.dev.String() }
 
-// Tensor returns a dense row-major view [b, heads, rows, dim] that begins at element from of the
+// Tensor returns a dense row-major view [b, heads, rows, dim] that begins at element `from` of the
 // buffer. Tensor itself checks nothing: a call that uses the view returns an error if the view
 // exceeds the buffer.
 func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashkit.Tensor {

@@ -51,7 +51,7 @@ func (x *tensorMaps) get(d *Driver, m *TensorMap, v *view, t flashkit.DType, sha
 	}
 	for i, stride := range [...]int64{v.row, v.head, v.batch} {
 		k.strides[i] = uint64(2 * stride)
-		if stride == 0 { // a dimension of length 1, or repeated
+		if stride == 0 { // the dimension has length 1, or is broadcast
 			k.strides[i] = rowAlignment
 			if k.dims[i+1] > 1 {
 				k.strides[i] = 0
@@ -111,7 +111,7 @@ func cutRows(rows, heads, groups, sms int) (best rowTiles, taken float64) {
 			}
 			if load < least {
 				least, best = load, rowTiles{int32(tall), int32(low), int32(g * groupRows)}
-				if g == groups { // head by head
+				if g == groups { // low tiles have the size of tall tiles
 					best.tall, best.low = best.tall+best.low, 0
 				}
 			}

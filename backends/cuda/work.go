@@ -6,12 +6,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A load is the work of the blocks that process one head. Each block owns a tile of it.
+// A load is the work of the blocks that process one head. Each block owns a tile of the head's rows
+// or keys.
 type load struct {
 	blocks, empty float64             // number of blocks with and without work
 	steps, most   float64             // steps of a block with work: mean and maximum
 	lastSaved     float64             // fraction of a block's time saved in a head's last tile
-	sampled       int                 // sampled blocks with work
+	sampled       int                 // number of sampled blocks with work
 	each          [maxSampled]float64 // steps of the sampled blocks, descending
 }
 
@@ -91,8 +92,8 @@ func (l *load) cycles(c *costs, t *tile, heads, sms int) float64 {
 	}
 }
 
-// pigeonhole returns a lower bound of the time. If the blocks of at least n steps fill more than k
-// waves, some place for blocks runs k+1 of them, one after the other.
+// pigeonhole returns a lower bound of the time of all blocks. If the blocks with at least n steps
+// fill more than k waves, k+1 of these blocks must run one after the other.
 func (l *load) pigeonhole(t *tile, waves, hidden float64) (cycles float64) {
 	for i, steps := range l.each[:l.sampled] {
 		places := math.Ceil(waves * float64(i+1) / float64(l.sampled))
@@ -123,7 +124,7 @@ func (l *load) shorten(t *tile, p *flashkit.Problem, sms int) (cycles float64) {
 }
 
 // loosen adds the cost of unaligned rows, which are copied element by element. own is the number of
-// rows that a block owns, step the number of rows that it loads in each step.
+// rows that a block owns. step is the number of rows that a block loads in each step.
 func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	pad, all := s.padded(p), s == &families[fwdSM80]
 	cycles := c.loose / float64(t.warps)
@@ -136,9 +137,10 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 // looseRow is the fixed cost of an unaligned row, in elements.
 const looseRow = 16
 
-// looseColumns returns the cost to copy a row of both tensors, in elements copied one by one.
-// Columns count in whole units of 16 bytes, and padding counts as a fraction. If only one of Dim
-// and VDim is unaligned, only that tensor counts, unless alike is true.
+// looseColumns returns the cost to copy one row of Dim elements and one of VDim elements, if rows
+// are unaligned. The cost of an element that is copied alone is 1. Lengths are rounded up to 16
+// bytes, and padding counts as a fraction. If only one of Dim and VDim is unaligned, only its row
+// counts, unless alike is true.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
 	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // only the strides of these dims can be unaligned
@@ -151,8 +153,9 @@ func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (col
 	return columns
 }
 
-// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. A warpgroup without rows
-// leaves some of its time to the others.
+// persistentCycles returns the cycles of fwd_sm90 and the steps of a tile. dealt means that a
+// counter assigns the tiles. A warpgroup without rows leaves some of its time to the other
+// warpgroups.
 func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool) (cycles, steps float64) {
 	l, heads, groups := families[fwdSM90].load(c, &t, p, true), p.Batch*p.Heads, t.rows/groupRows
 	if !dealt && p.QLen > groupRows {
@@ -176,8 +179,8 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 }
 
 // Concurrent blocks belong to at most backwardTogether KV heads. If loops are short or heads
-// narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, heads may
-// exceed the L2 cache, because blocks stay close to each other.
+// narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, the data of
+// these heads may exceed the L2 cache, because blocks stay close to each other.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
@@ -212,7 +215,7 @@ func (s *family) walked(p *flashkit.Problem) int {
 	return ceilDiv(p.QLen, hopperRows) * hopperRows * s.padded(p).dim * 8
 }
 
-// maxWaves is the maximum number of waves that wait like the first one.
+// maxWaves is the maximum number of waves whose waits to add to dQ are counted.
 const maxWaves = 4
 
 // Under a mask, steps get slower if Q, dO and dQ of the concurrent heads exceed nearBytes.

@@ -44,7 +44,7 @@ type faults struct {
 	divisor  func(l float64) float64 // divisor of O
 	lse      func(m float32, l float64) float32
 
-	// Rounding of a sum, applied after each of its terms.
+	// Rounding of a sum, applied after each added term.
 	sumKeys func(sum float64) float64 // over keys: l, O and dQ
 	sumRows func(sum float64) float64 // over query rows: dK and dV
 	sumMore func(sum float64) float64 // over broadcast dimensions: dBias and dSink

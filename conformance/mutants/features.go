@@ -120,7 +120,7 @@ func halfOf(words [4]uint32, j int) uint32 {
 
 func atLeast(number uint32, p float64) bool { return number >= limit(p) }
 
-// limit returns the 16-bit number below which a weight is dropped.
+// limit returns a 16-bit number. A weight is dropped if its 16 random bits are below this number.
 func limit(p float64) uint32 { return uint32(min(math.Floor(p*(1<<16)+.5), math.MaxUint16)) }
 
 // makeUp returns the dropout factor of kept weights.

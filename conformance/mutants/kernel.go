@@ -267,7 +267,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 	return nil
 }
 
-// dot loops over len(x), and add loops over len(sum). The other slice of each function may be
+// dot loops over the elements of x, and add loops over the elements of sum. The other slice may be
 // longer.
 func dot(x, y []float32) (sum float32) {
 	for i := range x {

@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// denseMistakes are the mistakes of traps.
+// denseMistakes are the mistakes that the cases in traps catch.
 var denseMistakes = []mistake{
 	// Alignment of the causal mask. Most of these mistakes give row i the keys of row i+n, for some n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
@@ -143,7 +143,7 @@ func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
 	return func(s *faults) { s.keys = keys }
 }
 
-// moved returns a mistake that moves the band by(p) keys to the right.
+// moved returns a mistake that moves the band to the right. by(p) is the number of keys.
 func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }

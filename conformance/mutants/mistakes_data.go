@@ -219,8 +219,9 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread returns a mistake in reading K and V. If K and V have type of, their elements are decoded
-// by the function as, which is meant for the other 16-bit type.
+// misread returns a mistake in reading K and V. The parameter of is one of the two 16-bit types,
+// and the function as decodes the other one. The mistake decodes elements of the first type with
+// this function.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {
@@ -232,7 +233,7 @@ func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	}
 }
 
-// shifted returns a mistake that adds by(p) keys to the shift of the band.
+// shifted returns a mistake that adds the number by(p) to the shift of the band.
 func shifted(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		p.Band = p.Band.Shift(by(p))

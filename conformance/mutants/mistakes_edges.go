@@ -157,12 +157,12 @@ func shown(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.shown = which }
 }
 
-// unwritten returns a mistake that does not write the chosen elements of DBias.
+// unwritten returns a mistake that does not write the elements of DBias that `which` selects.
 func unwritten(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) { s.writes = func(c *call, at pair, _ float64) bool { return !which(c, at) } }
 }
 
-// keptWhere returns a mistake that never drops the weights of the chosen pairs.
+// keptWhere returns a mistake that never drops the weights of pairs that `which` selects.
 func keptWhere(which func(c *call, at pair) bool) func(*faults) {
 	return func(s *faults) {
 		s.keep = func(c *call, at pair) float32 {

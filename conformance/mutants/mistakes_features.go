@@ -217,8 +217,8 @@ func packedRow(c *call, t tensor, at pair) int {
 	return indexOf(c, t, at)
 }
 
-// inTheTypeOf returns the element of a bias at index at. It misreads a float32 bias in a 16-bit
-// problem: as numbers of the problem's type, two in each float32.
+// inTheTypeOf returns element `at` of a bias. It misreads a float32 bias in a 16-bit problem: it
+// takes each half of a float32 for a number of the problem's type.
 func inTheTypeOf(c *call, t tensor, at int) float32 {
 	if t.DType() != flashkit.Float32 || c.p.DType == flashkit.Float32 {
 		return value(t, at)
@@ -237,12 +237,13 @@ func biasGradient(of func(c *call, at pair, ds float32) float32) func(*faults) {
 	}
 }
 
-// masked returns a mistake that gives pairs hidden by the mask the score x.
+// masked returns a mistake that gives the score x to all pairs that the mask hides.
 func masked(x float32) func(*faults) {
 	return func(s *faults) { s.masked = func(*call, float32) (float32, bool) { return x, true } }
 }
 
-// someShown reports whether the mask shows any key of the tile that begins at k0 to the row of at.
+// someShown reports whether the mask shows any key of the tile that begins at k0. The batch, head
+// and row are the ones in the pair `at`.
 func someShown(c *call, at pair, k0 int) bool {
 	for at.j = k0; at.j < min(k0+tile, c.p.KVLen); at.j++ {
 		if maskAt(c, at) {

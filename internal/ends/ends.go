@@ -6,8 +6,8 @@ import "math"
 
 var nan = float32(math.NaN())
 
-// Logit returns the score of x, which is a sink or the LSE of earlier keys. The score is x, but NaN
-// for +Inf, so that the row becomes NaN. A score of +Inf also makes its row NaN.
+// Logit returns x, a sink or the LSE of earlier keys, but NaN if x is +Inf. This NaN makes the row
+// NaN, as the score +Inf of a key does.
 func Logit(x float32) float32 {
 	if x > math.MaxFloat32 {
 		return nan
