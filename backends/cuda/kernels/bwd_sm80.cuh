@@ -11,7 +11,8 @@
 #define SHARED_KB 99
 #endif
 
-// Natural LSE of a tile's rows; Inf for rows beyond the sequence's end and rows without weight.
+// NaturalLSE loads the LSE of a tile's rows in natural units. The LSE is Inf for rows after the end of the sequence, and
+// for rows that see no key.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -117,7 +118,7 @@ template <class T, int D, bool features> struct Block {
         return r0 + L::rows > rows() || k0 + L::keys > keys() || k0 < r0 + L::rows - 1 + lo() || k0 + L::keys - 1 > r0 + hi() || features && f.mask.data;
     }
 
-    // Sets the block's work. One thread calls it.
+    // Sets the block's work. One thread of the block calls find.
     __device__ __forceinline__ void find() const {
         // Order of tickets: by groups of 16 KV heads, then by tiles of keys, then by heads.
         const int ticket = p.deterministic && p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
@@ -153,7 +154,7 @@ template <class T, int D, bool features> struct Block {
         if (thread < L::rows / 2) copy_async16_if(base + L::stat + turn * L::rows * 8 + thread * 16, from + thread * 4, true);
         copy_commit();
     }
-    // Sets work.clear_k to whether K has non-finite elements. All threads call it.
+    // Sets work.clear_k to 1 if K has non-finite elements, else to 0. All threads of the block call scan_keys.
     __device__ __forceinline__ void scan_keys() const {
         bool good = true;
         for (int j = thread; j < L::keys * D / 2; j += L::threads) {
@@ -164,9 +165,9 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 pieces in the order
-    // [T*4, <dim>/8], with T as in bwd_sm80.cu. In a piece, the four sums of a lane are
-    // adjacent: two columns of row r, then two columns of row r+8.
+    // Adds dS K of a tile of rows to dq_sum. dq_sum is an array [B*H*ceil(N/64)*4, <dim>/8] of
+    // fragments with 16 rows and 8 columns. In a fragment, the four sums of a lane are adjacent:
+    // two columns of row r, then two columns of row r+8.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;

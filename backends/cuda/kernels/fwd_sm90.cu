@@ -13,11 +13,11 @@
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
-// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0; the
-// rest from the Plan. p.turn is null or the address of an int of value 0. From this counter, blocks draw their tiles: first
-// tall tiles, longest first, then low tiles. Set p.turn only if a mask hides keys. If p.turn is null, the second tiles of
-// the blocks are in reverse order, to pair long tiles with short tiles. Maps have 16-bit elements, rank 4, a 128-byte
-// swizzle, no interleaving, and zeros outside:
+// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0. The Plan
+// has the other launch parameters. p.turn is null or, only if a mask hides keys, the address of an int of value 0. From this
+// counter, blocks draw their tiles: first the tall tiles, most keys first, then the low tiles. If p.turn is null, the second
+// tiles of the blocks are in reverse order, to pair tiles that see many keys with tiles that see few keys. Tensor maps have
+// 16-bit elements, rank 4, a 128-byte swizzle, no interleaving, and zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
@@ -25,18 +25,19 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride. With kv_len = 0, k and v
-// are not read. Of the views in p, the kernel uses v, o and lse. With features, or if p.skew is nonzero, warpgroups take
-// turns at the tensor cores, at the times that turn_of chooses.
+// Addresses and strides are multiples of 16 bytes. If kv_len = 0, k and v are not read. Of the views in p, the kernel uses v,
+// o and lse. With features, or if p.skew is nonzero, warpgroups take turns at the tensor cores, at the times that turn_of
+// chooses.
 //
 // Blocks are persistent. They process the tall tiles of query rows of all heads, then the low tiles. If all tiles are low,
-// the longest are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors end at about the
-// same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared memory is free.
-// Each other warpgroup owns 64 rows, and stages O in the shared memory of its rows of Q. s, o, p and, with keep_q, Q are in
-// registers, in the layouts of wgmma's sums and operands.
+// the tiles that see most keys are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors
+// end at about the same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared
+// memory is free. Each other warpgroup owns 64 rows, and stages O in the shared memory of these rows of Q. s, o and p are in
+// registers, in the layouts of wgmma's sums and operands. With keep_q, Q is in registers, too.
 //
-// A hidden key has p = 0, but 0 * NaN still reaches o. So the other three warps of the first warpgroup scan the tiles of V
-// that the band cuts, and replace non-finite elements by 0. At the end, rows that see such elements add them to O.
+// A hidden key has p = 0, but 0 * NaN would still add NaN to o. A tile of V is called cut if some row does not see all of
+// its keys. The other three warps of the first warpgroup scan cut tiles of V and replace non-finite elements by 0. At the
+// end, these elements are added to O, in rows that see them.
 //
 // The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). For each part, they write
 // o, maximum and sum to part_o and part_lse, like decode_sm80. The kernel decode_sm80_merge for v_dim merges the parts.
@@ -86,7 +87,7 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.prefetch_side(tile);
     if (S::turn == Turn::begin && g.turned && g.group > 0) {
         // If the first warpgroup sees no keys, it passes the turn only after V has arrived. V is loaded after the next Q,
-        // which needs the stage that the previous O occupies.
+        // which needs the stage that the previous O occupies. So this warpgroup releases that stage before it waits.
         if (end <= 64 * g.group) g.release_o();
         barrier_wait(g.sh.turn(g.q.stage, g.group - 1), g.q.parity);
     }
@@ -105,8 +106,8 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.round_weights();
 }
 
-// Releases the first tiles of keys, as long as a tile begins at key `end` or later: the warpgroup's rows do not see such a
-// tile. Returns the number of released tiles.
+// Releases the leading tiles of keys that begin at key `end` or later. The warpgroup's rows see no key of these tiles.
+// Returns the number of released tiles.
 template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     Group<S> &g = t.g;
     auto tile_of = [&](int n) {

@@ -4,7 +4,7 @@
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
-// A computing warpgroup: the fields that outlive a tile of rows.
+// Group is the state that a computing warpgroup keeps from one tile of rows to the next.
 template <class S> struct Group {
     const MapParams &a;
     const Params &p;
@@ -114,7 +114,8 @@ template <class S> struct RowTile {
     __device__ __forceinline__ void start_scores(); // starts the product s = Q K^T
     __device__ __forceinline__ void start_values(); // starts the product o += P V
 
-    // fwd_sm90_scores.cuh. n counts the work's tiles of keys; next() is the number of tile n + 1.
+    // Defined in fwd_sm90_scores.cuh. tile is the number of the nth tile of keys of the work, and next() the number of the
+    // tile after it.
     __device__ __forceinline__ void take_slope();
     __device__ __forceinline__ void hide_band(int tile);
     __device__ __forceinline__ void hide(int tile);

@@ -1,4 +1,4 @@
-// What changes fwd_sm90's scores between the product Q K^T and the softmax: softcaps, ALiBi, biases, masks and the band.
+// Changes of fwd_sm90's scores between the product Q K^T and the softmax: softcap, ALiBi, bias, mask and band.
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
@@ -13,8 +13,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     g.c = steep ? kLog2E : g.unit, g.natural = steep ? 1 : S::shapes && g.f.cap_in != 0 ? g.f.cap : g.p.scale;
 }
 
-// Hides the pairs outside the band, and the places after the last key; with S::lists, also masked keys. Tests 64 keys at
-// a time, because often every row sees all 64.
+// Sets scores to -inf for pairs outside the band and for keys after the last key. With S::lists, also for masked keys. Tests
+// 64 keys at a time, because often every row sees all 64 keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int tile) {
     const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
     uint32_t seen[2];
@@ -32,7 +32,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     });
 }
 
-// Hides pairs of a tile that is an edge.
+// Sets scores of hidden pairs to -inf, in a tile of keys that is an edge.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide(int tile) {
     if constexpr (S::masks)
         if (!banded_tile) return;
@@ -60,7 +60,7 @@ template <class S> template <class Next> __device__ __forceinline__ void RowTile
     }
 }
 
-// Adds ALiBi to the scores. A part of ALiBi that is equal for all keys of a row in the tile goes to `offset` instead.
+// Adds ALiBi to the scores. The part of ALiBi that is equal for all keys of a row in the tile is stored in `offset` instead.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_alibi(int tile) {
     const Features &f = g.f;
     // distance belongs to the lane's first key. If the diagonal does not cross the warp's tile, the distances of a row's

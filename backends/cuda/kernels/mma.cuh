@@ -69,7 +69,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return r;
 }
 
-// Starts a copy of 16 bytes to shared memory, or of 16 zero bytes if !there.
+// Starts a copy of 16 bytes to shared memory. If `there` is false, writes 16 zero bytes instead.
 __device__ __forceinline__ void copy_async16_if(uint32_t to, const void *from, bool there) {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from),
                  "r"((uint32_t)there) : "memory");

@@ -154,8 +154,8 @@ template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volati
 
 // Returns wgmma's descriptor of a matrix in shared memory. The matrix has rows of 64
 // elements and is aligned to 1024 bytes; chunk c of 16 bytes of row r is stored as chunk
-// c ^ r%8. One wgmma sums 16 terms. If sums run along the rows (Q, K), the operand of the
-// next 16 terms is 32 bytes further. If they run along the columns (V), it is 2048 bytes
+// c ^ r%8. One wgmma sums 16 terms. If sums are over a row (of Q or K), the operand of the next
+// 16 terms is 32 bytes further. If sums are over a column (of V), the next operand is 2048 bytes
 // further. Panels of 64 columns of V are `panel` bytes apart.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
