@@ -11,7 +11,7 @@ struct MapParams {
 // If |delta| of a row is below odd_delta, dO and O of the row are finite.
 constexpr float odd_delta = 2e38f;
 
-// Traits of an instance. An instance for features has kLayout, kLayout and one other feature, or kAll.
+// Traits of an instance. An instance for features has kLayout alone, or kLayout with one other feature, or kAll.
 //
 //	kLayout     padded or packed sequences
 //	kKeys       a mask that is equal for all rows and for all query heads of a group
@@ -167,7 +167,7 @@ template <class S> __device__ __forceinline__ Ring<S::stages> ring_at(int parity
     return ring;
 }
 
-// Tells the compiler that the sums are undefined. The first product overwrites them, but the compiler cannot see this.
+// Tells the compiler that the sums x are undefined. The first product overwrites x, but the compiler cannot see this.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
@@ -225,7 +225,7 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
-// Reports whether a tile has far rows (see far.cuh). lse points to the tile's LSE, as stat_of_lse returns it.
+// Reports whether a tile has far rows (see far.cuh). lse points to the results of stat_of_lse for the tile's rows.
 template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     bool far = false;
     each<S::rows / 64>([&](int i) {
@@ -247,8 +247,8 @@ struct NaturalLSE {
         return x == -infinity || r > last ? infinity : x;
     }
 };
-// Applies far_product to a lane's dot products of far rows (see far.cuh). lse[r] is the LSE of row r, as stat_of_lse
-// returns it. natural(r) is this LSE in natural units.
+// Applies far_product to a lane's dot products of far rows (see far.cuh). lse[r] is the result of stat_of_lse for row r.
+// natural(r) returns the LSE of row r in natural units.
 template <int n, class F> __device__ __forceinline__ void far_products(float (&s)[n], const Params &p, const float *lse, F natural) {
     const float unit = kLog2E / p.scale_log2;
     each<n / 2>([&](int i) { // two elements of row r

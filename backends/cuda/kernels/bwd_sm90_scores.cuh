@@ -23,8 +23,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::load_slope() {
     if (leans) lean = -slope_log2(((const float *)f.slopes.data)[w.batch * f.slopes.batch + head * f.slopes.head]);
 }
 
-// Prefetches the bias of S::part_rows rows, from `row` on, to shared memory. The bias of a part of a tile of rows is
-// prefetched while the second part before it is computed.
+// Prefetches the bias of S::part_rows rows, from `row` on, to shared memory. These rows are a part of a tile. Callers call
+// prefetch_bias two parts ahead.
 template <class S> __device__ __forceinline__ void KeyTile<S>::prefetch_bias(int head, int row) {
     if (staged) bias_chunk<S::part_rows>(sh.bias(group * 4 + warp) + row / S::part_rows % 2 * S::part_rows * 32, p, f, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
 }

@@ -1,7 +1,8 @@
 // Scores far from 0. The weight of score s is 2^(c s - round(c m)), where c converts scores to log2 units and m is the row
 // maximum. Rounding c m scales all weights of the row by one factor, which the division by the sum of weights removes. Far
-// from 0, however, this factor leaves the range of the weights' type, or c m overflows. Weights of such rows are 2^(c (s -
-// m)): m is subtracted before the multiplication, so the largest weight is exactly 1.
+// from 0, however, this factor leaves the range of the weights' type, or c m overflows. A row is called far if |c m| is at
+// least kFar. The weights of a far row are 2^(c (s - m)): m is subtracted before the multiplication, so the largest weight
+// is exactly 1.
 #pragma once
 #include "mma.cuh"
 

@@ -116,7 +116,7 @@ template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Param
 }
 
 // Finds tiles of query rows, and the tiles of keys that the rows see. If a mask hides keys, heads that fit into the L2 cache
-// are processed together: first the longest row tile of each head, then the next longest.
+// are processed together: first the row tile of each head that sees most keys, then the next row tile of each head.
 template <class S> struct Finder {
     const MapParams &a;
     const Features &f;
