@@ -159,7 +159,8 @@ __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned lo
     }
 }
 
-// Splits four numbers by split_tf32. Numbers within 2^-12 of the largest float32 become Inf.
+// Splits four numbers by split_tf32. Numbers whose relative difference from the largest float32
+// is less than about 2^-12 become Inf.
 __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
     split_tf32(x.x, hi[0], lo[0]);
     split_tf32(x.y, hi[1], lo[1]);

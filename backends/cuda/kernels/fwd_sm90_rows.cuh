@@ -50,7 +50,7 @@ template <class S> struct Group {
     }
 };
 
-// A warpgroup's 64 rows of a tile of query rows. The thread's rows are `row` and row + 8.
+// RowTile computes O and LSE of a warpgroup's 64 rows of a tile of query rows. The thread's rows are `row` and row + 8.
 template <class S> struct RowTile {
     using T = typename S::T;
     static constexpr bool early = S::dim >= 128;           // random words are drawn while products are in flight, else between exponentials

@@ -4,7 +4,7 @@
 
 __device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
 
-// Sets `to` from a mask of `end` keys. Each lane of the warp scans 16 keys at a time.
+// Sets `to` to the visible tiles of a mask, which has `end` keys. Each lane of the warp scans 16 keys at a time.
 template <int keys> __device__ __forceinline__ void learn(volatile Known &to, const uint8_t *mask, int end) {
     constexpr int lanes = keys / 16, tiles = 32 / lanes; // lanes per tile; tiles per step
     constexpr uint32_t all = (1u << lanes) - 1;

@@ -2,7 +2,7 @@
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Reads the ALiBi slope of the head, and chooses natural units if the slope is steep.
+// Reads the ALiBi slope of the head. If the slope is so steep that ALiBi may overflow in log2 units, chooses natural units.
 template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     seq.diagonal = g.sh.place(w).diagonal;
     if (!S::tilts && !g.f.slopes.data) return;
@@ -45,8 +45,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::prefetch_side(int
     if constexpr (sides) side.copy(side_at(), side_view(), g.p, top_row + g.warp * 16, tile * S::keys, g.lane);
 }
 
-// Does the part of a tile's dropout and mask work that needs no scores, while the product Q K^T runs. Also prefetches
-// the next tile's mask.
+// Runs while the product Q K^T is in flight, because it needs no scores: computes random words for dropout, or loads the
+// tile's mask from shared memory and prefetches the next tile's mask.
 template <class S> template <class Next> __device__ __forceinline__ void RowTile<S>::prepare(int n, int tile, Next next) {
     if constexpr (S::drops) {
         share_key_words<S::keys>(g.f, side_at(), w.batch, w.head, tile * S::keys, g.lane);
@@ -63,8 +63,8 @@ template <class S> template <class Next> __device__ __forceinline__ void RowTile
 // Adds ALiBi to the scores. The part of ALiBi that is equal for all keys of a row in the tile is stored in `offset` instead.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_alibi(int tile) {
     const Features &f = g.f;
-    // distance belongs to the lane's first key. If the diagonal does not cross the warp's tile, the distances of a row's
-    // further keys only rise or only fall.
+    // distance is the distance of the lane's first key from the diagonal. If the diagonal does not cross the warp's tile,
+    // distances only rise or only fall along a row.
     const int distance = tile * S::keys + g.lane % 4 * 2 - row - seq.diagonal, least = tile * S::keys - (top_row + g.warp * 16 + 15) - seq.diagonal;
     if (steep) {
         const float unit = S::shapes && f.cap_in != 0 ? f.cap : g.p.scale;

@@ -41,7 +41,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::maxima(bool maske
     });
 }
 
-// Draws random words. Calls between(i) after step i of 5 * keys / 64 steps.
+// Computes the dropout masks of the tile. Calls between(i) after step i of 5 * keys / 64 steps, so that the caller can
+// interleave other work.
 template <class S> template <class Between> __device__ __forceinline__ void RowTile<S>::draw(Between between) {
     kept_keys<S::keys, 4>(kept, g.f, side_at(), own.seed, own_words, g.lane, between);
 }
@@ -57,7 +58,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::exponentials(int 
     each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
 }
 
-// Sets dropped weights to 0. The sums l contain the dropped weights.
+// Applies dropout: sets dropped weights to 0. The sums l still include the dropped weights.
 template <class S> __device__ __forceinline__ void RowTile<S>::drop(int tile) {
     if constexpr (S::reads) {
         if (!g.f.drop_below) return;

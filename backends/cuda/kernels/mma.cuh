@@ -139,8 +139,8 @@ __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) 
     lo = __float_as_uint(x - __uint_as_float(hi));
 }
 
-// Return the maximum or sum of x over the lanes whose indices differ only in bits of values
-// from, 2*from, ..., to/2.
+// butterfly_max and butterfly_sum return the maximum and the sum of x over a set of lanes. The
+// indices of these lanes differ only in the bits with values from, 2*from, ..., to/2.
 template <int from, int to> __device__ __forceinline__ float butterfly_max(float x) {
 #pragma unroll
     for (int bit = from; bit < to; bit *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, bit));

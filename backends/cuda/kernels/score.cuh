@@ -21,8 +21,8 @@ constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
 // A sequence has query rows [0, rows), which begin at row q0 of batch q_batch of the tensors, and keys [0, keys), which begin
-// at row key0 of batch kv_batch. Rows up to row_end and keys up to key_end are padding, whose results are 0. Row i sees keys
-// i+lo to i+hi; its diagonal is key i+diagonal.
+// at row key0 of batch kv_batch. Rows [rows, row_end) and keys [keys, key_end) are padding, whose results are 0. Row i sees
+// keys i+lo to i+hi. The diagonal of row i is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -106,8 +106,8 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// Returns 16 random bits for each of keys j/8*8 to j/8*8+7 of row i. The lower halves of the four words are for the first
-// four keys, the upper halves for the last four.
+// Returns 16 random bits for each of the eight keys from key j/8*8 on, in row i. The lower halves of the four words are for
+// the first four keys, the upper halves for the last four keys.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
     return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
 }

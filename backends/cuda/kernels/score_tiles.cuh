@@ -195,7 +195,8 @@ template <int keys> __device__ __forceinline__ void share_key_words(const Featur
     }
     __syncwarp(); // all lanes have written
 }
-// Forward: the lanes of a quad exchange the bits that they have pushed to x and y.
+// Forward: sets kept to the dropout masks of the lane's two rows. The four lanes of a quad exchange bits of x and y, the
+// results of push_kept.
 __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
     const bool odd = lane & 1, upper = lane & 2;
     const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves

@@ -29,8 +29,8 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Like named_barrier, for warps that wait at different instructions. PTX allows this with bar.sync, too, but compute-sanitizer
-// reports it as an error.
+// Like named_barrier, but warps may wait at different instructions. PTX allows this with bar.sync, too, but compute-sanitizer
+// then reports an error.
 __device__ __forceinline__ void meeting_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
