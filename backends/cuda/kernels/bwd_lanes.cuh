@@ -93,9 +93,9 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// dq_sum is an array of 64x64 blocks, of shape [2, B, H, R/rows, rows/64, dim/64]. block_of returns the index of a
-// warpgroup's block of dQ. earlier returns the number of tiles of keys that must add to dQ of a tile of rows before this
-// block adds.
+// dq_sum is an array of 64x64 blocks, of shape [2, B, H, R/rows, rows/64, dim/64], where R is N rounded up to a multiple of
+// 128. block_of returns the index of a warpgroup's block of dQ. earlier returns the number of tiles of keys that must add to
+// dQ of a tile of rows before this thread block adds.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;

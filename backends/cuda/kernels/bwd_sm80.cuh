@@ -108,7 +108,7 @@ template <class T, int D, bool features> struct Block {
         if constexpr (features) return NaturalLSE(p.lse, work.s.q_batch, head, work.s.q0 + r0, work.s.rows - r0);
         else return NaturalLSE(p.lse, work.b, head, r0, p.q_len - r0);
     }
-    // Reports whether the mask shows a key to row i.
+    // Reports whether the mask and the number of keys let row i of a head see a key. The band is not tested.
     __device__ __forceinline__ bool takes_part(int head, int i, int key) const {
         if constexpr (features) return key < keys() && Scores<T>(p, f, Sequence{}, work.b, head).takes_part(i, key);
         else return true;

@@ -69,8 +69,8 @@ template <class T, int D, bool features, bool edge> struct Tile {
     // Returns the address of the warp's columns in row `row` of the tile's Q.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
 
-    // With features: turns S^T into P^T, and dP^T into the factor of P in dS^T. Bit 8 e + n of dropped[m] is set if weight
-    // s[m][n][e] is dropped.
+    // With features: replaces S^T by P^T, and dP^T by (dP^T - delta) times the derivative of the softcap. dS^T is the
+    // product of these two results. Bit 8 e + n of dropped[m] is set if weight s[m][n][e] is dropped.
     __device__ __forceinline__ void change(Chunk &s, Chunk &dp, uint32_t (&dropped)[M], int row) const {
         Sequence e = {};
         e.diagonal = at.work.s.diagonal;

@@ -395,8 +395,8 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
-// Like slots, but for at most 32 sequences, whose slots are ordered by length, longest sequence first. Each sequence has
-// exactly one slot per tile. If `slot` is after the last slot, count is 0.
+// Like slots, but for at most 32 sequences. The slots are in the order of the sequences' numbers of tiles, most tiles first.
+// Each sequence has exactly one slot per tile. If `slot` is after the last slot, count is 0.
 __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
     const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
     int first = 0;
