@@ -193,7 +193,8 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     });
 }
 
-// release runs in one lane. At each tile of rows, after both warpgroups have added their dQ, the lane ends their turns.
+// release runs in one lane. At each tile of rows, after dQ of both warpgroups has been added to dq_sum, the lane ends the
+// turns of both warpgroups.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;

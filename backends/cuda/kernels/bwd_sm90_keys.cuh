@@ -1,5 +1,5 @@
-// The registers of bwd_sm90's computing warpgroups, and the products that fill them. The methods of KeyTile are grouped by
-// file: bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients,
+// KeyTile, which has the registers of bwd_sm90's computing warpgroups. Methods of KeyTile are in three further files:
+// bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients, and
 // bwd_sm90_epilogue.cuh writes dK and dV.
 #pragma once
 #include "bwd_lanes.cuh"

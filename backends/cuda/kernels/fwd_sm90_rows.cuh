@@ -1,5 +1,5 @@
-// The registers of fwd_sm90's computing warpgroups, and the products that fill them. The methods of RowTile are grouped by
-// file: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights,
+// Group and RowTile, which have the registers of fwd_sm90's computing warpgroups. Methods of RowTile are in three further
+// files: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights, and
 // fwd_sm90_epilogue.cuh writes the results.
 #pragma once
 #include "fwd_sm90_schedule.cuh"

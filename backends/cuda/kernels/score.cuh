@@ -152,8 +152,8 @@ __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// Returns the difference natural * log2(e) - rounded, where rounded > 0 is the product rounded to float32. Returns 0 if the
-// difference is more than a rounding error.
+// Returns the difference natural * log2(e) - rounded, where rounded > 0 is natural * log2(e) rounded to float32. Returns 0 if
+// the difference is more than a rounding error.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
@@ -278,8 +278,8 @@ template <class T> struct Scores {
 
     // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor by which s must still be multiplied.
     // The first addition is a fused multiply-add with this factor, which does not round the product. So backward kernels
-    // round scores like forward kernels, and the weights are exactly the terms of the sum in LSE. For scores far from 0,
-    // however, forward and backward kernels round the product.
+    // round scores like forward kernels, and the weights are exactly the terms of the sum whose logarithm is LSE. For scores
+    // far from 0, however, forward and backward kernels round the product.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;

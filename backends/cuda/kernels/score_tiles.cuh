@@ -13,7 +13,7 @@ __device__ __forceinline__ float tiny_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, -0.04830796f, 0.13289129f), -0.33332456f), x);
 }
 
-// Replaces scores s by tanh(x s). Usually all scores of a warp are small, and a short polynomial suffices.
+// Replaces each score s by tanh(x s). Usually all scores of a warp are small, and a short polynomial suffices.
 template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     float most = 0;
     each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
