@@ -114,9 +114,9 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
 }
 
 // add runs in one lane per warpgroup. At each tile of rows, the lane waits until the blocks
-// of earlier keys have added their dQ. Then the warpgroup's "turn" begins. If dQ is staged
-// in shared memory, the lane adds the warpgroup's dQ to dq_sum. The turn ends when the
-// counter is raised, by this lane or by release().
+// that must add before this block have added their dQ. Then the warpgroup's "turn" begins.
+// If dQ is staged in shared memory, the lane adds the warpgroup's dQ to dq_sum. The turn ends
+// when the counter is raised, by this lane or by release().
 //
 // Loads of a counter need no acquire, because only adds follow a load. Adds are issued after
 // the load has returned, and performed in the L2 cache. A turn ends with a release, although

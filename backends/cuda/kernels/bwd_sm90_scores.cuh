@@ -111,7 +111,8 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
 }
 
 // Sets the scores of hidden pairs to -inf. In rows with scores far from 0 (see far.cuh), replaces each dot product by the
-// result of far_product. With a softcap, sets v.large if some score is too large for tiny_tanh.
+// result of far_product. If S::changes, change() does this later. With a softcap, sets v.large if some score is too large
+// for tiny_tanh.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::hide_all(Visit<Edge> &v) {
     if (v.edge && !S::features && !S::ends_in_both && !v.hidden) hide_missing();
     else if (v.edge) hide_pairs(v);

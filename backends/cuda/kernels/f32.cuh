@@ -128,8 +128,7 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
 
 // Sets an element of o to NaN if its row sees an element that clean() has replaced in the same
 // column. o is weigh's result for 16 columns of the tile, from column `col` on. The lane's
-// first row sees rows `from` to `to` of the tile. Its row n sees the rows that are
-// n%2 + n/2*8 further.
+// row n (0 to 3) sees rows from + x to to + x of the tile, where x = n%2 + n/2*8.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {

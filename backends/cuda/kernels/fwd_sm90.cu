@@ -42,14 +42,17 @@
 // The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). For each part, they write
 // o, maximum and sum to part_o and part_lse, like decode_sm80. The kernel decode_sm80_merge for v_dim merges the parts.
 //
-// Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
-// keys. With a mask tensor, all tiles of V count as cut. But Kind::keys, for masks that are equal for all rows, skips hidden
-// tiles of keys. Its loading warp writes the index and the visible keys of each tile of K to shared memory. In other kinds,
-// one lane of the scanning warps finds the next tile of rows during the current tile. Kind::layout processes up to 32 packed
-// sequences in the order of their lengths, longest first. Kind::mask reads the mask, and Kind::dropout draws random words,
-// while products are in flight. At D 64, where registers do not suffice, Kind::dropout draws words between exponentials,
-// which another unit computes. O of packed rows is stored by chunks or elements if a box would reach into the next
-// sequence. Maps of packed tensors have batch 1, maps of page pools are
+// Instances for features take FeatureParams, which begins with MapParams. p.turn is set if sequences or rows see different
+// keys. With a mask tensor, all tiles of V count as cut. While the current tile of rows is computed, one lane of the scanning
+// warps finds the next tile of rows. O of packed rows is stored by chunks or elements if a box would reach into the next
+// sequence. Some kinds of instances differ:
+//
+//	Kind::keys       skips tiles without visible keys; the loading warp, not a scanning warp, finds the next tile of rows
+//	Kind::layout     processes up to 32 packed sequences in the order of their lengths, longest first
+//	Kind::mask       reads the mask while products are in flight
+//	Kind::dropout    computes random words while products are in flight or, at dim 64, between exponentials, to save registers
+//
+// Tensor maps of packed tensors have batch 1. Tensor maps of page pools are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90_epilogue.cuh"

@@ -206,7 +206,7 @@ template <class S> struct Finder {
     }
 };
 
-// Reduces the work's tiles of keys to the tiles that have visible keys.
+// Reduces the work's tiles of keys to tiles with visible keys. side is the index of `known` in shared memory.
 __device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
     const int lane = threadIdx.x % 32;
     int count = 0;
