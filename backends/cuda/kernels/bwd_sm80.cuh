@@ -95,7 +95,7 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // Numbers of rows and keys of the sequence, the sequence's band, and the addresses of row i and key j in a tensor v.
+    // These functions return the sequence's numbers of rows and keys, its band, and the addresses of row i and key j in v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }
@@ -120,7 +120,7 @@ template <class T, int D, bool features> struct Block {
 
     // Sets the block's work. One thread of the block calls find.
     __device__ __forceinline__ void find() const {
-        // Order of tickets: by groups of 16 KV heads, then by tiles of keys, then by heads.
+        // Tickets are ordered by groups of 16 KV heads, then by tiles of keys, then by heads.
         const int ticket = p.deterministic && p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
         const int key_tiles = (p.kv_len + L::keys - 1) / L::keys, first = ticket / (16 * key_tiles) * 16, width = min(16, p.batch * p.kv_heads - first);
         const int bh = first + (ticket - first * key_tiles) % width, k0 = (ticket - first * key_tiles) / width * L::keys;

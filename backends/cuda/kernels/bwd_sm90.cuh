@@ -153,8 +153,8 @@ template <class S> __device__ __forceinline__ int together(const Params &p, int 
     return (of + times - 1) / max(1, times); // groups of about equal size
 }
 
-// Returns the number of visits to tiles of rows in a persistent block's earlier works. The states of barriers and rings
-// depend on this number.
+// A persistent block processes one Work after another. Returns the number of visits to tiles of rows in all earlier Works.
+// The states of barriers and rings depend on this number.
 template <class S> __device__ __forceinline__ int before(volatile Work &w) {
     if constexpr (S::stays) return w.before;
     else return 0;

@@ -41,8 +41,8 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
     }
 }
 
-// Starts the product dS K for 2n columns of dQ. slopes is the address of dS in shared memory, and columns is the address of
-// the same 2n columns of K.
+// Starts the product dS K for 2n columns of dQ. slopes is the address of dS in shared memory. columns is the address of the
+// same 2n columns of K.
 template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n], uint32_t slopes, uint32_t columns) {
     const uint64_t x = descriptor(slopes, 16), y = descriptor(columns, 16);
     forget(to);

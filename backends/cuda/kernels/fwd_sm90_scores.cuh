@@ -32,7 +32,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     });
 }
 
-// Sets scores of hidden pairs to -inf, in a tile of keys that is an edge.
+// Sets the scores of pairs outside the band to -inf, in a tile of keys that is an edge. With S::lists, also of masked pairs.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide(int tile) {
     if constexpr (S::masks)
         if (!banded_tile) return;
