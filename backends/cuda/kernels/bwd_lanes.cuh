@@ -2,8 +2,8 @@
 #pragma once
 #include "bwd_sm90.cuh"
 
-// Finds the block's next work. All lanes of a warp call it; lane 0 draws the ticket, a number that selects a tile of
-// keys and a KV head. With key_slots, tickets select slots: tiles of keys of packed sequences.
+// Finds the block's next work. All lanes of a warp call find. Lane 0 draws the ticket, a number that selects a tile of keys
+// and a KV head. If f.key_slots is not 0, the ticket selects a slot (see Slots) and a KV head.
 template <class S> __device__ __forceinline__ void find(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
@@ -67,8 +67,9 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
-// walk calls visit(head, tile) for the query heads of the block's group or part of a group. For each head, it visits the tiles
-// of rows from w.begin on, cyclically. With by_rows, it loops over the tiles of rows and, for each tile, over the heads.
+// walk calls visit(head, tile) for each of the block's query heads and tiles of rows. The outer loop is over heads. The
+// inner loop begins at tile w.begin, continues from w.from after tile w.to, and ends before w.begin. If S::by_rows, the
+// outer loop is over tiles, and the inner loop over heads.
 template <class S> __device__ __forceinline__ int first_head(const Params &p, volatile Work &w) {
     const int group = p.heads / p.kv_heads;
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
@@ -92,8 +93,9 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// block_of returns the index of a warpgroup's block of dQ in dq_sum, which has shape [2, B, H, R/rows, rows/64, dim/64].
-// earlier returns the number of tiles of keys that add to a tile of dQ before the block's tile of keys does.
+// dq_sum is an array of 64x64 blocks, of shape [2, B, H, R/rows, rows/64, dim/64], where R is N rounded up to a multiple of
+// 128. block_of returns the index of a warpgroup's block of dQ. earlier returns the number of tiles of keys that must add to
+// dQ of a tile of rows before this thread block adds.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -112,9 +114,9 @@ template <class S> __device__ __forceinline__ const float *stats_at(const Params
 }
 
 // add runs in one lane per warpgroup. At each tile of rows, the lane waits until the blocks
-// of earlier keys have added their dQ. Then the warpgroup's "turn" begins. If dQ is staged
-// in shared memory, the lane adds the warpgroup's dQ to dq_sum. The turn ends when the
-// counter is raised, by this lane or by release().
+// that must add before this block have added their dQ. Then the warpgroup's "turn" begins.
+// If dQ is staged in shared memory, the lane adds the warpgroup's dQ to dq_sum. The turn ends
+// when the counter is raised, by this lane or by release().
 //
 // Loads of a counter need no acquire, because only adds follow a load. Adds are issued after
 // the load has returned, and performed in the L2 cache. A turn ends with a release, although
@@ -191,7 +193,8 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     });
 }
 
-// release runs in one lane. At each tile of rows, after both warpgroups have added their dQ, the lane ends their turns.
+// release runs in one lane. At each tile of rows, after dQ of both warpgroups has been added to dq_sum, the lane ends the
+// turns of both warpgroups.
 template <class S> __device__ __forceinline__ void release(const Params &p, Shared<S> sh) {
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;

@@ -1,45 +1,46 @@
-// Backward pass for f16 and bf16 with mma.sync, on compute capability 8.0 and
-// later. One call is three launches, in this order; a grid of 0 is not launched.
+// Backward pass for f16 and bf16 with mma.sync, on compute capability 8.0 and later.
+// One call launches three kernels, in this order. A kernel whose grid is 0 is not launched.
 //
-//   bwd_sm80_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; clears dq_sum and turn
-//   bwd_sm80_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum
-//   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
+//   bwd_sm80_delta_<dtype>     grid max(1, B*H*ceil(N/64))   writes LSE and delta; clears dq_sum and turn
+//   bwd_sm80_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    writes dK and dV; adds to dq_sum
+//   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           writes dQ = dq_sum * scale
 //
-// <dim> is the least instance with D, DV <= <dim>. Workspace, with T = B*H*ceil(N/64):
-// delta has T*64*2 floats, a pair (LSE in log2 units, delta) for each row; dq_sum has
-// T*64*<dim> floats; turn has 1 + 2*T ints: the next ticket, and a counter for each tile of
-// 64 or 32 rows.
+// <dim> is the least dim of an instance that is at least D and DV. The workspace is, with
+// T = B*H*ceil(N/64):
 //
-// With P = exp(S*scale - LSE) for visible pairs and 0 for hidden pairs, the main
-// kernel computes
+//   delta     T*64*2 floats       for each row, LSE in log2 units and delta
+//   dq_sum    T*64*<dim> floats
+//   turn      1 + 2*T ints        the next ticket, and a counter for each tile of 64 or 32 rows
 //
-//   for each batch b, key head, tile of keys            // a block
-//     for each query head h of the group, tile of rows, the last rows first
+// P is exp(S*scale - LSE) for visible pairs and 0 for hidden pairs. The main kernel computes
+//
+//   for each batch b, KV head, tile of keys             // one block
+//     for each query head h of the group, tile of rows  // from the last tile of rows to the first
 //       S^T = K Q^T;  dP^T = V dO^T
 //       dS^T = P^T * (dP^T - delta)
 //       dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
 //     dK *= scale
 //
-// K and V stay in shared memory, tiles of Q and dO replace each other there, and dK and dV
-// stay in registers. A team of `split` warps shares 16*blocks keys. Each warp computes a part
-// of the query rows of S^T and dP^T, and a part of the columns of dK and dV. A warp's P^T and
-// dS^T already have the register layout of operands of dV and dK; the parts of the team's
-// other warps come through shared memory. dS K needs the keys of all warps, so this product
-// is computed after the next tile's barrier.
+// K and V stay in shared memory, and dK and dV in registers. Each tile of Q and dO replaces an
+// earlier tile in shared memory. A team of `split` warps shares 16*blocks keys. Each warp
+// computes S^T and dP^T for a part of the query rows, and dK and dV for a part of the columns.
+// A warp's own P^T and dS^T already have the register layout of operands of dV and dK. The warp
+// loads P^T and dS^T of the team's other warps from shared memory. dS K needs the keys of all
+// warps, so this product is computed after the next tile's barrier.
 //
-// If deterministic, the blocks of one head add to a tile of dq_sum in the order of
-// their keys. Each block takes a ticket and waits only for blocks with lower tickets,
-// which have started. All blocks go from the last rows to the first, one behind another, so
-// waits are short. The first block stores instead of adding.
+// If p.deterministic, the blocks of one head add to a tile of dq_sum in the order of their keys.
+// Each block takes a ticket and waits only for blocks with lower tickets, which have started.
+// All blocks loop from the last tile of rows to the first, so a block waits only a short time
+// for the block before it. The first block stores instead of adding.
 //
 // Hidden pairs of a query row and a key have P = dS = 0. But 0 * NaN is NaN, and hidden
 // and visible pairs share operands: dO in dV, Q in dK, K in dQ. So the non-finite elements
-// of these operands are replaced by 0. A row's LSE and delta reveal such elements in Q and dO;
-// K is scanned. Visible pairs still yield NaN: in dS through S and dP, and in dV because the
-// replaced elements of dO are added to dV at the end of a tile.
+// of these operands are replaced by 0. A row's LSE and delta reveal such elements in Q and dO.
+// To find such elements in K, all elements of K are tested. Visible pairs still yield NaN: in dS
+// through S and dP, and in dV because the replaced elements of dO are added to dV after each tile.
 //
-// With features, functions of score.cuh compute P^T and change dP^T. With a mask, every
-// tile is treated as an edge tile, which may have hidden pairs.
+// With features, functions of score.cuh compute P^T and change dP^T. With a mask, every tile
+// counts as a tile with hidden pairs.
 //
 // bwd_sm80.cuh has shapes, shared memory, copies and dQ. bwd_sm80_tile.cuh adds a tile
 // to a warp's sums of dK and dV. `backward` below is the loop over tiles.
@@ -85,7 +86,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
     // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The second warp adds dQ after its
     // tile, not before it, so that the two warps do different work at the same time.
     const bool late = L::warps > 4 && block.warp >= 4;
-    // Order: heads of the group; in each head, tiles of rows from last to first.
+    // The outer loop is over the heads of the group. The inner loop is over tiles of rows, from last to first.
     int h = work.hk * block.share, i = work.i_hi;
     auto add_before = [&](int turn) { // adds dQ of the previous tile
         const bool wrap = i == work.i_hi;
@@ -168,7 +169,7 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
 }
 
 // Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread
-// writes 8 columns of rows r and r+8, because a float4 of dq_sum holds two columns of row r and two of row r+8.
+// writes 8 columns of rows r and r+8, because a float4 of dq_sum holds two columns of row r and two columns of row r+8.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int tiles = (p.q_len + 63) / 64, bh = blockIdx.x / tiles, tile = blockIdx.x % tiles, chunks = (p.dim + 7) / 8, all = padded(p) / 8;
     const float4 *sum = (const float4 *)p.dq_sum + (int64_t)blockIdx.x * 128 * all;

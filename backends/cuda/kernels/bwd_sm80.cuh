@@ -11,7 +11,8 @@
 #define SHARED_KB 99
 #endif
 
-// Natural LSE of a tile's rows; Inf for rows beyond the sequence's end and rows without weight.
+// NaturalLSE loads the LSE of a tile's rows in natural units. The LSE is Inf for rows after the end of the sequence, and
+// for rows that see no key.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -94,7 +95,7 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // Numbers of rows and keys of the sequence, the sequence's band, and the addresses of row i and key j in a tensor v.
+    // These functions return the sequence's numbers of rows and keys, its band, and the addresses of row i and key j in v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }
@@ -107,7 +108,7 @@ template <class T, int D, bool features> struct Block {
         if constexpr (features) return NaturalLSE(p.lse, work.s.q_batch, head, work.s.q0 + r0, work.s.rows - r0);
         else return NaturalLSE(p.lse, work.b, head, r0, p.q_len - r0);
     }
-    // Reports whether the mask shows a key to row i.
+    // Reports whether the mask and the number of keys let row i of a head see a key. The band is not tested.
     __device__ __forceinline__ bool takes_part(int head, int i, int key) const {
         if constexpr (features) return key < keys() && Scores<T>(p, f, Sequence{}, work.b, head).takes_part(i, key);
         else return true;
@@ -117,9 +118,9 @@ template <class T, int D, bool features> struct Block {
         return r0 + L::rows > rows() || k0 + L::keys > keys() || k0 < r0 + L::rows - 1 + lo() || k0 + L::keys - 1 > r0 + hi() || features && f.mask.data;
     }
 
-    // Sets the block's work. One thread calls it.
+    // Sets the block's work. One thread of the block calls find.
     __device__ __forceinline__ void find() const {
-        // Order of tickets: by groups of 16 KV heads, then by tiles of keys, then by heads.
+        // Tickets are ordered by groups of 16 KV heads, then by tiles of keys, then by heads.
         const int ticket = p.deterministic && p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x;
         const int key_tiles = (p.kv_len + L::keys - 1) / L::keys, first = ticket / (16 * key_tiles) * 16, width = min(16, p.batch * p.kv_heads - first);
         const int bh = first + (ticket - first * key_tiles) % width, k0 = (ticket - first * key_tiles) / width * L::keys;
@@ -153,7 +154,7 @@ template <class T, int D, bool features> struct Block {
         if (thread < L::rows / 2) copy_async16_if(base + L::stat + turn * L::rows * 8 + thread * 16, from + thread * 4, true);
         copy_commit();
     }
-    // Sets work.clear_k to whether K has non-finite elements. All threads call it.
+    // Sets work.clear_k to 1 if K has non-finite elements, else to 0. All threads of the block call scan_keys.
     __device__ __forceinline__ void scan_keys() const {
         bool good = true;
         for (int j = thread; j < L::keys * D / 2; j += L::threads) {
@@ -164,9 +165,9 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // Adds dS K of a tile of rows to dq_sum, which consists of 16x8 pieces in the order
-    // [T*4, <dim>/8], with T as in bwd_sm80.cu. In a piece, the four sums of a lane are
-    // adjacent: two columns of row r, then two columns of row r+8.
+    // Adds dS K of a tile of rows to dq_sum. dq_sum is an array [B*H*ceil(N/64)*4, <dim>/8] of
+    // fragments with 16 rows and 8 columns. In a fragment, the four sums of a lane are adjacent:
+    // two columns of row r, then two columns of row r+8.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {
         constexpr int pitch = L::pitch, pitch_p = L::pitch_p;
         const int tile = (work.b * p.heads + h) * tiles + i;

@@ -69,8 +69,8 @@ template <class T, int D, bool features, bool edge> struct Tile {
     // Returns the address of the warp's columns in row `row` of the tile's Q.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
 
-    // With features: turns S^T into P^T, and dP^T into the factor of P in dS^T. Bit 8 e + n of dropped[m] is set if weight
-    // s[m][n][e] is dropped.
+    // With features: replaces S^T by P^T, and dP^T by (dP^T - delta) times the derivative of the softcap. dS^T is the
+    // product of these two results. Bit 8 e + n of dropped[m] is set if weight s[m][n][e] is dropped.
     __device__ __forceinline__ void change(Chunk &s, Chunk &dp, uint32_t (&dropped)[M], int row) const {
         Sequence e = {};
         e.diagonal = at.work.s.diagonal;
@@ -98,7 +98,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             else x.template weights<true>(s[m], own, r0 + walked, lse, slope);
         }
     }
-    // Replaces the dot products of far rows by results of far_product.
+    // Replaces the dot products of far rows (see far.cuh) by results of far_product.
     __device__ __forceinline__ void far_products(Chunk &s, int row) const {
         const NaturalLSE natural = at.natural_lse(head, r0);
         for (int n = 0; n < chunk / 8; n++)
@@ -110,7 +110,8 @@ template <class T, int D, bool features, bool edge> struct Tile {
                         if (is_far_lse(stat[r].x)) s[m][n][f] = far_product(s[m][n][f], at.p.scale, kLog2E / at.p.scale_log2, lse);
             }
     }
-    // Computes P^T, unless `change` did, and dS^T. For hidden pairs, P^T and dS^T are 0.
+    // Computes P^T and dS^T from S^T and dP^T. With features, `change` has already computed P^T. For hidden pairs, P^T and
+    // dS^T are 0.
     __device__ __forceinline__ void differentiate(Chunk &s, Chunk &dp, int row) const {
         for (int n = 0; n < chunk / 8; n++)
             for (int e = 0; e < 2; e++) {
@@ -138,7 +139,8 @@ template <class T, int D, bool features, bool edge> struct Tile {
             for (int i = 0; i < chunk / 2; i++)
                 if (dropped[m] >> (i % 4 * 8 + i / 4) & 1) s[m][i / 4][i % 4] = 0;
     }
-    // Adds the terms of the query rows whose P^T and dS^T the other warps of the same keys have computed.
+    // Adds to dK and dV the terms of query rows that other warps with the same keys have processed. P^T and dS^T of these
+    // rows are in shared memory.
     __device__ __forceinline__ void add_others(Sums &dk, Sums &dv) const {
         asm volatile("bar.sync %0, %1;" ::"r"(1 + at.warp / split), "n"(32 * split) : "memory"); // P^T and dS^T are stored
 #pragma unroll

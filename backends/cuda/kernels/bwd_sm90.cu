@@ -1,38 +1,51 @@
-// Backward pass for f16 and bf16 by warpgroup products. With P = exp(S*scale - LSE)
-// for visible pairs and 0 for hidden pairs, the main kernel computes
+// Backward pass for f16 and bf16 by warpgroup products (WGMMA). P is exp(S*scale - LSE) for visible pairs and 0 for hidden
+// pairs. The main kernel computes
 //
-//	for each batch b, KV head, tile of keys                 // a block
-//		for each query head h of the group, tile of rows    // last rows first; up: first rows first; groups: h inside
+//	for each batch b, KV head, tile of keys                 // one block
+//		for each query head h of the group, tile of rows    // from the last tile of rows to the first
 //			S^T = K Q^T;  dP^T = V dO^T
 //			dS^T = P^T * (dP^T - delta)
 //			dV += P^T dO;  dK += dS^T Q;  dq_sum[h] += dS K
 //		dK *= scale
 //
-// One call is three launches, in this order; a grid of 0 is not launched.
+// One call launches three kernels, in this order. A kernel whose grid is 0 is not launched.
 //
 //	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; clears the counters
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (d192 and d256: a grid twice as large)
 //	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
 //
-// Variants of the main kernel, chosen by instances.go: groups, for dims 64 and 128, for groups of heads; up_d64; wide_d256;
-// once, for dims 64 and 128, if all blocks run at once; columns80_d128 and columns96_d128, for D and DV up to 80 and 96,
-// which compute no dK and dV of higher columns; features_groups and features_up_d64.
+// The main kernel has variants, chosen by instances.go:
 //
-// With p.splits > 1, a block processes one part of a group's query heads, and a fourth kernel adds the parts in order. The
-// parts are float32, of shape [B, G, splits, M, <dim> or <v_dim>]. dK of the parts is not yet multiplied by the scale.
-//	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  to part_o and part_lse
-//	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    dK, dV
+//	groups                  dims 64 and 128: the loop over the query heads of a group is inside the loop over tiles of rows
+//	up                      dim 64: the last keys first; the first tile of rows first
+//	once                    dims 64 and 128: all blocks run at the same time
+//	columns80, columns96    dim 128: for D and DV up to 80 or 96; dK and dV of higher columns are not computed
+//	wide                    dim 256: see bwd_wide.cuh
+//	features_<feature>      score features; features_groups and features_up correspond to groups and up
 //
-// Or a cluster of two blocks shares a tile of keys. One block processes the even tiles of rows, the other block the odd
-// tiles. The blocks exchange sums through shared memory; one block stores dK, the other dV:
+// With p.splits > 1, the query heads of each group are divided into p.splits parts. A block processes one part. It writes
+// dV and unscaled dK, as float32 of shape [B, G, splits, M, <dim> or <v_dim>]. A fourth kernel adds the parts in order.
+//
+//	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  writes part_o and part_lse
+//	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    writes dK and dV
+//
+// In another variant, a cluster of two blocks shares a tile of keys. One block processes the even tiles of rows, the other
+// block the odd tiles. The blocks exchange sums through shared memory. Then one block stores dK, the other block dV.
+//
 //	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for dims 64 and 128
 //
 // The second and third kernel may start early, and then wait for the previous kernel (programmatic dependent launch).
-// The main kernels take MapParams by value, the others Params. <dim> is 64, 128, 192 or 256, the least that holds D and DV,
-// or 192_dv128; features have no 192. bwd_wide.cuh has 192 and wide. Workspace, with R = N rounded up to 128: delta
-// [2][B, H, R], LSE in base 2 and delta; dq_sum B*H*R*<dim>; turn 1 + B*H*R/64*<dim>/64 ints, the ticket and a counter per
-// 64x64 block of dq_sum. With p.skew, dq_sum and the number of counters are doubled. Maps have 16-bit elements, rank 4, a
-// 128-byte swizzle, no interleaving, and zeros outside:
+// The main kernels take MapParams by value, the other kernels Params. <dim> is the least of 64, 128, 192 and 256 that is at
+// least D and DV. d192_dv128 is for DV up to 128. Instances for features have no dim 192. bwd_wide.cuh has the kernels of
+// dim 192.
+//
+// The workspace is, with R = N rounded up to a multiple of 128:
+//
+//	delta    [2][B, H, R]               LSE in base 2, then delta
+//	dq_sum   B*H*R*<dim>                float32; twice this size with p.skew
+//	turn     1 + B*H*R/64*<dim>/64      the ticket, and a counter for each 64x64 block of dq_sum
+//
+// Tensor maps have 16-bit elements, rank 4, a 128-byte swizzle, no interleaving, and zeros outside:
 //
 //	      dims, innermost first           strides in bytes    box
 //	q     dim, q_len, heads, batch        row, head, batch    64, plan.rows, 1, 1
@@ -40,17 +53,18 @@
 //	v     v_dim, kv_len, kv_heads, batch  row, head, batch    64, plan.keys, 1, 1
 //	dout  v_dim, q_len, heads, batch      row, head, batch    64, plan.rows, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride. Without rows, q and dout
-// are not read.
+// Addresses and strides are multiples of 16 bytes. If N = 0, q and dout are not read.
 //
-// Each of two warpgroups owns 64 keys and their sums dK and dV. P^T and dS^T stay in registers, in the layout of operands
-// of dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each warpgroup computes a
-// 64x64 block of dQ. A third warpgroup moves data: two lanes load, two lanes add one block of dQ each to dq_sum. If
+// Each of two warpgroups owns 64 keys and the sums dK and dV of these keys. P^T and dS^T stay in registers, as operands of
+// dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each warpgroup computes a
+// 64x64 block of dQ. A third warpgroup moves data: two lanes load, and two lanes each add one block of dQ to dq_sum. If
 // S::releases, one lane loads, and another lane ends the turns of both warpgroups (see add in bwd_lanes.cuh). Ending a turn
-// takes as long as a product, so without this work the adding lanes take their next turn sooner. One counter then serves
-// both warpgroups. At D 256 the registers of a block hold only half of the columns of the sums. So two blocks each compute
-// all of S and dP, and one half of the other products. Shared memory then has no room for dQ, so the computing threads
-// themselves add dQ in their turn.
+// takes as long as a product, so the adding lanes can begin their next turn sooner. One counter then serves both
+// warpgroups.
+//
+// At dim 256 the registers of a block hold only half of the columns of dK and dV. So two blocks share a tile of keys: both
+// compute all of S and dP, and each computes one half of the columns of dV, dK and dQ. Shared memory has no room for dQ,
+// so the computing threads themselves add dQ to dq_sum.
 //
 // Products overlap other work. The product dP runs during the exponentials. The products of 16 rows for dV and dK run
 // during the exponentials and dS of the next 16 rows. The next product S runs while dQ is stored to shared memory (Shah et
@@ -58,19 +72,20 @@
 // not move loads across products. The fence between the stores of dQ and the bulk copy of dQ takes longer than the stores,
 // so the copying lane executes the fence.
 //
-// At each tile of rows, the block of the first visible keys stores to dq_sum, and later blocks add, in key order if
-// p.deterministic. A block takes a ticket and waits only for blocks with lower tickets, which have started. All blocks walk
-// from the last rows to the first, one behind another, so waits are short. In up, the last keys have the first tickets, and
-// each block begins at its first visible rows. The blocks for which it waits began at later rows and are ahead. Persistent
-// blocks, at most one per multiprocessor, draw ticket after ticket, and load while the previous tile of keys is written.
-// Blocks of once and pairs use their indexes as tickets, and load before the delta kernel has ended.
+// At each tile of rows, the block of the first visible keys stores to dq_sum, and the blocks of later keys add to dq_sum.
+// With p.deterministic, they add in the order of keys. A block takes a ticket and waits only for blocks with lower tickets,
+// which have started. All blocks loop from the last tile of rows to the first, so a block waits only a short time for the
+// block before it. In up, the last keys have the first tickets, and each block begins at its first visible row. Blocks with
+// lower tickets began at later rows, so they are ahead. Persistent blocks, at most one per multiprocessor, draw one ticket
+// after another. They load the next tile of keys while they write the previous one. Blocks of once and pairs use their
+// indexes as tickets, and load before the delta kernel has ended.
 //
-// A head's last block waits until all other blocks have processed the last rows. If blocks are few and all rows see all
-// keys, this takes long. Then, with p.skew, each block begins at other rows, walks to the first rows, and continues from
-// the last rows, and no block waits: the shift of DASH (arXiv 2601.21824). In DASH, a block may wait for any block of its
-// head, so all blocks must run at once. Here dQ has two sums. A block adds to the first sum until it jumps from the first
-// rows to the last rows, and then to the second sum. So blocks reach each sum in key order and wait for lower tickets only.
-// The finish kernel adds the two sums. Features, groups and up have no skew.
+// A head's last block waits until all other blocks have processed the last rows. With few blocks, and if all rows see all
+// keys, this wait is long. With p.skew, each block begins at a different tile of rows, continues to the first tile, and
+// then goes on from the last tile. So no block waits. This is the shift of DASH (arXiv 2601.21824). In DASH, a block may
+// wait for any block of its head, so all blocks must run at once. Here dQ has two sums. A block adds to the first sum
+// until it has processed the first tile of rows, and then to the second sum. So blocks reach each sum in the order of keys,
+// and wait for lower tickets only. The finish kernel adds the two sums. Features, groups and up have no skew.
 //
 // For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN would still pass from dO to dV, from Q to dK, and
 // from K to dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must still yield
@@ -78,17 +93,18 @@
 // gets the elements of dO that were set to 0.
 //
 // Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
-// batch 1. If a tile has rows or keys of the next sequence, their pairs are hidden. With a mask, any pair may be hidden. Up
-// to 32 sequences are processed longest first. Each feature of scores or weights has its own instance, because branches in
-// the loop hinder the compiler's scheduling. A bias is prefetched to shared memory two parts of a tile ahead, a mask one
-// tile ahead. Random words are drawn while the next product S is in flight, when the registers of dP are free. A mask that
-// is equal for all rows is scanned from key 0 to the block's last key. If no key of the block is visible, the block writes
-// zeros and adds nothing to dQ. dBias is copied from dS in shared memory if aligned, else stored from registers.
+// batch 1. If a tile has rows or keys of the next sequence, their pairs are hidden. Up to 32 sequences are processed
+// longest first. Each feature of scores or weights has its own instance, because branches in the loop hinder the compiler's
+// scheduling. A bias is prefetched to shared memory two parts of a tile ahead, a mask one tile ahead. The random words of
+// dropout are computed while the next product S is in flight, when the registers of dP are free. A mask that is equal for
+// all rows is scanned from key 0 to the block's last key. If no key of the block is visible, the block writes zeros and
+// adds nothing to dQ. If DBias is aligned, dS is copied to DBias from shared memory, else stored from registers.
 #include "bwd_sm90_epilogue.cuh"
 #include "bwd_sm90_gradients.cuh"
 #include "bwd_sm90_scores.cuh"
 
-// Runs in a warpgroup without keys, which computes only its block of dQ, from the keys of the other warpgroup.
+// Runs in a warpgroup whose keys are all after the last key. It computes only this warpgroup's 64x64 block of dQ, as the
+// product of the other warpgroup's dS and K.
 template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;

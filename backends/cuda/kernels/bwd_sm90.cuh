@@ -1,5 +1,5 @@
-// A block of bwd_sm90: shapes, shared memory, work, replacement of non-finite elements by 0, masks; the kernels delta,
-// finish and sums.
+// Parts of bwd_sm90: the shapes of tiles, a block's shared memory and work, the replacement of non-finite elements by 0,
+// masks, and the kernels delta, finish and sums.
 #pragma once
 #include "score_tiles.cuh"
 
@@ -11,10 +11,16 @@ struct MapParams {
 // If |delta| of a row is below odd_delta, dO and O of the row are finite.
 constexpr float odd_delta = 2e38f;
 
-// Traits of an instance. Features: none, kLayout (sequences), kLayout with one other feature, or kAll. kKeys: a mask that is
-// equal for all rows and for all query heads of a group. kParts: each group of query heads has p.splits parts. kGroups: the
-// loop over a group's heads is inside the loop over rows. kStays: persistent blocks. kUpwards: last keys first, and first
-// rows first. kPairs: clusters of two blocks. kOnce: all blocks run at the same time.
+// Traits of an instance. An instance for features has kLayout alone, or kLayout with one other feature, or kAll.
+//
+//	kLayout     padded or packed sequences
+//	kKeys       a mask that is equal for all rows and for all query heads of a group
+//	kParts      each group of query heads has p.splits parts
+//	kGroups     the loop over a group's heads is inside the loop over tiles of rows
+//	kStays      persistent blocks
+//	kUpwards    the last keys come first, and the first tile of rows comes first
+//	kPairs      clusters of two blocks
+//	kOnce       all blocks run at the same time
 constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
 // A block's work.
@@ -28,18 +34,21 @@ struct Work {
 };
 static_assert(sizeof(Work) == 64);
 
-// With skew: returns the row tile, or the pair of row tiles if p.halves, at which the block of key tile j begins.
+// Returns the row tile at which the block of key tile j begins its loop, if p.skew is not 0. If p.halves is 1, the result
+// is the index of a pair of row tiles.
 __device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew > 0 ? j << (p.skew - 1) : j >> -p.skew; }
-// Returns the first key tile whose block begins at this row tile or later.
+// Returns the least key tile j for which begin_of(p, j) >= tile.
 __device__ __forceinline__ int first_from(const Params &p, int tile) { return p.skew > 0 ? (tile + (1 << (p.skew - 1)) - 1) >> (p.skew - 1) : tile << -p.skew; }
 __device__ __forceinline__ int row_tile(const Params &p) { return max(0, (int)p.tile); }
 __device__ __forceinline__ int key_tile(const Params &p) { return max(0, -(int)p.tile); }
-// Returns the first key tile that adds to the first sum of dQ of a row tile. Earlier key tiles add to the second sum.
+// With p.skew, dQ of a row tile has two sums. Returns the least key tile that adds to the first sum. Lower key tiles add
+// to the second sum.
 __device__ __forceinline__ int first_tile(const Params &p, int tile) { return first_from(p, (tile + row_tile(p)) >> p.halves) - key_tile(p); }
 __device__ __forceinline__ bool in_second(const Params &p, int last, int tile) { return (tile + row_tile(p)) >> p.halves > last; }
 constexpr int no_skew = 1 << 30;
 
-// A kKeys mask, up to the block's last key. A block without visible keys adds nothing to dQ, and no block waits for it.
+// The visible keys under a kKeys mask, from key 0 to the block's last key. A block without visible keys adds nothing to dQ,
+// so other blocks do not wait for this block.
 struct Marks {
     uint32_t seen[32]; // bit i of word j: tile 32 j + i has visible keys. 32 words suffice for listedKeys keys (instances.go)
     uint32_t own[4];     // bits of the block's visible keys
@@ -86,7 +95,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? dq_slots * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work) * works;
     static constexpr int marks_at = sequence_at + (features ? 48 * works : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
-    // Per warp, for its 16 keys: bias_rows rows of a 16-bit bias, or a tile's rows of a mask.
+    // Each warp has memory for a 16-bit bias, [bias_rows][16 keys], or for a mask, [rows][16 keys].
     static constexpr int bias_at = (barriers_at + 8 * barriers + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
     static constexpr int mask_bytes = knows_mask && sure && dim <= 128 ? 8 * rows * 16 : 0;
     static constexpr int shared = 1024 + (bias_bytes + mask_bytes ? bias_at + bias_bytes + mask_bytes : barriers_at + 8 * barriers); // 1024 to align
@@ -98,7 +107,7 @@ template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
     int turn = 0; // number of earlier works of a persistent block
-    // part 0: K, Q and LSE; part 1: V, dO and delta.
+    // The argument part is 0 for K, Q and LSE, and 1 for V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
     __device__ __forceinline__ uint32_t ds(int i) const { return at + S::ds_at + i * S::ds_tile; } // [2][rows][64 keys]
@@ -127,43 +136,44 @@ template <class S> struct Shared {
 // Reports whether the band hides pairs.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
-// Returns the number of KV heads, out of `of`, that are processed at a time, each from its first keys on. With more heads,
-// fewer blocks wait for the same rows of dQ. But a head's blocks drift apart, so Q, dO and dQ of all these heads must fit
-// into the L2 cache. If a mask hides keys, a head's next blocks start close together again. Then up to 16 heads may need
-// several times the size of the cache.
+// Blocks process `of` KV heads in sets of about equal size, one set after another. Returns the number of heads in a set.
+// With more heads in a set, fewer blocks wait for the same rows of dQ. But Q, dO and dQ of all these heads must fit into
+// the L2 cache, because a head's blocks do not stay at the same rows. If the band hides pairs, a head's later blocks again
+// start close together. Then a set of up to 16 heads may need several times the size of the cache.
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
     auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // how many of the numbers from + 1 to end are at most most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // With S::up, no block waits. With wide heads, blocks wait less, because a tile takes longer, unless there are more
-    // waiting blocks than tiles of rows.
+    // If S::up, no block waits. If S::dim > 64, blocks seldom wait, because a tile takes longer. Then they wait only in
+    // calls with few keys, or with few rows compared to the number of keys.
     const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
     const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
     return (of + times - 1) / max(1, times); // groups of about equal size
 }
 
-// Returns the number of a persistent block's earlier visits. The states of barriers and rings depend on this number.
+// A persistent block processes one Work after another. Returns the number of visits to tiles of rows in all earlier Works.
+// The states of barriers and rings depend on this number.
 template <class S> __device__ __forceinline__ int before(volatile Work &w) {
     if constexpr (S::stays) return w.before;
     else return 0;
 }
 
-// Returns the ring of stages after `before` visits.
+// Returns the state of the ring of stages after `before` visits to tiles of rows.
 template <class S> __device__ __forceinline__ Ring<S::stages> ring_at(int parity, int before) {
     Ring<S::stages> ring(parity ^ before / S::stages % 2);
     ring.stage = before % S::stages;
     return ring;
 }
 
-// Tells the compiler that the sums are undefined. The first product overwrites them, but the compiler cannot see this.
+// Tells the compiler that the sums x are undefined. The first product overwrites x, but the compiler cannot see this.
 template <int n> __device__ __forceinline__ void forget(float (&x)[n]) {
     each<n>([&](int i) { asm volatile("" : "=f"(x[i])); });
 }
 
-// Starts the product K Q^T or V dO^T for a warpgroup's keys, with result `to`. It sums over 16 * inner columns, by default all
-// columns of `panels` panels.
+// Starts the product K Q^T or V dO^T for a warpgroup's keys, with result `to`. The product sums over 16 * inner columns, by
+// default over all columns of `panels` panels.
 template <class S, int panels, int inner = panels * 4> __device__ __forceinline__ void scores(float (&to)[S::rows / 2], uint32_t keys, uint32_t rows, int group) {
     const uint64_t x = descriptor(keys + group * 8192, 16), y = descriptor(rows, 16);
     forget(to);
@@ -174,7 +184,7 @@ template <class S, int panels, int inner = panels * 4> __device__ __forceinline_
     wgmma_commit();
 }
 
-// Sets the non-finite elements among 16 bytes to 0, and reports whether there were any.
+// Sets non-finite elements in the 16 bytes at address `at` to 0. Reports whether there were any.
 template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t at) {
     using T = typename S::T;
     uint4 &x = *(uint4 *)(sh.base + (at - sh.at)), y = x;
@@ -185,7 +195,7 @@ template <class S> __device__ __forceinline__ bool clear(Shared<S> sh, uint32_t 
 }
 __device__ __forceinline__ bool usual(float x) { return fabsf(x) < odd_delta; }
 
-// Sets non-finite elements of a warpgroup's K to 0, and marks their keys in `odd`.
+// Sets non-finite elements of a warpgroup's K to 0, and writes NaN to `odd` for each key with such an element.
 template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, volatile Work &w, int group, int thread) {
     if (thread < 64) sh.odd()[group * 64 + thread] = 0;
     named_barrier(2 + group, 128); // zeros precede marks
@@ -195,8 +205,8 @@ template <class S> __device__ __forceinline__ void clean_keys(Shared<S> sh, vola
     named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
-// If LSE or delta reveal non-finite elements in a tile of Q and dO, sets these elements to 0. At the end, add_lost adds the
-// visible elements of dO to dV.
+// Sets non-finite elements of a tile of Q and dO to 0, if LSE or delta show that there may be any. After the last tile of
+// rows, add_lost adds the non-finite elements of dO to dV, for visible pairs.
 template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, volatile Work &w, int stage, int group, int thread) {
     auto stats = [&](int part) { return (const float *)(sh.base + (sh.stats(part, stage) - sh.at)); }; // [rows], LSE or delta
     bool found[2] = {};
@@ -215,7 +225,7 @@ template <class S> __device__ __forceinline__ void clean_rows(Shared<S> sh, vola
     named_barrier(2 + group, 128); // the whole warpgroup is done
 }
 
-// Reports whether a tile has far rows. lse is the LSE of the tile's rows.
+// Reports whether a tile has far rows (see far.cuh). lse points to the results of stat_of_lse for the tile's rows.
 template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     bool far = false;
     each<S::rows / 64>([&](int i) {
@@ -224,7 +234,8 @@ template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     });
     return __any_sync(~0u, far);
 }
-// Natural LSE of a tile's rows; Inf for missing rows and rows without weight.
+// NaturalLSE loads the LSE of a tile's rows in natural units. The LSE is Inf for rows after the last row, and for rows
+// that see no key.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -236,7 +247,8 @@ struct NaturalLSE {
         return x == -infinity || r > last ? infinity : x;
     }
 };
-// Replaces a lane's products of far rows by far_product. natural(r) is row r's natural LSE.
+// Applies far_product to a lane's dot products of far rows (see far.cuh). lse[r] is the result of stat_of_lse for row r.
+// natural(r) returns the LSE of row r in natural units.
 template <int n, class F> __device__ __forceinline__ void far_products(float (&s)[n], const Params &p, const float *lse, F natural) {
     const float unit = kLog2E / p.scale_log2;
     each<n / 2>([&](int i) { // two elements of row r
@@ -250,7 +262,7 @@ template <int n, class F> __device__ __forceinline__ void far_products(float (&s
     });
 }
 
-// The block's sequence: rows, keys, band, and place in the tensors.
+// Bounds gives the lengths, the band and the position of the block's sequence in the tensors.
 template <class S> struct Bounds {
     const Params &p;
     Shared<S> sh;
@@ -263,7 +275,7 @@ template <class S> struct Bounds {
     BOUND(q_batch, sh.work().batch) BOUND(kv_batch, sh.work().batch) BOUND(q0, 0) BOUND(key0, 0) BOUND(diagonal, 0)
 };
 
-// Returns a bit mask of the 16 keys at `at`: bit c is 1 if key c is visible.
+// Returns 16 bytes of a mask as bits: bit c is 1 if c < count and at[c] is not 0. aligned: the address is a multiple of 16.
 __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool aligned) {
     uint32_t bits = 0;
     if (aligned && count >= 16) {
@@ -279,7 +291,7 @@ __device__ __forceinline__ uint32_t mask_row(const uint8_t *at, int count, bool 
 
 __device__ __forceinline__ bool chunks16(const View &v) { return (((uint64_t)v.data | v.batch | v.head) & 15) == 0; }
 
-// Sets the marks. All threads call mark. A block without visible keys gets no steps.
+// Sets the block's Marks. All threads of the block call mark. If no key of the block is visible, mark sets Work::steps to 0.
 template <class S> __device__ __forceinline__ void mark(const Params &p, const Features &f, Shared<S> sh) {
     volatile Work &w = sh.work();
     volatile Marks &m = sh.marks();
@@ -302,7 +314,7 @@ template <class S> __device__ __forceinline__ void mark(const Params &p, const F
     __syncthreads(); // the work is set
 }
 
-// Counts the marked tiles from first to end - 1.
+// Returns the number of tiles, among tiles first to end - 1, that have visible keys.
 __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, int end) {
     int n = 0;
 #pragma unroll 1
@@ -311,8 +323,8 @@ __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, 
     return n;
 }
 
-// Reports whether a mask that is equal for all rows shows a key to at least one of 64 rows of a head. If not, no block has
-// written the dq_sum of these rows.
+// Reports whether at least one of 64 rows of a head may see a key. Only a mask that is equal for all rows is tested. If the
+// result is false, no block has written dq_sum for these rows.
 template <bool features> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
     if (!features || !f.mask.data || f.mask.row) return true;
     const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head;
@@ -345,7 +357,7 @@ template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2
     shown[0] &= bits[0], shown[1] &= bits[1];
 }
 
-// Writes dBias from the warpgroup's part of dS in shared memory.
+// Copies dS of the warpgroup's 64 keys from shared memory to dBias.
 template <class S> __device__ __forceinline__ void store_tile(const Params &p, const Features &f, const char *from, int b, int h, int row, int key, int thread) {
     const int c = thread % 8, k = key + 8 * c, last = p.q_len - row - thread / 8;
     uint16_t *to = (uint16_t *)f.dbias.data + b * f.dbias.batch + h * f.dbias.head + (row + thread / 8) * f.dbias.row + k;
@@ -357,7 +369,7 @@ template <class S> __device__ __forceinline__ void store_tile(const Params &p, c
     });
 }
 
-// Writes dBias of a lane's pairs in 16 rows. edge: some pairs may be outside the tensor.
+// Stores x, a lane's elements of dS in 16 rows, to dBias. edge: some elements may be outside the tensor.
 template <class T> __device__ __forceinline__ void store_pairs(const Params &p, const Features &f, const float *x, bool edge, int b, int h, int row, int key) {
     const int64_t at = b * f.dbias.batch + h * f.dbias.head + row * f.dbias.row + key;
     auto there = [&](int j) { return !edge || row + j / 4 * 8 + j % 2 < p.q_len && key + j / 2 % 2 * 8 < p.kv_len; };
@@ -366,8 +378,8 @@ template <class T> __device__ __forceinline__ void store_pairs(const Params &p, 
     else each<8>([&](int j) { if (there(j)) ((uint16_t *)f.dbias.data)[place(j)] = (uint16_t)pack<T>(x[j], 0); });
 }
 
-// Packed sequences have slots for their tiles. The slots of sequence b begin at slot (starts[b] - starts[0]) / size + b.
-// Sequence b has at least one slot per tile. The last sequence also has the remaining slots of `all`.
+// A grid for packed sequences has `all` slots for tiles of `size` rows or keys. The slots of sequence b begin at slot
+// (starts[b] - starts[0]) / size + b. Sequence b has at least one slot per tile. The last sequence has all remaining slots.
 struct Slots { int b, first, count; }; // sequence b has `count` slots, from slot `first` on
 
 // Returns the slots of the sequence to which `slot` belongs. All lanes of a warp call slots().
@@ -383,8 +395,8 @@ __device__ __forceinline__ Slots slots(const int *starts, int batch, int size, i
     return {b, first(b), (b + 1 < batch ? first(b + 1) : all) - first(b)};
 }
 
-// Like slots, for up to 32 sequences in the order of their lengths, longest first. Each sequence has one slot per tile. If
-// `slot` is after the last slot, count is 0.
+// Like slots, but for at most 32 sequences. The slots are in the order of the sequences' numbers of tiles, most tiles first.
+// Each sequence has exactly one slot per tile. If `slot` is after the last slot, count is 0.
 __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int size, int slot) {
     const int lane = threadIdx.x % 32, count = lane < batch ? (starts[lane + 1] - starts[lane] + size - 1) / size : 0;
     int first = 0;
@@ -411,7 +423,7 @@ template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &
 }
 
 // Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread writes 8 columns of rows r and
-// r+8, because a float4 of dq_sum holds two columns of row r and two of row r+8.
+// r+8, because a float4 of dq_sum holds two columns of row r and two columns of row r+8.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
@@ -450,8 +462,8 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     }
 }
 
-// Writes dK or dV of 64 keys of a KV head: the sum over the parts of the head's group, in order. The first half of the blocks
-// writes dK, the second half dV.
+// Writes dK or dV of 64 keys of a KV head. dK and dV are sums over the p.splits parts of the head's group of query heads,
+// added in order. The first half of the blocks writes dK, the second half dV.
 template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
     const int tiles = (p.kv_len + 63) / 64, all = p.batch * p.kv_heads * tiles, panels = panels_of<false>(p);
     const bool of_keys = blockIdx.x < all;
@@ -523,9 +535,9 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     });
 }
 
-// Exchanges a warpgroup's sums with the other block of a pair, through the shared memory of Q and dO. Sends `other`, and adds
-// the received sums to `own`. Reports whether dO of one of the two blocks was not finite. The caller must call cluster_wait
-// before it ends.
+// Exchanges a warpgroup's sums with the other block of a cluster, through the shared memory of Q and dO. Sends `other`, and
+// adds the received sums to `own`. Reports whether dO of either block was not finite. Before the kernel ends, the thread
+// must call cluster_wait.
 template <class S> __device__ __forceinline__ bool meet(volatile Work &w, Shared<S> sh, float (&own)[S::columns / 2], float (&other)[S::columns / 2], int group) {
     static_assert(256 * S::columns / 2 * 4 <= 2 * S::stages * S::row_tile);
     const int thread = threadIdx.x % 128, peer = cluster_rank() ^ 1;

@@ -1,4 +1,4 @@
-// How bwd_sm90 finishes a tile of keys: it writes dK and dV.
+// The last step of bwd_sm90 for a tile of keys: writing dK and dV.
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
@@ -6,7 +6,7 @@ template <class S> __device__ __forceinline__ float *KeyTile<S>::part_of(float *
     return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64;
 }
 
-// Writes the sums of a part of the group's query heads.
+// Stores dK and dV to the workspace as float32, if the block processed only a part of the group's query heads.
 template <class S> __device__ __forceinline__ void KeyTile<S>::write_part() const {
     each<2>([&](int r) {
         const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4, at = lane % 4 * 2;
@@ -19,8 +19,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::write_part() cons
     });
 }
 
-// Returns the address where dK (part 0) or dV (part 1) is staged: in the warpgroup's rows of K or V. In persistent blocks,
-// the next K or V may already arrive there, so the address is in dS.
+// Returns the address at which a panel of dK (part 0) or dV (part 1) is staged in shared memory. The panel overwrites the
+// warpgroup's rows of K or V. If the next K or V may already arrive there, the panel overwrites dS instead.
 template <class S> __device__ __forceinline__ uint32_t KeyTile<S>::home(int part, int panel) const {
     if (!S::stays || part == 1 && !S::frees_v) return sh.k(part) + panel * S::key_panel + group * 8192;
     return sh.ds(panel) + group * S::row_panel + part * 8192;
@@ -36,13 +36,13 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::stage(bool some, 
     });
 }
 
-// Reports whether row i of a head may see the key. The band is ignored.
+// Reports whether the mask and the number of keys let row i of a head see a key. The band is not tested.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::takes_part(int head, int i, int key) const {
     if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
     else return !S::features || key < e.keys();
 }
 
-// Adds to dV the elements of dO that clean_rows has set to 0.
+// Adds to dV the elements of dO that clean_rows has set to 0, for visible pairs.
 template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     auto add_tile = [&](int head, int tile) {
         for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
@@ -67,7 +67,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     } else walk<S>(p, w, add_tile);
 }
 
-// Copies the staged dK or dV to the tensor, or writes zeros if not `some`: no row sees the keys.
+// Copies the staged dK (part 0) or dV (part 1) to tensor v. Writes zeros if `some` is false, because then no row sees the
+// keys.
 template <class S> __device__ __forceinline__ void KeyTile<S>::write(const View &v, int part, int dim, bool some) const {
     const bool aligned = aligned16(v);
     for (int i = thread; i < 8 * S::columns; i += 128) {

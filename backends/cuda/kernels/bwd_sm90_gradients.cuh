@@ -2,8 +2,8 @@
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
-// Computes exponentials with score features or dropout. s becomes P times the derivative of the softcap. Dropout changes
-// only the weights for dV.
+// Like exponentials, for instances with score features or dropout. Replaces S by P times the derivative of the softcap.
+// Dropout changes only the weights in the product P^T dO.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::changed_exponentials(const Visit<Edge> &v, int i) {
     float x[8], cap[8]; // P; derivatives of the softcap
     change(v, i, x, cap);
@@ -14,7 +14,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     each<8>([&](int j) { s[8 * i + j] = x[j]; });
 }
 
-// Replaces S by P in the i-th 16 rows, and starts dV += P^T dO.
+// Replaces S by P in the i-th group of 16 rows, and starts dV += P^T dO.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::exponentials(const Visit<Edge> &v, int i) {
     if constexpr (S::shapes) return changed_exponentials(v, i);
     each<8>([&](int j) { s[8 * i + j] = exp2_approx(fmaf(s[8 * i + j], p.scale_log2, -stat[i % size * 4 + j / 4 * 2 + j % 2])); });
@@ -22,7 +22,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     start_sum(dv, weights[i], sh.q(1, ring.stage), i);
 }
 
-// Replaces dP by dS in the i-th 16 rows, stores dS to shared memory, and starts dK += dS^T Q.
+// Replaces dP by dS in the i-th group of 16 rows, stores dS to shared memory, and starts dK += dS^T Q.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::gradients(const Visit<Edge> &v, int i) {
     auto delta = [&](int j) { return stat[i % size * 4 + j / 4 * 2 + j % 2]; };
     if (drops) each<8>([&](int j) { dp[8 * i + j] = s[8 * i + j] * fmaf(keeps(i, j) ? dp[8 * i + j] : 0, f.keep, -delta(j)); });
@@ -36,7 +36,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     start_sum(dk, slopes[i], sh.q(0, ring.stage), i);
 }
 
-// Starts the warpgroup's block of dQ = dS K, over the keys of both warpgroups.
+// Starts the product dQ = dS K for the warpgroup's 64x64 block of dQ. The product sums over the keys of both warpgroups.
 template <class S> __device__ __forceinline__ void KeyTile<S>::start_dq() {
     const int row_block = S::own_panels == 1 ? group : 0, panel = S::own_panels == 1 ? 0 : first_panel + group;
     const uint64_t x = descriptor(sh.ds(buffer) + row_block * 8192, 16), y = descriptor(sh.k(0) + panel * S::key_panel, 16);
@@ -46,8 +46,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::start_dq() {
     wgmma_commit();
 }
 
-// If S::staged, hands dQ of visit n to the lane that adds dQ to dq_sum. If not, adds dQ itself. done: the visit's tile of
-// rows.
+// Completes dQ of visit n, whose tile of rows is `done`. If S::staged, copies dQ to shared memory, from which another
+// thread adds dQ to dq_sum. If S::staged is false, adds dQ to dq_sum. Then sets `head` for the next visit.
 template <class S> __device__ __forceinline__ void KeyTile<S>::store_dq(int n, int done) {
     const int slot = group + n % S::dq_buffers * S::dq_blocks;
     barrier_wait(sh.dq_empty(slot), n / S::dq_buffers % 2 ^ S::staged);

@@ -1,11 +1,11 @@
-// The registers of bwd_sm90's computing warpgroups, and the products that fill them. The methods of KeyTile are grouped by
-// file: bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients,
+// KeyTile, which has the registers of bwd_sm90's computing warpgroups. Methods of KeyTile are in three further files:
+// bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients, and
 // bwd_sm90_epilogue.cuh writes dK and dV.
 #pragma once
 #include "bwd_lanes.cuh"
 
-// A visit to a tile of rows. hidden: some pairs are hidden, or K was not finite. edge: hidden, or the tile of keys ends
-// after the last key. The type Edge is bool or Constant.
+// Visit holds the state of one step of a KeyTile's loop over tiles of rows. hidden: some pairs are hidden, or K was not
+// finite. edge: hidden is true, or the tile of keys extends past the last key. The type Edge is bool or Constant.
 template <class Edge> struct Visit {
     int n;
     Edge edge;
@@ -17,8 +17,8 @@ template <class Edge> struct Visit {
     __device__ __forceinline__ Visit(int n, Edge edge, bool hidden) : n(n), edge(edge), hidden(hidden) {}
 };
 
-// A warpgroup's 64 keys of a tile of keys, for all visits of rows. The transposed scores have keys as rows. The lane's two
-// keys are own_key() and own_key() + 8.
+// KeyTile computes dK and dV of a warpgroup's 64 keys, in a loop over tiles of rows. Tiles of scores are transposed: their
+// rows are keys, and their columns query rows. The lane's two keys are own_key() and own_key() + 8.
 template <class S> struct KeyTile {
     using T = typename S::T;
     static constexpr int groups = S::rows / 16, size = groups / S::parts; // number of groups of 16 rows in a tile, and in a part of a tile
@@ -55,8 +55,8 @@ template <class S> struct KeyTile {
           key0(uniform(w.key0)), from(uniform(w.from)), to(uniform(w.to)), steps(uniform(w.steps)), first_panel(uniform(w.share) * S::own_panels),
           ds_place(group * S::row_panel + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2 ^ lane % 8) << 4)), ring(0) {}
 
-    // Returns threadIdx.x. In pairs, hides from the compiler that the lanes that move data use the same value, which saves
-    // registers there.
+    // Returns threadIdx.x. If S::pair, the compiler cannot recognize the value as threadIdx.x. This saves registers in the
+    // lanes that move data and also use threadIdx.x.
     __device__ __forceinline__ static uint32_t own_thread() {
         if constexpr (S::pair) return fresh(threadIdx.x);
         else return threadIdx.x;
@@ -90,15 +90,15 @@ template <class S> struct KeyTile {
     // Returns LSE (0) or delta (1) of the tile's rows.
     __device__ __forceinline__ const float *stats(int which) const { return (const float *)(sh.base + (sh.stats(which, ring.stage) - sh.at)); }
     __device__ __forceinline__ void release(uint32_t empty) const { if (lane == 0) barrier_arrive(empty); }
-    // Tells the compiler that products in flight read the operands x up to here.
+    // Tells the compiler that products in flight may read the registers x until this point.
     __device__ __forceinline__ static void keep_operand(uint32_t (&x)[S::rows / 16][4]) { each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(x[i / 4][i % 4])); }); }
 
-    // Starts S = K Q^T. there: the tile of rows exists.
+    // Starts S^T = K Q^T. `there` is false if no tile of rows is left. The result is then unused.
     __device__ __forceinline__ void start_scores(bool there) {
         if (there) barrier_wait(sh.q_full(0, ring.stage), ring.parity);
         scores<S, S::panels, S::inner>(s, sh.k(0), sh.q(0, ring.stage), group);
     }
-    // Starts sum += x dO or sum += x Q for the i-th 16 rows.
+    // Starts sum += x dO or sum += x Q over the i-th group of 16 rows. rows is the address of the tile of dO or Q.
     __device__ __forceinline__ void start_sum(float (&sum)[S::columns / 2], uint32_t (&x)[4], uint32_t rows, int i) const {
         wgmma_fence();
         wgmma<T, 1>(sum, x, descriptor(rows + first_panel * S::row_panel, S::row_panel) + i * 2048 / 16, true);
@@ -141,7 +141,8 @@ template <class S> struct KeyTile {
     __device__ __forceinline__ void finish();
 };
 
-// Loads LSE (0) or delta (1) of a part's rows. Called in advance, because the compiler does not move loads across products.
+// Loads LSE (which = 0) or delta (which = 1) of the rows in a part of the tile. Callers call load_stats early, because the
+// compiler does not move loads across products.
 template <class S> __device__ __forceinline__ void KeyTile<S>::load_stats(int which, int part) {
     each<size>([&](int i) {
         const float2 *from = (const float2 *)stats(which) + (part * size + i) * 8 + lane % 4, x = from[0], y = from[4];

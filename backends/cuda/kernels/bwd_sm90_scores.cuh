@@ -1,5 +1,5 @@
-// What changes bwd_sm90's scores between the product S and the exponentials: hidden pairs, biases, softcaps,
-// ALiBi. This file also draws dropout masks.
+// Changes of bwd_sm90's scores between the product S and the exponentials: hidden pairs, bias, softcap and ALiBi. This file
+// also computes dropout masks.
 #pragma once
 #include "bwd_sm90_keys.cuh"
 
@@ -23,7 +23,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::load_slope() {
     if (leans) lean = -slope_log2(((const float *)f.slopes.data)[w.batch * f.slopes.batch + head * f.slopes.head]);
 }
 
-// Prefetches the bias of a part of a tile of rows, two parts ahead.
+// Prefetches the bias of S::part_rows rows, from `row` on, to shared memory. These rows are a part of a tile. Callers call
+// prefetch_bias two parts ahead.
 template <class S> __device__ __forceinline__ void KeyTile<S>::prefetch_bias(int head, int row) {
     if (staged) bias_chunk<S::part_rows>(sh.bias(group * 4 + warp) + row / S::part_rows % 2 * S::part_rows * 32, p, f, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
 }
@@ -37,20 +38,21 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::prefetch_mask(int
     if (staged_hides) mask_chunk<S::rows>(sh.mask(group * 4 + warp), p, f.mask, w.batch, head, row, key0 + group * 64 + warp * 16, lane);
 }
 
-// Draws the dropout masks of a tile of rows.
+// Computes the dropout masks of the current tile of rows.
 template <class S> __device__ __forceinline__ void KeyTile<S>::draw(int head) {
     kept_pairs<S::rows>(kept, f, w.batch, head, tile * S::rows + fresh(lane) % 4 * 2, own_key());
 }
-// Reports whether dropout keeps the weight of element j in the i-th 16 rows.
+// Reports whether dropout keeps the weight of the lane's element j in the i-th group of 16 rows.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::keeps(int i, int j) const {
     return kept[j / 2 % 2] & 1u << kept_bit<S::rows>(i, j / 4 * 2 + j % 2);
 }
 
-// Reports whether existing rows and keys of the tile have hidden pairs.
+// Reports whether the current tile may have hidden pairs. Without features, pairs of rows or keys outside the tensors do not
+// count.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::cut() const {
     const int row0 = tile * S::rows;
     if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
-    // Missing rows are zeros with LSE and delta 0: they add nothing to stored results.
+    // Rows after the last row are zeros with LSE and delta 0, so they add nothing to stored results.
     else return key0 < min(row0 + S::rows, e.rows()) - 1 + e.lo() || min(key0 + S::keys, e.keys()) - 1 > row0 + e.hi();
 }
 
@@ -67,8 +69,9 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::hide_missing() {
     each<S::rows / 2>([&](int i) { s[i] = key + i / 2 % 2 * 8 < e.keys() ? s[i] : -infinity; });
 }
 
-// Hides the pairs of one of the lane's two keys whose bits in `seen` are 0. If S::changes, change() hides these
-// pairs later. If `odd`, first adds NaN to the scores of a key with non-finite K.
+// Sets scores of hidden pairs to -inf, for the first (half = 0) or second (half = 1) of the lane's two keys. Bit i of `seen`
+// is 0 if the key's i-th pair is hidden. If S::changes, change() hides these pairs later. If the key has non-finite K, its
+// scores first become NaN.
 template <class S> __device__ __forceinline__ void KeyTile<S>::hide(int half, uint32_t seen) {
     const int key = own_key();
     auto each_pair = [&](auto f) { each<S::rows / 4>([&](int i) { f(i, s[i / 2 * 4 + 2 * half + i % 2]); }); };
@@ -79,7 +82,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::hide(int half, ui
     if constexpr (!S::changes) each_pair([&](int i, float &x) { x = seen & 1u << i ? x : -infinity; });
 }
 
-// Hides pairs outside the band, missing rows and keys, and masked pairs.
+// Hides masked pairs, pairs outside the band, and pairs of rows or keys outside the sequence. Also sets non-finite elements
+// of Q and dO to 0.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::hide_pairs(Visit<Edge> &v) {
     clean_rows(sh, w, ring.stage, group, thread);
     const int row = tile * S::rows + fresh(lane) % 4 * 2, key = own_key();
@@ -106,7 +110,9 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     }
 }
 
-// Hides whatever the tile's rows do not see, and replaces the scores of far rows.
+// Sets the scores of hidden pairs to -inf. In rows with scores far from 0 (see far.cuh), replaces each dot product by the
+// result of far_product. If S::changes, change() does this later. With a softcap, sets v.large if some score is too large
+// for tiny_tanh.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::hide_all(Visit<Edge> &v) {
     if (v.edge && !S::features && !S::ends_in_both && !v.hidden) hide_missing();
     else if (v.edge) hide_pairs(v);
@@ -120,7 +126,8 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     }
 }
 
-// With score features: sets x to the weights P of the i-th 16 rows, and cap to the derivatives of the softcap.
+// For instances with score features. Sets x to the weights P in the i-th group of 16 rows, and cap to the derivatives of
+// the softcap.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::change(const Visit<Edge> &v, int i, float (&x)[8], float (&cap)[8]) {
     const int own = own_key(), walked = tile * S::rows + 16 * i + fresh(lane) % 4 * 2;
     const float *lse = stat + i % size * 4;

@@ -1,7 +1,8 @@
 // The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block computes dK, dV and dQ of a tile of keys. dK and
 // dV take 160 registers of a thread. To save other registers, P is rounded to 16 bits before dP is complete, and dS is computed
-// from the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored. Of
-// dQ's three blocks of 64 columns, each warpgroup computes an outer block and half of the middle block.
+// from the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored.
+// Of the 192 columns of dQ, one warpgroup computes the first 64, the other warpgroup the last 64. Each computes half of the
+// 64 columns in the middle.
 #pragma once
 
 // wgmma for 32 columns.
@@ -40,8 +41,8 @@ template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &
     }
 }
 
-// Starts the product dS K for 2n columns of dQ. slopes is the address of dS in shared memory, columns the address of these
-// columns of K.
+// Starts the product dS K for 2n columns of dQ. slopes is the address of dS in shared memory. columns is the address of the
+// same 2n columns of K.
 template <class S, int n> __device__ __forceinline__ void queries(float (&to)[n], uint32_t slopes, uint32_t columns) {
     const uint64_t x = descriptor(slopes, 16), y = descriptor(columns, 16);
     forget(to);
@@ -72,7 +73,7 @@ template <class S, int n> __device__ __forceinline__ void hide(float (&s)[n], co
     });
 }
 
-// Loads LSE (part 0) or delta (part 1) of the lane's four rows in the ith 16 rows of the tile.
+// Loads LSE (part 0) or delta (part 1) of the lane's four rows in the ith group of 16 rows of the tile.
 template <class S> __device__ __forceinline__ void load_stats(float *to, Shared<S> sh, int part, int stage, int i) {
     const float2 *from = (const float2 *)(sh.base + (sh.stats(part, stage) - sh.at)) + i * 8 + fresh(threadIdx.x) % 4, x = from[0], y = from[4];
     to[0] = x.x, to[1] = x.y, to[2] = y.x, to[3] = y.y;

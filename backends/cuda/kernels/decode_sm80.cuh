@@ -1,4 +1,4 @@
-// Merging of softmax sums in decode_sm80: sums of a block's warps, of a cluster's blocks, of the parts of the keys.
+// Merging of softmax sums in decode_sm80: the sums of a block's warps, of a cluster's blocks, and of parts of the keys.
 #pragma once
 #include "score.cuh"
 

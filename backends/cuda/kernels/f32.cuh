@@ -127,8 +127,8 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
 }
 
 // Sets an element of o to NaN if its row sees an element that clean() has replaced in the same
-// column. o is weigh's result for 16 columns of the tile, from column `col` on. The lane's row
-// 0 sees rows `from` to `to` of the tile.
+// column. o is weigh's result for 16 columns of the tile, from column `col` on. The lane's
+// row n (0 to 3) sees rows from + x to to + x of the tile, where x = n%2 + n/2*8.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -140,8 +140,8 @@ __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long
     }
 }
 
-// Like spoil, for kernels with a mask. at and walked are indices in the sequence: at of the
-// lane's row 0, walked of the tile's row 0.
+// Like spoil, for kernels with a mask. at is the index of the lane's row 0 in the sequence, and
+// walked the index of the tile's row 0.
 template <bool transposed>
 __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to, const Scores<float> &x, int at, int walked, int rows) {
 #pragma unroll
@@ -158,7 +158,8 @@ __device__ __forceinline__ void spoil_masked(float (&o)[2][4], const unsigned lo
     }
 }
 
-// Splits four numbers by split_tf32. Numbers within 2^-12 of the largest float32 become Inf.
+// Splits four numbers by split_tf32. Numbers whose relative difference from the largest float32
+// is less than about 2^-12 become Inf.
 __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint32_t (&lo)[4]) {
     split_tf32(x.x, hi[0], lo[0]);
     split_tf32(x.y, hi[1], lo[1]);
@@ -166,9 +167,10 @@ __device__ __forceinline__ void split4(const float4 &x, uint32_t (&hi)[4], uint3
     split_tf32(x.w, hi[3], lo[3]);
 }
 
-// Adds the product a b^T over one slice of columns to s. a has 16 rows, b 8*tiles rows. Lane
-// 4g+t loads columns 4t to 4t+3 of each 16. With `fine`, each sum is cut into two shorter sums.
-// `fine` is for scores, because their absolute error becomes a relative error of the weights.
+// Adds the product a b^T over one slice of columns to s. a has 16 rows, and b has 8*tiles rows.
+// Lane 4g+t loads columns 4t to 4t+3 of each 16 columns. With `fine`, each sum is split into two
+// shorter sums, for more precision. `fine` is for scores, because an absolute error of a score
+// becomes a relative error of the weight.
 template <int slice, bool fine, int tiles>
 __device__ __forceinline__ void score_many(float (&s)[tiles][4], const float *a, const float *b) {
     constexpr int group = tiles < 4 ? tiles : 4; // products in flight
@@ -245,16 +247,20 @@ __device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return _
 // Returns the bit of lo that mma_tf32 ignores.
 __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint(__uint_as_float(lo) - __uint_as_float(lo & 0xffffe000)); }
 
-// Computes o = alpha o + p v for a slice of v; p has the layout of score's result. The
-// product is computed transposed, because then p already has the register layout of an
-// operand: p's key 2t has index t in the operand, and key 2t+1 has index t+4. Lane 4g+t loads
-// columns 2g and 2g+1 of each 16 of v. Then o[m][h] has columns 16m+2g (elements 0, 1) and
-// 16m+2g+1 (2, 3) of rows 8h+2t (0, 2) and 8h+2t+1 (1, 3). alpha[n] belongs to the lane's
-// row n, which is row 2t + n%2 + n/2*8. The template's switches:
-// signs: negative elements of p are weights that Scores::drop has dropped, and count as 0.
-// rounds: float32 units add up sums of 8 keys. Without `rounds`, the tensor core truncates each
-// partial sum over the tile, which costs much precision if the first keys have most weight.
-// all: no bit of v is lost, so that O = v in a row with one key.
+// Computes o = alpha o + p v for a slice of v. p has the layout of score's result. The product
+// is computed transposed, because then p already has the register layout of an operand: p's key
+// 2t has index t in the operand, and key 2t+1 has index t+4. Lane 4g+t loads columns 2g and 2g+1
+// of each 16 columns of v. Element e of o[m][h] is in
+//
+//	row       8h + 2t + e%2
+//	column    16m + 2g + e/2
+//
+// alpha[n] (n < 4) is for row 2t + n%2 + n/2*8. Template arguments:
+//
+//	signs     negative elements of p are weights that Scores::drop has dropped, and count as 0
+//	rounds    float32 units add up sums over 8 keys; otherwise the tensor core truncates each
+//	          partial sum over the tile, which costs precision if the first keys have most weight
+//	all       no bit of v is lost, so that O = v in a row with one key
 template <int slice, bool signs = false, bool rounds = false, bool all = false, int tiles>
 __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float (&alpha)[4], const float (&p)[tiles][4], const float *v) {
     int g = lane_g(), t = lane_t();
@@ -312,8 +318,8 @@ __device__ __forceinline__ void weigh(float (&o)[slice / 16][2][4], const float 
     }
 }
 
-// Multiplies the lane's row n of weigh's result by scale and writes it to a row of cols
-// elements, which begins at `to`. o holds 16 columns, the first of which is col.
+// Multiplies the lane's row n of o, weigh's result for 16 columns, by scale. Writes the products
+// to a row of cols elements, which begins at `to`. The first of the 16 columns is col.
 __device__ __forceinline__ void store(float *to, int cols, int col, const float (&o)[2][4], int n, float scale) {
     float x = o[n / 2][n % 2] * scale, y = o[n / 2][2 + n % 2] * scale;
     col += 2 * lane_g();
@@ -325,8 +331,8 @@ __device__ __forceinline__ void store(float *to, int cols, int col, const float 
     }
 }
 
-// Like store, but writes (mine * o + earlier * (old content of to)) / sum, or 0 in a padding row: `row` is false. The
-// division is last, so O is rounded once. If earlier is 0, `to` is not read.
+// Like store, but writes (mine * o + earlier * (old content of to)) / sum. If `row` is false, the row is padding, and
+// store_onto writes 0. The division is last, so O is rounded once. If earlier is 0, `to` is not read.
 __device__ __forceinline__ void store_onto(float *to, int cols, int col, const float (&o)[2][4], int n, float mine, float earlier, float sum, bool row) {
     const float by = __fdividef(1, sum);
     col += 2 * lane_g();

@@ -13,11 +13,11 @@
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
-// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0; the
-// rest from the Plan. p.turn is null or the address of an int of value 0. From this counter, blocks draw their tiles: first
-// tall tiles, longest first, then low tiles. Set p.turn only if a mask hides keys. If p.turn is null, the second tiles of
-// the blocks are in reverse order, to pair long tiles with short tiles. Maps have 16-bit elements, rank 4, a 128-byte
-// swizzle, no interleaving, and zeros outside:
+// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0. The Plan
+// has the other launch parameters. p.turn is null or, only if a mask hides keys, the address of an int of value 0. From this
+// counter, blocks draw their tiles: first the tall tiles, most keys first, then the low tiles. If p.turn is null, the second
+// tiles of the blocks are in reverse order, to pair tiles that see many keys with tiles that see few keys. Tensor maps have
+// 16-bit elements, rank 4, a 128-byte swizzle, no interleaving, and zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
@@ -25,30 +25,34 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride. With kv_len = 0, k and v
-// are not read. Of the views in p, the kernel uses v, o and lse. With features, or if p.skew is nonzero, warpgroups take
-// turns at the tensor cores, at the times that turn_of chooses.
+// Addresses and strides are multiples of 16 bytes. If kv_len = 0, k and v are not read. Of the views in p, the kernel uses v,
+// o and lse. With features, or if p.skew is nonzero, warpgroups take turns at the tensor cores, at the times that turn_of
+// chooses.
 //
 // Blocks are persistent. They process the tall tiles of query rows of all heads, then the low tiles. If all tiles are low,
-// the longest are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors end at about the
-// same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared memory is free.
-// Each other warpgroup owns 64 rows, and stages O in the shared memory of its rows of Q. s, o, p and, with keep_q, Q are in
-// registers, in the layouts of wgmma's sums and operands.
+// the tiles that see most keys are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors
+// end at about the same time. One lane of the first warpgroup loads boxes of Q, K and V, each box when its stage in shared
+// memory is free. Each other warpgroup owns 64 rows, and stages O in the shared memory of these rows of Q. s, o and p are in
+// registers, in the layouts of wgmma's sums and operands. With keep_q, Q is in registers, too.
 //
-// A hidden key has p = 0, but 0 * NaN still reaches o. So the other three warps of the first warpgroup scan the tiles of V
-// that the band cuts, and replace non-finite elements by 0. At the end, rows that see such elements add them to O.
+// A hidden key has p = 0, but 0 * NaN would still add NaN to o. A tile of V is called cut if some row does not see all of
+// its keys. The other three warps of the first warpgroup scan cut tiles of V and replace non-finite elements by 0. At the
+// end, these elements are added to O, in rows that see them.
 //
 // The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). For each part, they write
 // o, maximum and sum to part_o and part_lse, like decode_sm80. The kernel decode_sm80_merge for v_dim merges the parts.
 //
-// Instances for features take FeatureParams, which begins with MapParams; p.turn is set if sequences or rows see different
-// keys. With a mask tensor, all tiles of V count as cut. But Kind::keys, for masks that are equal for all rows, skips hidden
-// tiles of keys. Its loading warp writes the index and the visible keys of each tile of K to shared memory. In other kinds,
-// one lane of the scanning warps finds the next tile of rows during the current tile. Kind::layout processes up to 32 packed
-// sequences in the order of their lengths, longest first. Kind::mask reads the mask, and Kind::dropout draws random words,
-// while products are in flight. At D 64, where registers do not suffice, Kind::dropout draws words between exponentials,
-// which another unit computes. O of packed rows is stored by chunks or elements if a box would reach into the next
-// sequence. Maps of packed tensors have batch 1, maps of page pools are
+// Instances for features take FeatureParams, which begins with MapParams. p.turn is set if sequences or rows see different
+// keys. With a mask tensor, all tiles of V count as cut. While the current tile of rows is computed, one lane of the scanning
+// warps finds the next tile of rows. O of packed rows is stored by chunks or elements if a box would reach into the next
+// sequence. Some kinds of instances differ:
+//
+//	Kind::keys       skips tiles without visible keys; the loading warp, not a scanning warp, finds the next tile of rows
+//	Kind::layout     processes up to 32 packed sequences in the order of their lengths, longest first
+//	Kind::mask       reads the mask while products are in flight
+//	Kind::dropout    computes random words while products are in flight or, at dim 64, between exponentials, to save registers
+//
+// Tensor maps of packed tensors have batch 1. Tensor maps of page pools are
 //
 //	k, v  dim, page, kv_heads, pages    row, head, batch    64, the greatest common divisor of page and keys, 1, 1
 #include "fwd_sm90_epilogue.cuh"
@@ -86,7 +90,7 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.prefetch_side(tile);
     if (S::turn == Turn::begin && g.turned && g.group > 0) {
         // If the first warpgroup sees no keys, it passes the turn only after V has arrived. V is loaded after the next Q,
-        // which needs the stage that the previous O occupies.
+        // which needs the stage that the previous O occupies. So this warpgroup releases that stage before it waits.
         if (end <= 64 * g.group) g.release_o();
         barrier_wait(g.sh.turn(g.q.stage, g.group - 1), g.q.parity);
     }
@@ -105,8 +109,8 @@ template <class S, class Next> __device__ __forceinline__ void first_step(RowTil
     t.round_weights();
 }
 
-// Releases the first tiles of keys, as long as a tile begins at key `end` or later: the warpgroup's rows do not see such a
-// tile. Returns the number of released tiles.
+// Releases the leading tiles of keys that begin at key `end` or later. The warpgroup's rows see no key of these tiles.
+// Returns the number of released tiles.
 template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     Group<S> &g = t.g;
     auto tile_of = [&](int n) {

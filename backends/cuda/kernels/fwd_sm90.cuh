@@ -2,9 +2,14 @@
 #pragma once
 #include "score_tiles.cuh"
 
-// An instance's features. plain and split have none; split processes p.splits parts of the keys. layout has sequences, sinks
-// and carry. shaped adds softcap and ALiBi to layout. softcap to dropout each add one feature to layout; for keys it is a
-// mask that is equal for all rows. any has all features.
+// The features of an instance:
+//
+//	plain, split                           none; split processes p.splits parts of the keys
+//	layout                                 padded, packed and paged sequences, sinks and carry
+//	shaped                                 layout, softcap and ALiBi
+//	softcap, alibi, bias, mask, dropout    layout and the feature of this name
+//	keys                                   layout and a mask that is equal for all rows
+//	any                                    all features
 enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
 
 // The time at which a warpgroup lets the next warpgroup issue products. Without turns, all warpgroups would wait for
@@ -32,8 +37,8 @@ struct alignas(16) Place { // the sequence of a tile of rows
 };
 
 // A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of
-// these tiles. The order is: edges on the right, from right to left; edges on the left; then tiles that every row sees
-// whole.
+// these tiles of keys, in this order: edges at the highest keys, in descending order; edges at the lowest keys, in ascending
+// order; the tiles of which every row sees all keys, in descending order.
 struct alignas(16) Work {
     int row0, end, count, edges;           // rows row0 to end-1, or row0 = -1 if no tile is left; numbers of tiles of keys and of edges
     int first, right;                      // tile(0); number of edges on the right
@@ -59,7 +64,8 @@ struct Known { uint32_t seen[kKnown], whole[kKnown]; };
 // tile. cut: some row does not see the whole tile of V.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 
-// Packed sequences, longest first. Sequence of[i] has a slot for each of its tiles of rows, from slot first[i] on.
+// The order of packed sequences, most keys first: of[i] is the number of the ith sequence in this order. The slots for the
+// tiles of rows of this sequence begin at slot first[i].
 struct alignas(8) Order { int first[33], of[32]; };
 
 struct MapParams {

@@ -1,16 +1,17 @@
-// How fwd_sm90 finishes a tile of rows: it writes O and LSE, or the results of a part of the keys.
+// The last step of fwd_sm90 for a tile of rows: writing O and LSE, or the sums over a part of the keys.
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Merges the sink and the earlier keys into m and l, so that LSE is m + ln(l). m is in natural units. own becomes the
-// factor of the row's o, and before the factor of the earlier keys' O.
+// Merges a row's maximum m, in natural units, and sum l with the sink and the LSE of earlier keys, carried. After the call,
+// the row's LSE is m + ln(l). The row's O is own * o + before * (O of the earlier keys). If real is false, the row is
+// padding: own and before are 0, and m is -inf.
 __device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
     const Shares x = real ? shares(m, l, sink, carried) : Shares{0, 0, -infinity, 1};
     const float by = __fdividef(1, x.sum);
     own = x.mine * by * keep, before = x.earlier * by, m = x.top, l = x.sum;
 }
 
-// Writes o, maximum and sum of the thread's rows over a part of the keys, for decode_sm80_merge.
+// Writes o, the maximum and the sum of weights of the thread's two rows, over a part of the keys, for decode_sm80_merge.
 template <class S> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[S::v_dim / 2], const float (&m)[2], const float (&l)[2], int row, int end) {
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
     const int lane = threadIdx.x % 32;
@@ -22,7 +23,8 @@ template <class S> __device__ __forceinline__ void write_part(const Params &p, c
     });
 }
 
-// Adds non-finite elements of V, which look() has replaced by 0, to part_o in the warp's 16 rows. Row `top` is the first.
+// Adds the non-finite elements of V, which look() has replaced by 0, to part_o, in rows that see these elements. The warp's
+// 16 rows begin at row `top`.
 template <class S> __device__ __forceinline__ void add_odd_part(const Params &p, const volatile Work &w, int top, int end) {
     const uint16_t *value = (const uint16_t *)p.v.data + w.batch * p.v.batch + w.kv_head * p.v.head; // [kv_len, v_dim]
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
@@ -43,7 +45,7 @@ template <class S> __device__ __forceinline__ void add_odd_part(const Params &p,
     }
 }
 
-// Writes o, maximum and sum over a part of the keys.
+// Writes o, the maxima and the sums of weights over a part of the keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::finish_part() {
     each<2>([&](int r) { highest[r] = fmaxf(highest[r], most[r]); });
     write_part<S>(g.p, w, o, highest, l, row, rows_end);
@@ -69,8 +71,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_carried(const
     });
 }
 
-// Sets down to the factors that turn o into O. With features, also merges sinks and earlier keys into m, l and o, and
-// converts m to natural units.
+// Sets down[r] to the factor that turns o into O in the thread's row r (0 or 1). With features, also merges the sink and
+// the earlier keys into m, l and o, and converts m to natural units.
 template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batch, int q_row, int real) {
     each<2>([&](int r) {
         down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
@@ -100,7 +102,7 @@ template <class S> __device__ __forceinline__ uint16_t *RowTile<S>::staged(int r
     return (uint16_t *)(g.sh.base + (q_tile - g.sh.at) + at);
 }
 
-// Adds non-finite elements of V, which look() has replaced by 0, to the staged O.
+// Adds the non-finite elements of V, which look() has replaced by 0, to the staged O, in rows that see these elements.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int real) {
     const Params &p = g.p;
     const Features &f = g.f;

@@ -84,10 +84,10 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         } else from(w.tile(n), w.cut(n), [] {});
     };
 
-    // Each tile of K is loaded before the previous tile of V, and the next work's first tile of K before the current work's
-    // last tile of V. The next Q is loaded in the middle of the current work, because its stage is free only after the
-    // previous O has left the stage. An earlier wait would delay K and V. The next Work overwrites a Work that q_empty has
-    // released.
+    // Each tile of K is loaded before the previous tile of V. The first tile of K of the next work is loaded before the last
+    // tile of V of the current work. The next Q is loaded in the middle of the current work, because a stage of Q is free
+    // only after the previous O has left the stage. An earlier wait for this stage would delay K and V. The next Work
+    // overwrites a Work that q_empty has released.
     int tile = blockIdx.x, place = 0;
     find(tile, sh.work(0));
     if (sh.work(0).count > 0) fetch_k(sh.work(0), 0);

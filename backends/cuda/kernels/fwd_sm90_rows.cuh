@@ -1,10 +1,10 @@
-// The registers of fwd_sm90's computing warpgroups, and the products that fill them. The methods of RowTile are grouped by
-// file: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights,
+// Group and RowTile, which have the registers of fwd_sm90's computing warpgroups. Methods of RowTile are in three further
+// files: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights, and
 // fwd_sm90_epilogue.cuh writes the results.
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
-// A computing warpgroup: the fields that outlive a tile of rows.
+// Group is the state that a computing warpgroup keeps from one tile of rows to the next.
 template <class S> struct Group {
     const MapParams &a;
     const Params &p;
@@ -50,7 +50,7 @@ template <class S> struct Group {
     }
 };
 
-// A warpgroup's 64 rows of a tile of query rows. The thread's rows are `row` and row + 8.
+// RowTile computes O and LSE of a warpgroup's 64 rows of a tile of query rows. The thread's rows are `row` and row + 8.
 template <class S> struct RowTile {
     using T = typename S::T;
     static constexpr bool early = S::dim >= 128;           // random words are drawn while products are in flight, else between exponentials
@@ -114,7 +114,8 @@ template <class S> struct RowTile {
     __device__ __forceinline__ void start_scores(); // starts the product s = Q K^T
     __device__ __forceinline__ void start_values(); // starts the product o += P V
 
-    // fwd_sm90_scores.cuh. n counts the work's tiles of keys; next() is the number of tile n + 1.
+    // Defined in fwd_sm90_scores.cuh. tile is the number of the nth tile of keys of the work, and next() the number of the
+    // tile after it.
     __device__ __forceinline__ void take_slope();
     __device__ __forceinline__ void hide_band(int tile);
     __device__ __forceinline__ void hide(int tile);

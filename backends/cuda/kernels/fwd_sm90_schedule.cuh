@@ -4,7 +4,7 @@
 
 __device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
 
-// Sets `to` from a mask of `end` keys. Each lane of the warp scans 16 keys at a time.
+// Sets `to` to the visible tiles of a mask, which has `end` keys. Each lane of the warp scans 16 keys at a time.
 template <int keys> __device__ __forceinline__ void learn(volatile Known &to, const uint8_t *mask, int end) {
     constexpr int lanes = keys / 16, tiles = 32 / lanes; // lanes per tile; tiles per step
     constexpr uint32_t all = (1u << lanes) - 1;
@@ -40,7 +40,7 @@ __device__ __forceinline__ int before(const volatile Known &known, int tile) {
     return 32 * word + 31 - __clz(bits);
 }
 
-// Reports whether tiles of V may be cut.
+// Reports whether tiles of V may be cut: some row may not see all keys of a tile.
 template <class S> __device__ __forceinline__ bool cuts(const Params &p, const Features &f) {
     return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
 }
@@ -50,9 +50,9 @@ __device__ __forceinline__ int heads_in_cache(const Params &p, int heads, int ke
     return max(1, min(heads, (int)(16777216.f / ((float)keys * (p.dim + p.v_dim)))));
 }
 
-// Returns the number of heads that are processed together if a mask hides keys. It is the number of heads that fit into the
-// L2 cache, or a slightly smaller divisor of `all`. If rows are few, half of the cache is left for Q and O. Few divisors are
-// tried, because divisions are slow and instances for features call this function for every tile.
+// Returns the number of heads that are processed together if a mask hides keys. The result is the number of heads that fit
+// into the L2 cache, or a slightly smaller divisor of `all`. If rows are few, half of the cache is left for Q and O. Few
+// divisors are tried, because divisions are slow and instances for features call this function for every tile.
 __device__ __forceinline__ int heads_together(const Params &p, int all) {
     const int most = heads_in_cache(p, all, p.q_len > 1536 ? p.kv_len : 2 * p.kv_len);
 #pragma unroll 1
@@ -61,9 +61,12 @@ __device__ __forceinline__ int heads_together(const Params &p, int all) {
     return most;
 }
 
-// A tile of rows of packed sequences: tile nth of a head's `count` tiles. Heads are numbered over all sequences. behind is the
-// number (ticket) after the nth tiles of all heads that are processed together. Sequence b has slots for its tiles from slot
-// (starts[b] - starts[0]) / rows + b on, at most one slot too many. After the last slot, head is -1.
+// A tile of rows of packed sequences. nth is the index of the tile among the head's `count` slots. Heads are numbered over
+// all sequences. behind is the first ticket after the nth tiles of all heads that are processed together. After the last
+// slot, head is -1.
+//
+// The slots for the tiles of sequence b begin at slot (starts[b] - starts[0]) / rows + b. A sequence may have one slot more
+// than tiles.
 struct PackedTile { int head, nth, count, behind; };
 template <class S> __device__ __forceinline__ PackedTile packed_tile(const Params &p, const Features &f, int ticket) {
     const int from = f.q_starts[0], slot = ticket / p.heads;
@@ -96,8 +99,8 @@ template <class S> __device__ __forceinline__ void sort(const Params &p, const F
     if (nth == 31) to.first[32] = first + tiles;
 }
 
-// A tile of rows in the order that sort() computes: tile nth of the `count` tiles of a head of sequence b. After the last
-// slot, b is -1.
+// A tile of rows of sequence b, in the order that sort() computes. nth is the index of the tile among the head's `count`
+// tiles. After the last slot, b is -1.
 struct SortedTile { int b, head, nth, count; };
 template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Params &p, const Features &f, const volatile Order &order, int ticket) {
     const int slot = ticket / p.heads, h = ticket - slot * p.heads;
@@ -113,7 +116,7 @@ template <class S> __device__ __forceinline__ SortedTile sorted_tile(const Param
 }
 
 // Finds tiles of query rows, and the tiles of keys that the rows see. If a mask hides keys, heads that fit into the L2 cache
-// are processed together: first the longest row tile of each head, then the next longest.
+// are processed together: first the row tile of each head that sees most keys, then the next row tile of each head.
 template <class S> struct Finder {
     const MapParams &a;
     const Features &f;
@@ -154,8 +157,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // If later rows see more keys, the partial tile is the first tile, which sees the fewest keys. The exception: if
-            // the first row of a tile affects the order of a row's sums, the last tile is partial.
+            // One tile of a head may have fewer rows. If later rows see more keys, this is the first tile, which sees the
+            // fewest keys. But if the first row of a tile affects the order of a row's sums, this is the last tile.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
@@ -203,7 +206,7 @@ template <class S> struct Finder {
     }
 };
 
-// Reduces the work's tiles of keys to the tiles that have visible keys.
+// Reduces the work's tiles of keys to tiles with visible keys. side is the index of `known` in shared memory.
 __device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
     const int lane = threadIdx.x % 32;
     int count = 0;

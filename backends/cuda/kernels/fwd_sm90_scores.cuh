@@ -1,8 +1,8 @@
-// What changes fwd_sm90's scores between the product Q K^T and the softmax: softcaps, ALiBi, biases, masks and the band.
+// Changes of fwd_sm90's scores between the product Q K^T and the softmax: softcap, ALiBi, bias, mask and band.
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Reads the ALiBi slope of the head, and chooses natural units if the slope is steep.
+// Reads the ALiBi slope of the head. If the slope is so steep that ALiBi may overflow in log2 units, chooses natural units.
 template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     seq.diagonal = g.sh.place(w).diagonal;
     if (!S::tilts && !g.f.slopes.data) return;
@@ -13,8 +13,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     g.c = steep ? kLog2E : g.unit, g.natural = steep ? 1 : S::shapes && g.f.cap_in != 0 ? g.f.cap : g.p.scale;
 }
 
-// Hides the pairs outside the band, and the places after the last key; with S::lists, also masked keys. Tests 64 keys at
-// a time, because often every row sees all 64.
+// Sets scores to -inf for pairs outside the band and for keys after the last key. With S::lists, also for masked keys. Tests
+// 64 keys at a time, because often every row sees all 64 keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int tile) {
     const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
     uint32_t seen[2];
@@ -32,7 +32,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     });
 }
 
-// Hides pairs of a tile that is an edge.
+// Sets the scores of pairs outside the band to -inf, in a tile of keys that is an edge. With S::lists, also of masked pairs.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide(int tile) {
     if constexpr (S::masks)
         if (!banded_tile) return;
@@ -45,8 +45,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::prefetch_side(int
     if constexpr (sides) side.copy(side_at(), side_view(), g.p, top_row + g.warp * 16, tile * S::keys, g.lane);
 }
 
-// Does the part of a tile's dropout and mask work that needs no scores, while the product Q K^T runs. Also prefetches
-// the next tile's mask.
+// Runs while the product Q K^T is in flight, because it needs no scores: computes random words for dropout, or loads the
+// tile's mask from shared memory and prefetches the next tile's mask.
 template <class S> template <class Next> __device__ __forceinline__ void RowTile<S>::prepare(int n, int tile, Next next) {
     if constexpr (S::drops) {
         share_key_words<S::keys>(g.f, side_at(), w.batch, w.head, tile * S::keys, g.lane);
@@ -60,11 +60,11 @@ template <class S> template <class Next> __device__ __forceinline__ void RowTile
     }
 }
 
-// Adds ALiBi to the scores. A part of ALiBi that is equal for all keys of a row in the tile goes to `offset` instead.
+// Adds ALiBi to the scores. The part of ALiBi that is equal for all keys of a row in the tile is stored in `offset` instead.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_alibi(int tile) {
     const Features &f = g.f;
-    // distance belongs to the lane's first key. If the diagonal does not cross the warp's tile, the distances of a row's
-    // further keys only rise or only fall.
+    // distance is the distance of the lane's first key from the diagonal. If the diagonal does not cross the warp's tile,
+    // distances only rise or only fall along a row.
     const int distance = tile * S::keys + g.lane % 4 * 2 - row - seq.diagonal, least = tile * S::keys - (top_row + g.warp * 16 + 15) - seq.diagonal;
     if (steep) {
         const float unit = S::shapes && f.cap_in != 0 ? f.cap : g.p.scale;

@@ -3,8 +3,8 @@
 #include "far.cuh"
 #include "fwd_sm90_rows.cuh"
 
-// In a far row, subtracts the row's highest score from s. m becomes the old maximum minus this score, in log2 units. top is
-// the lane's highest score before the call, and 0 after it.
+// In a far row (see far.cuh), subtracts the row's highest score from s. m becomes the old maximum minus this score, in log2
+// units. top[r] is the lane's highest score in row r before the call, and 0 after the call.
 template <class S> __device__ __forceinline__ void RowTile<S>::subtract_far() {
     bool far = false;
     each<2>([&](int r) {
@@ -21,7 +21,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::subtract_far() {
     beyond = __any_sync(~0u, far);
 }
 
-// Sets m to the maxima so far, top to the subtrahends of c s, and down to the factors of o. masked: a row may see no key yet.
+// Updates the row maxima m with the tile's scores. Sets top[r] to the number that is subtracted from c s in row r (0 or 1),
+// and down[r] to the factor of o and l. masked: a row may have seen no key so far.
 template <class S> __device__ __forceinline__ void RowTile<S>::maxima(bool masked) {
     top[0] = top[1] = -infinity;
     each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
@@ -40,12 +41,13 @@ template <class S> __device__ __forceinline__ void RowTile<S>::maxima(bool maske
     });
 }
 
-// Draws random words. Calls between(i) after step i of 5 * keys / 64 steps.
+// Computes the dropout masks of the tile. Calls between(i) after step i of 5 * keys / 64 steps, so that the caller can
+// interleave other work.
 template <class S> template <class Between> __device__ __forceinline__ void RowTile<S>::draw(Between between) {
     kept_keys<S::keys, 4>(kept, g.f, side_at(), own.seed, own_words, g.lane, between);
 }
 
-// Turns s into weights, and adds their sums to l.
+// Turns s into weights, multiplies l by down, and adds each row's sum of weights to l.
 template <class S> __device__ __forceinline__ void RowTile<S>::exponentials(int tile) {
     float sum[2] = {};
     auto exponential = [&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], S::caps && small ? g.capped.factor(s[i]) : g.c, -top[i % 4 / 2])); };
@@ -56,7 +58,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::exponentials(int 
     each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
 }
 
-// Sets dropped weights to 0. The sums l contain the dropped weights.
+// Applies dropout: sets dropped weights to 0. The sums l still include the dropped weights.
 template <class S> __device__ __forceinline__ void RowTile<S>::drop(int tile) {
     if constexpr (S::reads) {
         if (!g.f.drop_below) return;

@@ -29,8 +29,8 @@ __device__ __forceinline__ void load_matrix_transposed(uint32_t (&r)[4], uint32_
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// Adds the product of a and b to d. a is 16x16 and row-major, b 16x8 and column-major. Sums are
-// float32.
+// Adds the product of a and b to d. a is a row-major 16x16 matrix, and b is a column-major 16x8
+// matrix. Sums are float32.
 template <class T> __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <> __device__ __forceinline__ void mma<BF16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -69,7 +69,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return r;
 }
 
-// Starts a copy of 16 bytes to shared memory, or of 16 zero bytes if !there.
+// Starts a copy of 16 bytes to shared memory. If `there` is false, writes 16 zero bytes instead.
 __device__ __forceinline__ void copy_async16_if(uint32_t to, const void *from, bool there) {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(to), "l"(from),
                  "r"((uint32_t)there) : "memory");
@@ -118,15 +118,16 @@ __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int b
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// Adds the product of a and b to d. a is 16x8 and row-major, b 8x8 and column-major. Sums are
-// float32. a and b are tf32: the tensor core ignores the last 13 bits of float32 numbers.
+// Adds the product of a and b to d. a is a row-major 16x8 matrix, and b is a column-major 8x8
+// matrix. Sums are float32. a and b are tf32: the tensor core ignores the last 13 bits of
+// float32 numbers.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Adds the product of a and b to d. a is 16x8 and row-major, b 8x8 and column-major. a and b
-// are bf16, sums float32.
+// Adds the product of a and b to d. a is a row-major 16x8 matrix, and b is a column-major 8x8
+// matrix. a and b are bf16. Sums are float32.
 __device__ __forceinline__ void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b));
@@ -139,8 +140,8 @@ __device__ __forceinline__ void split_tf32(float x, uint32_t &hi, uint32_t &lo) 
     lo = __float_as_uint(x - __uint_as_float(hi));
 }
 
-// Return the maximum or sum of x over the lanes whose indices differ only in bits of values
-// from, 2*from, ..., to/2.
+// butterfly_max and butterfly_sum return the maximum and the sum of x over a set of lanes. The
+// indices of these lanes differ only in the bits with values from, 2*from, ..., to/2.
 template <int from, int to> __device__ __forceinline__ float butterfly_max(float x) {
 #pragma unroll
     for (int bit = from; bit < to; bit *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, bit));

@@ -6,10 +6,12 @@
 //	at the end of a row                 shares() or ending() merges the sink and the result for earlier keys
 //
 // adjust returns scores in natural units, because in log2 units a finite bias may overflow. Backward kernels of 16-bit
-// types use log2 units and subtract LSE first, except in tiles with far rows (see far.cuh). Float32 kernels subtract LSE
-// last. Lane 4g+t holds, in rows g and g+8 of a tile of scores, columns 2t and 2t+1 of each 8 columns. In kernels
-// whose warps own keys, tiles are transposed: their rows are keys, and their columns query rows. Branches on features are
-// uniform in a warp and enclose the loops over a tile.
+// types use log2 units and subtract LSE before they add bias and ALiBi, except in tiles with far rows (see far.cuh).
+// Float32 backward kernels subtract LSE last.
+//
+// In a tile of scores, lane 4g+t (g < 8, t < 4) holds columns 2t and 2t+1 of each 8 columns, in rows g and g+8. If a
+// kernel's warps own keys, tiles are transposed: their rows are keys, and their columns query rows. All lanes of a warp
+// take the same branches on features. These branches enclose the loops over a tile.
 #pragma once
 #include "far.cuh"
 #include "params.cuh"
@@ -19,8 +21,8 @@ constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
 // A sequence has query rows [0, rows), which begin at row q0 of batch q_batch of the tensors, and keys [0, keys), which begin
-// at row key0 of batch kv_batch. Rows up to row_end and keys up to key_end are padding, whose results are 0. Row i sees keys
-// i+lo to i+hi; its diagonal is key i+diagonal.
+// at row key0 of batch kv_batch. Rows [rows, row_end) and keys [keys, key_end) are padding, whose results are 0. Row i sees
+// keys i+lo to i+hi. The diagonal of row i is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -104,8 +106,8 @@ __device__ __forceinline__ uint4 philox(uint4 c, uint32_t k0, uint32_t k1) {
     return c;
 }
 
-// Returns 16 random bits for each of keys j/8*8 to j/8*8+7 of row i. The lower halves of the four words are for the first
-// four keys, the upper halves for the last four.
+// Returns 16 random bits for each of the eight keys from key j/8*8 on, in row i. The lower halves of the four words are for
+// the first four keys, the upper halves for the last four keys.
 __device__ __forceinline__ uint4 random_words(const Features &f, int b, int h, int i, int j) {
     return philox({(j + f.first_key) >> 3, i + f.first_row, h + f.first_head, b + f.first_batch}, f.seed[0], f.seed[1]);
 }
@@ -150,8 +152,8 @@ __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     return a < 0.6f ? t : copysignf(fmaf(-2 * e, r, 1), x);
 }
 
-// Returns the difference natural * log2(e) - rounded, where rounded > 0 is the product rounded to float32. Returns 0 if the
-// difference is more than a rounding error.
+// Returns the difference natural * log2(e) - rounded, where rounded > 0 is natural * log2(e) rounded to float32. Returns 0 if
+// the difference is more than a rounding error.
 __device__ __forceinline__ float lacking(float natural, float rounded) {
     const float x = fmaf(natural, kLog2E, -rounded) + natural * kLog2ERest;
     return fabsf(x) <= rounded * 1e-6f ? x : 0;
@@ -170,8 +172,8 @@ template <class Tiles> constexpr int count_of = 0; // number of groups of 8 colu
 template <int n> constexpr int count_of<float[n][4]> = n;
 template <int n> constexpr int count_of<const Flat<n>> = n / 4;
 
-// In backward kernels of 16-bit types, the LSE of a far row is replaced by kFarLSE. The weights of such a row are computed
-// from the row's LSE in natural units.
+// In backward kernels of 16-bit types, the LSE of a far row (see far.cuh) is replaced by kFarLSE. The weights of such a row
+// are computed from the row's LSE in natural units.
 constexpr uint32_t kFarLSE = 0x80000000; // -0; stat_of_lse returns it for no other row
 __device__ __forceinline__ bool is_far_lse(float lse) { return __float_as_uint(lse) == kFarLSE; }
 // Converts a natural LSE to log2 units. Returns Inf for a row without weights, and kFarLSE if the row is far or lse is NaN.
@@ -179,8 +181,8 @@ __device__ __forceinline__ float stat_of_lse(float lse) {
     const float x = lse * kLog2E + 0.f; // not -0
     return lse == __int_as_float(0xff800000) ? __int_as_float(0x7f800000) : fabsf(x) < kFar ? x : __uint_as_float(kFarLSE);
 }
-// Replaces a far row's dot product s by the log2 of the pair's weight, divided by scale_log2. unit is log2(e) / scale_log2.
-// A hidden score stays -inf.
+// Returns the base-2 logarithm of a weight in a far row, divided by scale_log2. s is the dot product, lse the row's LSE in
+// natural units, and unit is log2(e) / scale_log2. If s is -inf, the pair is hidden, and the result is -inf.
 __device__ __forceinline__ float far_product(float s, float scale, float unit, float lse) {
     return s == __int_as_float(0xff800000) ? s : (__fmul_rn(s, scale) - lse) * unit;
 }
@@ -219,9 +221,9 @@ template <class T> struct Scores {
 
     __device__ __forceinline__ bool changes() const { return ::changes(f); }
 
-    // Turns a tile's dot products into scores in natural units. Called only if changes(). own is the index of the lane's row g
-    // in the sequence, and walked the index of the lane's column 2t in the sequence. Masked scores become -inf. The band is
-    // not applied. Scores of rows or keys outside the tensors become arbitrary.
+    // Turns a tile's dot products into scores in natural units. Callers call adjust only if changes() is true. own is the
+    // index of the lane's row g in the sequence. walked is the index of the lane's column 2t in the sequence. Masked scores
+    // become -inf. The band is not applied. Scores of rows or keys outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
@@ -237,7 +239,8 @@ template <class T> struct Scores {
 #pragma unroll
             for (int e = 0; e < 4; e++) s[n][e] = exp2_approx(s[n][e]);
     }
-    // Like weights, but lse is in natural units for every type. For float32, and for tiles with far rows.
+    // Like weights, but lse(n, e) returns natural units for every type. Used for float32, and for tiles with far rows (see
+    // far.cuh).
     template <bool transposed, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void far_weights(Tiles &s, int own, int walked, LSE lse, Slope slope) const {
         change_natural<transposed, true>(s, own, walked, lse, slope);
@@ -275,8 +278,8 @@ template <class T> struct Scores {
 
     // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor by which s must still be multiplied.
     // The first addition is a fused multiply-add with this factor, which does not round the product. So backward kernels
-    // round scores like forward kernels, and the weights are exactly the terms of the sum in LSE. Only for scores far from 0,
-    // forward and backward kernels round the product.
+    // round scores like forward kernels, and the weights are exactly the terms of the sum whose logarithm is LSE. For scores
+    // far from 0, however, forward and backward kernels round the product.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -405,8 +408,8 @@ template <class T> struct Scores {
                 if (!at[e / 2][min(walked + 8 * n + e % 2, keys)]) s[n][e] = hidden;
     }
 
-    // Sets dropped weights to 0 if `zeros`. If not, sets the sign bits of dropped weights, which the functions `dropped` and
-    // `left_of` read. The sign bits of other weights are 0: P is positive, and so are NaNs of tensor cores or exp2.
+    // Applies dropout to a tile of weights. If `zeros`, dropped weights become 0. Otherwise their sign bits are set; the
+    // functions dropped() and left_of() read these bits. The other weights have sign bit 0, even if they are NaN.
     template <bool transposed, bool zeros = false, class Tiles> __device__ __forceinline__ void drop(Tiles &s, int own, int walked) const {
         if (!f.drop_below) return;
 #pragma unroll
@@ -421,10 +424,10 @@ template <class T> struct Scores {
                 }
         }
     }
-    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e of group n is bit
-    // 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the bits of eight keys of a row. The
-    // weights of these keys are in four lanes or, if transposed, in eight lanes. Each of these lanes calls Philox for another
-    // row or other eight keys; then the lanes exchange bits.
+    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e (0 to 3) of group n (0 or 1) is
+    // bit 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the random bits of eight keys of
+    // a row. The weights of these keys are in four lanes or, if transposed, in eight lanes. Each of these lanes calls Philox
+    // once, for its own choice of row and keys. Then the lanes exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
@@ -439,8 +442,8 @@ template <class T> struct Scores {
     }
 };
 
-// Read the sign bit that drop sets. dropped reports whether a weight is dropped. left_of returns 0 for a dropped weight, else
-// the weight; neither applies Features::keep.
+// dropped reports whether Scores::drop has set the weight's sign bit, so the weight is dropped. left_of returns 0 for a
+// dropped weight, else the weight. Neither function multiplies by Features::keep.
 __device__ __forceinline__ bool dropped(float weight) { return __float_as_int(weight) < 0; }
 __device__ __forceinline__ float left_of(float weight) { return __int_as_float(max(__float_as_int(weight), 0)); }
 
@@ -451,10 +454,13 @@ __device__ __forceinline__ float sink_of(const Features &f, int h) {
     return x < __int_as_float(0x7f800000) ? x : __int_as_float(0x7fffffff);
 }
 
-// shares() merges a row with the sink and the result for earlier keys. `carried` is the LSE of the earlier keys, m the row's
-// maximum in natural units, l the row's sum of weights. If o is the row's weighted sum of values,
-// O = (o * mine + earlier * (O of the earlier keys)) / sum and LSE = top + ln(sum). If `earlier` is 0, O of the earlier keys
-// must not be read. carried = Inf counts as NaN, unless the row has neither keys nor a sink.
+// shares() merges a row's softmax sums with the sink and with the result for earlier keys. m is the row's maximum in natural
+// units, l the row's sum of weights, and carried the LSE of the earlier keys. If o is the row's weighted sum of values, then
+//
+//	O = (o * mine + earlier * (O of the earlier keys)) / sum      LSE = top + ln(sum)
+//
+// If `earlier` is 0, O of the earlier keys must not be read. A carried LSE of Inf counts as NaN, unless the row has neither
+// keys nor a sink.
 struct Shares { float mine, earlier, top, sum; };
 
 __device__ __forceinline__ Shares shares(float m, float l, float sink, float carried) {

@@ -13,7 +13,7 @@ __device__ __forceinline__ float tiny_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, -0.04830796f, 0.13289129f), -0.33332456f), x);
 }
 
-// Replaces scores s by tanh(x s). Usually all scores of a warp are small, and a short polynomial suffices.
+// Replaces each score s by tanh(x s). Usually all scores of a warp are small, and a short polynomial suffices.
 template <int n> __device__ __forceinline__ void cap(float (&s)[n], float x) {
     float most = 0;
     each<n>([&](int i) { s[i] *= x, most = fmaxf(most, fabsf(s[i])); });
@@ -106,8 +106,8 @@ __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Loads the staged mask of the lane's two rows. The lane holds four of each 16 keys. Bit 8 b + c of shown[r] is for key b
-// (0 to 3) of the lane's four keys among keys 16 c to 16 c + 15.
+// Loads the staged mask of the lane's two rows as bits. The lane holds four of each 16 keys. Bit 8 b + c of shown[r] is for
+// row r (0 or 1) and for key b (0 to 3) of the lane's four keys among keys 16 c to 16 c + 15.
 template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
     uint32_t bits[2] = {}; // one word per row; bit 8 b + c is for key 16 c + 4 t + b
@@ -146,12 +146,14 @@ struct Limit {
 // `word` keeps a weight.
 __device__ __forceinline__ void push_kept(uint32_t &kept, uint32_t word, Limit x) { kept = 2 * kept + __viaddmin_u16x2(__vmaxu2(word, x.most), x.less, 0x10001); }
 
-// Forward: w holds the random words of eight keys. Pushes the bits of keys 0, 1, 4 and 5 to x, and of the other keys to y.
+// Forward: pushes the bits of keys 0, 1, 4 and 5 to x, and the bits of keys 2, 3, 6 and 7 to y. w holds the random words of
+// these eight keys.
 __device__ __forceinline__ void push_kept(uint32_t &x, uint32_t &y, uint4 w, Limit limit) { push_kept(x, w.y, limit), push_kept(x, w.x, limit), push_kept(y, w.w, limit), push_kept(y, w.z, limit); }
 
 // Philox in parts. In the first three rounds of a counter {key / 8, row, head, batch}, most products depend only on the key
 // or only on the row. These products are computed once, as key = key_words(...) and row = row_words(...). The words after the
-// third round are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w}, where b = kPhilox1 (hi(row) ^ key.x).
+// third round are {hi(b) ^ key.y, lo(b), lo(row) ^ key.z, key.w}, where b = kPhilox1 (hi(row) ^ key.x). hi() and lo() are the
+// halves of a 64-bit number.
 constexpr uint32_t kPhilox0 = 0xD2511F53, kPhilox1 = 0xCD9E8D57, kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 __device__ __forceinline__ uint32_t high(uint64_t x) { return x >> 32; }
 struct Counter { uint32_t seed[2], batch, head, row, keys; };
@@ -193,7 +195,8 @@ template <int keys> __device__ __forceinline__ void share_key_words(const Featur
     }
     __syncwarp(); // all lanes have written
 }
-// Forward: the lanes of a quad exchange the bits that they have pushed to x and y.
+// Forward: sets kept to the dropout masks of the lane's two rows. The four lanes of a quad exchange bits of x and y, the
+// results of push_kept.
 __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint32_t y, int lane) {
     const bool odd = lane & 1, upper = lane & 2;
     const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
@@ -202,10 +205,12 @@ __device__ __forceinline__ void share_kept(uint32_t (&kept)[2], uint32_t x, uint
     const uint32_t same = __byte_perm(own, got, which), other = __shfl_xor_sync(~0u, __byte_perm(own, got, which ^ 0x2222), 1);
     kept[0] = odd ? other : same, kept[1] = odd ? same : other;
 }
-// Forward: sets kept to the dropout masks of the lane's rows g and g+8 in a tile. Bit 16 i + 2 j + e of a row is 1 if the
-// row keeps key 8 (2 j + i) + e, counted from the lane's first key. One Philox counter yields the bits of eight keys of a row,
-// whose weights four lanes hold. Each lane computes counters of row g + t % 2 * 8, `once` counters at a time; the parameter
-// own holds this row's row_words. Then the lanes exchange bits. between(i) is called for i = 0 to 5 (keys / 16 / once) - 1.
+// Forward: sets kept to the dropout masks of the lane's rows g and g+8 in a tile. In a row's mask, bit 16 i + 2 j + e (i and
+// e: 0 or 1; j < keys / 16) is 1 if the row keeps key 8 (2 j + i) + e, counted from the lane's first key.
+//
+// One Philox counter yields the random bits of eight keys of a row. Four lanes hold the weights of these keys. Each lane
+// computes the counters of one row, g + t % 2 * 8, and then the lanes exchange bits. own is row_words of this row. The lane
+// computes `once` counters at a time, and calls between(i) for i = 0 to 5 (keys / 16 / once) - 1.
 template <int keys, int once, class F> __device__ __forceinline__ void kept_keys(uint32_t (&kept)[2], const Features &f, uint32_t side, const uint32_t (&seed)[2], uint64_t own, int lane, F between) {
     const Limit limit(f.drop_below);
     uint32_t x = 0, y = 0;
@@ -288,9 +293,12 @@ template <int rows> __device__ __forceinline__ void staged_mask(uint32_t (&shown
 }
 
 // Backward: sets kept to the dropout masks of the lane's keys `key` and `key`+8 in a tile of rows; `row` is the lane's first
-// row. Bit kept_bit<rows>(i, j) of a key is for row 16 i + 8 (j / 2) + j % 2, counted from `row`. One Philox counter yields
-// the bits of eight keys of a row, whose weights eight lanes hold. Each lane computes the counters of a quarter of the rows,
-// for the first or the last eight of the warp's keys. Then the lanes exchange bits.
+// row. In a key's mask, bit kept_bit<rows>(i, j) (i < rows / 16, j < 4) is for row 16 i + 8 (j / 2) + j % 2, counted from
+// `row`.
+//
+// One Philox counter yields the random bits of eight keys of a row. Eight lanes hold the weights of these keys. Each lane
+// computes the counters of a quarter of the rows, for the first or the last eight of the warp's keys. Then the lanes
+// exchange bits.
 template <int rows> __device__ __forceinline__ constexpr int kept_bit(int i, int j) { return 512 / rows * i + j; }
 template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[2], const Features &f, int b, int h, int row, int key) {
     const int g = threadIdx.x % 32 / 4;
@@ -301,8 +309,8 @@ template <int rows> __device__ __forceinline__ void kept_pairs(uint32_t (&kept)[
         const uint4 w = random_words(f, b, h, row + (g % 2 * 2 + g / 4) * (rows / 4) + 16 * (i / 4) + 8 * (i / 2 % 2) + i % 2, key - g + g / 2 % 2 * 8);
         push_kept(x[0], w.x, limit), push_kept(x[1], w.y, limit), push_kept(x[2], w.z, limit), push_kept(x[3], w.w, limit);
     });
-    // Three steps, one for each bit of g. In a step, two lanes that differ in this bit exchange the bytes of each other's
-    // keys.
+    // Three steps, one for each bit of g. In each step, two lanes that differ in this bit exchange bytes, so that each lane
+    // gets the bytes of its own keys.
     const uint32_t low = 0x5410, high = 0x7632; // selectors of __byte_perm for the words' lower and upper halves
     auto swap = [&](uint32_t x, uint32_t y, uint32_t mine, uint32_t flip, int lanes, uint32_t &got) {
         got = __shfl_xor_sync(~0u, __byte_perm(x, y, mine ^ flip), lanes);

@@ -29,8 +29,8 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Like named_barrier, for warps that wait at different instructions. PTX allows this with bar.sync, too, but compute-sanitizer
-// reports it as an error.
+// Like named_barrier, but warps may wait at different instructions. PTX allows this with bar.sync, too, but compute-sanitizer
+// then reports an error.
 __device__ __forceinline__ void meeting_barrier(int id, int threads) {
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -113,8 +113,8 @@ __device__ __forceinline__ void box_store(const TensorMap &map, int column, int 
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1,%2,%3,%4}], [%5];" ::"l"(&map), "r"(column), "r"(row),
                  "r"(head), "r"(batch), "r"(from) : "memory");
 }
-// Start bulk copies of contiguous bytes, whose number is a multiple of 16. bulk_add adds floats to global memory instead of
-// storing them.
+// bulk_load, bulk_store and bulk_add start copies of contiguous bytes. The number of bytes is a multiple of 16. bulk_add adds
+// floats to global memory.
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes, uint32_t b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(b) : "memory");
@@ -154,24 +154,25 @@ template <int pending> __device__ __forceinline__ void wgmma_wait() { asm volati
 
 // Returns wgmma's descriptor of a matrix in shared memory. The matrix has rows of 64
 // elements and is aligned to 1024 bytes; chunk c of 16 bytes of row r is stored as chunk
-// c ^ r%8. One wgmma sums 16 terms. If sums run along the rows (Q, K), the operand of the
-// next 16 terms is 32 bytes further. If they run along the columns (V), it is 2048 bytes
+// c ^ r%8. One wgmma sums 16 terms. If sums are over a row (of Q or K), the operand of the next
+// 16 terms is 32 bytes further. If sums are over a column (of V), the next operand is 2048 bytes
 // further. Panels of 64 columns of V are `panel` bytes apart.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
     return (address & 0x3ffff) >> 4 | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// Returns a bit mask of the lane's columns of wgmma's d that are before column x. Columns are counted from the lane's first
-// column; bit 2 i + j is for column 8 i + j. One instruction tests seven bits of a mask, while comparing columns takes two
-// instructions per element.
+// Returns a bit mask of the lane's columns of wgmma's result that are before column x. Columns are counted from the lane's
+// first column. Bit 2 i + j (j: 0 or 1) is for column 8 i + j. One instruction tests seven bits of a mask, while comparing
+// columns takes two instructions per element.
 __device__ __forceinline__ uint32_t columns_before(int x) {
     const int n = min(max(x, 0), 128);
     return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;
 }
 
 // Starts a warpgroup's product d = a b or, if `add`, d += a b. The product is complete after
-// wgmma_wait. a is 64x16, b 16xN; N is twice d's length; sums are float32. a is in
-// registers or given by its descriptor. b is column-major, or row-major if `by_rows`.
+// wgmma_wait. a is 64x16, and b is 16xN, where N is twice the length of d. Sums are float32.
+// x is a in registers or a's descriptor, and y is b's descriptor. b is column-major, or
+// row-major if `by_rows`.
 #define WGMMA_ASM(type, n, list, a, b, p, tail, in) \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                  " {" list "}, " a ", " b ", p, 1, 1, " tail ";}" : OUT_##n : in, "l"(y), "r"((int)add), "n"(by_rows))

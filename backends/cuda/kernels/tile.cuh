@@ -35,11 +35,12 @@ __device__ __forceinline__ int fresh(int x) {
     return x;
 }
 
-// Returns the offset in a tile of the chunk that lane l addresses for ldmatrix. Without
-// `across`, it is chunk l/16 of row l%16, as needed by load_matrix for operand a of mma, and
-// by load_matrix_transposed for operand b. With `across`, it is chunk l/8%2 of row
-// l/16*8 + l%8, as needed by load_matrix for b in a product a b^T, and by
-// load_matrix_transposed for a.
+// Returns the offset in a tile of the chunk that lane l addresses for ldmatrix.
+//
+//	across = false    chunk l/16 of row l%16: for load_matrix of mma's operand a, and for
+//	                  load_matrix_transposed of operand b
+//	across = true     chunk l/8%2 of row l/16*8 + l%8: for load_matrix of b in a product
+//	                  a b^T, and for load_matrix_transposed of a
 template <int pitch> __device__ __forceinline__ uint32_t place(int lane, bool across) {
     const int l = fresh(lane), row = across ? l / 16 * 8 + l % 8 : l % 16, chunk = across ? l / 8 % 2 : l / 16;
     return row * pitch + ((chunk ^ swizzle<pitch>(row)) << 4);
