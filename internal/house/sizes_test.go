@@ -30,8 +30,6 @@ var longFuncs = map[string]int{
 	"backends/cuda/kernels/bwd_wide.cuh: compute_wide": 168,
 	"backends/cuda/kernels/decode_sm80.cu: decode":     168,
 	"backends/cuda/kernels/fwd_f32.cu: forward":        188,
-	"backends/cuda/kernels/fwd_sm80.cu: forward":       452,
-	"backends/cuda/kernels/fwd_sm90_short.cu: forward": 231,
 	"backends/cuda/kernels/sums.cu: dbias":             152,
 }
 

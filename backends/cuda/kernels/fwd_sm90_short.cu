@@ -63,9 +63,6 @@ template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shap
 #define LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7"
 WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%11")
 
-template <class A> constexpr int length = 0; // elements of an array
-template <class X, int n> constexpr int length<X (&)[n]> = n;
-
 // The block's shared memory. The phase of a stage's "full" barrier ends when the contents have arrived, and the phase of its
 // "empty" barrier when all warps have read them. "cleared" has one phase per tile of V that is cleared.
 template <class S> struct Shared {
@@ -90,6 +87,12 @@ template <class S> struct Shared {
         barrier_fence();
     }
 };
+
+// Recomputed at each use, to save registers.
+__device__ __forceinline__ unsigned thread() { return (unsigned)fresh(threadIdx.x) % 128; } // of the warpgroup
+__device__ __forceinline__ unsigned lane() { return (unsigned)fresh(threadIdx.x) % 32; }
+__device__ __forceinline__ bool leads() { return fresh(threadIdx.x) % 128 == 0; } // first of its warpgroup
+__device__ __forceinline__ bool asks() { return fresh(threadIdx.x) == 0; }
 
 // A block's work: a tile of a head's rows, and the tiles of keys that some row sees.
 template <class S> struct Block {
@@ -126,6 +129,25 @@ template <class S> struct Block {
         const int i = stage(n);
         ask(a.v, n, sh.v(i), sh.v_full(i), sh.v_empty(i));
     }
+    // Loads a warpgroup's Q.
+    __device__ __forceinline__ void ask_q(const MapParams &a, const Shared<S> &sh, int g) const {
+        const int from = row0 + g * 64;
+        if (from >= a.p.q_len) return;
+        barrier_expect(sh.q_full(g), S::q_bytes);
+        each<S::panels>([&](int i) { box_load(sh.q(g) + i * S::q_panel, a.q, 64 * i, from, head, batch, sh.q_full(g)); });
+    }
+    // Fills the stages, from tile n on.
+    __device__ __forceinline__ void fill(const MapParams &a, const Shared<S> &sh, int n) const {
+#pragma unroll 1
+        for (; n < min(S::stages, count); n++) ask_k(a, sh, n), ask_v(a, sh, n);
+    }
+    // Loads the first tiles.
+    __device__ __forceinline__ void begin(const MapParams &a, const Shared<S> &sh) const {
+        ask_q(a, sh, 0);
+        if (count > 0) ask_k(a, sh, 0), ask_v(a, sh, 0);
+        for (int g = 1; g < S::groups; g++) ask_q(a, sh, g);
+        fill(a, sh, 1);
+    }
 };
 
 // Replaces the non-finite elements of the nth tile of V by 0, with all threads of the block. Warpgroups may call it from
@@ -144,8 +166,262 @@ template <class S> __device__ __forceinline__ void clear(char *v, uint32_t clear
     barrier_wait(cleared, n & 1);
 }
 
-template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
+// A warpgroup and its 64 rows. The thread's rows are row() and row() + 8.
+template <class S> struct Group {
+    const MapParams &a;
+    const Params &p = a.p;
+    const Shared<S> &sh;
+    const Block<S> &block;
+    const float c; // the factor from scores to units of log2
+    const int group, top_row;
+    const uint32_t q_tile, q_full; // addresses of Q and of its barrier
+
+    __device__ __forceinline__ Group(const MapParams &a, const Shared<S> &sh, const Block<S> &block, float c, int group)
+        : a(a), sh(sh), block(block), c(c), group(group), top_row(block.row0 + group * 64), q_tile(sh.q(group)), q_full(sh.q_full(group)) {}
+
+    __device__ __forceinline__ int row() const {
+        const unsigned i = thread();
+        return top_row + int(i / 32 * 16 + i % 32 / 4);
+    }
+    // Synchronizes the warpgroup.
+    __device__ __forceinline__ void meet() const {
+        if (group == 0) named_barrier(1, 128);
+        else named_barrier(2, 128);
+    }
+    // Releases a stage.
+    __device__ __forceinline__ void give(uint32_t empty) const {
+        if (!block.stays && lane() == 0) barrier_arrive(empty);
+    }
+    // Loads the next tile into the stage of tile n - 1. Called once for each n >= 1.
+    __device__ __forceinline__ void more(int n) const {
+        if (block.stays || !asks()) return;
+        const int next = n - 1 + S::stages;
+        if (next < block.count) block.ask_k(a, sh, next), block.ask_v(a, sh, next);
+    }
+};
+
+// The sums of a warpgroup's rows, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two. They are apart from
+// RowTile: the compiler promotes its other fields to registers before it unrolls loops over arrays.
+template <class S> struct Sums {
+    float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}; // m and l: scaled maximum and sum of each row
+    float down[2], top[2];  // factors of o and l, as m rises; subtrahends of c s
+    volatile float most[2]; // highest score of a far row; in local memory to save registers
+};
+
+// A pass of a warpgroup over the keys.
+template <class S> struct RowTile {
     using T = typename S::T;
+    const Group<S> &g;
+    const bool careful; // the second pass, with V cleared
+    const bool sees;    // some row sees a key
+    const int first;    // the first tile with keys that some row sees
+    float (&o)[S::dim / 2], (&m)[2], (&l)[2], (&down)[2], (&top)[2]; // of Sums
+    volatile float (&most)[2];
+
+    __device__ __forceinline__ RowTile(const Group<S> &g, bool careful, bool sees, int first, Sums<S> &x)
+        : g(g), careful(careful), sees(sees), first(first), o(x.o), m(x.m), l(x.l), down(x.down), top(x.top), most(x.most) {
+        each<S::dim / 2>([&](int i) { o[i] = 0; });
+    }
+
+    // Waits for V.
+    __device__ __forceinline__ void receive(int n) const {
+        barrier_wait(g.sh.v_full(g.block.stage(n)), g.block.round(n) & 1);
+        if (careful) clear<S>(g.sh.pointer(g.sh.v(g.block.stage(n))), g.sh.cleared(), n);
+    }
+    // Skips a hidden tile.
+    __device__ __forceinline__ void pass_by(int n) const {
+        barrier_wait(g.sh.k_full(g.block.stage(n)), g.block.round(n) & 1);
+        g.give(g.sh.k_empty(g.block.stage(n)));
+        receive(n);
+        g.give(g.sh.v_empty(g.block.stage(n)));
+        g.more(n + 1);
+    }
+
+    // s has the scores of the tile's first 2 size keys.
+    template <int size> __device__ __forceinline__ void start_scores(int n, float (&s)[size]) const; // s = Q K^T, in flight
+    template <int steps> __device__ __forceinline__ void start_values(int n, const uint32_t (&weights)[steps][4]); // o += P V, in flight
+    template <int size> __device__ __forceinline__ void hide(int n, float (&s)[size]) const; // pairs outside the band, and missing keys
+    template <int size> __device__ __forceinline__ void maxima(float (&s)[size]);
+    template <int size> __device__ __forceinline__ void exponentials(float (&s)[size], uint32_t (&weights)[size / 8][4]);
+    template <int width> __device__ __forceinline__ void step(int n);
+    __device__ __forceinline__ int attend(int n, int last, int see_to);
+    __device__ __forceinline__ bool spoiled() const; // o is not finite
+
+    __device__ __forceinline__ void finish();
+    __device__ __forceinline__ uint16_t *staged(int r, int column) const {
+        return (uint16_t *)g.sh.pointer(g.q_tile + column / 64 * S::q_panel + r * 128 + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2);
+    }
+    __device__ __forceinline__ void add_odd(int warp, int lane) const;
+    __device__ __forceinline__ void store_o(int warp, int lane) const;
+};
+
+template <class S> template <int size> __device__ __forceinline__ void RowTile<S>::start_scores(int n, float (&s)[size]) const {
+    barrier_wait(g.sh.k_full(g.block.stage(n)), g.block.round(n) & 1);
+    const uint64_t b = descriptor(uniform(g.sh.k(g.block.stage(n))), 16);
+    wgmma_fence();
+    each<S::dim / 16>([&](int i) {
+        wgmma<T, 0>(s, descriptor(g.q_tile, 16) + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + (i / 4 * S::panel + i % 4 * 32) / 16, i > 0);
+    });
+    wgmma_commit();
+}
+
+template <class S> template <int steps> __device__ __forceinline__ void RowTile<S>::start_values(int n, const uint32_t (&weights)[steps][4]) {
+    receive(n);
+    const uint64_t b = descriptor(uniform(g.sh.v(g.block.stage(n))), S::panel);
+    wgmma_fence();
+    each<steps>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
+    wgmma_commit();
+}
+
+template <class S> template <int size> __device__ __forceinline__ void RowTile<S>::hide(int n, float (&s)[size]) const {
+    const int key = g.block.key(n);
+    if (key >= g.top_row + 63 + g.p.lo && key + S::keys <= min(g.top_row + g.p.hi + 1, g.p.kv_len)) return; // every row sees all keys
+    uint32_t seen[2];
+    each<2>([&](int r) {
+        const int i = g.row() + 8 * r, from = i + g.p.lo, to = min(i + g.p.hi + 1, g.p.kv_len), first = key + int(lane() % 4 * 2);
+        seen[r] = columns_before(to - first) & ~columns_before(from - first);
+    });
+    each<size>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
+}
+
+// Sets m to the maxima so far, top to the subtrahends of c s, and down to the factors of o and l.
+template <class S> template <int size> __device__ __forceinline__ void RowTile<S>::maxima(float (&s)[size]) {
+    top[0] = top[1] = -infinity;
+    each<size / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
+    each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
+    float highest[2], lower[2];
+    bool far = false;
+    each<2>([&](int r) {
+        highest[r] = top[r], lower[r] = m[r];
+        m[r] = fmaxf(m[r], top[r] * g.c);
+        top[r] = m[r] == -infinity ? 0 : m[r];
+        down[r] = exp2_approx(lower[r] - top[r]);
+        far |= is_far(top[r]);
+    });
+    if (!__any_sync(~0u, far)) return;
+    each<2>([&](int r) { // far rows: subtract the highest score from s before scaling
+        float off = 0;
+        if (is_far(top[r])) {
+            const bool was = is_far(lower[r]) && lower[r] != -infinity;
+            const float before = most[r];
+            off = was ? fmaxf(before, highest[r]) : highest[r];
+            if (was) down[r] = exp2_approx((before - off) * g.c);
+            most[r] = off, top[r] = 0;
+        }
+        each<size / 2>([&](int i) { s[i / 2 * 4 + 2 * r + i % 2] -= off; });
+    });
+}
+
+// Sets weights to P, and adds P's row sums to l.
+template <class S> template <int size> __device__ __forceinline__ void RowTile<S>::exponentials(float (&s)[size], uint32_t (&weights)[size / 8][4]) {
+    float sum[2] = {};
+    each<size>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], g.c, -top[i % 4 / 2])); });
+    each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
+    each<size / 2>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
+}
+
+// Processes the first `width` keys of a tile. Registers suffice for one product at a time.
+template <class S> template <int width> __device__ __forceinline__ void RowTile<S>::step(int n) {
+    float s[width / 2];
+    uint32_t weights[width / 16][4];
+    start_scores(n, s);
+    if (n > first) g.more(n);
+    wgmma_wait<0>();
+    g.give(g.sh.k_empty(g.block.stage(n)));
+    hide(n, s);
+    maxima(s);
+    exponentials(s, weights);
+    each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
+    start_values(n, weights);
+    wgmma_wait<0>();
+    g.give(g.sh.v_empty(g.block.stage(n)));
+}
+
+// Processes tiles n to last - 1, where see_to is the last key that some row sees. A last tile with few visible keys has
+// smaller products. Returns the next tile's number.
+template <class S> __device__ __forceinline__ int RowTile<S>::attend(int n, int last, int see_to) {
+    barrier_wait(g.q_full, 0);
+    const int left = see_to + 1 - g.block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
+#pragma unroll 1
+    for (; n < whole; n++) step<S::keys>(n);
+    if (n < last) {
+        if (left <= 16) step<16>(n);
+        else if constexpr (S::most_left > 16) {
+            if (left <= 64) step<64>(n);
+            else step<80>(n);
+        }
+        n++;
+    }
+    g.more(n);
+    return n;
+}
+
+template <class S> __device__ __forceinline__ bool RowTile<S>::spoiled() const {
+    float odd = 0;
+    each<S::dim / 2>([&](int i) { odd = fmaf(o[i], 0, odd); });
+    return !(odd == 0);
+}
+
+// Adds the cleared elements of V to the staged O.
+template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int warp, int lane) const {
+    const uint16_t *value = row_of(g.p.v, g.block.batch, g.block.kv_head, 0); // [kv_len, v_dim]
+    __syncwarp(); // the warp's rows are written
+#pragma unroll 1
+    for (int i = lane; i < 16 * g.p.v_dim; i += 32) {
+        const int r = warp * 16 + i % 16, column = i / 16, see = g.top_row + r, end = min(g.p.kv_len, see + g.p.hi + 1);
+        float sum = 0;
+#pragma unroll 1
+        for (int j = max(0, see + g.p.lo); j < end; j++) {
+            const float x = widen<T>(value[j * g.p.v.row + column]);
+            if (!finite(x)) sum += x;
+        }
+        uint16_t *to = staged(r, column);
+        if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
+    }
+}
+
+// Copies the staged O to the tensor.
+template <class S> __device__ __forceinline__ void RowTile<S>::store_o(int warp, int lane) const {
+    if (g.p.v_dim % 8 != 0) { // box_store writes whole 16-byte chunks
+        uint16_t *to = row_of(g.p.o, g.block.batch, g.block.head, g.top_row);
+#pragma unroll 1
+        for (int r = warp; r < min(64, g.p.q_len - g.top_row); r += 4)
+#pragma unroll 1
+            for (int column = lane; column < g.p.v_dim; column += 32) to[r * g.p.o.row + column] = *staged(r, column);
+        g.meet(); // all have read O
+    } else if (leads()) {
+        each<S::panels>([&](int i) { box_store(g.a.o, 64 * i, g.top_row, g.block.head, g.block.batch, g.q_tile + i * S::q_panel); });
+        store_commit();
+    }
+}
+
+// Writes O and LSE.
+template <class S> __device__ __forceinline__ void RowTile<S>::finish() {
+    each<2>([&](int r) {
+        l[r] += __shfl_xor_sync(~0u, l[r], 1);
+        l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
+    });
+    if (!sees) barrier_wait(g.q_full, 0);
+    g.meet(); // Q is free
+    const int warp = thread() / 32, lane = int(thread() % 32);
+    const uint32_t fragment = g.q_tile + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); // the lane's chunk of the warp's first 16x16
+    auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
+    each<S::dim / 16>([&](int i) {
+        store_matrix((fragment ^ i % 4 * 32) + i / 4 * S::q_panel, pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3));
+    });
+    if (careful) add_odd(warp, lane);
+    async_fence(); // makes O visible to the copy
+    g.meet();      // all have written O
+    store_o(warp, lane);
+    each<2>([&](int r) {
+        const int i = g.row() + 8 * r;
+        if (!g.p.lse.data || lane % 4 != 0 || i >= g.p.q_len) return;
+        ((float *)g.p.lse.data)[g.block.batch * g.p.lse.batch + g.block.head * g.p.lse.head + i * g.p.lse.row] = is_far(m[r]) && m[r] != -infinity ? fmaf(most[r], g.p.scale, logf(l[r])) : (m[r] + log2f(l[r])) * 0.69314718f;
+    });
+}
+
+template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     extern __shared__ char unaligned[];
     Shared<S> sh;
     // The permutation of chunks repeats every 1024 bytes, so tiles must be aligned to that. The shuffle makes the address uniform.
@@ -154,223 +430,33 @@ template <class S> __device__ __forceinline__ void forward(const MapParams &a) {
     const float c = p.scale_log2;
     const int group = uniform(threadIdx.x / 128);
     const bool banded = p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0;
-    // Recomputed at each use, to save registers.
-    auto thread = [] { return (unsigned)fresh(threadIdx.x) % 128; };
-    auto lane = [] { return (unsigned)fresh(threadIdx.x) % 32; };
-    auto leads = [] { return fresh(threadIdx.x) % 128 == 0; }; // first of its warpgroup
-    auto asks = [] { return fresh(threadIdx.x) == 0; };
     if (asks()) sh.init();
     Block<S> block(a);
-    const int count = block.count;
-    auto meet = [&] { // synchronizes the warpgroup
-        if (group == 0) named_barrier(1, 128);
-        else named_barrier(2, 128);
-    };
-    const int top_row = block.row0 + group * 64; // the thread's rows are row() and row() + 8
-    auto row = [&] { const unsigned i = thread(); return top_row + int(i / 32 * 16 + i % 32 / 4); };
-    const uint32_t q_tile = sh.q(group), q_full = sh.q_full(group);
-    auto ask_q = [&](int g) { // loads a warpgroup's Q
-        const int from = block.row0 + g * 64;
-        if (from >= p.q_len) return;
-        barrier_expect(sh.q_full(g), S::q_bytes);
-        each<S::panels>([&](int i) { box_load(sh.q(g) + i * S::q_panel, a.q, 64 * i, from, block.head, block.batch, sh.q_full(g)); });
-    };
-    auto ask = [&](int n) { // fills the stages, from tile n on
-#pragma unroll 1
-        for (; n < min(S::stages, count); n++) block.ask_k(a, sh, n), block.ask_v(a, sh, n);
-    };
-    if (asks()) {
-        ask_q(0);
-        if (count > 0) block.ask_k(a, sh, 0), block.ask_v(a, sh, 0);
-        for (int g = 1; g < S::groups; g++) ask_q(g);
-        ask(1);
-    }
+    const Group<S> g(a, sh, block, c, group);
+    if (asks()) block.begin(a, sh);
     __syncthreads(); // the barriers exist
-
     bool careful = false; // second pass over the rows, with V cleared
     while (true) {
-        if (asks() && careful && !block.stays) ask(0);
-        const int see_from = max(0, top_row + p.lo), see_to = min(p.kv_len - 1, min(top_row + 64, p.q_len) - 1 + p.hi);
-        const bool sees = top_row < p.q_len && see_from <= see_to;
+        if (asks() && careful && !block.stays) block.fill(a, sh, 0);
+        const int see_from = max(0, g.top_row + p.lo), see_to = min(p.kv_len - 1, min(g.top_row + 64, p.q_len) - 1 + p.hi);
+        const bool sees = g.top_row < p.q_len && see_from <= see_to;
         // Some row of the warpgroup sees keys of tiles first to last - 1.
         const int first = sees ? see_from / S::keys - block.from : 0, last = sees ? see_to / S::keys - block.from + 1 : 0;
-        float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}, down[2], top[2];
-        volatile float most[2]; // highest score of a far row; in local memory to save registers
-        each<S::dim / 2>([&](int i) { o[i] = 0; });
-        auto give = [&](uint32_t empty) {
-            if (!block.stays && lane() == 0) barrier_arrive(empty);
-        };
-        auto more = [&](int n) { // called once for each n >= 1: loads the next tile into the stage of tile n - 1
-            if (block.stays || !asks()) return;
-            const int next = n - 1 + S::stages;
-            if (next < count) block.ask_k(a, sh, next), block.ask_v(a, sh, next);
-        };
-        auto receive = [&](int n) { // waits for V
-            barrier_wait(sh.v_full(block.stage(n)), block.round(n) & 1);
-            if (careful) clear<S>(sh.pointer(sh.v(block.stage(n))), sh.cleared(), n);
-        };
-        auto scores = [&](int n, auto &s) { // starts s = Q K^T
-            barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
-            const uint64_t b = descriptor(uniform(sh.k(block.stage(n))), 16);
-            wgmma_fence();
-            each<S::dim / 16>([&](int i) {
-                wgmma<T, 0>(s, descriptor(q_tile, 16) + (i / 4 * S::q_panel + i % 4 * 32) / 16, b + (i / 4 * S::panel + i % 4 * 32) / 16, i > 0);
-            });
-            wgmma_commit();
-        };
-        auto values = [&](int n, auto &weights) { // starts o += P V
-            receive(n);
-            const uint64_t b = descriptor(uniform(sh.v(block.stage(n))), S::panel);
-            wgmma_fence();
-            each<length<decltype(weights)>>([&](int i) { wgmma<T, 1>(o, weights[i], b + i * 2048 / 16, true); });
-            wgmma_commit();
-        };
-        auto mask = [&](int n, auto &s) {
-            const int key = block.key(n);
-            if (key >= top_row + 63 + p.lo && key + S::keys <= min(top_row + p.hi + 1, p.kv_len)) return; // every row sees all keys
-            uint32_t seen[2];
-            each<2>([&](int r) {
-                const int i = row() + 8 * r, from = i + p.lo, to = min(i + p.hi + 1, p.kv_len), first = key + int(lane() % 4 * 2);
-                seen[r] = columns_before(to - first) & ~columns_before(from - first);
-            });
-            each<length<decltype(s)>>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
-        };
-        auto maxima = [&](auto &s) { // sets m to the maxima, top to the numbers to subtract from c s, down to the factors of o and l
-            top[0] = top[1] = -infinity;
-            each<length<decltype(s)> / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
-            each<4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], __shfl_xor_sync(~0u, top[i % 2], 1 + i / 2)); });
-            float highest[2], lower[2];
-            bool far = false;
-            each<2>([&](int r) {
-                highest[r] = top[r], lower[r] = m[r];
-                m[r] = fmaxf(m[r], top[r] * c);
-                top[r] = m[r] == -infinity ? 0 : m[r];
-                down[r] = exp2_approx(lower[r] - top[r]);
-                far |= is_far(top[r]);
-            });
-            if (!__any_sync(~0u, far)) return;
-            each<2>([&](int r) { // far rows: subtract the highest score from s before scaling
-                float off = 0;
-                if (is_far(top[r])) {
-                    const bool was = is_far(lower[r]) && lower[r] != -infinity;
-                    const float before = most[r];
-                    off = was ? fmaxf(before, highest[r]) : highest[r];
-                    if (was) down[r] = exp2_approx((before - off) * c);
-                    most[r] = off, top[r] = 0;
-                }
-                each<length<decltype(s)> / 2>([&](int i) { s[i / 2 * 4 + 2 * r + i % 2] -= off; });
-            });
-        };
-        auto exponentials = [&](auto &s, auto &weights) { // sets weights to P, and adds P's row sums to l
-            float sum[2] = {};
-            each<length<decltype(s)>>([&](int i) { sum[i % 4 / 2] += s[i] = exp2_approx(fmaf(s[i], c, -top[i % 4 / 2])); });
-            each<2>([&](int r) { l[r] = fmaf(l[r], down[r], sum[r]); });
-            each<length<decltype(s)> / 2>([&](int i) { weights[i / 4][i % 4] = pack<T>(s[2 * i], s[2 * i + 1]); });
-        };
-        auto pass_by = [&](int n) { // skips a hidden tile
-            barrier_wait(sh.k_full(block.stage(n)), block.round(n) & 1);
-            give(sh.k_empty(block.stage(n)));
-            receive(n);
-            give(sh.v_empty(block.stage(n)));
-            more(n + 1);
-        };
+        Sums<S> sums;
+        RowTile<S> t(g, careful, sees, first, sums);
         int n = 0;
 #pragma unroll 1
-        for (; n < first; n++) pass_by(n);
-        if (sees) {
-            barrier_wait(q_full, 0);
-            auto step = [&](int n, auto width) { // processes the first `width` keys of a tile; registers suffice for one product at a time
-                float s[width.value / 2];
-                uint32_t weights[width.value / 16][4];
-                scores(n, s);
-                if (n > first) more(n);
-                wgmma_wait<0>();
-                give(sh.k_empty(block.stage(n)));
-                mask(n, s);
-                maxima(s);
-                exponentials(s, weights);
-                each<S::dim / 2>([&](int i) { o[i] *= down[i % 4 / 2]; });
-                values(n, weights);
-                wgmma_wait<0>();
-                give(sh.v_empty(block.stage(n)));
-            };
-            // A last tile with few visible keys has smaller products.
-            const int left = see_to + 1 - block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
+        for (; n < first; n++) t.pass_by(n);
+        if (sees) n = t.attend(n, last, see_to);
 #pragma unroll 1
-            for (; n < whole; n++) step(n, Count<S::keys>());
-            if (n < last) {
-                if (left <= 16) step(n, Count<16>());
-                else if constexpr (S::most_left > 16) {
-                    if (left <= 64) step(n, Count<64>());
-                    else step(n, Count<80>());
-                }
-                n++;
-            }
-            more(n);
-        }
-#pragma unroll 1
-        for (; n < count; n++) pass_by(n);
-        if (banded && !careful) {
-            float odd = 0;
-            each<S::dim / 2>([&](int i) { odd = fmaf(o[i], 0, odd); });
-            if (__syncthreads_or(!(odd == 0))) {
+        for (; n < block.count; n++) t.pass_by(n);
+        if (banded && !careful)
+            if (__syncthreads_or(t.spoiled())) {
                 careful = true;
-                if (!block.stays) block.base = count;
+                if (!block.stays) block.base = block.count;
                 continue;
             }
-        }
-        if (top_row < p.q_len) {
-            each<2>([&](int r) {
-                l[r] += __shfl_xor_sync(~0u, l[r], 1);
-                l[r] += __shfl_xor_sync(~0u, l[r], 2);
-                down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
-            });
-            if (!sees) barrier_wait(q_full, 0);
-            meet(); // Q is free
-            const int warp = thread() / 32, lane = int(thread() % 32);
-            const uint32_t fragment = q_tile + (warp * 16 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4); // the lane's chunk of the warp's first 16x16
-            auto pair = [&](int i) { return pack<T>(o[2 * i] * down[i % 2], o[2 * i + 1] * down[i % 2]); };
-            each<S::dim / 16>([&](int i) {
-                store_matrix((fragment ^ i % 4 * 32) + i / 4 * S::q_panel, pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3));
-            });
-            auto staged = [&](int r, int column) {
-                return (uint16_t *)sh.pointer(q_tile + column / 64 * S::q_panel + r * 128 + ((column / 8 ^ r) % 8 << 4) + column % 8 * 2);
-            };
-            if (careful) { // add the cleared elements of V
-                const uint16_t *value = row_of(p.v, block.batch, block.kv_head, 0); // [kv_len, v_dim]
-                __syncwarp(); // the warp's rows are written
-#pragma unroll 1
-                for (int i = lane; i < 16 * p.v_dim; i += 32) {
-                    const int r = warp * 16 + i % 16, column = i / 16, see = top_row + r, end = min(p.kv_len, see + p.hi + 1);
-                    float sum = 0;
-#pragma unroll 1
-                    for (int j = max(0, see + p.lo); j < end; j++) {
-                        const float x = widen<T>(value[j * p.v.row + column]);
-                        if (!finite(x)) sum += x;
-                    }
-                    uint16_t *to = staged(r, column);
-                    if (sum != 0) *to = pack<T>(widen<T>(*to) + sum, 0);
-                }
-            }
-            async_fence(); // makes O visible to the copy
-            meet();        // all have written O
-            if (p.v_dim % 8 != 0) { // box_store writes whole 16-byte chunks
-                uint16_t *to = row_of(p.o, block.batch, block.head, top_row);
-#pragma unroll 1
-                for (int r = warp; r < min(64, p.q_len - top_row); r += 4)
-#pragma unroll 1
-                    for (int column = lane; column < p.v_dim; column += 32) to[r * p.o.row + column] = *staged(r, column);
-                meet(); // all have read O
-            } else if (leads()) {
-                each<S::panels>([&](int i) { box_store(a.o, 64 * i, top_row, block.head, block.batch, q_tile + i * S::q_panel); });
-                store_commit();
-            }
-            each<2>([&](int r) {
-                const int i = row() + 8 * r;
-                if (!p.lse.data || lane % 4 != 0 || i >= p.q_len) return;
-                ((float *)p.lse.data)[block.batch * p.lse.batch + block.head * p.lse.head + i * p.lse.row] = is_far(m[r]) && m[r] != -infinity ? fmaf(most[r], p.scale, logf(l[r])) : (m[r] + log2f(l[r])) * 0.69314718f;
-            });
-        }
+        if (g.top_row < p.q_len) t.finish();
         break;
     }
     if (leads()) store_wait_read(); // shared memory must outlive the copies
