@@ -4,13 +4,19 @@
 
 package simd
 
-// attendTileAVX2 computes the attention of one tile. The number of query rows in q and o is rows, and the
-// number of rows in k and v is keys. totals is [4][16]. For query row i, totals[0][i] gets the largest dot
-// product m, and totals[1][i] gets l = Σ over the keys of 2^(scale·(dot product - m)). totals[2][i] gets 1/l,
-// and totals[3][i] gets LSE = unit·m + ln(l), both as in finalizeLSEAVX2. Rows of o, q, k and v are oStep, qStep,
-// kStep and vStep elements apart. The routine reads 16 rows of q, each up to a multiple of 16 elements. vdim is
-// a multiple of 16. queries and s are scratch: queries is [dims][16], where dims is dim rounded up to a
-// multiple of 16, and s is [keys][16]. The routine prefetches memory at address ahead, as scoresAVX2 does. rows > 0,
+// attendTileAVX2 computes the attention of a tile of query rows, if every row sees all keys. rows
+// is the number of rows of q and o. keys is the number of rows of k and v. totals is [4][16].
+// For query row i:
+//
+//   - totals[0][i] = m, the largest dot product of row i of q and a row of k
+//   - totals[1][i] = l = Σ over all keys of 2^(scale·(dot product - m))
+//   - totals[2][i] = 1/l, or 0 if l is 0
+//   - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0
+//
+// Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of
+// 16. Let dims be dim, rounded up to a multiple of 16. The routine reads up to dims elements of
+// each of 16 rows of q. queries and s are scratch: queries is [dims][16], and s is
+// [keys][16]. The routine prefetches memory from address ahead on, as scoresAVX2 does. rows > 0,
 // keys > 0.
 //
 //go:noescape

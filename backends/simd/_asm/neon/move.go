@@ -2,9 +2,11 @@ package main
 
 func (g *generator) transpose() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
-		"transposes square blocks of 4 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks",
-		"is the number of blocks, by has 4 factors. In dst, rows are dstStep and blocks dstNext elements apart. In",
-		"src, rows are srcStep and blocks srcNext elements apart. blocks > 0.")
+		"transposes square blocks of 4 rows, and scales columns: in each block it sets",
+		"dst[c][r] = by[c]·src[r][c] for r, c < 4.",
+		"Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks",
+		"begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of",
+		"blocks. by has 4 factors. blocks > 0.")
 	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
 	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
 	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()
@@ -167,8 +169,9 @@ func (g *generator) copyRows(add bool) {
 // more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
-		"prefetches every cache line of some rows of memory into L2. The first row begins at address from. rows",
-		"is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
+		"prefetches the cache lines of rows of memory into L2. The first row begins at",
+		"address from. rows is the number of rows, bytes is the size of a row, and step is the row stride",
+		"in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
 	at, end := g.temp(), g.temp()
 	g.label("row")

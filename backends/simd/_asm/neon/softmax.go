@@ -104,10 +104,15 @@ const (
 // maximum and sum.
 func (g *generator) expScores() {
 	g.routine("expScores", "s *float32, keys int, m, rowMax, l, alpha *float32, scale float32",
-		"replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets",
-		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights",
-		"of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest",
-		"finite number. s is [keys][16]. keys > 0.")
+		"updates the online softmax with the scores s of a tile. For query i, m[i] is the old",
+		"maximum, rowMax[i] the new maximum, and l[i] the sum of weights. The steps, for j < keys and",
+		"i < 16:\n//",
+		"  - alpha[i] = 2^(scale·(m[i] - rowMax[i]))",
+		"  - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights",
+		"  - l[i] = alpha[i]·l[i] + Σ over j of s[j][i]",
+		"  - m[i] = rowMax[i]\n//",
+		"In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [keys][16].",
+		"keys > 0.")
 	s, keys, m, rowMax, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("rowMax"), g.param("l"), g.param("alpha")
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
