@@ -32,7 +32,7 @@ func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32,
 // i < 2·pairs and key j < 32:
 //
 //   - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.
-//   - x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If softcapGrad is nil, this
+//   - x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If softcapGrad is nil, the last
 //     factor is 1.
 //   - p gets w[i][j]·z in place of w[i][j].
 //
@@ -48,7 +48,7 @@ func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *fl
 // The bias is float32 in bias, or bf16 in halves if bias is nil. If bias and halves are nil, there
 // is no bias. Rows of the bias are biasStep elements apart. If softcap != 0, softcapGrad[j][i] gets
 // the derivative of softcap, where softcapGrad is [keys][32]. The absolute error of capped
-// scores is a few roundings of softcap. If keys is odd, it is rounded up to an even number.
+// scores is a few roundings of softcap. The routine rounds keys up to an even number.
 //
 //go:noescape
 func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, softcapGrad *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)

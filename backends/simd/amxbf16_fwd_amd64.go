@@ -5,8 +5,8 @@
 package simd
 
 // scoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. It then raises
-// rowMax[i] to the largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart. A
-// row has words bf16 pairs, and words is a multiple of 16. q is [words][32] pairs, s is
+// rowMax[i] to the largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart.
+// words is the number of bf16 pairs in a row, a multiple of 16. q is [words][32] pairs, s is
 // [keys][32]. k and s must have room for a multiple of 32 rows. keys > 0.
 //
 //go:noescape
@@ -22,14 +22,14 @@ func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, ke
 // shapedScoresAMXBF16 computes the modified scores of a forward pass, for j < keys and i < 32:
 //
 //   - x is the dot product of row j of k and column i of q, as in scoresAMXBF16.
-//   - Softcap, bias and ALiBi change x as in scoreModAVX512. If there is none of them, x is not
-//     multiplied by scale.
+//   - Softcap, bias and ALiBi change x as in scoreModAVX512. Without softcap, bias and ALiBi, x is
+//     not multiplied by scale.
 //   - If masks is not nil and bit i of masks[j] is clear, x becomes -Inf.
 //   - s[j][i] = x
 //
 // The routine then raises rowMax[i] to the largest s[j][i], ignoring NaN. bias is nil or
-// [keys/2][32] pairs of bf16: bias[j][i] holds the biases of keys 2j and 2j+1. If keys is odd,
-// it is rounded up to an even number.
+// [keys/2][32] pairs of bf16: bias[j][i] holds the biases of keys 2j and 2j+1. The routine
+// rounds keys up to an even number.
 //
 //go:noescape
 func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
@@ -74,7 +74,7 @@ func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, b
 func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 
 // tilePeakAMXBF16 measures the peak rate of tile products. It runs n iterations. One iteration is
-// 65536 FLOP: four products of two tiles of the matrix a. a is [32][32] bf16.
+// 65536 FLOP: four tile products. The operands are tiles of the matrix a, which is [32][32] bf16.
 //
 //go:noescape
 func tilePeakAMXBF16(n int, a *uint16)

@@ -128,11 +128,11 @@ func scoreModAVX2(s *float32, step int, rows int, rowMax *float32, softcapGrad *
 //go:noescape
 func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)
 
-// dropWeightsAVX2 applies dropout to weights. It sets s[j][i] = 0 if the random number of this pair of
-// query row and key is less than below>>16. The query row has number rows[i], and the key has
-// number key+j. Random numbers have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to
-// 8n+7 from the counter {n, rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of
-// below are 0. s is [keys][16]. keys > 0, key >= 0.
+// dropWeightsAVX2 sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]
+// and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers
+// have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,
+// rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is
+// [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX2(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
@@ -163,9 +163,9 @@ func dropoutMaskAVX2(kept *uint32, rows int, row int, key int, head uint32, batc
 //go:noescape
 func gradientsOfAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 
-// fetchAVX2 prefetches the cache lines of rows of memory into L2. The first row begins at
-// address from. rows is the number of rows, bytes is the size of a row, and step is the row stride
-// in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchAVX2 prefetches all cache lines of a matrix into L2. The matrix begins at address from.
+// rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The
+// memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchAVX2(from *byte, step int, bytes int, rows int)

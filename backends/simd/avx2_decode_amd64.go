@@ -15,8 +15,9 @@ package simd
 // Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
 // multiples of 32.
 // The routine handles rows of q, s and p in groups of 2, so the last group must have memory for
-// all its rows. It may overwrite three elements after the last score in a row of s. Elements of q
-// from dim on are 0. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// all its rows. The routine may overwrite three elements after the last score in a row of s.
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows,
+// oRows > 0.
 //
 // The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
 // after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
@@ -37,8 +38,9 @@ func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
 // multiples of 32.
 // The routine handles rows of q, s and p in groups of 2, so the last group must have memory for
-// all its rows. It may overwrite three elements after the last score in a row of s. Elements of q
-// from dim on are 0. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
+// all its rows. The routine may overwrite three elements after the last score in a row of s.
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows,
+// oRows > 0.
 //
 // The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
 // after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
@@ -59,8 +61,9 @@ func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
 // multiples of 32. In each group of 16 elements of a row of q or o, the even elements come first.
 // The routine handles rows of q, s and p in groups of 2, so the last group must have memory for
-// all its rows. It may overwrite three elements after the last score in a row of s. Elements of q
-// from dim on are 0. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows, oRows > 0.
+// all its rows. The routine may overwrite three elements after the last score in a row of s.
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows,
+// oRows > 0.
 //
 // The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
 // after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row

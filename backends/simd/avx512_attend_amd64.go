@@ -14,10 +14,10 @@ package simd
 //   - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0
 //
 // Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of
-// 32. Let dims be dim, rounded up to a multiple of 16. The routine reads up to dims elements of
-// each of 32 rows of q. queries and s are scratch: queries is [dims][32], and s is
-// [keys][32]. The routine prefetches memory from address ahead on, as scoresAVX512 does. rows > 0,
-// keys > 0.
+// 32. Let dims be dim, rounded up to a multiple of 16. The routine reads 32 rows of q, even
+// if rows is smaller, and up to dims elements of each row. queries and s are scratch: queries is
+// [dims][32], and s is [keys][32]. The routine prefetches memory from address ahead on, as
+// scoresAVX512 does. rows > 0, keys > 0.
 //
 //go:noescape
 func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)

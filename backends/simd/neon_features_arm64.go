@@ -28,11 +28,11 @@ func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scal
 //go:noescape
 func maskBitsNEON(masks *uint32, mask *bool, step, rows int)
 
-// dropWeightsNEON applies dropout to weights. It sets s[j][i] = 0 if the random number of this pair of
-// query row and key is less than below>>16. The query row has number rows[i], and the key has
-// number key+j. Random numbers have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to
-// 8n+7 from the counter {n, rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of
-// below are 0. s is [keys][16]. keys > 0, key >= 0.
+// dropWeightsNEON sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]
+// and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers
+// have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,
+// rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is
+// [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
@@ -63,9 +63,9 @@ func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed 
 //go:noescape
 func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 
-// fetchNEON prefetches the cache lines of rows of memory into L2. The first row begins at
-// address from. rows is the number of rows, bytes is the size of a row, and step is the row stride
-// in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchNEON prefetches all cache lines of a matrix into L2. The matrix begins at address from.
+// rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The
+// memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchNEON(from *byte, step, bytes, rows int)

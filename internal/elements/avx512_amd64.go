@@ -16,7 +16,8 @@ package elements
 func rowsAVX512(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 
 // gradientsAVX512 computes the gradients of a layer norm. mean and scale of each row are in
-// moments, as the routine rowsAVX512 stores them. For each row, avg is the average over the row, and:
+// moments, as the routine rowsAVX512 stores them. avg is the average over a row. The steps for each
+// row:
 //
 //   - norm = (x - mean)·scale and d = dy·weight
 //   - dx = scale·(d - avg(d) - norm·avg(d·norm))
@@ -29,8 +30,8 @@ func rowsAVX512(dst *float32, x *float32, weight *float32, bias *float32, moment
 //go:noescape
 func gradientsAVX512(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
 
-// addAVX512 adds all rows of the matrix x to the vector sum. It adds Σ over r < rows of x[r][c]
-// to sum[c], for c < cols. Rows of x are step elements apart. cols, rows > 0.
+// addAVX512 adds the rows of the matrix x to the vector sum: sum[c] = sum[c] + Σ over r < rows
+// of x[r][c], for c < cols. Rows of x are step elements apart. cols, rows > 0.
 //
 //go:noescape
 func addAVX512(sum *float32, x *float32, step int, cols int, rows int)

@@ -8,7 +8,7 @@ package matmul
 // Rows of sums and b are contiguous and have 16 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -16,16 +16,16 @@ package matmul
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1AVX512 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x].
+// widen1AVX512 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
 // Rows of sums and b are contiguous and have 16 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -33,7 +33,7 @@ func multiply1AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -42,7 +42,7 @@ func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 // Rows of sums and b are contiguous and have 32 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -50,16 +50,16 @@ func widen1AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2AVX512 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x].
+// widen2AVX512 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
 // Rows of sums and b are contiguous and have 32 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -67,7 +67,7 @@ func multiply2AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -76,7 +76,7 @@ func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 // Rows of sums and b are contiguous and have 48 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -84,16 +84,16 @@ func widen2AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen3AVX512 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x].
+// widen3AVX512 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
 // Rows of sums and b are contiguous and have 48 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -101,7 +101,7 @@ func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -121,7 +121,7 @@ func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcSt
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
@@ -136,7 +136,7 @@ func finishNoneAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
@@ -156,7 +156,7 @@ func slopeReLUAVX512(dx *float32, x *float32, dy *float32, n int)
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
@@ -176,7 +176,7 @@ func slopeGELUAVX512(dx *float32, x *float32, dy *float32, n int)
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,

@@ -8,7 +8,7 @@ package matmul
 // Rows of sums and b are contiguous and have 16 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -16,7 +16,7 @@ package matmul
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -25,7 +25,7 @@ func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 // Rows of sums and b are contiguous and have 32 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -33,7 +33,7 @@ func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -42,7 +42,7 @@ func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 // Rows of sums and b are contiguous and have 48 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add&1 != 0
 //   - bias[x] if c and bias are not nil
@@ -50,13 +50,13 @@ func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
 // roundRowsAVX512BF16 rounds each row of src to bf16. The first n elements of a row of src go to
-// the same row of dst. Zeros follow them in dst, up to a multiple of 32 elements. Rows of dst are
+// the same row of dst. In dst, zeros follow these elements, up to a multiple of 32. Rows of dst are
 // dstStep pairs of bf16 apart. Rows of src are srcStep elements apart. n, rows > 0.
 //
 //go:noescape

@@ -8,30 +8,30 @@ package matmul
 // Rows of sums and b are contiguous and have 8 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add != 0
 //   - bias[x] if c and bias are not nil
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x].
+// widen1NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
 // Rows of sums and b are contiguous and have 8 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add != 0
 //   - bias[x] if c and bias are not nil
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -40,30 +40,30 @@ func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32,
 // Rows of sums and b are contiguous and have 16 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add != 0
 //   - bias[x] if c and bias are not nil
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x].
+// widen2NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
 // Rows of sums and b are contiguous and have 16 columns.
 //
 // If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
-// unchanged. Before it stores y, it adds some terms:
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
 //
 //   - the old sums[r][x] if add != 0
 //   - bias[x] if c and bias are not nil
 //
 // Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
 // on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
-// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows. k, rows > 0.
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
@@ -83,7 +83,7 @@ func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, sr
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
@@ -98,7 +98,7 @@ func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
@@ -118,7 +118,7 @@ func slopeReLUNEON(dx, x, dy *float32, n int)
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
@@ -138,7 +138,7 @@ func slopeGELUNEON(dx, x, dy *float32, n int)
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or c[r][i] + y if add != 0
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
 // may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,

@@ -141,7 +141,7 @@ func (g *generator) shapedGradients() {
 		"i < 2·pairs and key j < LANES:",
 		"",
 		"  - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.",
-		"  - x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If softcapGrad is nil, this",
+		"  - x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If softcapGrad is nil, the last",
 		"    factor is 1.",
 		"  - p gets w[i][j]·z in place of w[i][j].",
 		"",

@@ -12,10 +12,10 @@ import (
 func (g *generator) aheadScores() {
 	g.arithmetic("aheadScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys, ahead int)",
 		"sets s[j][i] to the dot product of row j of k and column i of q. Rows of k",
-		"are step bf16 apart. A row has words bf16 pairs. q is [words][16] pairs, s is [keys][16]. words",
-		"is a positive multiple of 16, and keys is a positive multiple of 32. For each cache line of k",
-		"that the routine reads, it prefetches one line into L2. The prefetched memory is contiguous and",
-		"begins ahead bytes after address k.")
+		"are step bf16 apart. words is the number of bf16 pairs in a row. q is [words][16] pairs, s is",
+		"[keys][16]. words is a multiple of 16, and keys is a multiple of 32. words, keys > 0. For each",
+		"cache line of k that the routine reads, it prefetches one line into L2. The prefetched memory is",
+		"contiguous and begins ahead bytes after address k.")
 	ahead, keys, k := param("ahead"), param("keys"), param("k")
 	ADDQ(k, ahead)
 	g.takeTiles()
@@ -175,9 +175,8 @@ func (g *generator) addPlanes() {
 	g.arithmetic("addPlanes", "func(o *float32, oStep int, high *float32, step int, low *float32, rows, n int) bool",
 		"adds the matrix high + low to the matrix o and returns true. If an element of",
 		"high + low is not finite, it returns false and leaves o unchanged. o is [rows][n], with rows",
-		"oStep elements apart. Rows of high and low are step elements apart. The columns of high and low",
-		"have the order that blockValuesAMXBF16 produces. Their number is n, rounded up to a multiple of",
-		"32. rows > 0, n > 0.")
+		"oStep elements apart. Rows of high and low are step elements apart. high and low have n columns,",
+		"rounded up to a multiple of 32, in the order that blockValuesAMXBF16 produces. rows > 0, n > 0.")
 	o, oStep, high, step, low := param("o"), bytes(param("oStep")), param("high"), bytes(param("step")), param("low")
 	x, y, z, zero, wild, order := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5:7]
 	g.loadQuarterOrder(order)

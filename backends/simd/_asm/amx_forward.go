@@ -12,8 +12,8 @@ import (
 func (g *generator) scoresOfTiles() {
 	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32)",
 		"sets s[j][i] to the dot product of row j of k and column i of q. It then raises",
-		"rowMax[i] to the largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart. A",
-		"row has words bf16 pairs, and words is a multiple of 16. q is [words][LANES] pairs, s is",
+		"rowMax[i] to the largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart.",
+		"words is the number of bf16 pairs in a row, a multiple of 16. q is [words][LANES] pairs, s is",
 		"[keys][LANES]. k and s must have room for a multiple of 32 rows. keys > 0.")
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
 }
@@ -274,7 +274,7 @@ func (g *generator) finite() {
 func (g *generator) tilePeak() {
 	g.routine("tilePeak", "func(n int, a *uint16)",
 		"measures the peak rate of tile products. It runs n iterations. One iteration is",
-		"65536 FLOP: four products of two tiles of the matrix a. a is [32][32] bf16.")
+		"65536 FLOP: four tile products. The operands are tiles of the matrix a, which is [32][32] bf16.")
 	n := param("n")
 	g.takeTiles()
 	Load(Param("a"), tileB)

@@ -248,14 +248,14 @@ func (g *generator) shapedScores() {
 		"computes the modified scores of a forward pass, for j < keys and i < LANES:",
 		"",
 		"  - x is the dot product of row j of k and column i of q, as in scoresAMXBF16.",
-		"  - Softcap, bias and ALiBi change x as in scoreModAVX512. If there is none of them, x is not",
-		"    multiplied by scale.",
+		"  - Softcap, bias and ALiBi change x as in scoreModAVX512. Without softcap, bias and ALiBi, x is",
+		"    not multiplied by scale.",
 		"  - If masks is not nil and bit i of masks[j] is clear, x becomes -Inf.",
 		"  - s[j][i] = x",
 		"",
 		"The routine then raises rowMax[i] to the largest s[j][i], ignoring NaN. bias is nil or",
-		"[keys/2][LANES] pairs of bf16: bias[j][i] holds the biases of keys 2j and 2j+1. If keys is odd,",
-		"it is rounded up to an even number.")
+		"[keys/2][LANES] pairs of bf16: bias[j][i] holds the biases of keys 2j and 2j+1. The routine",
+		"rounds keys up to an even number.")
 	a := &scoreShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
 	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores

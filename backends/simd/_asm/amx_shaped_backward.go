@@ -28,7 +28,7 @@ func (g *generator) shapedDots() {
 		"The bias is float32 in bias, or bf16 in halves if bias is nil. If bias and halves are nil, there",
 		"is no bias. Rows of the bias are biasStep elements apart. If softcap != 0, softcapGrad[j][i] gets",
 		"the derivative of softcap, where softcapGrad is [keys][LANES]. The absolute error of capped",
-		"scores is a few roundings of softcap. If keys is odd, it is rounded up to an even number.")
+		"scores is a few roundings of softcap. The routine rounds keys up to an even number.")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots

@@ -26,10 +26,10 @@ func (g *generator) attend() {
 		"  - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0",
 		"",
 		"Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of",
-		"LANES. Let dims be dim, rounded up to a multiple of 16. The routine reads up to dims elements of",
-		"each of LANES rows of q. queries and s are scratch: queries is [dims][LANES], and s is",
-		"[keys][LANES]. The routine prefetches memory from address ahead on, as scores"+g.suffix+" does. rows > 0,",
-		"keys > 0.")
+		"LANES. Let dims be dim, rounded up to a multiple of 16. The routine reads LANES rows of q, even",
+		"if rows is smaller, and up to dims elements of each row. queries and s are scratch: queries is",
+		"[dims][LANES], and s is [keys][LANES]. The routine prefetches memory from address ahead on, as",
+		"scores"+g.suffix+" does. rows > 0, keys > 0.")
 	g.transposeQuery()
 	g.attendScores()
 	g.attendWeights()

@@ -10,11 +10,11 @@ import (
 
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"applies dropout to weights. It sets s[j][i] = 0 if the random number of this pair of",
-		"query row and key is less than below>>16. The query row has number rows[i], and the key has",
-		"number key+j. Random numbers have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to",
-		"8n+7 from the counter {n, rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of",
-		"below are 0. s is [keys][LANES]. keys > 0, key >= 0.")
+		"sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]",
+		"and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers",
+		"have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,",
+		"rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is",
+		"[keys][LANES]. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]

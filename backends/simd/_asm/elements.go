@@ -11,7 +11,8 @@ import (
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
 		"computes the gradients of a layer norm. mean and scale of each row are in",
-		"moments, as the routine rows"+g.suffix+" stores them. For each row, avg is the average over the row, and:",
+		"moments, as the routine rows"+g.suffix+" stores them. avg is the average over a row. The steps for each",
+		"row:",
 		"",
 		"  - norm = (x - mean)·scale and d = dy·weight",
 		"  - dx = scale·(d - avg(d) - norm·avg(d·norm))",
@@ -86,8 +87,8 @@ func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 
 func (g *generator) addTo() {
 	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
-		"adds all rows of the matrix x to the vector sum. It adds Σ over r < rows of x[r][c]",
-		"to sum[c], for c < cols. Rows of x are step elements apart. cols, rows > 0.")
+		"adds the rows of the matrix x to the vector sum: sum[c] = sum[c] + Σ over r < rows",
+		"of x[r][c], for c < cols. Rows of x are step elements apart. cols, rows > 0.")
 	sum, x, step, cols, rows := param("sum"), param("x"), bytes(param("step")), param("cols"), param("rows")
 	mask := g.registers[8]
 	left := GP64()

@@ -67,7 +67,7 @@ func (g *generator) multiplyPanel(vectors int) {
 // adding it.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
-		"computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x].")
+		"computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].")
 }
 
 // panel emits one multiplication routine. does is the first sentence of the routine's
@@ -79,7 +79,7 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 		fmt.Sprintf("Rows of sums and b are contiguous and have %d columns.", vectors*g.vectorBytes/4),
 		"",
 		"If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums",
-		"unchanged. Before it stores y, it adds some terms:",
+		"unchanged. Before the store, the routine adds these terms to y[r][x]:",
 		"",
 		"  - the old sums[r][x] if add&1 != 0",
 		"  - bias[x] if c and bias are not nil",
@@ -87,7 +87,7 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 		"",
 		"Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead",
 		"on, at most the size of b. The first tiles share these prefetches, and fetch is the number of",
-		fmt.Sprintf("these tiles: 1, 2, 4, 8 or 16. A tile has %d rows. k, rows > 0.", g.tileRows()))
+		fmt.Sprintf("these tiles: 1, 2, 4, 8 or 16. A tile has %d rows of a. k, rows > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()

@@ -16,7 +16,7 @@ func (g *generator) pairProducts() {
 func (g *generator) roundRows() {
 	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
 		"rounds each row of src to bf16. The first n elements of a row of src go to",
-		"the same row of dst. Zeros follow them in dst, up to a multiple of 32 elements. Rows of dst are",
+		"the same row of dst. In dst, zeros follow these elements, up to a multiple of 32. Rows of dst are",
 		"dstStep pairs of bf16 apart. Rows of src are srcStep elements apart. n, rows > 0.")
 	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]

@@ -42,18 +42,18 @@ type panel struct {
 func (g *generator) multiplyPanel(vectors int, pairs bool) {
 	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][x] for r < rows"
 	if pairs {
-		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·h for r < rows, where h is half i%2 of the bf16 pair b[i/2][x]"
+		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x]"
 	}
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
 		"computes y[r][x] = Σ over i < k of "+does+".",
 		fmt.Sprintf("Rows of sums and b are contiguous and have %d columns.\n//", 8*vectors),
 		"If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums",
-		"unchanged. Before it stores y, it adds some terms:\n//",
+		"unchanged. Before the store, the routine adds these terms to y[r][x]:\n//",
 		"  - the old sums[r][x] if add != 0",
 		"  - bias[x] if c and bias are not nil\n//",
 		"Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead",
 		"on, at most the size of b. The first tiles share these prefetches, and fetch is the number of",
-		"these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows. k, rows > 0.")
+		"these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")

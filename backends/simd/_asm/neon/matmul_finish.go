@@ -51,7 +51,7 @@ func (g *generator) finishRows(a activation) {
 		"  - x = sums[r][i] + bias[i]",
 		"  - before[r][i] = x",
 		"  - y = act(x) + residual[r][i]",
-		"  - c[r][i] = y, or c[r][i] + y if add != 0\n//",
+		"  - c[r][i] = y, or the old c[r][i] + y if add != 0\n//",
 		"act is the activation in the routine's name. With None, act(x) is x. bias, before and residual",
 		"may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,",
 		"beforeStep and residualStep are row strides in elements. rows > 0.")

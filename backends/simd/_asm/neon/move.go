@@ -169,9 +169,9 @@ func (g *generator) copyRows(add bool) {
 // more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
-		"prefetches the cache lines of rows of memory into L2. The first row begins at",
-		"address from. rows is the number of rows, bytes is the size of a row, and step is the row stride",
-		"in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
+		"prefetches all cache lines of a matrix into L2. The matrix begins at address from.",
+		"rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The",
+		"memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
 	at, end := g.temp(), g.temp()
 	g.label("row")
