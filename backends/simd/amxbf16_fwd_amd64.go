@@ -44,8 +44,8 @@ func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, 
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 
 // expScoresAMXBF16 updates the online softmax with the scores s of a tile, and writes weights in
-// bf16. For query i, m[i] is the old maximum, rowMax[i] the new maximum, and l[i] the sum of
-// weights. The steps, for j < 2·pairs and i < 32:
+// bf16. m[i] is the old maximum of the scores of query i, rowMax[i] is the new maximum, and l[i] is
+// the sum of the weights. The steps, for j < 2·pairs and i < 32:
 //
 //   - alpha[i] = 2^(scale·(m[i] - rowMax[i]))
 //   - w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights

@@ -21,9 +21,9 @@ func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int,
 //go:noescape
 func maskScoresAVX2(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// expScoresAVX2 updates the online softmax with the scores s of a tile. For query i, m[i] is the old
-// maximum, rowMax[i] the new maximum, and l[i] the sum of weights. The steps, for j < keys and
-// i < 16:
+// expScoresAVX2 updates the online softmax with the scores s of a tile. m[i] is the old maximum of
+// the scores of query i, rowMax[i] is the new maximum, and l[i] is the sum of the weights. The
+// steps, for j < keys and i < 16:
 //
 //   - alpha[i] = 2^(scale·(m[i] - rowMax[i]))
 //   - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights
@@ -36,8 +36,10 @@ func maskScoresAVX2(s *float32, masks *uint32, keys int, rowMax *float32)
 //go:noescape
 func expScoresAVX2(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// finalizeLSEAVX2 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0
-// and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].
+// finalizeLSEAVX2 ends the online softmax of 16 queries. From the maximum m[i] and the sum l[i]
+// of query i it computes by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it
+// sets by[i] = 0 and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or
+// NaN. All arrays are [16].
 //
 //go:noescape
 func finalizeLSEAVX2(lse *float32, by *float32, m *float32, l *float32, scale float32)
@@ -122,8 +124,9 @@ func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, b
 //go:noescape
 func scoreModAVX2(s *float32, step int, rows int, rowMax *float32, softcapGrad *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 
-// maskBitsAVX2 packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other
-// bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.
+// maskBitsAVX2 packs rows of booleans into words. For i < 16, bit i of masks[r] is 1 if
+// mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads
+// 16 bytes of each row. rows > 0.
 //
 //go:noescape
 func maskBitsAVX2(masks *uint32, mask *bool, step int, rows int)

@@ -4,9 +4,9 @@
 
 package simd
 
-// attendTileAVX512 computes the attention of a tile of query rows, if every row sees all keys. rows
-// is the number of rows of q and o. keys is the number of rows of k and v. totals is [4][32].
-// For query row i:
+// attendTileAVX512 computes o, the attention of query rows q over keys k with values v. Every query
+// sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.
+// totals is [4][32]. For query row i:
 //
 //   - totals[0][i] = m, the largest dot product of row i of q and a row of k
 //   - totals[1][i] = l = Σ over all keys of 2^(scale·(dot product - m))

@@ -21,9 +21,9 @@ func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahea
 //go:noescape
 func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// expScoresNEON updates the online softmax with the scores s of a tile. For query i, m[i] is the old
-// maximum, rowMax[i] the new maximum, and l[i] the sum of weights. The steps, for j < keys and
-// i < 16:
+// expScoresNEON updates the online softmax with the scores s of a tile. m[i] is the old maximum of
+// the scores of query i, rowMax[i] is the new maximum, and l[i] is the sum of the weights. The
+// steps, for j < keys and i < 16:
 //
 //   - alpha[i] = 2^(scale·(m[i] - rowMax[i]))
 //   - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights
@@ -36,8 +36,10 @@ func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 //go:noescape
 func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 
-// finalizeLSENEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0
-// and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].
+// finalizeLSENEON ends the online softmax of 16 queries. From the maximum m[i] and the sum l[i] of
+// query i it computes by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets
+// by[i] = 0 and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN.
+// All arrays are [16].
 //
 //go:noescape
 func finalizeLSENEON(lse, by, m, l *float32, scale float32)

@@ -64,8 +64,9 @@ func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep,
 //go:noescape
 func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// decodeWeightsNEON updates the online softmax with the scores s of a block of keys. For each row
-// r, m[r] is the maximum and l[r] the sum of weights. The steps:
+// decodeWeightsNEON updates the online softmax with the scores s of a block of keys. m[r] is the
+// maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for
+// each row r:
 //
 //   - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN
 //   - a = 2^(scale·(m[r] - top))

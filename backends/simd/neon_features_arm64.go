@@ -22,8 +22,9 @@ package simd
 //go:noescape
 func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 
-// maskBitsNEON packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other
-// bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.
+// maskBitsNEON packs rows of booleans into words. For i < 16, bit i of masks[r] is 1 if
+// mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads 16
+// bytes of each row. rows > 0.
 //
 //go:noescape
 func maskBitsNEON(masks *uint32, mask *bool, step, rows int)

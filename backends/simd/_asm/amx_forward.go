@@ -168,8 +168,8 @@ func (g *generator) tileValues(products func(a GPVirtual)) {
 func (g *generator) weightPairs() {
 	g.arithmetic("expScores", "func(p *uint32, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
 		"updates the online softmax with the scores s of a tile, and writes weights in",
-		"bf16. For query i, m[i] is the old maximum, rowMax[i] the new maximum, and l[i] the sum of",
-		"weights. The steps, for j < 2·pairs and i < LANES:",
+		"bf16. m[i] is the old maximum of the scores of query i, rowMax[i] is the new maximum, and l[i] is",
+		"the sum of the weights. The steps, for j < 2·pairs and i < LANES:",
 		"",
 		"  - alpha[i] = 2^(scale·(m[i] - rowMax[i]))",
 		"  - w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights",

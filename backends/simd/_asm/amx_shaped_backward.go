@@ -25,10 +25,11 @@ func (g *generator) shapedDots() {
 		"s[j][i] is the dot product of row j of k and column i of q, as in scoresAMXBF16. Softcap, bias",
 		"and ALiBi then change s[j][i] as in scoreModAVX512. The routine computes no maxima.",
 		"",
-		"The bias is float32 in bias, or bf16 in halves if bias is nil. If bias and halves are nil, there",
-		"is no bias. Rows of the bias are biasStep elements apart. If softcap != 0, softcapGrad[j][i] gets",
-		"the derivative of softcap, where softcapGrad is [keys][LANES]. The absolute error of capped",
-		"scores is a few roundings of softcap. The routine rounds keys up to an even number.")
+		"The bias is the float32 matrix bias. If bias is nil, the bias is the bf16 matrix halves. If bias",
+		"and halves are nil, there is no bias. Rows of the bias are biasStep elements apart. If",
+		"softcap != 0, softcapGrad[j][i] gets the derivative of softcap, where softcapGrad is",
+		"[keys][LANES]. With softcap, the absolute error of a score is a few units in the last place of",
+		"softcap. The routine rounds keys up to an even number.")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots

@@ -16,9 +16,9 @@ import (
 // needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
-		"computes the attention of a tile of query rows, if every row sees all keys. rows",
-		"is the number of rows of q and o. keys is the number of rows of k and v. totals is [4][LANES].",
-		"For query row i:",
+		"computes o, the attention of query rows q over keys k with values v. Every query",
+		"sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.",
+		"totals is [4][LANES]. For query row i:",
 		"",
 		"  - totals[0][i] = m, the largest dot product of row i of q and a row of k",
 		"  - totals[1][i] = l = Σ over all keys of 2^(scale·(dot product - m))",

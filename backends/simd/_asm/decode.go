@@ -258,8 +258,9 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 // maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
-		"updates the online softmax with the scores s of a block of keys. For each row",
-		"r, m[r] is the maximum and l[r] the sum of weights. The steps:",
+		"updates the online softmax with the scores s of a block of keys. m[r] is the",
+		"maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
+		"each row r:",
 		"",
 		"  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN",
 		"  - a = 2^(scale·(m[r] - top))",

@@ -306,8 +306,9 @@ func (a *adjuster) storeUncap() {
 
 func (g *generator) maskBits() {
 	g.routine("maskBits", "func(masks *uint32, mask *bool, step, rows int)",
-		"packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < LANES. All other",
-		"bits are 0. Rows of mask are step bytes apart, and the routine reads LANES bytes of each row. rows > 0.")
+		"packs rows of booleans into words. For i < LANES, bit i of masks[r] is 1 if",
+		"mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads",
+		"LANES bytes of each row. rows > 0.")
 	masks, mask, step, rows := param("masks"), param("mask"), param("step"), param("rows")
 	x, zero := g.registers[0].AsX(), g.registers[1].AsX()
 	VPXOR(zero, zero, zero)

@@ -9,8 +9,9 @@ import (
 // maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.routine("decodeWeights", "s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int",
-		"updates the online softmax with the scores s of a block of keys. For each row",
-		"r, m[r] is the maximum and l[r] the sum of weights. The steps:\n//",
+		"updates the online softmax with the scores s of a block of keys. m[r] is the",
+		"maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
+		"each row r:\n//",
 		"  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN",
 		"  - a = 2^(scale·(m[r] - top))",
 		"  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",

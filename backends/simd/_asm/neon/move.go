@@ -198,8 +198,9 @@ func (g *generator) prefetchLines(label string, at, end reg) {
 // holds all 16 bits.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "masks *uint32, mask *bool, step, rows int",
-		"packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other",
-		"bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.")
+		"packs rows of booleans into words. For i < 16, bit i of masks[r] is 1 if",
+		"mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads 16",
+		"bytes of each row. rows > 0.")
 	masks, mask, step, rows := g.param("masks"), g.param("mask"), g.param("step"), g.param("rows")
 	const x, other, bits = 0, 1, 2
 	at := g.table("byteBits", 0x08040201, 0x80402010, 0x08040201, 0x80402010)
