@@ -41,7 +41,7 @@ func dotsAVX512BF16(sum *float32, a *uint32, b *uint32, pairs int)
 func gradientsAVX512BF16(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
 // addProductAVX512BF16 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 32. a is [rows][n].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. Elements of a and b are bf16 pairs, and · is the dot product of two pairs. aStep counts bf16, not pairs. n > 0.
+// Rows of c, a and b are cStep, aStep and bStep elements apart. Here, · is the dot product of two bf16 pairs. aStep counts bf16, not pairs. n > 0.
 //
 //go:noescape
 func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int)
@@ -53,7 +53,7 @@ func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32
 func addProductMaskedAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
 // addProductTAVX512BF16 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 32. a is [n][rows].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. Elements of a and b are bf16 pairs, and · is the dot product of two pairs. n > 0.
+// Rows of c, a and b are cStep, aStep and bStep elements apart. Here, · is the dot product of two bf16 pairs. n > 0.
 //
 //go:noescape
 func addProductTAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int)

@@ -19,12 +19,9 @@ func (g *generator) gradients() {
 	}
 	g.arithmetic("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
 		"computes weights and gradients of scores. For query row i < rows and key",
-		"j < LANES:",
-		"",
-		"  - w = e^(scale·s[i][j] - lse[i]), the weight",
+		"j < LANES:", "", "  - w = e^(scale·s[i][j] - lse[i]), the weight",
 		"  - ds[i][j] = "+scaled+"w·(dp[i][j] - delta[i])",
-		"  - s[i][j] = w",
-		"",
+		"  - s[i][j] = w", "",
 		"If bit j of masks[i] is clear, the routine sets s[i][j] and ds[i][j] to 0, even if s or dp is NaN",
 		"there. s and dp are [rows][LANES]. Rows of ds are dsStep elements apart. rows > 0.")
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
@@ -147,7 +144,7 @@ func (g *generator) declareProduct(transposed, masked bool) {
 	}
 	signature, does := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", ""
 	if g.bf16 {
-		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "Elements of a and b are bf16 pairs, and · is the dot product of two pairs. "
+		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "Here, · is the dot product of two bf16 pairs. "
 		if !transposed {
 			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"aStep counts bf16, not pairs. "
 		}

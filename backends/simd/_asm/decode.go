@@ -47,8 +47,7 @@ func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
 		"computes the scores of one block of keys, and adds the weighted values of",
-		"another block to o:",
-		"",
+		"another block to o:", "",
 		"  - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys",
 		"  - o[r][c] = o[r][c] + Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim",
 		"",
@@ -59,8 +58,7 @@ func (t storage) attend() {
 		fmt.Sprintf("The routine handles rows of q, s and p in groups of %d, so the last group must have memory for", t.decodeRows()),
 		"all its rows. The routine may overwrite three elements after the last score in a row of s.",
 		fmt.Sprintf("q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows,", t.limit("dim and vdim"), decodeBlock),
-		"oRows > 0.",
-		"",
+		"oRows > 0.", "",
 		"The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes",
 		"after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row",
 		fmt.Sprintf("j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+%d entries after", decodeKeys-1),
@@ -258,20 +256,11 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 // maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
-		"updates the online softmax with the scores s of a block of keys. m[r] is the",
-		"maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
-		"each row r:",
-		"",
-		"  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN",
-		"  - a = 2^(scale·(m[r] - top))",
-		"  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",
-		"  - l[r] = a·l[r] + Σ over j < keys of s[r][j]",
-		"  - row r of o is multiplied by a",
-		"  - m[r] = top",
-		"",
+		"updates the online softmax with the scores s of a block of keys. m[r] is the", "maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
+		"each row r:", "", "  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN", "  - a = 2^(scale·(m[r] - top))", "  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",
+		"  - l[r] = a·l[r] + Σ over j < keys of s[r][j]", "  - row r of o is multiplied by a", "  - m[r] = top", "",
 		fmt.Sprintf("In the exponents, a top of -Inf counts as the lowest finite number. Rows of s are %d elements", scoreStep),
-		fmt.Sprintf("apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of %d. Rows of o are", g.vectorLen()),
-		fmt.Sprintf("oStep elements apart, a multiple of 16. 0 < keys <= %d, rows > 0.", decodeBlock))
+		fmt.Sprintf("apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of %d. Rows of o are", g.vectorLen()), fmt.Sprintf("oStep elements apart, a multiple of 16. 0 < keys <= %d, rows > 0.", decodeBlock))
 	s, rows, keys, m, l := param("s"), param("rows"), param("keys"), param("m"), param("l")
 	o, oStep := param("o"), bytes(param("oStep"))
 	ADDQ(Imm(uint64(g.vectorLen()-1)), keys)

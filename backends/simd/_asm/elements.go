@@ -10,17 +10,9 @@ import (
 // twice: first for the two averages, then for dx.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
-		"computes the gradients of a layer norm. mean and scale of each row are in",
-		"moments, as the routine rows"+g.suffix+" stores them. avg is the average over a row. The steps for each",
-		"row:",
-		"",
-		"  - norm = (x - mean)·scale and d = dy·weight",
-		"  - dx = scale·(d - avg(d) - norm·avg(d·norm))",
-		"  - dWeight = dWeight + dy·norm",
-		"  - dBias = dBias + dy",
-		"",
-		"x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,",
-		"rows > 0.")
+		"computes the gradients of a layer norm. mean and scale of each row are in", "moments, as the routine rows"+g.suffix+" stores them. avg is the average over a row. The steps for each",
+		"row:", "", "  - norm = (x - mean)·scale and d = dy·weight", "  - dx = scale·(d - avg(d) - norm·avg(d·norm))", "  - dWeight = dWeight + dy·norm", "  - dBias = dBias + dy", "",
+		"x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,", "rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
 	r := g.registers

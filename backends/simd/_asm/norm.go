@@ -19,12 +19,10 @@ func (g *generator) elementwise() {
 func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
 		"computes the layer norm of each row of x. For r < rows and c < cols:",
-		"",
-		"  - scale = 1 / sqrt(variance of row r + eps)",
+		"", "  - scale = 1 / sqrt(variance of row r + eps)",
 		"  - dst[r][c] = (x[r][c] - mean of row r)·scale·weight[c] + bias[c]",
 		"  - moments[2r] = mean of row r and moments[2r+1] = scale, unless moments is nil",
-		"",
-		"x and dst are [rows][cols], and dst may be x. cols, rows > 0.")
+		"", "x and dst are [rows][cols], and dst may be x. cols, rows > 0.")
 	dst, x, weight, bias, moments, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("moments"), param("cols"), param("rows")
 	r := g.registers
 	sums, v, w, mean, scale, mask, count := r[:4], r[4], r[5], r[6], r[7], r[8], r[9].AsX()

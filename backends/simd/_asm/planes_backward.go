@@ -14,11 +14,9 @@ import (
 // to C.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
-		"is addProductAMXBF16 for float32 operands. a and b are each stored as three",
-		"bf16 matrices, called planes. The sum of the three planes is the float32 matrix. Planes of a are",
+		"is addProductAMXBF16 for float32 operands. a and b are each stored as three", "bf16 matrices, called planes. The sum of the three planes is the float32 matrix. Planes of a are",
 		"aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32",
-		"rows, and b must have room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive",
-		"multiple of 16. sum is scratch, [32][32].")
+		"rows, and b must have room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive", "multiple of 16. sum is scratch, [32][32].")
 	c, step, rows := param("c"), param("cStep"), param("rows")
 	SHLQ(Imm(2), step)
 	g.takeTiles()

@@ -11,16 +11,11 @@ func (g *generator) decodeWeights() {
 	g.routine("decodeWeights", "s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int",
 		"updates the online softmax with the scores s of a block of keys. m[r] is the",
 		"maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
-		"each row r:\n//",
-		"  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN",
-		"  - a = 2^(scale·(m[r] - top))",
-		"  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",
-		"  - l[r] = a·l[r] + Σ over j < keys of s[r][j]",
-		"  - row r of o is multiplied by a",
-		"  - m[r] = top\n//",
+		"each row r:\n//", "  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN",
+		"  - a = 2^(scale·(m[r] - top))", "  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",
+		"  - l[r] = a·l[r] + Σ over j < keys of s[r][j]", "  - row r of o is multiplied by a", "  - m[r] = top\n//",
 		fmt.Sprintf("In the exponents, a top of -Inf counts as the lowest finite number. Rows of s are %d elements", scoreStep),
-		"apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of 16. Rows of o are",
-		"oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.")
+		"apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of 16. Rows of o are", "oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.")
 	s, rows, keys, m, l := g.param("s"), g.param("rows"), g.param("keys"), g.param("m"), g.param("l")
 	o, oStep := g.param("o"), g.stepParam("oStep")
 	at, n, one := g.temp(), g.temp(), g.temp()
