@@ -4,50 +4,72 @@
 
 package simd
 
-// addProductAMXBF16 adds Σ over i < pairs of dot(a[r][i], b[i][x]) to c[r][x] for r < rows and x < columns,
-// where a and b hold bf16 pairs. Rows of c are cStep elements apart, rows of a aStep bf16, and rows of b bStep
-// pairs. rows is a positive multiple of 32. columns and pairs are positive multiples of 16.
+// addProductAMXBF16 adds Σ over i < pairs of dot(a[r][i], b[i][x]) to c[r][x] for r < rows and
+// x < columns, where a and b hold bf16 pairs. Rows of c are cStep float32 apart, rows of a are
+// aStep bf16 apart, and rows of b are bStep pairs apart. rows is a positive multiple of 32. columns
+// and pairs are positive multiples of 16.
 //
 //go:noescape
 func addProductAMXBF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, columns int, pairs int)
 
-// gradientsAMXBF16 computes the weights w[i][j] = e^(scale·s[i][j] - lse[i]) of query row i and key j, and the
-// gradients x[i][j] = w[i][j]·(dp[i][j] - delta[i]). Where bit j of masks[i] is clear, both are 0, even if s or
-// dp is NaN there. The routine rounds w and x to bf16. Word p[i][j] gets the pair of w[2i][j] and w[2i+1][j],
-// and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. x is also stored row by row in rows, with rows step elements apart. s and dp are
-// [2*pairs][32], p and ds are [pairs][32]. pairs > 0.
+// gradientsAMXBF16 computes weights and gradients of scores, and rounds them to bf16. For query
+// row i < 2·pairs and key j < 32:
+//
+//   - w[i][j] = e^(scale·s[i][j] - lse[i]), the weight
+//   - x[i][j] = w[i][j]·(dp[i][j] - delta[i]), the gradient
+//   - If bit j of masks[i] is clear, w[i][j] and x[i][j] are 0, even if s or dp is NaN there.
+//   - rows[i][j] = x[i][j]
+//   - p[i/2][j] = the pair of w[i][j] and w[i+1][j], for even i
+//   - ds[i/2][j] = the pair of x[i][j] and x[i+1][j], for even i
+//
+// The rows of the matrix rows are step elements apart. s and dp are [2*pairs][32], p and ds are
+// [pairs][32]. pairs > 0.
 //
 //go:noescape
 func gradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32)
 
-// shapedGradientsAMXBF16 is gradientsAMXBF16 with dropout, softcap or both. Let z be keep if bit j of kept[i] is
-// set, else 0. p gets w[i][j]·z in place of w[i][j], and x[i][j] is
-// w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If kept is nil, z is 1. If softcapGrad is nil, it counts
-// as 1. At most one of them is nil. softcapGrad is [2*pairs][32].
+// shapedGradientsAMXBF16 is gradientsAMXBF16 with dropout, softcap or both. For query row
+// i < 2·pairs and key j < 32:
+//
+//   - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.
+//   - x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If softcapGrad is nil, the last
+//     factor is 1.
+//   - p gets w[i][j]·z in place of w[i][j].
+//
+// At most one of kept and softcapGrad is nil. softcapGrad is [2*pairs][32].
 //
 //go:noescape
 func shapedGradientsAMXBF16(p *uint32, ds *uint32, rows *uint16, step int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)
 
-// shapedDotsAMXBF16 computes scores of a backward pass: dot products as in scoresAMXBF16, modified as in
-// scoreModAVX512 by the last eight arguments. It computes no maxima. Rows of the bias are biasStep elements
-// apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If
-// softcap != 0, softcapGrad, [keys][32], gets the derivatives of softcap. The absolute error of capped scores
-// is a few roundings of softcap. If keys is odd, it is rounded up to an even number.
+// shapedDotsAMXBF16 computes the modified scores of a backward pass, for j < keys and i < 32.
+// s[j][i] is the dot product of row j of k and column i of q, as in scoresAMXBF16. Softcap, bias
+// and ALiBi then change s[j][i] as in scoreModAVX512. The routine computes no maxima.
+//
+// The bias is the float32 matrix bias. If bias is nil, the bias is the bf16 matrix halves. If bias
+// and halves are nil, there is no bias. Rows of the bias are biasStep elements apart. If
+// softcap != 0, softcapGrad[j][i] gets the derivative of softcap, where softcapGrad is
+// [keys][32]. With softcap, the absolute error of a score is a few units in the last place of
+// softcap. The routine rounds keys up to an even number.
 //
 //go:noescape
 func shapedDotsAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, softcapGrad *float32, scale float32, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope float32, at float32)
 
-// planeSumsAMXBF16 is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a
-// are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, and b
-// room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].
+// planeSumsAMXBF16 is addProductAMXBF16 for float32 operands. a and b are each stored as three
+// bf16 matrices, called planes. The sum of the three planes is the float32 matrix. Planes of a are
+// aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32
+// rows, and b must have room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive
+// multiple of 16. sum is scratch, [32][32].
 //
 //go:noescape
 func planeSumsAMXBF16(c *float32, cStep int, a *uint16, aStep int, aPlane int, b *uint32, bStep int, bPlane int, rows int, columns int, pairs int, sum *float32)
 
-// planeGradientsAMXBF16 is gradientsAMXBF16 for float32 results: p, ds and rows get three bf16 planes each. Planes
-// of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by
-// scale and reports whether all |x| are below 2^58. At the same time it stores the scores of k and q in
-// the matrix next, as planeScoresAMXBF16 stores them in s. pairs >= 0, keys >= 0.
+// planeGradientsAMXBF16 is gradientsAMXBF16 for float32 results. p, ds and rows are each stored as
+// three bf16 matrices, called planes. Planes of p and of ds are plane bytes apart, and planes of
+// rows are rowsPlane bytes apart. The routine multiplies x by scale, and returns true if all |x|
+// are below 2^58.
+//
+// During this work, the routine also computes the scores of k and q, as planeScoresAMXBF16 does,
+// and stores them in the matrix next. It computes no maxima. pairs >= 0, keys >= 0.
 //
 //go:noescape
 func planeGradientsAMXBF16(p *uint32, ds *uint32, plane int, rows *uint16, step int, rowsPlane int, s *float32, dp *float32, masks *uint32, pairs int, lse *float32, delta *float32, scale float32, next *float32, k *uint16, kStep int, kPlane int, q *uint32, qPlane int, words int, keys int) bool

@@ -4,28 +4,30 @@
 
 package simd
 
-// aheadScoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. Rows of k are step bf16
-// apart, and words is their number of bf16 pairs. q is [words][16] pairs, s is [keys][16]. For each cache line
-// of k the routine prefetches one line. The first of these lines is ahead bytes after k. words is a positive
-// multiple of 16, and keys a positive multiple of 32.
+// aheadScoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. Rows of k
+// are step bf16 apart. words is the number of bf16 pairs in a row. q is [words][16] pairs, s is
+// [keys][16]. words is a multiple of 16, and keys is a multiple of 32. words, keys > 0. For each
+// cache line of k that the routine reads, it prefetches one line into L2. The prefetched memory is
+// contiguous and begins ahead bytes after address k.
 //
 //go:noescape
 func aheadScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, ahead int)
 
-// blockValuesAMXBF16 sets sum[r][c] = Σ over j < keys of p[r][j]·v[j][c] for r < rows and c < vdim. rows is 16
-// or 32. The columns of sum are permuted: each 32 columns hold the groups 0, 2, 4, 6, 1, 3, 5, 7 of four
-// columns, in this order. Rows of sum, p and v are step, pStep and vStep elements apart. For each cache line of
-// v the routine prefetches one line. The first of these lines is ahead bytes after v. keys and vdim are positive
-// multiples of 32.
-// pairs is scratch, [2][16][32].
+// blockValuesAMXBF16 sets sum to the product p·v. p is [rows][keys], v is [keys][vdim], and sum is
+// [rows][vdim]. rows is 16 or 32. keys and vdim are positive multiples of 32. Rows of sum, p and v
+// are step, pStep and vStep elements apart. The columns of sum are permuted: each 32 columns hold
+// eight groups of four columns, in the order 0, 2, 4, 6, 1, 3, 5, 7.
+//
+// For each cache line of v that the routine reads, it prefetches one line into L2. The prefetched
+// memory is contiguous and begins ahead bytes after address v. pairs is scratch, [2][16][32].
 //
 //go:noescape
 func blockValuesAMXBF16(sum *float32, step int, p *uint16, pStep int, rows int, v *uint16, vStep int, pairs *uint32, keys int, vdim int, ahead int)
 
-// addPlanesAMXBF16 adds high + low to o, row by row, and returns true. If an element of high + low is
-// not finite, it returns false and leaves o unchanged. Rows of o are oStep elements apart and have n elements.
-// Rows of high and low are step elements apart, and have the column order of blockValuesAMXBF16. Their number of
-// columns is n, rounded up to a multiple of 32. rows > 0, n > 0.
+// addPlanesAMXBF16 adds the matrix high + low to the matrix o and returns true. If an element of
+// high + low is not finite, it returns false and leaves o unchanged. o is [rows][n], with rows
+// oStep elements apart. Rows of high and low are step elements apart. high and low have n columns,
+// rounded up to a multiple of 32, in the order that blockValuesAMXBF16 produces. rows > 0, n > 0.
 //
 //go:noescape
 func addPlanesAMXBF16(o *float32, oStep int, high *float32, step int, low *float32, rows int, n int) bool

@@ -4,91 +4,114 @@
 
 package simd
 
-// scoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
-// largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart and have words pairs, a multiple
-// of 16. q is [words][32] pairs, s is [keys][32]. k and s must have room for a multiple of 32 rows. keys > 0.
+// scoresAMXBF16 sets s[j][i] to the dot product of row j of k and column i of q. It then raises
+// rowMax[i] to the largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart.
+// words is the number of bf16 pairs in a row, a multiple of 16. q is [words][32] pairs, s is
+// [keys][32]. k and s must have room for a multiple of 32 rows. keys > 0.
 //
 //go:noescape
 func scoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32)
 
-// seenScoresAMXBF16 is scoresAMXBF16 for a mask that hides keys from all queries. Before it raises rowMax, it sets row j
-// of s to -Inf if bit j%32 of seen[j/32] is clear. seen has one word for each 32 rows of s.
+// seenScoresAMXBF16 is scoresAMXBF16 with a mask that hides some keys from all queries. If bit
+// j%32 of seen[j/32] is clear, the mask hides key j: row j of s becomes -Inf before the routine
+// raises rowMax. seen has one word for each 32 rows of s.
 //
 //go:noescape
 func seenScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, seen *uint32)
 
-// shapedScoresAMXBF16 computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the
-// last six arguments. Without softcap, bias and lanes it does not scale the scores. bias is nil or
-// [keys/2][32] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]
-// becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],
-// ignoring NaN. If keys is odd, it is rounded up to an even number.
+// shapedScoresAMXBF16 computes the modified scores of a forward pass, for j < keys and i < 32:
+//
+//   - x is the dot product of row j of k and column i of q, as in scoresAMXBF16.
+//   - Softcap, bias and ALiBi change x as in scoreModAVX512. Without softcap, bias and ALiBi, x is
+//     not multiplied by scale.
+//   - If masks is not nil and bit i of masks[j] is clear, x becomes -Inf.
+//   - s[j][i] = x
+//
+// The routine then raises rowMax[i] to the largest s[j][i], ignoring NaN. bias is nil or
+// [keys/2][32] pairs of bf16: bias[j][i] holds the biases of keys 2j and 2j+1. The routine
+// rounds keys up to an even number.
 //
 //go:noescape
 func shapedScoresAMXBF16(s *float32, k *uint16, step int, q *uint32, words int, keys int, rowMax *float32, masks *uint32, scale float32, softcap float32, bias *uint32, lanes *float32, slope float32, at float32)
 
-// addValuesAMXBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[c][j], p[j][i]), where v and p
-// hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][32], p is [pairs][32]. pairs is a positive
-// multiple of 16, and vdim a positive multiple of 32. sum is scratch, [32][32].
-// If alpha is nil, its factors count as 0, and o may be uninitialized.
+// addValuesAMXBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[c][j], p[j][i]),
+// where v and p hold bf16 pairs. Rows of v are step pairs apart. o is [vdim][32], p is
+// [pairs][32]. pairs is a positive multiple of 16, and vdim is a positive multiple of 32. sum is
+// scratch, [32][32].
+// If alpha is nil, the routine does not read o: it stores the sums alone.
 //
 //go:noescape
 func addValuesAMXBF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32, sum *float32)
 
-// expScoresAMXBF16 turns scores into bf16 weights. The weight of s[j][i] is
-// w[j][i] = 2^(scale·(s[j][i] - rowMax[i])). Word p[j][i] gets the pair of w[2j][i] and w[2j+1][i], rounded to
-// bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i]
-// and adds the unrounded weights of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a
-// rowMax of -Inf counts as the lowest finite number. s is [2*pairs][32], p is [pairs][32]. pairs > 0.
+// expScoresAMXBF16 updates the online softmax with the scores s of a tile, and writes weights in
+// bf16. m[i] is the old maximum of the scores of query i, rowMax[i] is the new maximum, and l[i] is
+// the sum of the weights. The steps, for j < 2·pairs and i < 32:
+//
+//   - alpha[i] = 2^(scale·(m[i] - rowMax[i]))
+//   - w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights
+//   - p[j/2][i] = the pair of w[j][i] and w[j+1][i], rounded to bf16, for even j
+//   - l[i] = alpha[i]·l[i] + Σ over j of w[j][i], without rounding to bf16
+//   - m[i] = rowMax[i]
+//
+// In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [2*pairs][32],
+// p is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func expScoresAMXBF16(p *uint32, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// dropPairsAMXBF16 applies dropout to weights in bf16 pairs. Word p[j][i] holds the weights of query row
-// rows[i] and the keys key+2j and key+2j+1. The routine sets a weight to 0 where dropWeightsAVX512 would set it
-// to 0. p is [keys/2][32], with room for a multiple of 8 keys. key is a multiple of 8. keys > 0, key >= 0.
+// dropPairsAMXBF16 applies dropout to weights in bf16 pairs. The pair p[j][i] holds the weights of
+// query row rows[i] and of keys key+2j and key+2j+1. The routine drops the same weights as
+// dropWeightsAVX512. p is [keys/2][32], with room for a multiple of 8 keys. key is a multiple of
+// 8. keys > 0, key >= 0.
 //
 //go:noescape
 func dropPairsAMXBF16(p *uint32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// finiteAMXBF16 reports whether all elements of the bf16 matrix src are finite. src is [rows][n], with rows
-// step elements apart. n > 0, rows > 0.
+// finiteAMXBF16 reports whether all elements of the bf16 matrix src are finite. src is [rows][n].
+// Rows of src are step elements apart. n > 0, rows > 0.
 //
 //go:noescape
 func finiteAMXBF16(src *uint16, step int, n int, rows int) bool
 
-// tilePeakAMXBF16 repeats four tile products n times, 65536 FLOP in each repetition, to measure the peak rate.
-// a is [32][32] bf16.
+// tilePeakAMXBF16 measures the peak rate of tile products. It runs n iterations. One iteration is
+// 65536 FLOP: four tile products. The operands are tiles of the matrix a, which is [32][32] bf16.
 //
 //go:noescape
 func tilePeakAMXBF16(n int, a *uint16)
 
-// planeScoresAMXBF16 is scoresAMXBF16 for float32 operands, each split into three bf16 planes. Planes of k are
+// planeScoresAMXBF16 is scoresAMXBF16 for float32 operands. k and q are each stored as three bf16
+// matrices, called planes. The sum of the three planes is the float32 matrix. Planes of k are
 // kPlane bytes apart, and planes of q are qPlane bytes apart.
 //
 //go:noescape
 func planeScoresAMXBF16(s *float32, k *uint16, step int, kPlane int, q *uint32, qPlane int, words int, keys int, rowMax *float32)
 
-// planeValuesAMXBF16 is addValuesAMXBF16 for float32 operands, each split into three bf16 planes. Planes of v
-// are vPlane bytes apart, and planes of p are pPlane bytes apart.
+// planeValuesAMXBF16 is addValuesAMXBF16 for float32 operands. v and p are each stored as three
+// bf16 matrices, called planes. The sum of the three planes is the float32 matrix. Planes of v are
+// vPlane bytes apart, and planes of p are pPlane bytes apart.
 //
 //go:noescape
 func planeValuesAMXBF16(o *float32, v *uint32, step int, vPlane int, p *uint32, pPlane int, pairs int, vdim int, alpha *float32, sum *float32)
 
-// planeWeightsAMXBF16 is expScoresAMXBF16 for float32 weights: it splits each weight into three bf16 and stores
-// them in the three planes of p. plane is the distance between planes in bytes.
+// planeWeightsAMXBF16 is expScoresAMXBF16 for float32 weights. It splits each weight into three
+// bf16 numbers and stores one in each of the three planes of p. Planes are plane bytes apart.
 //
 //go:noescape
 func planeWeightsAMXBF16(p *uint32, plane int, s *float32, pairs int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// planePairsAMXBF16 splits each element of s into three bf16, one for each plane of p. plane is the distance
-// between planes in bytes. In each plane, word [j][i] is the pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][32], a plane of p is [pairs][32]. pairs > 0.
+// planePairsAMXBF16 splits each element of s into three bf16 numbers, one for each of the three
+// planes of p. In a plane, word [j][i] is the pair of the numbers of s[2j][i] and s[2j+1][i].
+// Planes are plane bytes apart. s is [2*pairs][32], and a plane of p is [pairs][32].
+// pairs > 0.
 //
 //go:noescape
 func planePairsAMXBF16(p *uint32, plane int, s *float32, pairs int)
 
-// splitRowsAMXBF16 splits the float32 matrix src, [rows][n], into the three bf16 planes of dst, which are plane
-// bytes apart. Rows of src are srcStep elements apart, rows of a plane dstStep. An element that is NaN or has a
-// magnitude of 2^58 or more becomes 0. The routine reports whether src has no such element. n > 0, rows > 0.
+// splitRowsAMXBF16 splits each element of the float32 matrix src into three bf16 numbers, one for
+// each of the three planes of dst. Planes are plane bytes apart. src is [rows][n]. Rows of src are
+// srcStep elements apart, and rows of a plane are dstStep elements apart. An element that is NaN,
+// or has a magnitude of 2^58 or more, becomes 0. The routine returns true if src has no such
+// element. n > 0, rows > 0.
 //
 //go:noescape
 func splitRowsAMXBF16(dst *uint16, dstStep int, plane int, src *float32, srcStep int, n int, rows int) bool

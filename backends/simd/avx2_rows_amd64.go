@@ -4,7 +4,7 @@
 
 package simd
 
-// clearLines sets cache lines of memory to 0 with non-temporal stores. p points to the first line, and lines is their number. lines > 0.
+// clearLines sets cache lines to 0 with non-temporal stores. p is the address of the first line, and lines is the number of lines. lines > 0.
 //
 //go:noescape
 func clearLines(p *byte, lines int)

@@ -4,10 +4,12 @@
 
 package simd
 
-// addValuesAVX2 sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of masks[j]
-// set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with rows step elements
-// apart. o is [vdim][16], p is [keys][16]. keys > 0.
-// If alpha is nil, its factors count as 0, and o may be uninitialized. If masks is nil, all bits count as set.
+// addValuesAVX2 sets o[c][i] = alpha[i]·o[c][i] + Σ over j of p[j][i]·v[j][c] for c < vdim and
+// i < 16. The sum is over all j < keys with bit i of masks[j] set. Where this bit is clear,
+// p[j][i] must be 0, and v[j][c] may be NaN. If masks is nil, all bits count as set.
+// If alpha is nil, the routine does not read o: it stores the sums alone.
+// v is [keys][vdim], with rows step elements apart. o is [vdim][16], p is [keys][16].
+// keys > 0.
 //
 //go:noescape
 func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim int, alpha *float32, masks *uint32)

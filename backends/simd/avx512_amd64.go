@@ -4,11 +4,13 @@
 
 package simd
 
-// scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
-// largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][32], s is
-// [keys][32]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
-// prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.
-// dim > 0.
+// scoresAVX512 sets s[j][i] to the dot product of row j of k and column i of q. It then raises
+// rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart.
+// q is [dim][32], s is [keys][32]. dim > 0.
+//
+// Products of even and of odd columns of k have separate sums, because smaller sums have smaller
+// rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of
+// k, from address ahead on.
 //
 //go:noescape
 func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
@@ -19,23 +21,34 @@ func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys in
 //go:noescape
 func maskScoresAVX512(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// expScoresAVX512 replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets
-// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights
-// of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest
-// finite number. s is [keys][32]. keys > 0.
+// expScoresAVX512 updates the online softmax with the scores s of a tile. m[i] is the old maximum of
+// the scores of query i, rowMax[i] is the new maximum, and l[i] is the sum of the weights. The
+// steps, for j < keys and i < 32:
+//
+//   - alpha[i] = 2^(scale·(m[i] - rowMax[i]))
+//   - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights
+//   - l[i] = alpha[i]·l[i] + Σ over j of s[j][i]
+//   - m[i] = rowMax[i]
+//
+// In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [keys][32].
+// keys > 0.
 //
 //go:noescape
 func expScoresAVX512(s *float32, keys int, m *float32, rowMax *float32, l *float32, alpha *float32, scale float32)
 
-// finalizeLSEAVX512 sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0
-// and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [32].
+// finalizeLSEAVX512 ends the online softmax of 32 queries. From the maximum m[i] and the sum l[i]
+// of query i it computes by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it
+// sets by[i] = 0 and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or
+// NaN. All arrays are [32].
 //
 //go:noescape
 func finalizeLSEAVX512(lse *float32, by *float32, m *float32, l *float32, scale float32)
 
-// transposeAVX512 transposes square blocks of 16 rows: in each block it sets dst[c][r] = by[c]·src[r][c].
-// blocks is the number of blocks, by has 16 factors. In dst, rows are dstStep and blocks dstNext elements
-// apart. In src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
+// transposeAVX512 transposes square blocks of 16 rows, and scales columns: in each block it sets
+// dst[c][r] = by[c]·src[r][c] for r, c < 16.
+// Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks
+// begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of
+// blocks. by has 16 factors. blocks > 0.
 //
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
@@ -65,10 +78,15 @@ func narrowBF16AVX512(dst *uint16, src *float32, n int)
 //go:noescape
 func dotsAVX512(sum *float32, a *float32, b *float32, dim int)
 
-// gradientsAVX512 replaces the score s[i][j] of query row i and key j by the weight
-// w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = scale·w·(dp[i][j] - delta[i]). Where bit j of masks[i] is
-// clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][32]. Rows of ds are dsStep
-// elements apart. rows > 0.
+// gradientsAVX512 computes weights and gradients of scores. For query row i < rows and key
+// j < 32:
+//
+//   - w = e^(scale·s[i][j] - lse[i]), the weight
+//   - ds[i][j] = scale·w·(dp[i][j] - delta[i])
+//   - s[i][j] = w
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j] and ds[i][j] to 0, even if s or dp is NaN
+// there. s and dp are [rows][32]. Rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
@@ -79,8 +97,8 @@ func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *ui
 //go:noescape
 func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// addProductMaskedAVX512 is addProductAVX512 for the columns x < 32 whose bits in columns are set.
-// It neither reads nor writes the other columns of b and c.
+// addProductMaskedAVX512 is addProductAVX512 for each x < 32 with bit x of columns set.
+// It neither reads nor writes other columns of b and c.
 //
 //go:noescape
 func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
@@ -91,62 +109,81 @@ func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *flo
 //go:noescape
 func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
-// addProductTMaskedAVX512 is addProductTAVX512 for the columns x < 32 whose bits in columns are set.
-// It neither reads nor writes the other columns of b and c.
+// addProductTMaskedAVX512 is addProductTAVX512 for each x < 32 with bit x of columns set.
+// It neither reads nor writes other columns of b and c.
 //
 //go:noescape
 func addProductTMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
-// scoreModAVX512 applies score modification to x = scale·s[r][i] for r < rows and i < 32. If softcap != 0, it
-// sets x = softcap·t with t = tanh(x/softcap), and stores 1 - t² in softcapGrad[r][i] unless softcapGrad is
-// nil. If bias is not nil, it adds bias[r][i] to x. If lanes is not nil, it subtracts slope·|at+r-lanes[i]|
-// from x. Finally it stores x in s[r][i] and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and
-// softcapGrad are step elements apart, rows of bias biasStep elements. softcap >= 0, and scale/softcap must not
-// be denormal. at+r and lanes[i] differ by less than 2^24. rows > 0.
+// scoreModAVX512 scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and
+// i < 32:
+//
+//   - x = scale·s[r][i]
+//   - if softcap != 0: t = tanh(x/softcap), x = softcap·t, and softcapGrad[r][i] = 1 - t² unless
+//     softcapGrad is nil
+//   - if bias is not nil: x = x + bias[r][i]
+//   - if lanes is not nil: x = x - slope·|at+r-lanes[i]|, where at+r and lanes[i] differ by less
+//     than 2^24
+//   - s[r][i] = x
+//
+// The routine then raises rowMax[i] to the largest s[r][i], ignoring NaN. Rows of s and softcapGrad
+// are step elements apart. Rows of bias are biasStep elements apart. softcap >= 0, and
+// scale/softcap is not denormal. rows > 0.
 //
 //go:noescape
 func scoreModAVX512(s *float32, step int, rows int, rowMax *float32, softcapGrad *float32, scale float32, softcap float32, bias *float32, biasStep int, lanes *float32, slope float32, at float32)
 
-// maskBitsAVX512 packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 32. All other
-// bits are 0. Rows of mask are step bytes apart, and the routine reads 32 bytes of each row. rows > 0.
+// maskBitsAVX512 packs rows of booleans into words. For i < 32, bit i of masks[r] is 1 if
+// mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads
+// 32 bytes of each row. rows > 0.
 //
 //go:noescape
 func maskBitsAVX512(masks *uint32, mask *bool, step int, rows int)
 
-// dropWeightsAVX512 sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout
-// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the
-// Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is
+// dropWeightsAVX512 sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]
+// and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers
+// have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,
+// rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is
 // [keys][32]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsAVX512(s *float32, keys int, key int, rows *uint32, head uint32, batch uint32, seed uint64, below uint32)
 
-// dropoutMaskAVX512 sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for
-// r < rows and i < 32. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least
-// below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,
-// head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
+// dropoutMaskAVX512 sets bit i of kept[r], for r < rows and i < 32, if dropout keeps the weight of
+// query row row+r and key key+i. It clears all other bits of kept. Dropout keeps a weight if its
+// random number is at least below>>16. Random numbers have 16 bits. Philox4x32-7 computes the
+// random numbers of keys 8n to 8n+7 from the counter {n, row+r, head, batch}. seed is the key of
+// Philox. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
 //
 //go:noescape
 func dropoutMaskAVX512(kept *uint32, rows int, row int, key int, head uint32, batch uint32, seed uint64, below uint32)
 
-// gradientsOfAVX512 computes gradients with dropout, softcap and bias. For query row i and key j,
-// w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With
-// g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].
-// Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If
-// softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][32].
-// Rows of ds are dsStep elements apart. rows > 0.
+// gradientsOfAVX512 computes weights and gradients with dropout, softcap and bias. For query row
+// i < rows and key j < 32:
+//
+//   - w = e^(unit·s[i][j] - lse[i]), the weight
+//   - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.
+//   - g = w·(z·dp[i][j] - delta[i])
+//   - s[i][j] = w·z
+//   - db[i][j] = g, unless db is nil
+//   - ds[i][j] = scale·g·softcapGrad[i][j]. If softcapGrad is nil, ds[i][j] = scale·g.
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j], db[i][j] and ds[i][j] to 0, even if
+// inputs are NaN. s, dp, softcapGrad and db are [rows][32]. Rows of ds are dsStep elements
+// apart. rows > 0.
 //
 //go:noescape
 func gradientsOfAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, unit float32, scale float32, kept *uint32, keep float32, softcapGrad *float32, db *float32)
 
-// fetchAVX512 prefetches every cache line of some rows of memory into L2. The first row begins at address from.
-// rows is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchAVX512 prefetches all cache lines of a matrix into L2. The matrix begins at address from.
+// rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The
+// memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchAVX512(from *byte, step int, bytes int, rows int)
 
-// fmaPeakAVX512 repeats 16 independent multiply-adds, each of 16 float32, n times: 512 FLOP in each repetition.
-// It measures the peak rate.
+// fmaPeakAVX512 measures the peak rate of multiply-adds. It runs n iterations. One iteration is
+// 512 FLOP: 16 independent multiply-adds of 16 float32 each.
 //
 //go:noescape
 func fmaPeakAVX512(n int)

@@ -4,50 +4,89 @@
 
 package simd
 
-// attendF32AVX512 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
-// and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
-// oStep elements apart, multiples of 32.
-// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and
-// j+ahead-16. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
-// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF32AVX512 computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32.
+// The routine handles rows of q, s and p in groups of 4, so the last group must have memory for
+// all its rows. The routine may overwrite three elements after the last score in a row of s.
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows,
+// oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
+// the last key and 16 before the first. The same holds for V, vAhead and vAt.
 //
 //go:noescape
 func attendF32AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// attendF16AVX512 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
-// and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
-// oStep elements apart, multiples of 32.
-// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and
-// j+ahead-16. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
-// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF16AVX512 computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32.
+// The routine handles rows of q, s and p in groups of 4, so the last group must have memory for
+// all its rows. The routine may overwrite three elements after the last score in a row of s.
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows,
+// oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
+// the last key and 16 before the first. The same holds for V, vAhead and vAt.
 //
 //go:noescape
 func attendF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// attendBF16AVX512 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. The routine reads and writes rows of q, s
-// and p in groups of 4, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and
-// oStep elements apart, multiples of 32. The function split has moved the even elements of each 32 elements of q and o to the front.
-// Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and
-// j+ahead-16. kAt then needs ahead+3 entries after its last key and 16 before its first. The same holds for vAhead, vAt
-// and V. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendBF16AVX512 computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32. In each group of 32 elements of a row of q or o, the even elements come first.
+// The routine handles rows of q, s and p in groups of 4, so the last group must have memory for
+// all its rows. The routine may overwrite three elements after the last score in a row of s.
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows,
+// oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
+// the last key and 16 before the first. The same holds for V, vAhead and vAt.
 //
 //go:noescape
 func attendBF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 
-// decodeWeightsAVX512 applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and
-// multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the
-// weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts
-// as the lowest finite number. Rows of s are 144 elements apart, and s[r][j] is -Inf for j from keys up to a
-// multiple of 16. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.
+// decodeWeightsAVX512 updates the online softmax with the scores s of a block of keys. m[r] is the
+// maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for
+// each row r:
+//
+//   - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN
+//   - a = 2^(scale·(m[r] - top))
+//   - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights
+//   - l[r] = a·l[r] + Σ over j < keys of s[r][j]
+//   - row r of o is multiplied by a
+//   - m[r] = top
+//
+// In the exponents, a top of -Inf counts as the lowest finite number. Rows of s are 144 elements
+// apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of 16. Rows of o are
+// oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.
 //
 //go:noescape
 func decodeWeightsAVX512(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)

@@ -4,17 +4,19 @@
 
 package simd
 
-// scoresAVX512BF16 sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
-// largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][32]
-// bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's
-// last row are 0. s is [keys][32]. dim > 0.
+// scoresAVX512BF16 sets s[j][i] to the dot product of row j of k and query i of q. It then raises
+// rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements
+// apart. q is [(dim+1)/2][32] bf16 pairs: the pair q[c][i] holds elements 2c and 2c+1 of query
+// i. If dim is odd, the second element of each pair in the last row of q is 0. s is [keys][32].
+// dim > 0.
 //
 //go:noescape
 func scoresAVX512BF16(s *float32, k *uint16, step int, q *uint32, dim int, keys int, rowMax *float32)
 
-// addValuesAVX512BF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[j][c], p[j][i]), where v and
-// p hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][32], p is [pairs][32]. pairs > 0.
-// If alpha is nil, its factors count as 0, and o may be uninitialized.
+// addValuesAVX512BF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[j][c], p[j][i]),
+// where v and p hold bf16 pairs. Rows of v are step pairs apart. o is [vdim][32], p is
+// [pairs][32]. pairs > 0.
+// If alpha is nil, the routine does not read o: it stores the sums alone.
 //
 //go:noescape
 func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, vdim int, alpha *float32)
@@ -25,52 +27,60 @@ func addValuesAVX512BF16(o *float32, v *uint32, step int, p *uint32, pairs int, 
 //go:noescape
 func dotsAVX512BF16(sum *float32, a *uint32, b *uint32, pairs int)
 
-// gradientsAVX512BF16 replaces the score s[i][j] of query row i and key j by the weight
-// w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = w·(dp[i][j] - delta[i]). Where bit j of masks[i] is
-// clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][32]. Rows of ds are dsStep
-// elements apart. rows > 0.
+// gradientsAVX512BF16 computes weights and gradients of scores. For query row i < rows and key
+// j < 32:
+//
+//   - w = e^(scale·s[i][j] - lse[i]), the weight
+//   - ds[i][j] = w·(dp[i][j] - delta[i])
+//   - s[i][j] = w
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j] and ds[i][j] to 0, even if s or dp is NaN
+// there. s and dp are [rows][32]. Rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsAVX512BF16(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
 // addProductAVX512BF16 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 32. a is [rows][n].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. a and b hold bf16 pairs, and · is their dot product. aStep counts bf16. n > 0.
+// Rows of c, a and b are cStep, aStep and bStep elements apart. Here, · is the dot product of two bf16 pairs. aStep counts bf16, not pairs. n > 0.
 //
 //go:noescape
 func addProductAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int)
 
-// addProductMaskedAVX512BF16 is addProductAVX512BF16 for the columns x < 32 whose bits in columns are set.
-// It neither reads nor writes the other columns of b and c.
+// addProductMaskedAVX512BF16 is addProductAVX512BF16 for each x < 32 with bit x of columns set.
+// It neither reads nor writes other columns of b and c.
 //
 //go:noescape
 func addProductMaskedAVX512BF16(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
 // addProductTAVX512BF16 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 32. a is [n][rows].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. a and b hold bf16 pairs, and · is their dot product. n > 0.
+// Rows of c, a and b are cStep, aStep and bStep elements apart. Here, · is the dot product of two bf16 pairs. n > 0.
 //
 //go:noescape
 func addProductTAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int)
 
-// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for the columns x < 32 whose bits in columns are set.
-// It neither reads nor writes the other columns of b and c.
+// addProductTMaskedAVX512BF16 is addProductTAVX512BF16 for each x < 32 with bit x of columns set.
+// It neither reads nor writes other columns of b and c.
 //
 //go:noescape
 func addProductTMaskedAVX512BF16(c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep int, rows int, n int, columns uint32)
 
-// transposePairsAVX512BF16 transposes 16 rows of 16 bf16 pairs: dst[c][r] gets the pair of src[r][2c] and
-// src[r][2c+1]. Rows of dst are dstStep pairs apart. Rows of src are srcStep elements apart.
+// transposePairsAVX512BF16 transposes 16 rows of 16 bf16 pairs. For r, c < 16, dst[c][r] is the
+// pair of src[r][2c] and src[r][2c+1]. Rows of dst are dstStep pairs apart. Rows of src are srcStep
+// elements apart.
 //
 //go:noescape
 func transposePairsAVX512BF16(dst *uint32, dstStep int, src *uint16, srcStep int)
 
-// pairRowsAVX512BF16 sets dst[j][c] to the pair of src[2j][c] and src[2j+1][c] for j < pairs and c < n. Rows of
-// src are step elements apart. dst is [pairs][n]. pairs > 0, n > 0.
+// pairRowsAVX512BF16 packs every two rows of src into one row of bf16 pairs. For j < pairs and
+// c < n, dst[j][c] is the pair of src[2j][c] and src[2j+1][c]. Rows of src are step elements apart.
+// dst is [pairs][n]. pairs > 0, n > 0.
 //
 //go:noescape
 func pairRowsAVX512BF16(dst *uint32, src *uint16, step int, n int, pairs int)
 
-// narrowPairsAVX512BF16 rounds src[2j][i] and src[2j+1][i] to bf16 and stores them as the pair dst[j][i], for
-// j < pairs and i < 32. Rows of src are step elements apart. dst is [pairs][32]. pairs > 0.
+// narrowPairsAVX512BF16 rounds src to bf16 and packs every two rows into one row of pairs. For
+// j < pairs and i < 32, dst[j][i] is the pair of src[2j][i] and src[2j+1][i]. Rows of src are
+// step elements apart. dst is [pairs][32]. pairs > 0.
 //
 //go:noescape
 func narrowPairsAVX512BF16(dst *uint32, src *float32, step int, pairs int)
@@ -81,8 +91,8 @@ func narrowPairsAVX512BF16(dst *uint32, src *float32, step int, pairs int)
 //go:noescape
 func narrowRowsAVX512BF16(dst *uint16, src *float32, step int, rows int)
 
-// dotPeakAVX512BF16 repeats 16 independent multiply-adds, each of 16 bf16 pairs, n times: 1024 FLOP in each
-// repetition. It measures the peak rate.
+// dotPeakAVX512BF16 measures the peak rate of multiply-adds. It runs n iterations. One iteration is
+// 1024 FLOP: 16 independent multiply-adds of 16 bf16 pairs each.
 //
 //go:noescape
 func dotPeakAVX512BF16(n int)

@@ -4,11 +4,13 @@
 
 package simd
 
-// scoresNEON sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the
-// largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is
-// [keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine
-// prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.
-// dim > 0.
+// scoresNEON sets s[j][i] to the dot product of row j of k and column i of q. It then raises
+// rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart.
+// q is [dim][16], s is [keys][16]. dim > 0.
+//
+// Products of even and of odd columns of k have separate sums, because smaller sums have smaller
+// rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of
+// k, from address ahead on.
 //
 //go:noescape
 func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)
@@ -19,24 +21,34 @@ func scoresNEON(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahea
 //go:noescape
 func maskScoresNEON(s *float32, masks *uint32, keys int, rowMax *float32)
 
-// expScoresNEON replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets
-// alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights
-// of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest
-// finite number. s is [keys][16]. keys > 0.
+// expScoresNEON updates the online softmax with the scores s of a tile. m[i] is the old maximum of
+// the scores of query i, rowMax[i] is the new maximum, and l[i] is the sum of the weights. The
+// steps, for j < keys and i < 16:
+//
+//   - alpha[i] = 2^(scale·(m[i] - rowMax[i]))
+//   - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights
+//   - l[i] = alpha[i]·l[i] + Σ over j of s[j][i]
+//   - m[i] = rowMax[i]
+//
+// In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [keys][16].
+// keys > 0.
 //
 //go:noescape
 func expScoresNEON(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 
-// finalizeLSENEON sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0
-// and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].
+// finalizeLSENEON ends the online softmax of 16 queries. From the maximum m[i] and the sum l[i] of
+// query i it computes by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets
+// by[i] = 0 and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN.
+// All arrays are [16].
 //
 //go:noescape
 func finalizeLSENEON(lse, by, m, l *float32, scale float32)
 
-// addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of
-// masks[j] set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with
-// rows step elements apart. o is [vdim][16], p is [keys][16]. keys > 0. If alpha is nil, its factors count as
-// 0, and o may be uninitialized. If masks is nil, all bits count as set.
+// addValuesNEON sets o[c][i] = alpha[i]·o[c][i] + Σ over j of p[j][i]·v[j][c] for c < vdim and
+// i < 16. The sum is over all j < keys with bit i of masks[j] set. Where this bit is clear, p[j][i]
+// must be 0, and v[j][c] may be NaN. If masks is nil, all bits count as set. If alpha is nil, the
+// routine does not read o: it stores the sums alone. v is [keys][vdim], with rows step elements
+// apart. o is [vdim][16], p is [keys][16]. keys > 0.
 //
 //go:noescape
 func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
@@ -46,9 +58,11 @@ func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *f
 //go:noescape
 func addSumNEON(sum, x *float32, rows int, alpha *float32)
 
-// transposeNEON transposes square blocks of 4 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks
-// is the number of blocks, by has 4 factors. In dst, rows are dstStep and blocks dstNext elements apart. In
-// src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
+// transposeNEON transposes square blocks of 4 rows, and scales columns: in each block it sets
+// dst[c][r] = by[c]·src[r][c] for r, c < 4.
+// Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks
+// begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of
+// blocks. by has 4 factors. blocks > 0.
 //
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
@@ -80,10 +94,14 @@ func narrowBF16NEON(dst *uint16, src *float32, n int)
 //go:noescape
 func dotsNEON(sum, a, b *float32, dim int)
 
-// gradientsNEON replaces the score s[i][j] of query row i and key j by the weight
-// w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = scale·w·(dp[i][j] - delta[i]). Where bit j of masks[i] is
-// clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][16]. Rows of ds are dsStep
-// elements apart. rows > 0.
+// gradientsNEON computes weights and gradients of scores. For query row i < rows and key j < 16:
+//
+//   - w = e^(scale·s[i][j] - lse[i]), the weight
+//   - ds[i][j] = scale·w·(dp[i][j] - delta[i])
+//   - s[i][j] = w
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j] and ds[i][j] to 0, even if s or dp is NaN
+// there. s and dp are [rows][16]. Rows of ds are dsStep elements apart. rows > 0.
 //
 //go:noescape
 func gradientsNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
@@ -112,8 +130,8 @@ func copyRowsNEON(dst *float32, step int, src *float32, rows int)
 //go:noescape
 func addRowsNEON(dst *float32, step int, src *float32, rows int)
 
-// fmaPeakNEON repeats 24 independent multiply-adds, each of 4 float32, n times: 192 FLOP in each repetition. It
-// measures the peak rate.
+// fmaPeakNEON measures the peak rate of multiply-adds. It runs n iterations. One iteration is 192
+// FLOP: 24 independent multiply-adds of 4 float32 each.
 //
 //go:noescape
 func fmaPeakNEON(n int)

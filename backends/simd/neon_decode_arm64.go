@@ -4,44 +4,80 @@
 
 package simd
 
-// attendF32NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
-// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF32NEON computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + u·Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// The factor u is 1, except in attendF16NEONFHM and attendBF16NEONBF16, where u is 2^15.
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32. kKeys, vKeys <= 128. qRows, oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j. kAt then needs ahead+3 entries after the last key. The same holds for V, vAhead and vAt.
 // scratch is not used.
 //
 //go:noescape
 func attendF32NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// attendF16NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
-// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendF16NEON computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + u·Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// The factor u is 1, except in attendF16NEONFHM and attendBF16NEONBF16, where u is 2^15.
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32. kKeys, vKeys <= 128. qRows, oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j. kAt then needs ahead+3 entries after the last key. The same holds for V, vAhead and vAt.
 // scratch is not used.
 //
 //go:noescape
 func attendF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// attendBF16NEON sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
-// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendBF16NEON computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + u·Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// The factor u is 1, except in attendF16NEONFHM and attendBF16NEONBF16, where u is 2^15.
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32. kKeys, vKeys <= 128. qRows, oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j. kAt then needs ahead+3 entries after the last key. The same holds for V, vAhead and vAt.
 // scratch is not used.
 //
 //go:noescape
 func attendBF16NEON(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)
 
-// decodeWeightsNEON applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and
-// multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the
-// weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts
-// as the lowest finite number. Rows of s are 144 elements apart, and s[r][j] is -Inf for j from keys up to a
-// multiple of 16. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.
+// decodeWeightsNEON updates the online softmax with the scores s of a block of keys. m[r] is the
+// maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for
+// each row r:
+//
+//   - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN
+//   - a = 2^(scale·(m[r] - top))
+//   - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights
+//   - l[r] = a·l[r] + Σ over j < keys of s[r][j]
+//   - row r of o is multiplied by a
+//   - m[r] = top
+//
+// In the exponents, a top of -Inf counts as the lowest finite number. Rows of s are 144 elements
+// apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of 16. Rows of o are
+// oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.
 //
 //go:noescape
 func decodeWeightsNEON(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)

@@ -4,50 +4,69 @@
 
 package simd
 
-// scoreModNEON applies score modification to x = scale·s[r][i] for r < rows and i < 16. If softcap != 0, it
-// sets x = softcap·t with t = tanh(x/softcap), and stores 1 - t² in softcapGrad[r][i] unless softcapGrad is
-// nil. If bias is not nil, it adds bias[r][i] to x. If lanes is not nil, it subtracts slope·|at+r-lanes[i]|
-// from x. Finally it stores x in s[r][i] and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and
-// softcapGrad are step elements apart, rows of bias biasStep elements. softcap >= 0, and scale/softcap must not
-// be denormal. at+r and lanes[i] differ by less than 2^24. rows > 0.
+// scoreModNEON scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and
+// i < 16:
+//
+//   - x = scale·s[r][i]
+//   - if softcap != 0: t = tanh(x/softcap), x = softcap·t, and softcapGrad[r][i] = 1 - t² unless
+//     softcapGrad is nil
+//   - if bias is not nil: x = x + bias[r][i]
+//   - if lanes is not nil: x = x - slope·|at+r-lanes[i]|, where at+r and lanes[i] differ by less
+//     than 2^24
+//   - s[r][i] = x
+//
+// The routine then raises rowMax[i] to the largest s[r][i], ignoring NaN. Rows of s and softcapGrad
+// are step elements apart. Rows of bias are biasStep elements apart. softcap >= 0, and
+// scale/softcap is not denormal. rows > 0.
 //
 //go:noescape
 func scoreModNEON(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 
-// maskBitsNEON packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other
-// bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.
+// maskBitsNEON packs rows of booleans into words. For i < 16, bit i of masks[r] is 1 if
+// mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads 16
+// bytes of each row. rows > 0.
 //
 //go:noescape
 func maskBitsNEON(masks *uint32, mask *bool, step, rows int)
 
-// dropWeightsNEON sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout
-// drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the
-// Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is
+// dropWeightsNEON sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]
+// and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers
+// have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,
+// rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is
 // [keys][16]. keys > 0, key >= 0.
 //
 //go:noescape
 func dropWeightsNEON(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
 
-// dropoutMaskNEON sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for
-// r < rows and i < 16. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least
-// below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,
-// head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
+// dropoutMaskNEON sets bit i of kept[r], for r < rows and i < 16, if dropout keeps the weight of query
+// row row+r and key key+i. It clears all other bits of kept. Dropout keeps a weight if its random
+// number is at least below>>16. Random numbers have 16 bits. Philox4x32-7 computes the random
+// numbers of keys 8n to 8n+7 from the counter {n, row+r, head, batch}. seed is the key of Philox.
+// The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.
 //
 //go:noescape
 func dropoutMaskNEON(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)
 
-// gradientsOfNEON computes gradients with dropout, softcap and bias. For query row i and key j,
-// w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With
-// g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].
-// Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If
-// softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][16].
-// Rows of ds are dsStep elements apart. rows > 0.
+// gradientsOfNEON computes weights and gradients with dropout, softcap and bias. For query row
+// i < rows and key j < 16:
+//
+//   - w = e^(unit·s[i][j] - lse[i]), the weight
+//   - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.
+//   - g = w·(z·dp[i][j] - delta[i])
+//   - s[i][j] = w·z
+//   - db[i][j] = g, unless db is nil
+//   - ds[i][j] = scale·g·softcapGrad[i][j]. If softcapGrad is nil, ds[i][j] = scale·g.
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j], db[i][j] and ds[i][j] to 0, even if
+// inputs are NaN. s, dp, softcapGrad and db are [rows][16]. Rows of ds are dsStep elements apart.
+// rows > 0.
 //
 //go:noescape
 func gradientsOfNEON(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 
-// fetchNEON prefetches every cache line of some rows of memory into L2. The first row begins at address from. rows
-// is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.
+// fetchNEON prefetches all cache lines of a matrix into L2. The matrix begins at address from.
+// rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The
+// memory may be unmapped. bytes > 0, rows > 0.
 //
 //go:noescape
 func fetchNEON(from *byte, step, bytes, rows int)

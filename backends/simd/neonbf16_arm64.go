@@ -4,15 +4,25 @@
 
 package simd
 
-// attendBF16NEONBF16 sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds
-// Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and
-// row j of V vAt[j] bytes after v. Rows of s and p are 144 elements apart. Rows of q and o are qStep and oStep
-// elements apart, multiples of 32. With each cache line of K the routine prefetches the line kAhead bytes after it. If
-// kAhead is 0, it prefetches row j+ahead of K when it reads row j. kAt then needs ahead+3 entries after its last
-// key. The same holds for vAhead, vAt and V. kKeys, vKeys <= 128. qRows, oRows > 0.
+// attendBF16NEONBF16 computes the scores of one block of keys, and adds the weighted values of
+// another block to o:
+//
+//   - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys
+//   - o[r][c] = o[r][c] + u·Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim
+//
+// The factor u is 1, except in attendF16NEONFHM and attendBF16NEONBF16, where u is 2^15.
+// K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address
+// k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are 144 elements apart.
+// Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are
+// multiples of 32. kKeys, vKeys <= 128. qRows, oRows > 0.
+//
+// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
+// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// j. kAt then needs ahead+3 entries after the last key. The same holds for V, vAhead and vAt.
 // scratch is not used. The elements of q have 16 bits, like the elements of K, and fill the
-// first half of each row of q. The routine rounds the weights to 16 bits and adds 2^15 times the sum to o.
-// In each 8 elements of o the even ones come first. Fewer than 8 at the end of a row stay in order.
+// first half of each row of q. The routine multiplies the weights by u and rounds them to 16 bits.
+// In each group of 8 elements of a row of o, the even elements come first. A shorter group at the
+// end of a row stays in order.
 //
 //go:noescape
 func attendBF16NEONBF16(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)

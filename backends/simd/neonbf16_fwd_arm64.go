@@ -4,35 +4,39 @@
 
 package simd
 
-// scoresNEONBF16 sets s[j][i] to the dot product of row j of k and query i of q. It raises rowMax[i] to the
-// largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of
-// packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.
+// scoresNEONBF16 sets s[j][i] to the dot product of row j of k and query i of q. It then raises
+// rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step
+// elements apart. q has the layout that packQueriesNEONBF16 writes. s is [keys][16]. dim is a
+// multiple of 8. dim > 0.
 //
 //go:noescape
 func scoresNEONBF16(s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32)
 
-// addValuesNEONBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of v[j][c]·p[j][i]. v is the output of
-// packKeysNEONBF16: each row holds four keys, and rows are step elements apart. p is the output of
-// packWeightsNEONBF16. o is [vdim][16]. vdim is even. quads > 0, vdim > 0. If alpha is nil, its factors count
-// as 0, and o may be uninitialized.
+// addValuesNEONBF16 sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of p[j][i]·v[j][c] for
+// c < vdim and i < 16. If alpha is nil, the routine does not read o: it stores the sums alone. v
+// has the layout that packKeysNEONBF16 writes: each row holds four keys, and rows are step elements
+// apart. p has the layout that packWeightsNEONBF16 writes. o is [vdim][16]. vdim is even.
+// quads > 0, vdim > 0.
 //
 //go:noescape
 func addValuesNEONBF16(o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32)
 
-// packQueriesNEONBF16 packs 16 rows of src, step elements apart, in the layout that scoresNEONBF16 expects for q. dst is
-// [dim/8][2][8][2][4]: index [b][h][p][i][e] gets src[2p+i][8b+4h+e]. dim is a multiple of 8. dim > 0.
+// packQueriesNEONBF16 packs 16 rows of src for scoresNEONBF16. Rows of src are step elements apart.
+// dst is [dim/8][2][8][2][4], and dst[b][h][p][i][e] = src[2p+i][8b+4h+e]. dim is a multiple of 8.
+// dim > 0.
 //
 //go:noescape
 func packQueriesNEONBF16(dst, src *uint16, step, dim int)
 
-// packKeysNEONBF16 packs 4·quads rows of src, step elements apart, in the layout that addValuesNEONBF16 expects for v. dst is
-// [quads][vdim/2][2][4]: index [b][p][i][e] gets src[4b+e][2p+i]. vdim is a multiple of 8. vdim, quads > 0.
+// packKeysNEONBF16 packs 4·quads rows of src for addValuesNEONBF16. Rows of src are step elements
+// apart. dst is [quads][vdim/2][2][4], and dst[b][p][i][e] = src[4b+e][2p+i]. vdim is a multiple of
+// 8. vdim, quads > 0.
 //
 //go:noescape
 func packKeysNEONBF16(dst, src *uint16, step, vdim, quads int)
 
-// packWeightsNEONBF16 rounds s, [4·quads][16], to bfloat16 and packs it in the layout that addValuesNEONBF16 expects for p. dst is
-// [quads][8][2][4]: index [b][p][i][e] gets s[4b+e][2p+i]. quads > 0.
+// packWeightsNEONBF16 rounds s to bfloat16 and packs it for addValuesNEONBF16. s is [4·quads][16].
+// dst is [quads][8][2][4], and dst[b][p][i][e] = s[4b+e][2p+i]. quads > 0.
 //
 //go:noescape
 func packWeightsNEONBF16(dst *uint16, s *float32, quads int)

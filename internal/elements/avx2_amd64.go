@@ -4,31 +4,46 @@
 
 package elements
 
-// rowsAVX2 normalizes each row of x: dst gets (x - mean) / sqrt(variance + eps)·weight + bias. If moments is
-// not nil, moments[2r] gets the mean of row r, and moments[2r+1] gets 1 / sqrt(variance + eps). x and dst are
-// [rows][cols], and dst may be x. weight and bias are [cols]. cols, rows > 0.
+// rowsAVX2 computes the layer norm of each row of x. For r < rows and c < cols:
+//
+//   - scale = 1 / sqrt(variance of row r + eps)
+//   - dst[r][c] = (x[r][c] - mean of row r)·scale·weight[c] + bias[c]
+//   - moments[2r] = mean of row r and moments[2r+1] = scale, unless moments is nil
+//
+// x and dst are [rows][cols], and dst may be x. cols, rows > 0.
 //
 //go:noescape
 func rowsAVX2(dst *float32, x *float32, weight *float32, bias *float32, moments *float32, cols int, rows int, eps float32)
 
-// gradientsAVX2 computes the gradients of a layer norm. moments holds the mean and scale of each row, as
-// the routine rowsAVX2 stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets
-// scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight
-// and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,
+// gradientsAVX2 computes the gradients of a layer norm. mean and scale of each row are in
+// moments, as the routine rowsAVX2 stores them. avg is the average over a row. The steps for each
+// row:
+//
+//   - norm = (x - mean)·scale and d = dy·weight
+//   - dx = scale·(d - avg(d) - norm·avg(d·norm))
+//   - dWeight = dWeight + dy·norm
+//   - dBias = dBias + dy
+//
+// x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,
 // rows > 0.
 //
 //go:noescape
 func gradientsAVX2(dx *float32, x *float32, dy *float32, weight *float32, moments *float32, dWeight *float32, dBias *float32, cols int, rows int)
 
-// addAVX2 adds all rows of the matrix x to the vector sum: sum[c] gets sum[c] + x[0][c] + x[1][c] + ... x is
-// [rows][cols], with rows step elements apart. cols, rows > 0.
+// addAVX2 adds the rows of the matrix x to the vector sum: sum[c] = sum[c] + Σ over r < rows
+// of x[r][c], for c < cols. Rows of x are step elements apart. cols, rows > 0.
 //
 //go:noescape
 func addAVX2(sum *float32, x *float32, step int, cols int, rows int)
 
-// adamWAVX2 updates the n weights x of a model by AdamW. It sets mean = by[0]·mean + by[1]·grad and
-// square = by[2]·square + by[3]·grad². It then sets x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7]). x,
-// mean, square and grad are [n], by is [8]. n > 0.
+// adamWAVX2 updates n weights x of a model by AdamW. All arrays are [n], except by, which is
+// [8]. The steps for each weight:
+//
+//   - mean = by[0]·mean + by[1]·grad
+//   - square = by[2]·square + by[3]·grad²
+//   - x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7])
+//
+// n > 0.
 //
 //go:noescape
 func adamWAVX2(x *float32, mean *float32, square *float32, grad *float32, by *float32, n int)

@@ -4,18 +4,22 @@
 
 package matmul
 
-// multiply1AMXBF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.
-// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. The number of
-// rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that
-// begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
+// multiply1AMXBF16 computes sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b
+// hold bf16 pairs. If add != 0, the routine adds the old sums[r][x] to the new value. Rows of sums
+// and b are contiguous and have 16 columns. The routine rounds rows up to a multiple of 16, so a
+// and sums must have room for these rows.
+// The routine prefetches into L2 the memory that begins at address ahead and has the size of b. It
+// ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
 //
 //go:noescape
 func multiply1AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AMXBF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.
-// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 32 columns. The number of
-// rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that
-// begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
+// multiply2AMXBF16 computes sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b
+// hold bf16 pairs. If add != 0, the routine adds the old sums[r][x] to the new value. Rows of sums
+// and b are contiguous and have 32 columns. The routine rounds rows up to a multiple of 16, so a
+// and sums must have room for these rows.
+// The routine prefetches into L2 the memory that begins at address ahead and has the size of b. It
+// ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
 //
 //go:noescape
 func multiply2AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)

@@ -4,116 +4,188 @@
 
 package matmul
 
-// multiply1AVX2 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 4 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// multiply1AVX2 computes y[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// Rows of sums and b are contiguous and have 8 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 4 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply1AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1AVX2 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 4 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// widen1AVX2 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
+// Rows of sums and b are contiguous and have 8 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 4 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen1AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AVX2 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 4 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// multiply2AVX2 computes y[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// Rows of sums and b are contiguous and have 16 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 4 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply2AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2AVX2 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 4 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// widen2AVX2 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
+// Rows of sums and b are contiguous and have 16 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 4 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen2AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply3AVX2 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 24 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 4 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// multiply3AVX2 computes y[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// Rows of sums and b are contiguous and have 24 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 4 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply3AVX2(sums *float32, a *float32, b *float32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen3AVX2 sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 24 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 4 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// widen3AVX2 computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
+// Rows of sums and b are contiguous and have 24 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 4 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen3AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeAVX2 transposes square blocks of 8 rows: in each block it sets dst[c][r] = by[c]·src[r][c].
-// blocks is the number of blocks, by has 8 factors. In dst, rows are dstStep and blocks dstNext elements
-// apart. In src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
+// transposeAVX2 transposes square blocks of 8 rows, and scales columns: in each block it sets
+// dst[c][r] = by[c]·src[r][c] for r, c < 8.
+// Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks
+// begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of
+// blocks. by has 8 factors. blocks > 0.
 //
 //go:noescape
 func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// finishNoneAVX2 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishNoneAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishNoneAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// finishReLUAVX2 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishReLUAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishReLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeReLUAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
+// slopeReLUAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
 //
 //go:noescape
 func slopeReLUAVX2(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUAVX2 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishGELUAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeGELUAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
+// slopeGELUAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUAVX2(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX2 sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishGELUTanhAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// slopeGELUTanhAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
+// slopeGELUTanhAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUTanhAVX2(dx *float32, x *float32, dy *float32, n int)

@@ -4,39 +4,60 @@
 
 package matmul
 
-// multiply1AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// multiply1AVX512BF16 computes y[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
+// Rows of sums and b are contiguous and have 16 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply1AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 32 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// multiply2AVX512BF16 computes y[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
+// Rows of sums and b are contiguous and have 32 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply2AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply3AVX512BF16 sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
-// It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have 48 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from
-// address ahead on, at most the size of b. The prefetches are spread over the first tiles of 8 rows, and fetch is the
-// number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.
+// multiply3AVX512BF16 computes y[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.
+// Rows of sums and b are contiguous and have 48 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[r][x] if c is not nil and add&2 != 0
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8 or 16. A tile has 8 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// roundRowsAVX512BF16 rounds the first n elements of each row of src to bf16 and stores them in the same row of
-// dst. It fills the row of dst with 0 up to a multiple of 32 elements. Rows of dst are dstStep pairs apart.
-// Rows of src are srcStep elements apart. n, rows > 0.
+// roundRowsAVX512BF16 rounds each row of src to bf16. The first n elements of a row of src go to
+// the same row of dst. In dst, zeros follow these elements, up to a multiple of 32. Rows of dst are
+// dstStep pairs of bf16 apart. Rows of src are srcStep elements apart. n, rows > 0.
 //
 //go:noescape
 func roundRowsAVX512BF16(dst *uint32, dstStep int, src *float32, srcStep int, n int, rows int)

@@ -4,96 +4,150 @@
 
 package matmul
 
-// multiply1NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
-// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
-// prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
-// 32 or 64. k, rows > 0.
+// multiply1NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// Rows of sums and b are contiguous and have 8 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add != 0
+//   - bias[x] if c and bias are not nil
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply1NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen1NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
-// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 8 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
-// prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
-// 32 or 64. k, rows > 0.
+// widen1NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
+// Rows of sums and b are contiguous and have 8 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add != 0
+//   - bias[x] if c and bias are not nil
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen1NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
-// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
-// prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
-// 32 or 64. k, rows > 0.
+// multiply2NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.
+// Rows of sums and b are contiguous and have 16 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add != 0
+//   - bias[x] if c and bias are not nil
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func multiply2NEON(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// widen2NEON sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.
-// It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have 16 columns. If c is not
-// nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless
-// bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The
-// prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,
-// 32 or 64. k, rows > 0.
+// widen2NEON computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].
+// Rows of sums and b are contiguous and have 16 columns.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[r][x]:
+//
+//   - the old sums[r][x] if add != 0
+//   - bias[x] if c and bias are not nil
+//
+// Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead
+// on, at most the size of b. The first tiles share these prefetches, and fetch is the number of
+// these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.
 //
 //go:noescape
 func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// transposeNEON transposes square blocks of 8 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks
-// is the number of blocks, by has 8 factors. In dst, rows are dstStep and blocks dstNext elements apart. In
-// src, rows are srcStep and blocks srcNext elements apart. blocks > 0.
+// transposeNEON transposes square blocks of 8 rows, and scales columns: in each block it sets
+// dst[c][r] = by[c]·src[r][c] for r, c < 8.
+// Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks
+// begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of
+// blocks. by has 8 factors. blocks > 0.
 //
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
-// finishNoneNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishNoneNEON adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// finishReLUNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishReLUNEON adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeReLUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
+// slopeReLUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
 //
 //go:noescape
 func slopeReLUNEON(dx, x, dy *float32, n int)
 
-// finishGELUNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishGELUNEON adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeGELUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
+// slopeGELUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
-// finishGELUTanhNEON sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.
-// If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is
-// the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,
-// before and residual may be nil. rows > 0.
+// finishGELUTanhNEON adds bias and residual to sums, and applies the activation act. For r < rows
+// and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
+// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
+// beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// slopeGELUTanhNEON sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.
+// slopeGELUTanhNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
 //
 //go:noescape
 func slopeGELUTanhNEON(dx, x, dy *float32, n int)

@@ -11,9 +11,10 @@ import (
 
 func (g *generator) tileSums() {
 	g.routine("addProduct", "func(c *float32, cStep int, a *uint16, aStep int, b *uint32, bStep, rows, columns, pairs int)",
-		"adds Σ over i < pairs of dot(a[r][i], b[i][x]) to c[r][x] for r < rows and x < columns,",
-		"where a and b hold bf16 pairs. Rows of c are cStep elements apart, rows of a aStep bf16, and rows of b bStep",
-		"pairs. rows is a positive multiple of 32. columns and pairs are positive multiples of 16.")
+		"adds Σ over i < pairs of dot(a[r][i], b[i][x]) to c[r][x] for r < rows and",
+		"x < columns, where a and b hold bf16 pairs. Rows of c are cStep float32 apart, rows of a are",
+		"aStep bf16 apart, and rows of b are bStep pairs apart. rows is a positive multiple of 32. columns",
+		"and pairs are positive multiples of 16.")
 	c, b, columns := param("c"), param("b"), param("columns")
 	g.takeTiles()
 	Load(Param("cStep"), stepC)
@@ -63,11 +64,18 @@ func tileSum(label string, c, b GPVirtual, wide int) {
 // rounded to bf16.
 func (g *generator) gradientPairs() {
 	g.arithmetic("gradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32)",
-		"computes the weights w[i][j] = e^(scale·s[i][j] - lse[i]) of query row i and key j, and the",
-		"gradients x[i][j] = w[i][j]·(dp[i][j] - delta[i]). Where bit j of masks[i] is clear, both are 0, even if s or",
-		"dp is NaN there. The routine rounds w and x to bf16. Word p[i][j] gets the pair of w[2i][j] and w[2i+1][j],",
-		"and ds[i][j] the pair of x[2i][j] and x[2i+1][j]. x is also stored row by row in rows, with rows step elements apart. s and dp are",
-		"[2*pairs][LANES], p and ds are [pairs][LANES]. pairs > 0.")
+		"computes weights and gradients of scores, and rounds them to bf16. For query",
+		"row i < 2·pairs and key j < LANES:",
+		"",
+		"  - w[i][j] = e^(scale·s[i][j] - lse[i]), the weight",
+		"  - x[i][j] = w[i][j]·(dp[i][j] - delta[i]), the gradient",
+		"  - If bit j of masks[i] is clear, w[i][j] and x[i][j] are 0, even if s or dp is NaN there.",
+		"  - rows[i][j] = x[i][j]",
+		"  - p[i/2][j] = the pair of w[i][j] and w[i+1][j], for even i",
+		"  - ds[i/2][j] = the pair of x[i][j] and x[i+1][j], for even i",
+		"",
+		"The rows of the matrix rows are step elements apart. s and dp are [2*pairs][LANES], p and ds are",
+		"[pairs][LANES]. pairs > 0.")
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	s, dp, masks, pairs := param("s"), param("dp"), param("masks"), param("pairs")
 	lse, delta := param("lse"), param("delta")
@@ -129,10 +137,15 @@ func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w,
 
 func (g *generator) shapedGradients() {
 	g.arithmetic("shapedGradients", "func(p, ds *uint32, rows *uint16, step int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, kept *uint32, keep float32, softcapGrad *float32)",
-		"is gradientsAMXBF16 with dropout, softcap or both. Let z be keep if bit j of kept[i] is",
-		"set, else 0. p gets w[i][j]·z in place of w[i][j], and x[i][j] is",
-		"w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If kept is nil, z is 1. If softcapGrad is nil, it counts",
-		"as 1. At most one of them is nil. softcapGrad is [2*pairs][LANES].")
+		"is gradientsAMXBF16 with dropout, softcap or both. For query row",
+		"i < 2·pairs and key j < LANES:",
+		"",
+		"  - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.",
+		"  - x[i][j] = w[i][j]·(z·dp[i][j] - delta[i])·softcapGrad[i][j]. If softcapGrad is nil, the last",
+		"    factor is 1.",
+		"  - p gets w[i][j]·z in place of w[i][j].",
+		"",
+		"At most one of kept and softcapGrad is nil. softcapGrad is [2*pairs][LANES].")
 	dst, ds, rows, step := param("p"), param("ds"), param("rows"), bytes16(param("step"))
 	of := map[string]GPVirtual{}
 	for _, name := range []string{"s", "dp", "masks", "lse", "delta", "kept", "softcapGrad"} {

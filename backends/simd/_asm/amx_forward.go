@@ -11,9 +11,10 @@ import (
 
 func (g *generator) scoresOfTiles() {
 	g.routine("scores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32)",
-		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
-		"largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart and have words pairs, a multiple",
-		"of 16. q is [words][LANES] pairs, s is [keys][LANES]. k and s must have room for a multiple of 32 rows. keys > 0.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. It then raises",
+		"rowMax[i] to the largest s[j][i] with j < keys, ignoring NaN. Rows of k are step bf16 apart.",
+		"words is the number of bf16 pairs in a row, a multiple of 16. q is [words][LANES] pairs, s is",
+		"[keys][LANES]. k and s must have room for a multiple of 32 rows. keys > 0.")
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, nothing)
 }
 
@@ -21,8 +22,9 @@ func (g *generator) scoresOfTiles() {
 // all query rows or to none.
 func (g *generator) seenScoresOfTiles() {
 	g.routine("seenScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, seen *uint32)",
-		"is scoresAMXBF16 for a mask that hides keys from all queries. Before it raises rowMax, it sets row j",
-		"of s to -Inf if bit j%32 of seen[j/32] is clear. seen has one word for each 32 rows of s.")
+		"is scoresAMXBF16 with a mask that hides some keys from all queries. If bit",
+		"j%32 of seen[j/32] is clear, the mask hides key j: row j of s becomes -Inf before the routine",
+		"raises rowMax. seen has one word for each 32 rows of s.")
 	lowest, seen := g.registers[1], param("seen")
 	g.constant(float32(math.Inf(-1)), lowest)
 	g.tileScores(func(GPVirtual) { tileProducts("words", "words", 2) }, func() { g.hideRows(seen, lowest) })
@@ -109,9 +111,10 @@ func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 
 func (g *generator) valuesOfTiles() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha, sum *float32)",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[c][j], p[j][i]), where v and p",
-		"hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][LANES], p is [pairs][LANES]. pairs is a positive",
-		"multiple of 16, and vdim a positive multiple of 32. sum is scratch, [32][LANES].",
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[c][j], p[j][i]),",
+		"where v and p hold bf16 pairs. Rows of v are step pairs apart. o is [vdim][LANES], p is",
+		"[pairs][LANES]. pairs is a positive multiple of 16, and vdim is a positive multiple of 32. sum is",
+		"scratch, [32][LANES].",
 		nilAlpha)
 	g.tileValues(func(GPVirtual) { tileProducts("pairs", "pairs", 2) })
 }
@@ -164,11 +167,18 @@ func (g *generator) tileValues(products func(a GPVirtual)) {
 
 func (g *generator) weightPairs() {
 	g.arithmetic("expScores", "func(p *uint32, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
-		"turns scores into bf16 weights. The weight of s[j][i] is",
-		"w[j][i] = 2^(scale·(s[j][i] - rowMax[i])). Word p[j][i] gets the pair of w[2j][i] and w[2j+1][i], rounded to",
-		"bf16. The routine sets alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i]",
-		"and adds the unrounded weights of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a",
-		"rowMax of -Inf counts as the lowest finite number. s is [2*pairs][LANES], p is [pairs][LANES]. pairs > 0.")
+		"updates the online softmax with the scores s of a tile, and writes weights in",
+		"bf16. m[i] is the old maximum of the scores of query i, rowMax[i] is the new maximum, and l[i] is",
+		"the sum of the weights. The steps, for j < 2·pairs and i < LANES:",
+		"",
+		"  - alpha[i] = 2^(scale·(m[i] - rowMax[i]))",
+		"  - w[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights",
+		"  - p[j/2][i] = the pair of w[j][i] and w[j+1][i], rounded to bf16, for even j",
+		"  - l[i] = alpha[i]·l[i] + Σ over j of w[j][i], without rounding to bf16",
+		"  - m[i] = rowMax[i]",
+		"",
+		"In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [2*pairs][LANES],",
+		"p is [pairs][LANES]. pairs > 0.")
 	permutation := g.registers[9]
 	g.loadPairOrder(permutation)
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) {
@@ -219,8 +229,8 @@ func (g *generator) weighPairs(dst GPVirtual, store func(dst GPVirtual, v int, x
 
 func (g *generator) finite() {
 	g.routine("finite", "func(src *uint16, step, n, rows int) bool",
-		"reports whether all elements of the bf16 matrix src are finite. src is [rows][n], with rows",
-		"step elements apart. n > 0, rows > 0.")
+		"reports whether all elements of the bf16 matrix src are finite. src is [rows][n].",
+		"Rows of src are step elements apart. n > 0, rows > 0.")
 	src, step, n, rows := param("src"), bytes16(param("step")), param("n"), param("rows")
 	exponent, x := g.registers[0], g.registers[1]
 	g.word(0x7f807f80, exponent)
@@ -263,8 +273,8 @@ func (g *generator) finite() {
 // tilePeak emits the routine that measures the peak rate of tile products.
 func (g *generator) tilePeak() {
 	g.routine("tilePeak", "func(n int, a *uint16)",
-		"repeats four tile products n times, 65536 FLOP in each repetition, to measure the peak rate.",
-		"a is [32][32] bf16.")
+		"measures the peak rate of tile products. It runs n iterations. One iteration is",
+		"65536 FLOP: four tile products. The operands are tiles of the matrix a, which is [32][32] bf16.")
 	n := param("n")
 	g.takeTiles()
 	Load(Param("a"), tileB)

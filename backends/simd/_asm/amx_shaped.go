@@ -245,11 +245,17 @@ type scoreShaper struct{ shaper }
 
 func (g *generator) shapedScores() {
 	g.arithmetic("shapedScores", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, rowMax *float32, masks *uint32, scale, softcap float32, bias *uint32, lanes *float32, slope, at float32)",
-		"computes scores: dot products as in scoresAMXBF16, modified as in scoreModAVX512 by the",
-		"last six arguments. Without softcap, bias and lanes it does not scale the scores. bias is nil or",
-		"[keys/2][LANES] pairs: word [j][i] holds the bf16 biases of keys 2j and 2j+1. If masks is not nil, s[j][i]",
-		"becomes -Inf where bit i of masks[j] is clear. The routine then raises rowMax[i] to the largest s[j][i],",
-		"ignoring NaN. If keys is odd, it is rounded up to an even number.")
+		"computes the modified scores of a forward pass, for j < keys and i < LANES:",
+		"",
+		"  - x is the dot product of row j of k and column i of q, as in scoresAMXBF16.",
+		"  - Softcap, bias and ALiBi change x as in scoreModAVX512. Without softcap, bias and ALiBi, x is",
+		"    not multiplied by scale.",
+		"  - If masks is not nil and bit i of masks[j] is clear, x becomes -Inf.",
+		"  - s[j][i] = x",
+		"",
+		"The routine then raises rowMax[i] to the largest s[j][i], ignoring NaN. bias is nil or",
+		"[keys/2][LANES] pairs of bf16: bias[j][i] holds the biases of keys 2j and 2j+1. The routine",
+		"rounds keys up to an even number.")
 	a := &scoreShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"masks", shapedMask}}
 	a.caps, a.row, a.next = a.capConstants, a.scoreRow, a.nextScores

@@ -21,11 +21,15 @@ type dotShaper struct{ shaper }
 
 func (g *generator) shapedDots() {
 	g.arithmetic("shapedDots", "func(s *float32, k *uint16, step int, q *uint32, words, keys int, softcapGrad *float32, scale, softcap float32, bias *float32, halves *uint16, biasStep int, lanes *float32, slope, at float32)",
-		"computes scores of a backward pass: dot products as in scoresAMXBF16, modified as in",
-		"scoreModAVX512 by the last eight arguments. It computes no maxima. Rows of the bias are biasStep elements",
-		"apart. They are float32 in bias or, if bias is nil, bf16 in halves. If both are nil, there is no bias. If",
-		"softcap != 0, softcapGrad, [keys][LANES], gets the derivatives of softcap. The absolute error of capped scores",
-		"is a few roundings of softcap. If keys is odd, it is rounded up to an even number.")
+		"computes the modified scores of a backward pass, for j < keys and i < LANES.",
+		"s[j][i] is the dot product of row j of k and column i of q, as in scoresAMXBF16. Softcap, bias",
+		"and ALiBi then change s[j][i] as in scoreModAVX512. The routine computes no maxima.",
+		"",
+		"The bias is the float32 matrix bias. If bias is nil, the bias is the bf16 matrix halves. If bias",
+		"and halves are nil, there is no bias. Rows of the bias are biasStep elements apart. If",
+		"softcap != 0, softcapGrad[j][i] gets the derivative of softcap, where softcapGrad is",
+		"[keys][LANES]. With softcap, the absolute error of a score is a few units in the last place of",
+		"softcap. The routine rounds keys up to an even number.")
 	a := &dotShaper{*g.newShaper()}
 	a.asks = []asked{{"lanes", shapedLanes}, {"bias", shapedBias}, {"halves", shapedHalves}}
 	a.caps, a.row, a.next = a.capConstants, a.dotRow, a.nextDots

@@ -16,14 +16,20 @@ import (
 // needs no transpose.
 func (g *generator) attend() {
 	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
-		"computes the attention of one tile. The number of query rows in q and o is rows, and the",
-		"number of rows in k and v is keys. totals is [4][LANES]. For query row i, totals[0][i] gets the largest dot",
-		"product m, and totals[1][i] gets l = Σ over the keys of 2^(scale·(dot product - m)). totals[2][i] gets 1/l,",
-		"and totals[3][i] gets LSE = unit·m + ln(l), both as in finalizeLSE"+g.suffix+". Rows of o, q, k and v are oStep, qStep,",
-		"kStep and vStep elements apart. The routine reads LANES rows of q, each up to a multiple of 16 elements. vdim is",
-		"a multiple of LANES. queries and s are scratch: queries is [dims][LANES], where dims is dim rounded up to a",
-		"multiple of 16, and s is [keys][LANES]. The routine prefetches memory at address ahead, as scores"+g.suffix+" does. rows > 0,",
-		"keys > 0.")
+		"computes o, the attention of query rows q over keys k with values v. Every query",
+		"sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.",
+		"totals is [4][LANES]. For query row i:",
+		"",
+		"  - totals[0][i] = m, the largest dot product of row i of q and a row of k",
+		"  - totals[1][i] = l = Σ over all keys of 2^(scale·(dot product - m))",
+		"  - totals[2][i] = 1/l, or 0 if l is 0",
+		"  - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0",
+		"",
+		"Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of",
+		"LANES. Let dims be dim, rounded up to a multiple of 16. The routine reads LANES rows of q, even",
+		"if rows is smaller, and up to dims elements of each row. queries and s are scratch: queries is",
+		"[dims][LANES], and s is [keys][LANES]. The routine prefetches memory from address ahead on, as",
+		"scores"+g.suffix+" does. rows > 0, keys > 0.")
 	g.transposeQuery()
 	g.attendScores()
 	g.attendWeights()

@@ -18,10 +18,12 @@ func (g *generator) gradients() {
 		scaled = ""
 	}
 	g.arithmetic("gradients", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)",
-		"replaces the score s[i][j] of query row i and key j by the weight",
-		"w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = "+scaled+"w·(dp[i][j] - delta[i]). Where bit j of masks[i] is",
-		"clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][LANES]. Rows of ds are dsStep",
-		"elements apart. rows > 0.")
+		"computes weights and gradients of scores. For query row i < rows and key",
+		"j < LANES:", "", "  - w = e^(scale·s[i][j] - lse[i]), the weight",
+		"  - ds[i][j] = "+scaled+"w·(dp[i][j] - delta[i])",
+		"  - s[i][j] = w", "",
+		"If bit j of masks[i] is clear, the routine sets s[i][j] and ds[i][j] to 0, even if s or dp is NaN",
+		"there. s and dp are [rows][LANES]. Rows of ds are dsStep elements apart. rows > 0.")
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
 	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
 	g.powerConstants()
@@ -142,15 +144,15 @@ func (g *generator) declareProduct(transposed, masked bool) {
 	}
 	signature, does := "c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int", ""
 	if g.bf16 {
-		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "a and b hold bf16 pairs, and · is their dot product. "
+		signature, does = "c *float32, cStep int, a *uint32, aStep int, b *uint32, bStep, rows, n int", "Here, · is the dot product of two bf16 pairs. "
 		if !transposed {
-			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"aStep counts bf16. "
+			signature, does = strings.Replace(signature, "a *uint32", "a *uint16", 1), does+"aStep counts bf16, not pairs. "
 		}
 	}
 	if masked {
 		g.arithmetic(name+"Masked", "func("+signature+", columns uint32)",
-			"is "+name+g.suffix+" for the columns x < LANES whose bits in columns are set.",
-			"It neither reads nor writes the other columns of b and c.")
+			"is "+name+g.suffix+" for each x < LANES with bit x of columns set.",
+			"It neither reads nor writes other columns of b and c.")
 	} else {
 		g.arithmetic(name, "func("+signature+")",
 			"adds Σ over i < n of "+element+"·b[i][x] to c[r][x] for r < rows and x < LANES. a is "+shape+".",

@@ -38,10 +38,11 @@ func bytes16(elements Register) GPVirtual {
 // S.
 func (g *generator) pairScores() {
 	g.arithmetic("scores", "func(s *float32, k *uint16, step int, q *uint32, dim, keys int, rowMax *float32)",
-		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
-		"largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements apart. q is [(dim+1)/2][LANES]",
-		"bf16 pairs: word [c][i] holds the elements 2c and 2c+1 of query i. If dim is odd, the upper halves of q's",
-		"last row are 0. s is [keys][LANES]. dim > 0.")
+		"sets s[j][i] to the dot product of row j of k and query i of q. It then raises",
+		"rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim] bf16, with rows step elements",
+		"apart. q is [(dim+1)/2][LANES] bf16 pairs: the pair q[c][i] holds elements 2c and 2c+1 of query",
+		"i. If dim is odd, the second element of each pair in the last row of q is 0. s is [keys][LANES].",
+		"dim > 0.")
 	s, k, step0 := param("s"), param("k"), bytes16(param("step"))
 	q, keys, rowMax := param("q"), param("keys"), param("rowMax")
 	step3 := GP64()
@@ -97,8 +98,9 @@ func (g *generator) halfStep(label string, dim GPVirtual, acc [][]VecPhysical, b
 
 func (g *generator) pairValues() {
 	g.arithmetic("addValues", "func(o *float32, v *uint32, step int, p *uint32, pairs, vdim int, alpha *float32)",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[j][c], p[j][i]), where v and",
-		"p hold bf16 pairs. Rows of v are step pairs apart, o is [vdim][LANES], p is [pairs][LANES]. pairs > 0.",
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < pairs of dot(v[j][c], p[j][i]),",
+		"where v and p hold bf16 pairs. Rows of v are step pairs apart. o is [vdim][LANES], p is",
+		"[pairs][LANES]. pairs > 0.",
 		nilAlpha)
 	g.newValueSum("pairs").columns("dims", false, 1)
 	g.done()
@@ -106,8 +108,9 @@ func (g *generator) pairValues() {
 
 func (g *generator) transposePairs() {
 	g.routine("transposePairs", "func(dst *uint32, dstStep int, src *uint16, srcStep int)",
-		"transposes 16 rows of 16 bf16 pairs: dst[c][r] gets the pair of src[r][2c] and",
-		"src[r][2c+1]. Rows of dst are dstStep pairs apart. Rows of src are srcStep elements apart.")
+		"transposes 16 rows of 16 bf16 pairs. For r, c < 16, dst[c][r] is the",
+		"pair of src[r][2c] and src[r][2c+1]. Rows of dst are dstStep pairs apart. Rows of src are srcStep",
+		"elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
 	src, srcStep := param("src"), bytes16(param("srcStep"))
 	g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
@@ -118,8 +121,9 @@ func (g *generator) transposePairs() {
 // matrix is V, or an operand whose rows the backward pass sums.
 func (g *generator) pairRows() {
 	g.routine("pairRows", "func(dst *uint32, src *uint16, step, n, pairs int)",
-		"sets dst[j][c] to the pair of src[2j][c] and src[2j+1][c] for j < pairs and c < n. Rows of",
-		"src are step elements apart. dst is [pairs][n]. pairs > 0, n > 0.")
+		"packs every two rows of src into one row of bf16 pairs. For j < pairs and",
+		"c < n, dst[j][c] is the pair of src[2j][c] and src[2j+1][c]. Rows of src are step elements apart.",
+		"dst is [pairs][n]. pairs > 0, n > 0.")
 	dst, src, step, n, pairs := param("dst"), param("src"), bytes16(param("step")), param("n"), param("pairs")
 	x, y := g.registers[0], g.registers[1]
 	tail, ones := GP32(), GP32()
@@ -172,8 +176,9 @@ func (g *generator) loadPairOrder(z VecPhysical) {
 
 func (g *generator) narrowPairs() {
 	g.routine("narrowPairs", "func(dst *uint32, src *float32, step, pairs int)",
-		"rounds src[2j][i] and src[2j+1][i] to bf16 and stores them as the pair dst[j][i], for",
-		"j < pairs and i < LANES. Rows of src are step elements apart. dst is [pairs][LANES]. pairs > 0.")
+		"rounds src to bf16 and packs every two rows into one row of pairs. For",
+		"j < pairs and i < LANES, dst[j][i] is the pair of src[2j][i] and src[2j+1][i]. Rows of src are",
+		"step elements apart. dst is [pairs][LANES]. pairs > 0.")
 	dst, src, step, pairs := param("dst"), param("src"), bytes(param("step")), param("pairs")
 	permutation := g.registers[4]
 	g.loadPairOrder(permutation)

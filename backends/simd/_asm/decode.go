@@ -46,15 +46,23 @@ func (g *generator) decodeTile() (both, keys, rows []VecPhysical) {
 func (t storage) attend() {
 	t.arithmetic("attend"+t.name, "func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int, "+
 		"o *float32, oStep int, scratch, p *float32, v *byte, vAt *int, vAhead, vdim, oRows, vKeys, ahead int)",
-		"sets s[r][j] to the dot product of row r of q and row j of K, for r < qRows and j < kKeys. It adds",
-		"Σ over j < vKeys of p[r][j]·(row j of V) to row r of o, for r < oRows. Row j of K begins kAt[j] bytes after k, and",
-		fmt.Sprintf("row j of V vAt[j] bytes after v. Rows of s and p are %d elements apart. The routine reads and writes rows of q, s", scoreStep),
-		fmt.Sprintf("and p in groups of %d, and may overwrite three elements after the last score of a row. Rows of q and o are qStep and", t.decodeRows()),
-		fmt.Sprintf("oStep elements apart, multiples of 32.%s", t.order()),
-		"Elements of q from dim on are 0. With each cache line of K the routine prefetches the line kAhead bytes after it. If",
-		"kAhead is 0, it prefetches row j+ahead of K when it reads row j, and with AVX-512 also rows j+ahead-8 and",
-		fmt.Sprintf("j+ahead-16. kAt then needs ahead+%d entries after its last key and %d before its first. The same holds for vAhead, vAt", decodeKeys-1, slices.Max(nearer)),
-		fmt.Sprintf("and V. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows, oRows > 0.", t.limit("dim and vdim"), decodeBlock))
+		"computes the scores of one block of keys, and adds the weighted values of",
+		"another block to o:", "",
+		"  - s[r][j] = Σ over c < dim of q[r][c]·K[j][c], for r < qRows and j < kKeys",
+		"  - o[r][c] = o[r][c] + Σ over j < vKeys of p[r][j]·V[j][c], for r < oRows and c < vdim",
+		"",
+		"K and V have the element type in the routine's name. Row j of K begins kAt[j] bytes after address",
+		fmt.Sprintf("k, and row j of V begins vAt[j] bytes after address v. Rows of s and p are %d elements apart.", scoreStep),
+		"Rows of q are qStep elements apart, and rows of o are oStep elements apart. Both steps are",
+		"multiples of 32."+t.order(),
+		fmt.Sprintf("The routine handles rows of q, s and p in groups of %d, so the last group must have memory for", t.decodeRows()),
+		"all its rows. The routine may overwrite three elements after the last score in a row of s.",
+		fmt.Sprintf("q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows,", t.limit("dim and vdim"), decodeBlock),
+		"oRows > 0.", "",
+		"The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes",
+		"after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row",
+		fmt.Sprintf("j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+%d entries after", decodeKeys-1),
+		fmt.Sprintf("the last key and %d before the first. The same holds for V, vAhead and vAt.", slices.Max(nearer)))
 	var apart []func()
 	beginKeys("k")
 	beginKeys("v")
@@ -248,11 +256,11 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 // maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.arithmetic("decodeWeights", "func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)",
-		"applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and",
-		"multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the",
-		"weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts",
-		fmt.Sprintf("as the lowest finite number. Rows of s are %d elements apart, and s[r][j] is -Inf for j from keys up to a", scoreStep),
-		fmt.Sprintf("multiple of %d. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= %d, rows > 0.", g.vectorLen(), decodeBlock))
+		"updates the online softmax with the scores s of a block of keys. m[r] is the", "maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
+		"each row r:", "", "  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN", "  - a = 2^(scale·(m[r] - top))", "  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",
+		"  - l[r] = a·l[r] + Σ over j < keys of s[r][j]", "  - row r of o is multiplied by a", "  - m[r] = top", "",
+		fmt.Sprintf("In the exponents, a top of -Inf counts as the lowest finite number. Rows of s are %d elements", scoreStep),
+		fmt.Sprintf("apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of %d. Rows of o are", g.vectorLen()), fmt.Sprintf("oStep elements apart, a multiple of 16. 0 < keys <= %d, rows > 0.", decodeBlock))
 	s, rows, keys, m, l := param("s"), param("rows"), param("keys"), param("m"), param("l")
 	o, oStep := param("o"), bytes(param("oStep"))
 	ADDQ(Imm(uint64(g.vectorLen()-1)), keys)

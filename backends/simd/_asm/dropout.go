@@ -10,9 +10,10 @@ import (
 
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout",
-		"drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the",
-		"Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is",
+		"sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]",
+		"and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers",
+		"have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,",
+		"rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is",
 		"[keys][LANES]. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
@@ -59,9 +60,10 @@ func (g *generator) dropWeights() {
 
 func (g *generator) dropPairs() {
 	g.routine("dropPairs", "func(p *uint32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)",
-		"applies dropout to weights in bf16 pairs. Word p[j][i] holds the weights of query row",
-		"rows[i] and the keys key+2j and key+2j+1. The routine sets a weight to 0 where dropWeightsAVX512 would set it",
-		"to 0. p is [keys/2][LANES], with room for a multiple of 8 keys. key is a multiple of 8. keys > 0, key >= 0.")
+		"applies dropout to weights in bf16 pairs. The pair p[j][i] holds the weights of",
+		"query row rows[i] and of keys key+2j and key+2j+1. The routine drops the same weights as",
+		"dropWeightsAVX512. p is [keys/2][LANES], with room for a multiple of 8 keys. key is a multiple of",
+		"8. keys > 0, key >= 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]
@@ -211,10 +213,11 @@ func (x *philox) rowRounds(product, high VecPhysical, c counter) {
 // 64-bit lanes of a vector hold the counters of two query rows.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "func(kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32)",
-		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",
-		"r < rows and i < LANES. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least",
-		"below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,",
-		"head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
+		"sets bit i of kept[r], for r < rows and i < LANES, if dropout keeps the weight of",
+		"query row row+r and key key+i. It clears all other bits of kept. Dropout keeps a weight if its",
+		"random number is at least below>>16. Random numbers have 16 bits. Philox4x32-7 computes the",
+		"random numbers of keys 8n to 8n+7 from the counter {n, row+r, head, batch}. seed is the key of",
+		"Philox. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
 	r := g.registers
 	x := g.newPhilox(r[9], r[10], r[8])
 	below := r[11]

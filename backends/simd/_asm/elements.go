@@ -10,9 +10,9 @@ import (
 // twice: first for the two averages, then for dx.
 func (g *generator) normGradients() {
 	g.arithmetic("gradients", "func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)",
-		"computes the gradients of a layer norm. moments holds the mean and scale of each row, as", "the routine rows"+g.suffix+" stores them. With n = (x - mean)·scale and dn = dy·weight, each row of dx gets",
-		"scale·(dn - avg(dn) - n·avg(dn·n)). Here avg is the average over the row. The routine adds dy·n to dWeight", "and dy to dBias. x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,",
-		"rows > 0.")
+		"computes the gradients of a layer norm. mean and scale of each row are in", "moments, as the routine rows"+g.suffix+" stores them. avg is the average over a row. The steps for each",
+		"row:", "", "  - norm = (x - mean)·scale and d = dy·weight", "  - dx = scale·(d - avg(d) - norm·avg(d·norm))", "  - dWeight = dWeight + dy·norm", "  - dBias = dBias + dy", "",
+		"x, dy and dx are [rows][cols], and dx may be dy. weight, dWeight and dBias are [cols]. cols,", "rows > 0.")
 	dx, x, dy, weight, moments := param("dx"), param("x"), param("dy"), param("weight"), param("moments")
 	dWeight, dBias, cols, rows := param("dWeight"), param("dBias"), param("cols"), param("rows")
 	r := g.registers
@@ -79,8 +79,8 @@ func (g *generator) meanOf(z, count, t, mean VecPhysical) {
 
 func (g *generator) addTo() {
 	g.arithmetic("add", "func(sum, x *float32, step, cols, rows int)",
-		"adds all rows of the matrix x to the vector sum: sum[c] gets sum[c] + x[0][c] + x[1][c] + ... x is",
-		"[rows][cols], with rows step elements apart. cols, rows > 0.")
+		"adds the rows of the matrix x to the vector sum: sum[c] = sum[c] + Σ over r < rows",
+		"of x[r][c], for c < cols. Rows of x are step elements apart. cols, rows > 0.")
 	sum, x, step, cols, rows := param("sum"), param("x"), bytes(param("step")), param("cols"), param("rows")
 	mask := g.registers[8]
 	left := GP64()
@@ -102,9 +102,14 @@ func (g *generator) addTo() {
 
 func (g *generator) adamW() {
 	g.arithmetic("adamW", "func(x, mean, square, grad, by *float32, n int)",
-		"updates the n weights x of a model by AdamW. It sets mean = by[0]·mean + by[1]·grad and",
-		"square = by[2]·square + by[3]·grad². It then sets x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7]). x,",
-		"mean, square and grad are [n], by is [8]. n > 0.")
+		"updates n weights x of a model by AdamW. All arrays are [n], except by, which is",
+		"[8]. The steps for each weight:",
+		"",
+		"  - mean = by[0]·mean + by[1]·grad",
+		"  - square = by[2]·square + by[3]·grad²",
+		"  - x = by[4]·x - by[5]·mean / (by[6]·sqrt(square) + by[7])",
+		"",
+		"n > 0.")
 	x, mean, square, grad, by, n := param("x"), param("mean"), param("square"), param("grad"), param("by"), param("n")
 	r := g.registers
 	c, mask, gz, m, v, z := r[:8], r[8], r[9], r[10], r[11], r[12]

@@ -12,8 +12,9 @@ const line = 64 // bytes of a cache line
 // more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "func(from *byte, step, bytes, rows int)",
-		"prefetches every cache line of some rows of memory into L2. The first row begins at address from.",
-		"rows is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
+		"prefetches all cache lines of a matrix into L2. The matrix begins at address from.",
+		"rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The",
+		"memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := param("from"), param("step"), param("bytes"), param("rows")
 	Label("row")
 	at, end := GP64(), GP64()

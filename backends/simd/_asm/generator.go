@@ -143,9 +143,11 @@ func bytes(elements Register) GPVirtual {
 func (g *generator) transpose() {
 	n := g.vectorBytes / 4
 	g.arithmetic("transpose", "func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)",
-		"transposes square blocks of "+strconv.Itoa(n)+" rows: in each block it sets dst[c][r] = by[c]·src[r][c].",
-		"blocks is the number of blocks, by has "+strconv.Itoa(n)+" factors. In dst, rows are dstStep and blocks dstNext elements",
-		"apart. In src, rows are srcStep and blocks srcNext elements apart. blocks > 0.")
+		"transposes square blocks of "+strconv.Itoa(n)+" rows, and scales columns: in each block it sets",
+		"dst[c][r] = by[c]·src[r][c] for r, c < "+strconv.Itoa(n)+".",
+		"Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks",
+		"begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of",
+		"blocks. by has "+strconv.Itoa(n)+" factors. blocks > 0.")
 	dst, dstStep, dstNext := param("dst"), bytes(param("dstStep")), bytes(param("dstNext"))
 	src, srcStep, srcNext := param("src"), bytes(param("srcStep")), bytes(param("srcNext"))
 	by, count, factors := param("by"), param("blocks"), g.registers[8]

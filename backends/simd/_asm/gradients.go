@@ -11,12 +11,19 @@ import (
 
 func (g *generator) gradientsOf() {
 	g.arithmetic("gradientsOf", "func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)",
-		"computes gradients with dropout, softcap and bias. For query row i and key j,",
-		"w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With",
-		"g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].",
-		"Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If",
-		"softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][LANES].",
-		"Rows of ds are dsStep elements apart. rows > 0.")
+		"computes weights and gradients with dropout, softcap and bias. For query row",
+		"i < rows and key j < LANES:",
+		"",
+		"  - w = e^(unit·s[i][j] - lse[i]), the weight",
+		"  - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.",
+		"  - g = w·(z·dp[i][j] - delta[i])",
+		"  - s[i][j] = w·z",
+		"  - db[i][j] = g, unless db is nil",
+		"  - ds[i][j] = scale·g·softcapGrad[i][j]. If softcapGrad is nil, ds[i][j] = scale·g.",
+		"",
+		"If bit j of masks[i] is clear, the routine sets s[i][j], db[i][j] and ds[i][j] to 0, even if",
+		"inputs are NaN. s, dp, softcapGrad and db are [rows][LANES]. Rows of ds are dsStep elements",
+		"apart. rows > 0.")
 	x := g.newPairGradients()
 	Label("row")
 	for v := range vectors {

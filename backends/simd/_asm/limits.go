@@ -13,12 +13,12 @@ func (g *generator) limits() {
 	rows := g.groups[0]
 	if g.bf16 {
 		g.routine("dotPeak", "func(n int)",
-			fmt.Sprintf("repeats %d independent multiply-adds, each of %d bf16 pairs, n times: %d FLOP in each", rows*vectors, g.vectorBytes/4, rows*g.lanes*4),
-			"repetition. It measures the peak rate.")
+			"measures the peak rate of multiply-adds. It runs n iterations. One iteration is",
+			fmt.Sprintf("%d FLOP: %d independent multiply-adds of %d bf16 pairs each.", rows*g.lanes*4, rows*vectors, g.vectorBytes/4))
 	} else {
 		g.routine("fmaPeak", "func(n int)",
-			fmt.Sprintf("repeats %d independent multiply-adds, each of %d float32, n times: %d FLOP in each repetition.", rows*vectors, g.vectorBytes/4, rows*g.lanes*2),
-			"It measures the peak rate.")
+			"measures the peak rate of multiply-adds. It runs n iterations. One iteration is",
+			fmt.Sprintf("%d FLOP: %d independent multiply-adds of %d float32 each.", rows*g.lanes*2, rows*vectors, g.vectorBytes/4))
 	}
 	n, x := param("n"), g.lanesB[0]
 	acc := g.accumulators(rows)

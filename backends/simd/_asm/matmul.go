@@ -55,11 +55,11 @@ type panel struct {
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
-			"sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.")
+			"computes y[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]) for r < rows, where a and b hold bf16 pairs.")
 		return
 	}
 	g.panel(&panel{vectors: vectors}, "multiply", "a, b *float32",
-		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.")
+		"computes y[r][x] = Σ over i < k of a[r*aRow+i]·b[i][x] for r < rows.")
 }
 
 // widenPanel emits C += A B for a float32 A and a panel of bf16 pairs. A bf16 is the upper half of
@@ -67,7 +67,7 @@ func (g *generator) multiplyPanel(vectors int) {
 // adding it.
 func (g *generator) widenPanel(vectors int) {
 	g.panel(&panel{vectors: vectors, widened: true}, "widen", "a *float32, b *uint32",
-		"sets sums[r][x] = Σ over i < k of a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x]) for r < rows.")
+		"computes y[r][x] = Σ over i < k of a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x].")
 }
 
 // panel emits one multiplication routine. does is the first sentence of the routine's
@@ -76,11 +76,18 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	vectors := p.vectors
 	g.arithmetic(fmt.Sprintf("%s%d", name, vectors),
 		"func(sums *float32, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)", does,
-		fmt.Sprintf("It adds the old sums[r][x] if add&1 != 0. Rows of sums and b are contiguous and have %d columns. If c is not", vectors*g.vectorBytes/4),
-		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil, and the old c[r][x] if add&2 != 0. The routine prefetches into L2 the memory from",
-		fmt.Sprintf("address ahead on, at most the size of b. The prefetches are spread over the first tiles of %d rows, and fetch is the", g.tileRows()),
-		"number of these tiles: 1, 2, 4, 8 or 16. k, rows > 0.")
+		fmt.Sprintf("Rows of sums and b are contiguous and have %d columns.", vectors*g.vectorBytes/4),
+		"",
+		"If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums",
+		"unchanged. Before the store, the routine adds these terms to y[r][x]:",
+		"",
+		"  - the old sums[r][x] if add&1 != 0",
+		"  - bias[x] if c and bias are not nil",
+		"  - the old c[r][x] if c is not nil and add&2 != 0",
+		"",
+		"Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead",
+		"on, at most the size of b. The first tiles share these prefetches, and fetch is the number of",
+		fmt.Sprintf("these tiles: 1, 2, 4, 8 or 16. A tile has %d rows of a. k, rows > 0.", g.tileRows()))
 	p.sums, p.a, p.aRow = param("sums"), param("a"), bytes(param("aRow"))
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()

@@ -105,10 +105,17 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.",
-		"If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is",
-		"the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,",
-		"before and residual may be nil. rows > 0.")
+		"adds bias and residual to sums, and applies the activation act. For r < rows",
+		"and i < cols:",
+		"",
+		"  - x = sums[r][i] + bias[i]",
+		"  - before[r][i] = x",
+		"  - y = act(x) + residual[r][i]",
+		"  - c[r][i] = y, or the old c[r][i] + y if add != 0",
+		"",
+		"act is the activation in the routine's name. With None, act(x) is x. bias, before and residual",
+		"may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,",
+		"beforeStep and residualStep are row strides in elements. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {
@@ -154,7 +161,7 @@ func (g *generator) finishRows(a activation) {
 
 func (g *generator) slopes(a activation) {
 	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int)",
-		"sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.")
+		"sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.")
 	dx, from, dy, n := param("dx"), param("x"), param("dy"), param("n")
 	x, y, mask := g.registers[0], g.registers[6], g.registers[7]
 	if a.exp {

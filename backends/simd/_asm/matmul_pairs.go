@@ -15,9 +15,9 @@ func (g *generator) pairProducts() {
 
 func (g *generator) roundRows() {
 	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
-		"rounds the first n elements of each row of src to bf16 and stores them in the same row of",
-		"dst. It fills the row of dst with 0 up to a multiple of 32 elements. Rows of dst are dstStep pairs apart.",
-		"Rows of src are srcStep elements apart. n, rows > 0.")
+		"rounds each row of src to bf16. The first n elements of a row of src go to",
+		"the same row of dst. In dst, zeros follow these elements, up to a multiple of 32. Rows of dst are",
+		"dstStep pairs of bf16 apart. Rows of src are srcStep elements apart. n, rows > 0.")
 	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]
 	// K1 and K2 select the elements after the last whole group of 32: K1 the first 16 elements, K2

@@ -19,10 +19,12 @@ func (g *generator) tileMatmul() {
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
-		"sets sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b hold bf16 pairs.",
-		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. The number of", tileRows*vectors),
-		"rows of a and sums is rows, rounded up to a multiple of 16. The routine prefetches into L2 the memory that",
-		"begins at address ahead and has the size of b. It ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
+		"computes sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b",
+		"hold bf16 pairs. If add != 0, the routine adds the old sums[r][x] to the new value. Rows of sums",
+		fmt.Sprintf("and b are contiguous and have %d columns. The routine rounds rows up to a multiple of 16, so a", tileRows*vectors),
+		"and sums must have room for these rows.",
+		"The routine prefetches into L2 the memory that begins at address ahead and has the size of b. It",
+		"ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)

@@ -75,7 +75,7 @@ func (g *generator) conversionAVX2(name, signature, does string, from, to uint8,
 // it.
 func cpuidF16C() {
 	TEXT("hasF16C", NOSPLIT, "func() bool")
-	Doc("hasF16C reports whether the processor has F16C, the conversions of float16. They also need AVX.")
+	Doc("hasF16C reports whether the processor has F16C, the instructions that convert float16. F16C also needs AVX.")
 	MOVL(U32(1), EAX)
 	XORL(ECX, ECX)
 	CPUID()

@@ -18,9 +18,11 @@ func (g *generator) elementwise() {
 // variance are split into four partial sums, to hide the latency of additions.
 func (g *generator) normRows() {
 	g.arithmetic("rows", "func(dst, x, weight, bias, moments *float32, cols, rows int, eps float32)",
-		"normalizes each row of x: dst gets (x - mean) / sqrt(variance + eps)·weight + bias. If moments is",
-		"not nil, moments[2r] gets the mean of row r, and moments[2r+1] gets 1 / sqrt(variance + eps). x and dst are",
-		"[rows][cols], and dst may be x. weight and bias are [cols]. cols, rows > 0.")
+		"computes the layer norm of each row of x. For r < rows and c < cols:",
+		"", "  - scale = 1 / sqrt(variance of row r + eps)",
+		"  - dst[r][c] = (x[r][c] - mean of row r)·scale·weight[c] + bias[c]",
+		"  - moments[2r] = mean of row r and moments[2r+1] = scale, unless moments is nil",
+		"", "x and dst are [rows][cols], and dst may be x. cols, rows > 0.")
 	dst, x, weight, bias, moments, cols, rows := param("dst"), param("x"), param("weight"), param("bias"), param("moments"), param("cols"), param("rows")
 	r := g.registers
 	sums, v, w, mean, scale, mask, count := r[:4], r[4], r[5], r[6], r[7], r[8], r[9].AsX()

@@ -26,15 +26,17 @@ const (
 
 func (g *generator) planeScores() {
 	g.routine("planeScores", "func(s *float32, k *uint16, step, kPlane int, q *uint32, qPlane, words, keys int, rowMax *float32)",
-		"is scoresAMXBF16 for float32 operands, each split into three bf16 planes. Planes of k are",
+		"is scoresAMXBF16 for float32 operands. k and q are each stored as three bf16",
+		"matrices, called planes. The sum of the three planes is the float32 matrix. Planes of k are",
 		"kPlane bytes apart, and planes of q are qPlane bytes apart.")
 	g.tileScores(func(a GPVirtual) { g.planeProducts("", "words", "kPlane", "q", "qPlane", a, nothing) }, nothing)
 }
 
 func (g *generator) planeValues() {
 	g.arithmetic("planeValues", "func(o *float32, v *uint32, step, vPlane int, p *uint32, pPlane, pairs, vdim int, alpha, sum *float32)",
-		"is addValuesAMXBF16 for float32 operands, each split into three bf16 planes. Planes of v",
-		"are vPlane bytes apart, and planes of p are pPlane bytes apart.")
+		"is addValuesAMXBF16 for float32 operands. v and p are each stored as three",
+		"bf16 matrices, called planes. The sum of the three planes is the float32 matrix. Planes of v are",
+		"vPlane bytes apart, and planes of p are pPlane bytes apart.")
 	g.tileValues(func(a GPVirtual) { g.planeProducts("", "pairs", "vPlane", "p", "pPlane", a, nothing) })
 }
 

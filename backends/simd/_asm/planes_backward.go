@@ -14,9 +14,9 @@ import (
 // to C.
 func (g *generator) planeSums() {
 	g.routine("planeSums", "func(c *float32, cStep int, a *uint16, aStep, aPlane int, b *uint32, bStep, bPlane, rows, columns, pairs int, sum *float32)",
-		"is addProductAMXBF16 for float32 operands, each split into three bf16 planes. Planes of a",
-		"are aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32 rows, and b",
-		"room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive multiple of 16. sum is scratch, [32][32].")
+		"is addProductAMXBF16 for float32 operands. a and b are each stored as three", "bf16 matrices, called planes. The sum of the three planes is the float32 matrix. Planes of a are",
+		"aPlane bytes apart, and planes of b are bPlane bytes apart. a must have room for a multiple of 32",
+		"rows, and b must have room for 32 columns. rows > 0. columns is 1 to 32. pairs is a positive", "multiple of 16. sum is scratch, [32][32].")
 	c, step, rows := param("c"), param("cStep"), param("rows")
 	SHLQ(Imm(2), step)
 	g.takeTiles()
@@ -78,10 +78,13 @@ func (g *generator) planeSums() {
 // tile products leave most of the processor's units free.
 func (g *generator) planeGradients() {
 	g.arithmetic("planeGradients", "func(p, ds *uint32, plane int, rows *uint16, step, rowsPlane int, s, dp *float32, masks *uint32, pairs int, lse, delta *float32, scale float32, next *float32, k *uint16, kStep, kPlane int, q *uint32, qPlane, words, keys int) bool",
-		"is gradientsAMXBF16 for float32 results: p, ds and rows get three bf16 planes each. Planes",
-		"of p and ds are plane bytes apart, and planes of rows are rowsPlane bytes apart. The routine multiplies x by",
-		"scale and reports whether all |x| are below 2^58. At the same time it stores the scores of k and q in",
-		"the matrix next, as planeScoresAMXBF16 stores them in s. pairs >= 0, keys >= 0.")
+		"is gradientsAMXBF16 for float32 results. p, ds and rows are each stored as",
+		"three bf16 matrices, called planes. Planes of p and of ds are plane bytes apart, and planes of",
+		"rows are rowsPlane bytes apart. The routine multiplies x by scale, and returns true if all |x|",
+		"are below 2^58.",
+		"",
+		"During this work, the routine also computes the scores of k and q, as planeScoresAMXBF16 does,",
+		"and stores them in the matrix next. It computes no maxima. pairs >= 0, keys >= 0.")
 	x := g.newGradientPair()
 	CMPQ(address("keys"), Imm(0))
 	JEQ(LabelRef("rest"))

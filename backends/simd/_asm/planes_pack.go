@@ -10,16 +10,18 @@ import (
 // planes of bf16 pairs.
 func (g *generator) planeWeights() {
 	g.arithmetic("planeWeights", "func(p *uint32, plane int, s *float32, pairs int, m, rowMax, l, alpha *float32, scale float32)",
-		"is expScoresAMXBF16 for float32 weights: it splits each weight into three bf16 and stores",
-		"them in the three planes of p. plane is the distance between planes in bytes.")
+		"is expScoresAMXBF16 for float32 weights. It splits each weight into three",
+		"bf16 numbers and stores one in each of the three planes of p. Planes are plane bytes apart.")
 	plane, store := param("plane"), g.cutPairs(g.registers[9:11], g.registers[12])
 	g.weighPairs(param("p"), func(dst GPVirtual, v int, x, y VecPhysical) { store(dst, plane, v, x, y) })
 }
 
 func (g *generator) planePairs() {
 	g.arithmetic("planePairs", "func(p *uint32, plane int, s *float32, pairs int)",
-		"splits each element of s into three bf16, one for each plane of p. plane is the distance",
-		"between planes in bytes. In each plane, word [j][i] is the pair of the parts of s[2j][i] and s[2j+1][i]. s is [2*pairs][LANES], a plane of p is [pairs][LANES]. pairs > 0.")
+		"splits each element of s into three bf16 numbers, one for each of the three",
+		"planes of p. In a plane, word [j][i] is the pair of the numbers of s[2j][i] and s[2j+1][i].",
+		"Planes are plane bytes apart. s is [2*pairs][LANES], and a plane of p is [pairs][LANES].",
+		"pairs > 0.")
 	dst, plane, s, pairs := param("p"), param("plane"), param("s"), param("pairs")
 	row, store := g.registers[0:2], g.cutPairs(g.registers[2:4], g.registers[4])
 	Label("pair")
@@ -100,9 +102,11 @@ type splitter struct {
 
 func (g *generator) splitRows() {
 	g.routine("splitRows", "func(dst *uint16, dstStep, plane int, src *float32, srcStep, n, rows int) bool",
-		"splits the float32 matrix src, [rows][n], into the three bf16 planes of dst, which are plane",
-		"bytes apart. Rows of src are srcStep elements apart, rows of a plane dstStep. An element that is NaN or has a",
-		"magnitude of 2^58 or more becomes 0. The routine reports whether src has no such element. n > 0, rows > 0.")
+		"splits each element of the float32 matrix src into three bf16 numbers, one for",
+		"each of the three planes of dst. Planes are plane bytes apart. src is [rows][n]. Rows of src are",
+		"srcStep elements apart, and rows of a plane are dstStep elements apart. An element that is NaN,",
+		"or has a magnitude of 2^58 or more, becomes 0. The routine returns true if src has no such",
+		"element. n > 0, rows > 0.")
 	dst, dstStep, plane := param("dst"), bytes16(param("dstStep")), param("plane")
 	src, srcStep, rows := param("src"), bytes(param("srcStep")), param("rows")
 	r, some := g.registers, K2

@@ -47,7 +47,7 @@ func (g *generator) copyRows(add bool) {
 func clearLines() {
 	TEXT("clearLines", NOSPLIT, "func(p *byte, lines int)")
 	Pragma("noescape")
-	Doc("clearLines sets cache lines of memory to 0 with non-temporal stores. p points to the first line, and lines is their number. lines > 0.")
+	Doc("clearLines sets cache lines to 0 with non-temporal stores. p is the address of the first line, and lines is the number of lines. lines > 0.")
 	p, lines := param("p"), param("lines")
 	XORPS(X0, X0)
 	Label("line")

@@ -15,11 +15,13 @@ import (
 // often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
-		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
-		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][LANES], s is",
-		"[keys][LANES]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
-		"prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.",
-		"dim > 0.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. It then raises",
+		"rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart.",
+		"q is [dim][LANES], s is [keys][LANES]. dim > 0.",
+		"",
+		"Products of even and of odd columns of k have separate sums, because smaller sums have smaller",
+		"rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of",
+		"k, from address ahead on.")
 	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead")}
 	x.groups("keys")
 	g.done()

@@ -237,10 +237,17 @@ func (g *generator) beginWeights(m, rowMax, l, alpha GPVirtual, x, n, p, scale V
 // maximum and sum.
 func (g *generator) expScores() {
 	g.arithmetic("expScores", "func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)",
-		"replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets",
-		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights",
-		"of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest",
-		"finite number. s is [keys][LANES]. keys > 0.")
+		"updates the online softmax with the scores s of a tile. m[i] is the old maximum of",
+		"the scores of query i, rowMax[i] is the new maximum, and l[i] is the sum of the weights. The",
+		"steps, for j < keys and i < LANES:",
+		"",
+		"  - alpha[i] = 2^(scale·(m[i] - rowMax[i]))",
+		"  - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights",
+		"  - l[i] = alpha[i]·l[i] + Σ over j of s[j][i]",
+		"  - m[i] = rowMax[i]",
+		"",
+		"In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [keys][LANES].",
+		"keys > 0.")
 	s, keys, m, rowMax, l, alpha := param("s"), param("keys"), param("m"), param("rowMax"), param("l"), param("alpha")
 	g.exp2Constants()
 	x, n, p, shift, sum, scale := g.registers[0], g.registers[1], g.registers[2], g.registers[3:5], g.registers[5:7], g.registers[7]
@@ -294,8 +301,10 @@ func (g *generator) sumWeights(s, keys, l GPVirtual, x, n, p, scale VecPhysical,
 // two constants. The first has 12 bits, so its product with e is exact.
 func (g *generator) finalizeLSE() {
 	g.arithmetic("finalizeLSE", "func(lse, by, m, l *float32, scale float32)",
-		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",
-		"and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [LANES].")
+		"ends the online softmax of LANES queries. From the maximum m[i] and the sum l[i]",
+		"of query i it computes by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it",
+		"sets by[i] = 0 and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or",
+		"NaN. All arrays are [LANES].")
 	g.endTotals(param("lse"), param("by"), param("m"), param("l"), "scale")
 	g.done()
 }

@@ -43,7 +43,7 @@ func (t storage) order() string {
 	if t.name != "BF16" {
 		return ""
 	}
-	return fmt.Sprintf(" The function split has moved the even elements of each %d elements of q and o to the front.", t.step())
+	return fmt.Sprintf(" In each group of %d elements of a row of q or o, the even elements come first.", t.step())
 }
 
 // A rowEnd is the mask of the elements that a row has after its last whole vector.

@@ -6,7 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-const nilAlpha = "If alpha is nil, its factors count as 0, and o may be uninitialized."
+const nilAlpha = "If alpha is nil, the routine does not read o: it stores the sums alone."
 
 // A valueSum holds the operands of Oᵀ = alpha Oᵀ + Vᵀ P.
 type valueSum struct {
@@ -31,10 +31,12 @@ func (g *generator) newValueSum(keys string) *valueSum {
 // AVX2 first checks whether V is finite.
 func (g *generator) values() {
 	g.arithmetic("addValues", "func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ p[j][i]·v[j][c], summed over the keys j with bit i of masks[j]",
-		"set. Where this bit is clear, p[j][i] must be 0, and v[j][c] may be NaN. v is [keys][vdim], with rows step elements",
-		"apart. o is [vdim][LANES], p is [keys][LANES]. keys > 0.",
-		nilAlpha+" If masks is nil, all bits count as set.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j of p[j][i]·v[j][c] for c < vdim and",
+		"i < LANES. The sum is over all j < keys with bit i of masks[j] set. Where this bit is clear,",
+		"p[j][i] must be 0, and v[j][c] may be NaN. If masks is nil, all bits count as set.",
+		nilAlpha,
+		"v is [keys][vdim], with rows step elements apart. o is [vdim][LANES], p is [keys][LANES].",
+		"keys > 0.")
 	x := g.newValueSum("keys")
 	x.masks = param("masks")
 	TESTQ(x.masks, x.masks)

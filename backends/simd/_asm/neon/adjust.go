@@ -39,12 +39,18 @@ type variant struct{ softcap, softcapGrad, bias, lanes bool }
 // features cost nothing.
 func (g *generator) scoreMod() {
 	g.routine("scoreMod", "s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
-		"applies score modification to x = scale·s[r][i] for r < rows and i < 16. If softcap != 0, it",
-		"sets x = softcap·t with t = tanh(x/softcap), and stores 1 - t² in softcapGrad[r][i] unless softcapGrad is",
-		"nil. If bias is not nil, it adds bias[r][i] to x. If lanes is not nil, it subtracts slope·|at+r-lanes[i]|",
-		"from x. Finally it stores x in s[r][i] and raises rowMax[i] to the largest x, ignoring NaN. Rows of s and",
-		"softcapGrad are step elements apart, rows of bias biasStep elements. softcap >= 0, and scale/softcap must not",
-		"be denormal. at+r and lanes[i] differ by less than 2^24. rows > 0.")
+		"scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and",
+		"i < 16:\n//",
+		"  - x = scale·s[r][i]",
+		"  - if softcap != 0: t = tanh(x/softcap), x = softcap·t, and softcapGrad[r][i] = 1 - t² unless",
+		"    softcapGrad is nil",
+		"  - if bias is not nil: x = x + bias[r][i]",
+		"  - if lanes is not nil: x = x - slope·|at+r-lanes[i]|, where at+r and lanes[i] differ by less",
+		"    than 2^24",
+		"  - s[r][i] = x\n//",
+		"The routine then raises rowMax[i] to the largest s[r][i], ignoring NaN. Rows of s and softcapGrad",
+		"are step elements apart. Rows of bias are biasStep elements apart. softcap >= 0, and",
+		"scale/softcap is not denormal. rows > 0.")
 	a := &adjuster{
 		generator: g, s: g.param("s"), step: g.stepParam("step"), rows: g.param("rows"), to: g.param("softcapGrad"),
 		bias: g.param("bias"), biasStep: g.stepParam("biasStep"), lanes: g.param("lanes"),

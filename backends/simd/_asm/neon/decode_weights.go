@@ -9,11 +9,13 @@ import (
 // maximum and sum, and rescales O.
 func (g *generator) decodeWeights() {
 	g.routine("decodeWeights", "s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int",
-		"applies the online softmax to each row r of s. It raises m[r] to the largest s[r][j] and",
-		"multiplies l[r] and row r of o by 2^(scale·(old m[r] - new m[r])). It then replaces each score s[r][j] by the",
-		"weight 2^(scale·(s[r][j] - m[r])) and adds the weights to l[r]. In these exponents a new m[r] of -Inf counts",
-		fmt.Sprintf("as the lowest finite number. Rows of s are %d elements apart, and s[r][j] is -Inf for j from keys up to a", scoreStep),
-		"multiple of 16. Rows of o are oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.")
+		"updates the online softmax with the scores s of a block of keys. m[r] is the",
+		"maximum of the scores so far of row r, and l[r] is the sum of the weights so far. The steps for",
+		"each row r:\n//", "  - top = the largest of the old m[r] and all s[r][j] with j < keys, ignoring NaN",
+		"  - a = 2^(scale·(m[r] - top))", "  - s[r][j] = 2^(scale·(s[r][j] - top)) for j < keys, the weights",
+		"  - l[r] = a·l[r] + Σ over j < keys of s[r][j]", "  - row r of o is multiplied by a", "  - m[r] = top\n//",
+		fmt.Sprintf("In the exponents, a top of -Inf counts as the lowest finite number. Rows of s are %d elements", scoreStep),
+		"apart. The caller must set s[r][j] to -Inf for j from keys up to a multiple of 16. Rows of o are", "oStep elements apart, a multiple of 16. 0 < keys <= 128, rows > 0.")
 	s, rows, keys, m, l := g.param("s"), g.param("rows"), g.param("keys"), g.param("m"), g.param("l")
 	o, oStep := g.param("o"), g.stepParam("oStep")
 	at, n, one := g.temp(), g.temp(), g.temp()

@@ -84,9 +84,10 @@ func (g *generator) philoxRound(c [4]int, scratch int) [4]int {
 
 func (g *generator) dropWeights() {
 	g.routine("dropWeights", "s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32",
-		"sets s[j][i] = 0 where dropout drops the weight of query row rows[i] and key key+j. Dropout",
-		"drops a weight whose 16 random bits are less than below>>16. The bits come from Philox4x32-7 with seed as the",
-		"Philox key and the counter {(key+j)/8, rows[i], head, batch}. The lower 16 bits of below are 0. s is",
+		"sets weights to 0 if dropout drops them. s[j][i] is the weight of query row rows[i]",
+		"and key key+j. Dropout drops a weight if its random number is less than below>>16. Random numbers",
+		"have 16 bits. Philox4x32-7 computes the random numbers of keys 8n to 8n+7 from the counter {n,",
+		"rows[i], head, batch}. seed is the key of Philox. The lower 16 bits of below are 0. s is",
 		"[keys][16]. keys > 0, key >= 0.")
 	g.philoxConstants()
 	s, keys, group, rows := g.param("s"), g.param("keys"), g.param("key"), g.param("rows")
@@ -141,10 +142,11 @@ func (g *generator) half(kept, words, key int) {
 // groups of eight keys. The last two counters are for the next query row and the same keys.
 func (g *generator) dropoutMask() {
 	g.routine("dropoutMask", "kept *uint32, rows, row, key int, head, batch uint32, seed uint64, below uint32",
-		"sets bit i of kept[r] if dropout keeps the weight of query row row+r and key key+i, for",
-		"r < rows and i < 16. It clears all other bits. Dropout keeps a weight whose 16 random bits are at least",
-		"below>>16. The bits come from Philox4x32-7 with seed as the Philox key and the counter {(key+i)/8, row+r,",
-		"head, batch}. The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
+		"sets bit i of kept[r], for r < rows and i < 16, if dropout keeps the weight of query",
+		"row row+r and key key+i. It clears all other bits of kept. Dropout keeps a weight if its random",
+		"number is at least below>>16. Random numbers have 16 bits. Philox4x32-7 computes the random",
+		"numbers of keys 8n to 8n+7 from the counter {n, row+r, head, batch}. seed is the key of Philox.",
+		"The lower 16 bits of below are 0. key is a multiple of 8. rows > 0.")
 	g.philoxConstants()
 	kept, rows, row, key := g.param("kept"), g.param("rows"), g.param("row"), g.param("key")
 	const groups, row0, row1, places, one = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3, philoxOwn + 4

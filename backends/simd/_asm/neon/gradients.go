@@ -16,10 +16,12 @@ const (
 // gradients writes the routine that computes P = e^(scale S - LSE) and dS = scale P (dP - delta).
 func (g *generator) gradients() {
 	g.routine("gradients", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32",
-		"replaces the score s[i][j] of query row i and key j by the weight",
-		"w = e^(scale·s[i][j] - lse[i]). It sets ds[i][j] = scale·w·(dp[i][j] - delta[i]). Where bit j of masks[i] is",
-		"clear, w and ds[i][j] are 0, even if s or dp is NaN there. s and dp are [rows][16]. Rows of ds are dsStep",
-		"elements apart. rows > 0.")
+		"computes weights and gradients of scores. For query row i < rows and key j < 16:\n//",
+		"  - w = e^(scale·s[i][j] - lse[i]), the weight",
+		"  - ds[i][j] = scale·w·(dp[i][j] - delta[i])",
+		"  - s[i][j] = w\n//",
+		"If bit j of masks[i] is clear, the routine sets s[i][j] and ds[i][j] to 0, even if s or dp is NaN",
+		"there. s and dp are [rows][16]. Rows of ds are dsStep elements apart. rows > 0.")
 	s, dp, ds, dsStep := g.param("s"), g.param("dp"), g.param("ds"), g.stepParam("dsStep")
 	masks, rows, lse, delta := g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
 	e := g.gradConstants("scale")
@@ -90,12 +92,17 @@ const pairKeep, pairBy, pairKept = 31, gradScratch + 6, gradScratch + 7
 
 func (g *generator) gradientsOf() {
 	g.routine("gradientsOf", "s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32",
-		"computes gradients with dropout, softcap and bias. For query row i and key j,",
-		"w = e^(unit·s[i][j] - lse[i]) is the weight. z is keep if bit j of kept[i] is set, else 0. With",
-		"g = w·(z·dp[i][j] - delta[i]) it sets s[i][j] = w·z, db[i][j] = g and ds[i][j] = scale·g·softcapGrad[i][j].",
-		"Where bit j of masks[i] is clear, all three are 0, even if inputs are NaN. If kept is nil, z is 1. If",
-		"softcapGrad is nil, it counts as 1. If db is nil, g is not stored. s, dp, softcapGrad and db are [rows][16].",
-		"Rows of ds are dsStep elements apart. rows > 0.")
+		"computes weights and gradients with dropout, softcap and bias. For query row",
+		"i < rows and key j < 16:\n//",
+		"  - w = e^(unit·s[i][j] - lse[i]), the weight",
+		"  - z = keep if bit j of kept[i] is set, else 0. If kept is nil, z = 1.",
+		"  - g = w·(z·dp[i][j] - delta[i])",
+		"  - s[i][j] = w·z",
+		"  - db[i][j] = g, unless db is nil",
+		"  - ds[i][j] = scale·g·softcapGrad[i][j]. If softcapGrad is nil, ds[i][j] = scale·g.\n//",
+		"If bit j of masks[i] is clear, the routine sets s[i][j], db[i][j] and ds[i][j] to 0, even if",
+		"inputs are NaN. s, dp, softcapGrad and db are [rows][16]. Rows of ds are dsStep elements apart.",
+		"rows > 0.")
 	x := &pairGradients{generator: g, s: g.param("s"), dp: g.param("dp"), ds: g.param("ds")}
 	dsStep, masks, rows, lse, delta := g.stepParam("dsStep"), g.param("masks"), g.param("rows"), g.param("lse"), g.param("delta")
 	x.kept, x.softcapGrad, x.db = g.param("kept"), g.param("softcapGrad"), g.param("db")

@@ -7,8 +7,8 @@ import "fmt"
 func (g *generator) limits() {
 	const sums = 24
 	g.routine("fmaPeak", "n int",
-		fmt.Sprintf("repeats %d independent multiply-adds, each of 4 float32, n times: %d FLOP in each repetition. It", sums, sums*8),
-		"measures the peak rate.")
+		fmt.Sprintf("measures the peak rate of multiply-adds. It runs n iterations. One iteration is %d", sums*8),
+		fmt.Sprintf("FLOP: %d independent multiply-adds of 4 float32 each.", sums))
 	n := g.param("n")
 	for v := range sums + 1 {
 		g.clear(v)

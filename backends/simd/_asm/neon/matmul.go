@@ -40,17 +40,20 @@ type panel struct {
 // the upper half of a float32, so one shift or mask widens it. The multiply-add does not round a
 // product before adding it.
 func (g *generator) multiplyPanel(vectors int, pairs bool) {
-	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][x]"
+	name, operands, does := "multiply", "a, b *float32", "a[r*aRow+i]·b[i][x] for r < rows"
 	if pairs {
-		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·(half i%2 of the bf16 pair b[i/2][x])"
+		name, operands, does = "widen", "a *float32, b *uint32", "a[r*aRow+i]·h for r < rows, where h is element i%2 of the bf16 pair b[i/2][x]"
 	}
 	g.routine(fmt.Sprintf("%s%d", name, vectors), "sums, "+operands+", aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int",
-		"sets sums[r][x] = Σ over i < k of "+does+" for r < rows.",
-		fmt.Sprintf("It adds the old sums[r][x] if add != 0. Rows of sums and b are contiguous and have %d columns. If c is not", 8*vectors),
-		"nil, the results go to rows of c, cStep elements apart, and sums does not change. They then include bias[x], unless",
-		"bias is nil. The routine prefetches into L2 the memory from address ahead on, at most the size of b. The",
-		"prefetches are spread over the first tiles of up to 6 rows, and fetch is the number of these tiles: 1, 2, 4, 8, 16,",
-		"32 or 64. k, rows > 0.")
+		"computes y[r][x] = Σ over i < k of "+does+".",
+		fmt.Sprintf("Rows of sums and b are contiguous and have %d columns.\n//", 8*vectors),
+		"If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums",
+		"unchanged. Before the store, the routine adds these terms to y[r][x]:\n//",
+		"  - the old sums[r][x] if add != 0",
+		"  - bias[x] if c and bias are not nil\n//",
+		"Rows of c are cStep elements apart. The routine prefetches into L2 the memory from address ahead",
+		"on, at most the size of b. The first tiles share these prefetches, and fetch is the number of",
+		"these tiles: 1, 2, 4, 8, 16, 32 or 64. A tile has up to 6 rows of a. k, rows > 0.")
 	x := &panel{generator: g, vectors: vectors, pairs: pairs}
 	x.sums, x.a, x.b, x.aRow, x.k, x.rows = g.param("sums"), g.param("a"), g.param("b"), g.stepParam("aRow"), g.param("k"), g.param("rows")
 	x.add, x.c, x.cStep, x.bias, x.ahead, x.fetch = g.param("add"), g.param("c"), g.stepParam("cStep"), g.param("bias"), g.param("ahead"), g.param("fetch")
@@ -197,9 +200,11 @@ func (x *panel) store() {
 // transposeEights writes the transpose of blocks of 8 rows and columns, four columns at a time.
 func (g *generator) transposeEights() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
-		"transposes square blocks of 8 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks",
-		"is the number of blocks, by has 8 factors. In dst, rows are dstStep and blocks dstNext elements apart. In",
-		"src, rows are srcStep and blocks srcNext elements apart. blocks > 0.")
+		"transposes square blocks of 8 rows, and scales columns: in each block it sets",
+		"dst[c][r] = by[c]·src[r][c] for r, c < 8.",
+		"Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks",
+		"begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of",
+		"blocks. by has 8 factors. blocks > 0.")
 	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
 	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
 	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()

@@ -46,10 +46,15 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"sets x = sums + bias, stores x in the matrix before, and stores act(x) + residual in the matrix c.",
-		"If add != 0, the routine adds the old c to the new c. act is the activation in the routine's name, and None is",
-		"the identity. bias is [cols]. The other arrays are [rows][cols], and their steps are row strides in elements. bias,",
-		"before and residual may be nil. rows > 0.")
+		"adds bias and residual to sums, and applies the activation act. For r < rows",
+		"and i < cols:\n//",
+		"  - x = sums[r][i] + bias[i]",
+		"  - before[r][i] = x",
+		"  - y = act(x) + residual[r][i]",
+		"  - c[r][i] = y, or the old c[r][i] + y if add != 0\n//",
+		"act is the activation in the routine's name. With None, act(x) is x. bias, before and residual",
+		"may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,",
+		"beforeStep and residualStep are row strides in elements. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
@@ -89,7 +94,7 @@ func (g *generator) finishRows(a activation) {
 
 func (g *generator) slopes(a activation) {
 	g.routine("slope"+a.name, "dx, x, dy *float32, n int",
-		"sets dx[i] = dy[i]·act'(x[i]) for i < n, where act is the activation in the routine's name.")
+		"sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.")
 	dx, x, dy, n, at, left := g.param("dx"), g.param("x"), g.param("dy"), g.param("n"), g.temp(), g.temp()
 	a.constants()
 	g.eachElements(n, at, left, func(name, _ string) {

@@ -2,9 +2,11 @@ package main
 
 func (g *generator) transpose() {
 	g.routine("transpose", "dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int",
-		"transposes square blocks of 4 rows: in each block it sets dst[c][r] = by[c]·src[r][c]. blocks",
-		"is the number of blocks, by has 4 factors. In dst, rows are dstStep and blocks dstNext elements apart. In",
-		"src, rows are srcStep and blocks srcNext elements apart. blocks > 0.")
+		"transposes square blocks of 4 rows, and scales columns: in each block it sets",
+		"dst[c][r] = by[c]·src[r][c] for r, c < 4.",
+		"Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks",
+		"begin dstNext elements apart in dst, and srcNext elements apart in src. blocks is the number of",
+		"blocks. by has 4 factors. blocks > 0.")
 	dst, dstStep, dstNext := g.param("dst"), g.stepParam("dstStep"), g.stepParam("dstNext")
 	src, srcStep, srcNext := g.param("src"), g.stepParam("srcStep"), g.stepParam("srcNext")
 	by, blocks, at, to := g.param("by"), g.param("blocks"), g.temp(), g.temp()
@@ -167,8 +169,9 @@ func (g *generator) copyRows(add bool) {
 // more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
 	g.routine("fetch", "from *byte, step, bytes, rows int",
-		"prefetches every cache line of some rows of memory into L2. The first row begins at address from. rows",
-		"is the number of rows, bytes the size of a row, and step the row stride in bytes. The memory may be unmapped. bytes > 0, rows > 0.")
+		"prefetches all cache lines of a matrix into L2. The matrix begins at address from.",
+		"rows is the number of rows, bytes is the size of a row, and step is the row stride in bytes. The",
+		"memory may be unmapped. bytes > 0, rows > 0.")
 	from, step, bytes, rows := g.param("from"), g.param("step"), g.param("bytes"), g.param("rows")
 	at, end := g.temp(), g.temp()
 	g.label("row")
@@ -195,8 +198,9 @@ func (g *generator) prefetchLines(label string, at, end reg) {
 // holds all 16 bits.
 func (g *generator) maskBits() {
 	g.routine("maskBits", "masks *uint32, mask *bool, step, rows int",
-		"packs rows of booleans: bit i of masks[r] is set if mask[r][i] is true, for i < 16. All other",
-		"bits are 0. Rows of mask are step bytes apart, and the routine reads 16 bytes of each row. rows > 0.")
+		"packs rows of booleans into words. For i < 16, bit i of masks[r] is 1 if",
+		"mask[r][i] is true. All other bits are 0. Rows of mask are step bytes apart. The routine reads 16",
+		"bytes of each row. rows > 0.")
 	masks, mask, step, rows := g.param("masks"), g.param("mask"), g.param("step"), g.param("rows")
 	const x, other, bits = 0, 1, 2
 	at := g.table("byteBits", 0x08040201, 0x80402010, 0x08040201, 0x80402010)

@@ -156,11 +156,12 @@ func (g *generator) setRows(rows []reg, first, step reg) {
 // often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
 	g.routine("scores", "s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32",
-		"sets s[j][i] to the dot product of row j of k and column i of q. It raises rowMax[i] to the",
-		"largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart. q is [dim][16], s is",
-		"[keys][16]. The sums over even and over odd columns are separate, for smaller rounding errors. The routine",
-		"prefetches into L2 the memory from address ahead on: about 2·dim bytes for each row of k, at most 3·dim.",
-		"dim > 0.")
+		"sets s[j][i] to the dot product of row j of k and column i of q. It then raises",
+		"rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart.",
+		"q is [dim][16], s is [keys][16]. dim > 0.\n//",
+		"Products of even and of odd columns of k have separate sums, because smaller sums have smaller",
+		"rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of",
+		"k, from address ahead on.")
 	s, k, step, q := g.param("s"), g.param("k"), g.stepParam("step"), g.param("q")
 	dim, keys, rowMax, ahead := g.param("dim"), g.param("keys"), g.param("rowMax"), g.param("ahead")
 	rows, index, b, n := g.temps(scoreRows[0]), g.temp(), g.temp(), g.temp()

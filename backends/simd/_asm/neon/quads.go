@@ -34,9 +34,10 @@ func (g *generator) bf16ForwardRoutines() {
 // S.
 func (g *generator) quadScores() {
 	g.routine("scores", "s *float32, k *uint16, step int, q *uint16, dim, keys int, rowMax *float32",
-		"sets s[j][i] to the dot product of row j of k and query i of q. It raises rowMax[i] to the",
-		"largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step elements apart. q is the output of",
-		"packQueriesNEONBF16, s is [keys][16]. dim is a multiple of 8. dim > 0.")
+		"sets s[j][i] to the dot product of row j of k and query i of q. It then raises",
+		"rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim] bfloat16, with rows step",
+		"elements apart. q has the layout that packQueriesNEONBF16 writes. s is [keys][16]. dim is a",
+		"multiple of 8. dim > 0.")
 	s, k, step, q := g.param("s"), g.param("k"), g.param("step"), g.param("q")
 	dim, keys, rowMax := g.param("dim"), g.param("keys"), g.param("rowMax")
 	rows, index, at, n := g.temps(tileRows[0]), g.temp(), g.temp(), g.temp()
@@ -119,10 +120,11 @@ func (g *generator) storeQuadScores(s, rowMax reg, size int) {
 
 func (g *generator) quadValues() {
 	g.routine("addValues", "o *float32, v *uint16, step int, p *uint16, quads, vdim int, alpha *float32",
-		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of v[j][c]·p[j][i]. v is the output of",
-		"packKeysNEONBF16: each row holds four keys, and rows are step elements apart. p is the output of",
-		"packWeightsNEONBF16. o is [vdim][16]. vdim is even. quads > 0, vdim > 0. If alpha is nil, its factors count",
-		"as 0, and o may be uninitialized.")
+		"sets o[c][i] = alpha[i]·o[c][i] + Σ over j < 4·quads of p[j][i]·v[j][c] for",
+		"c < vdim and i < 16. If alpha is nil, the routine does not read o: it stores the sums alone. v",
+		"has the layout that packKeysNEONBF16 writes: each row holds four keys, and rows are step elements",
+		"apart. p has the layout that packWeightsNEONBF16 writes. o is [vdim][16]. vdim is even.",
+		"quads > 0, vdim > 0.")
 	x := &valueSum{generator: g}
 	x.o, x.value, x.step, x.p = g.param("o"), g.param("v"), g.param("step"), g.param("p")
 	x.keys, x.vdim, x.alpha = g.param("quads"), g.param("vdim"), g.param("alpha")
@@ -191,8 +193,9 @@ func (x *valueSum) storeQuads(size int, label string) {
 
 func (g *generator) packQueries() {
 	g.routine("packQueries", "dst, src *uint16, step, dim int",
-		"packs 16 rows of src, step elements apart, in the layout that scoresNEONBF16 expects for q. dst is",
-		"[dim/8][2][8][2][4]: index [b][h][p][i][e] gets src[2p+i][8b+4h+e]. dim is a multiple of 8. dim > 0.")
+		"packs 16 rows of src for scoresNEONBF16. Rows of src are step elements apart.",
+		"dst is [dim/8][2][8][2][4], and dst[b][h][p][i][e] = src[2p+i][8b+4h+e]. dim is a multiple of 8.",
+		"dim > 0.")
 	dst, src, step, dim := g.param("dst"), g.param("src"), g.param("step"), g.param("dim")
 	at := g.temp()
 	g.op("LSL $1, %v", step)
@@ -230,8 +233,9 @@ func (g *generator) zipQuads(v, z int) {
 
 func (g *generator) packKeys() {
 	g.routine("packKeys", "dst, src *uint16, step, vdim, quads int",
-		"packs 4·quads rows of src, step elements apart, in the layout that addValuesNEONBF16 expects for v. dst is",
-		"[quads][vdim/2][2][4]: index [b][p][i][e] gets src[4b+e][2p+i]. vdim is a multiple of 8. vdim, quads > 0.")
+		"packs 4·quads rows of src for addValuesNEONBF16. Rows of src are step elements",
+		"apart. dst is [quads][vdim/2][2][4], and dst[b][p][i][e] = src[4b+e][2p+i]. vdim is a multiple of",
+		"8. vdim, quads > 0.")
 	dst, src, step, vdim, quads := g.param("dst"), g.param("src"), g.param("step"), g.param("vdim"), g.param("quads")
 	rows, index := g.temps(4), g.temp()
 	g.op("LSL $1, %v", step)
@@ -257,8 +261,8 @@ func (g *generator) packKeys() {
 
 func (g *generator) packWeights() {
 	g.routine("packWeights", "dst *uint16, s *float32, quads int",
-		"rounds s, [4·quads][16], to bfloat16 and packs it in the layout that addValuesNEONBF16 expects for p. dst is",
-		"[quads][8][2][4]: index [b][p][i][e] gets s[4b+e][2p+i]. quads > 0.")
+		"rounds s to bfloat16 and packs it for addValuesNEONBF16. s is [4·quads][16].",
+		"dst is [quads][8][2][4], and dst[b][p][i][e] = s[4b+e][2p+i]. quads > 0.")
 	dst, s, quads := g.param("dst"), g.param("s"), g.param("quads")
 	g.label("quad")
 	for half := range 2 { // eight queries

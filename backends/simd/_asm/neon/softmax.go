@@ -104,10 +104,15 @@ const (
 // maximum and sum.
 func (g *generator) expScores() {
 	g.routine("expScores", "s *float32, keys int, m, rowMax, l, alpha *float32, scale float32",
-		"replaces each score s[j][i] by the weight 2^(scale·(s[j][i] - rowMax[i])). It sets",
-		"alpha[i] = 2^(scale·(m[i] - rowMax[i])) with the old m. It multiplies l[i] by alpha[i] and adds the weights",
-		"of column i to l[i]. It then sets m[i] = rowMax[i]. In these exponents a rowMax of -Inf counts as the lowest",
-		"finite number. s is [keys][16]. keys > 0.")
+		"updates the online softmax with the scores s of a tile. m[i] is the old maximum of",
+		"the scores of query i, rowMax[i] is the new maximum, and l[i] is the sum of the weights. The",
+		"steps, for j < keys and i < 16:\n//",
+		"  - alpha[i] = 2^(scale·(m[i] - rowMax[i]))",
+		"  - s[j][i] = 2^(scale·(s[j][i] - rowMax[i])), the weights",
+		"  - l[i] = alpha[i]·l[i] + Σ over j of s[j][i]",
+		"  - m[i] = rowMax[i]\n//",
+		"In the exponents, a rowMax[i] of -Inf counts as the lowest finite number. s is [keys][16].",
+		"keys > 0.")
 	s, keys, m, rowMax, l, alpha := g.param("s"), g.param("keys"), g.param("m"), g.param("rowMax"), g.param("l"), g.param("alpha")
 	e := g.exp2Constants(weightNumbers)
 	g.broadcast("scale", weightScale)
@@ -178,8 +183,10 @@ func (g *generator) beginWeights(e exponential, m, rowMax, l, alpha reg) {
 // kernel multiplies O. A comment in ../softmax.go explains the logarithm.
 func (g *generator) finalizeLSE() {
 	g.routine("finalizeLSE", "lse, by, m, l *float32, scale float32",
-		"sets by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets by[i] = 0",
-		"and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN. All arrays are [16].")
+		"ends the online softmax of 16 queries. From the maximum m[i] and the sum l[i] of",
+		"query i it computes by[i] = 1/l[i] and lse[i] = scale·m[i] + ln(l[i]). Where l[i] is 0, it sets",
+		"by[i] = 0 and lse[i] = -Inf instead. Every other l[i] must be a positive normal number or NaN.",
+		"All arrays are [16].")
 	lse, by, m, l := g.param("lse"), g.param("by"), g.param("m"), g.param("l")
 	n := g.temp()
 	fit := []float32{0.3333333134651184, -0.25000306963920593, 0.20001044869422913, -0.166412815451622,
