@@ -99,6 +99,7 @@ func TestFeatures(t *testing.T) {
 
 // Rows and columns of several blocks, chunks and tiles, where the most is carried from call to call.
 func TestFeaturesOfLongRows(t *testing.T) {
+	slow.UnderRace(t)
 	b := newBackend(t, compiler)
 	seed := rand.Uint64()
 	random, calls := rand.New(rand.NewPCG(seed, 0)), uint64(16)
