@@ -41,7 +41,7 @@ func trapNames() []string {
 // mistake, not the kernel that makes it.
 func TestCorrectKernelPasses(t *testing.T) {
 	slow.UnderRace(t)
-	o := conformance.Options{Sweep: 80, Seed: 1}
+	o := conformance.Options{Sweep: 20, Seed: 1}
 	if testing.Short() {
 		o.Sweep, o.Brief = 4, true
 	}

@@ -13,12 +13,14 @@ import (
 // onDevice is the backend for programs with tensors on the GPU. Its kernels copy every tensor there
 // with its gaps between rows, run, and copy the outputs back. Calls with an odd number of query
 // rows use Launch, others Kernel.Compute.
-type onDevice struct{ *Backend }
+type onDevice struct {
+	*Backend
+	few bool // one kernel for each launch path
+}
 
-// Kernels returns one kernel for each launch path in short tests.
 func (b onDevice) Kernels() []flashkit.Kernel {
 	kernels := slices.DeleteFunc(b.Backend.Kernels(), func(k flashkit.Kernel) bool {
-		return testing.Short() && !slices.Contains([]string{"cuda/fwd_sm90", "cuda/decode_sm80", "cuda/bwd_sm80"}, k.Name)
+		return b.few && !slices.Contains([]string{"cuda/fwd_sm90", "cuda/decode_sm80", "cuda/bwd_sm80"}, k.Name)
 	})
 	for i, k := range kernels {
 		kernels[i].Run = func(ctx context.Context, c *flashkit.Call) error { return b.run(ctx, k, c) }
@@ -76,11 +78,11 @@ func TestConformanceOnDevice(t *testing.T) {
 		conformance.Unavailable(t, "cuda", err)
 	}
 	defer b.Close()
-	conformance.Run(t, onDevice{b})
+	conformance.Run(t, onDevice{b, testing.Short()})
 }
 
 func TestConformanceOnFakeDevice(t *testing.T) {
 	b, _ := openFake(t)
 	b.eager = true
-	conform(t, onDevice{b}, !testing.Short())
+	conform(t, onDevice{b, true}, !testing.Short()) // TestConformanceOnFake has all kernels
 }

@@ -4,10 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The parts of a decode call are a cluster: one launch, no workspace and no counters to set.
 func TestDecodeClusters(t *testing.T) {
+	slow.UnderRace(t)
 	b, f := openFake(t)
 	for name, want := range map[string]string{
 		"b1-h32-g8-n1-m1024-d128-bf16":          "decode_sm80_cluster_bf16_d128",

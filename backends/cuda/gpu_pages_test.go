@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // mostPage is the largest page size of the tests.
@@ -46,6 +47,7 @@ func TestEveryPageSize(t *testing.T) {
 
 // The computation of a key's page is right for every size, by the fake's arithmetic.
 func TestPageSizes(t *testing.T) {
+	slow.UnderRace(t)
 	b, _ := openFake(t)
 	for page := 1; page <= mostPage; page++ {
 		for _, kernel := range []string{"cuda/fwd_f32", "cuda/decode_sm80"} {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A plan of few blocks covers every row once and gives each multiprocessor at most one tile, two
@@ -145,6 +146,7 @@ func TestPartOptions(t *testing.T) {
 
 // A call of few blocks is one launch without workspace, or two launches.
 func TestHopperLaunches(t *testing.T) {
+	slow.UnderRace(t)
 	b, f := openFake(t)
 	f.idle = true
 	for name, want := range map[string][]string{

@@ -24,6 +24,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/fastest"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Hashes of the records of TestLaunchesOfRandomCalls. Bits of results depend on the launches, which
@@ -57,6 +58,7 @@ var launchDevices = []struct {
 //
 //	FLASHKIT_LAUNCHES=/tmp/after go test ./backends/cuda -run 'TestLaunchesOfRandomCalls$' && diff /tmp/before /tmp/after
 func TestLaunchesOfRandomCalls(t *testing.T) {
+	slow.UnderRace(t)
 	all := io.Discard
 	if name := os.Getenv("FLASHKIT_LAUNCHES"); name != "" {
 		file, err := os.Create(name)
@@ -73,6 +75,7 @@ func TestLaunchesOfRandomCalls(t *testing.T) {
 
 // Costs choose a kernel, but do not partition its calls: no number of costs.json changes a launch.
 func TestFittingKeepsLaunches(t *testing.T) {
+	slow.UnderRace(t)
 	launches, choices := recordCalls(t, 1000, io.Discard)
 	r := rand.New(rand.NewPCG(9, 9))
 	scaledNumbers := map[*float64]bool{}

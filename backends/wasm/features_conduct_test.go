@@ -128,6 +128,7 @@ func TestFeaturesCanceled(t *testing.T) {
 
 // Fits includes the stage of bias and mask in the memory of a call, so a call that fits can run.
 func TestFeaturesMemory(t *testing.T) {
+	slow.UnderRace(t)
 	for i := range variants {
 		v, pass := &variants[i], variants[i].pass
 		p := problem(t, "b1-h2-g2-n40-m1000-d64-f32-causal")
@@ -157,6 +158,7 @@ func TestFeaturesMemory(t *testing.T) {
 // Empty outputs take no time, whatever the other dimensions are. Other outputs are written: gradients
 // of sinks and biases without rows are 0.
 func TestFeaturesNothingToDo(t *testing.T) {
+	slow.UnderRace(t)
 	b := newBackend(t, compiler)
 	for _, k := range b.Kernels() {
 		if k.Pass == flashkit.PassBackward {

@@ -100,6 +100,7 @@ func TestFeatures(t *testing.T) {
 // Rows with several blocks and chunks of keys, so that the module keeps sums of a row from call to
 // call.
 func TestFeaturesOfLongRows(t *testing.T) {
+	slow.UnderRace(t)
 	b := newBackend(t, compiler)
 	seed := rand.Uint64()
 	random, calls := rand.New(rand.NewPCG(seed, 0)), uint64(16)

@@ -95,6 +95,7 @@ func golden(t *testing.T, name string) []string {
 }
 
 func TestGolden(t *testing.T) {
+	slow.UnderRace(t)
 	if *update {
 		var text strings.Builder
 		for _, name := range goldenProblems {

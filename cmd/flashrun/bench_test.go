@@ -18,6 +18,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // quick are the flags of a bench that tests can afford.
@@ -78,6 +79,7 @@ func TestGrid(t *testing.T) {
 
 // The results of a bench must match the problem and each other. Times are not checked.
 func TestBenchJSON(t *testing.T) {
+	slow.UnderRace(t)
 	out := filepath.Join(t.TempDir(), "new.json")
 	r := benchResults(t, "--seq", "16,32", "--causal=both", "--head-dim", "8", "--kernels", "all", "--backend", "simd/fwd_generic,wasm", "--out", out)
 	require.False(t, r.Interrupted)

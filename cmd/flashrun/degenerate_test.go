@@ -97,7 +97,7 @@ func TestDegenerateProblems(t *testing.T) {
 	slow.UnderRace(t)
 	seed, count, every := uint64(1), 16, 8
 	if !testing.Short() {
-		seed, count, every = rand.Uint64(), 120, 4
+		seed, count, every = rand.Uint64(), 40, 4
 	}
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))

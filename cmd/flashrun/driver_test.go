@@ -216,6 +216,7 @@ func TestDriversThatCannotBeUsed(t *testing.T) {
 
 // Programs that use the library behave as flashrun does.
 func TestQuickstartBesideDriversThatHang(t *testing.T) {
+	slow.UnderRace(t)
 	library := fakeDriver(t, boundCalls(t))
 	program := filepath.Join(t.TempDir(), "quickstart")
 	build := exec.Command("go", "build", "-o", program, "../../examples/quickstart")

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 var writeGolden = flag.Bool("write-golden", false, "write testdata/json.golden instead of comparing")
@@ -33,6 +35,7 @@ var jsonCommands = []string{
 
 // Scripts read the JSON of the commands: no field changes its name or its type.
 func TestJSONShapes(t *testing.T) {
+	slow.UnderRace(t)
 	var b strings.Builder
 	for _, line := range jsonCommands {
 		fmt.Fprintf(&b, "flashrun %s --json\n", line)

@@ -110,6 +110,7 @@ func requireClear(t *testing.T, code int, stdout, stderr string) {
 }
 
 func TestHostileProblems(t *testing.T) {
+	slow.UnderRace(t)
 	list := hostileProblems()
 	require.Greater(t, len(list), 60)
 	files := 0
@@ -142,6 +143,7 @@ func TestHostileProblems(t *testing.T) {
 
 // Questions of other commands about such problems cost nothing either.
 func TestHostileProblemsElsewhere(t *testing.T) {
+	slow.UnderRace(t)
 	for _, p := range hostileProblems() {
 		for _, args := range [][]string{{"explain"}, {"explain", "--pass", "bwd"}, {"memory", "--formula"}} {
 			code, stdout, stderr := flashrun(t, append(args, p.String())...)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/internal/report"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // jsonNumbers stand for the figures of results.
@@ -53,6 +54,7 @@ func (m mutator) damageJSON(text []byte) []byte {
 
 // Damaged results give a page, a comparison or one clear error.
 func TestMutatedResults(t *testing.T) {
+	slow.UnderRace(t)
 	n := 500
 	if testing.Short() {
 		n = 60

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/internal/terminal"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
@@ -223,6 +224,7 @@ var flagSets = [][]string{
 
 // A damaged file gives one clear error or is computed, and no partial output remains.
 func TestMutatedFiles(t *testing.T) {
+	slow.UnderRace(t)
 	n, processes := tries(), false
 	if text := os.Getenv(mutationsVariable); text != "" {
 		var err error

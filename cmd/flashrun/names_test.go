@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // problem returns a problem of any features, small, or of lengths that no memory has.
@@ -95,6 +96,7 @@ const computingCommands = 6
 
 // Any text as a problem name gives one clear error or is computed.
 func TestRandomNames(t *testing.T) {
+	slow.UnderRace(t)
 	const mostFLOPs = 1e8 // larger problems are only explained: computing may take minutes
 	m, codes, args := newMutator(t), map[int]int{}, []string(nil)
 	t.Cleanup(func() {

@@ -13,11 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Every command of README.md works: make has the target, Go has the package, and
 // flashrun runs it, on any machine.
 func TestReadmeCommands(t *testing.T) {
+	slow.UnderRace(t)
 	t.Setenv("FLASHRUN_HURRY", "1")
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(docText(t, "../../README.md"), -1)
 	require.GreaterOrEqual(t, len(blocks), 3)

@@ -14,9 +14,11 @@ import (
 
 	"github.com/flashkit-go/flashkit/internal/bench"
 	"github.com/flashkit-go/flashkit/internal/machine"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 func TestReportCommand(t *testing.T) {
+	slow.UnderRace(t)
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "results.json"), filepath.Join(dir, "report.html")
 	ok(t, quickBench("--seq", "16,32", "--causal=both", "--backend", "simd,wasm", "--out", in)...)

@@ -106,7 +106,7 @@ func TestProblems(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 4, 5, 8} {
 		out, err := mpiexec(t, n, "problems", "FLASHKIT_SEED="+seed)
 		require.NoError(t, err, "%d ranks, FLASHKIT_SEED=%s\n%s", n, seed, out)
-		require.Contains(t, out, "200 problems")
+		require.Contains(t, out, "80 problems")
 	}
 }
 
@@ -118,7 +118,7 @@ func problems(g *mpi.Group) error {
 	d := dispatch.New(simd.New())
 	defer d.Close()
 	d = d.Frozen()
-	const n = 200
+	const n = 80
 	for i := range uint64(n) {
 		c, err := ringtest.New(context.Background(), seed, i, d)
 		if err != nil {
