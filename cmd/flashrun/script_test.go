@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/flashkit-go/flashkit/internal/replay"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Scripts run flashrun as a process: this test binary under that name. withoutProfile keeps
@@ -54,8 +55,8 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"sleep": func(ts *testscript.TestScript, _ bool, args []string) {
 		d, err := time.ParseDuration(args[0])
 		ts.Check(err)
-		if os.Getenv("FLASHKIT_EMULATOR") != "" {
-			d *= 5 // the awaited process is emulated, too
+		if slow.Race || os.Getenv("FLASHKIT_EMULATOR") != "" {
+			d *= 5 // the awaited process is as slow
 		}
 		time.Sleep(d)
 	},
