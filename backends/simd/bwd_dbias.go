@@ -140,12 +140,12 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether endHead adds sums after the last head only, or never. This is true if
-// the kind is not rowBias, or if all heads share the bias.
+// sharesHeads is true in two cases. If the kind is not rowBias, endHead adds nothing. If all heads
+// share the bias, endHead adds sums only after the last head.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 
 // endHead adds a block's sums over all rows of head c to the shared sums, if the kind is rowBias. If
-// heads share the bias, it adds the sums over all heads after the last head.
+// heads share the bias, endHead adds only after the last head, and then the sums over all heads.
 func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	if g.db.kind != rowBias {
 		return
@@ -177,11 +177,12 @@ type biasTurn struct {
 	number, before int // positions in the order, of this block and of the block before it; before is negative if there is none
 }
 
-// beginsRun reports whether the block begins a run of the sum and is not the first block of all.
+// beginsRun reports whether the block begins a new float32 partial sum, or run. A run has biasRun
+// blocks. beginsRun is false for the first block of all.
 func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
 
-// biasTurn returns an item's position in the order of additions to dBias. The item adds tile t of
-// head c. If t is negative, it adds its sums over all rows of head c.
+// biasTurn returns an item's position in the order of additions to dBias. The item adds dBias of
+// tile t of head c. If t is negative, the item adds its sums over all rows of head c.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
 	group, span := p.Heads/p.KVHeads, x.b // sequences add in item order

@@ -17,8 +17,8 @@ type tileStats struct {
 	dq        []float32 // [copies][dqRows][padded dim]
 }
 
-// gathered returns a sum of dQ of tile t of query head h, and the distance between its rows. sum is
-// the number of the sum: the sums of the chains come first, then the sums of their earlier runs.
+// gathered returns a sum of dQ of tile t of query head h, and the distance between its rows. The
+// argument sum is an index: one sum per chain comes first, then each chain's sum of finished runs.
 func (isa *laneRoutines) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
 	f := j.args
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {

@@ -140,9 +140,9 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 }
 
 // forward returns the phases of a planned forward pass. The number of rows of a tile is rounded up
-// to a multiple of lanes, and its number of keys to a multiple of step. A key is loaded from memory
-// once for sharing query rows. These rows belong to one item, or to neighboring items that find the
-// key in cache.
+// to a multiple of lanes, and its number of keys to a multiple of step. The argument sharing is the
+// number of query rows that share one load of a key from memory. These rows belong to one item, or
+// to neighboring items that find the key in cache.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {

@@ -181,7 +181,7 @@ func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) 
 
 // maskWords sets bit i of words[r] to the mask of row r at key k+i. step is the distance between
 // rows of mask, in elements. The sequence has m keys, and maskWords reads no mask after the last
-// one. buf is scratch of the length of words.
+// key. buf is scratch of the length of words.
 func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
 	if m < isa.lanes {
 		boolBits(words, mask, step, k, m)

@@ -11,8 +11,8 @@ import (
 
 // A float32 sum over many keys loses digits: the larger the sum, the coarser its rounding. Hence
 // sums have three levels. Registers sum the keys of a block, starting at zero. The sum of a run
-// adds blocks, and the sum of a long row adds runs. The error grows with the square root of the
-// number of blocks in a run, or of runs, not with the number of keys.
+// adds runBlocks blocks, and the sum of a long row adds runs. The error grows with the square root
+// of the number of blocks in a run, or of runs, not with the number of keys.
 //
 // Runs begin at multiples of their length, independent of a tile's first key.
 
@@ -37,7 +37,7 @@ func (isa *laneRoutines) flushRun(j *job, t *laneTile, factors []float32, k int)
 	}
 }
 
-// endRun adds the sums of the current run to t.past, which holds the sums of the earlier runs. It
+// endRun adds the sums of the current run to t.past, which holds the sums of the finished runs. It
 // then empties the current run. It does nothing if the current run is empty. factors is scratch.
 func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	if !t.begun {

@@ -48,8 +48,8 @@ func equalParts(n, most, unit int) int {
 	return (length + unit - 1) / unit * unit
 }
 
-// plan splits a product into items. The length of a partial sum affects the bits of C, so it
-// depends only on K and the precision.
+// plan splits a product into items. The length of a partial sum affects the bits of C, so this
+// length depends only on K and the precision.
 func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k

@@ -83,8 +83,8 @@ func (e *Engine) Close() {
 }
 
 // Run computes a product. For arguments that do not fit together it returns a
-// *flashkit.ProblemError and writes nothing. For a canceled context it returns the error of the
-// context. C is then undefined.
+// *flashkit.ProblemError and writes nothing. If the context is canceled, Run returns the error of
+// the context, and C is undefined.
 func (e *Engine) Run(ctx context.Context, a *Args) error {
 	if err := a.check(); err != nil {
 		return err
