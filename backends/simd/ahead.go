@@ -52,8 +52,8 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 
 // take returns the address of the next bytes to prefetch, for a routine that computes dot products
 // of n rows of dim elements. The routine prefetches 2*dim bytes per row, so take counts 2*n*dim
-// bytes as prefetched. If nothing remains to be prefetched, take returns the argument rows. At least
-// one float32 can be read at the returned address.
+// bytes as prefetched. If nothing remains to be prefetched, take returns the argument rows. At
+// least one float32 can be read at the returned address.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {

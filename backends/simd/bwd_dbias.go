@@ -46,8 +46,8 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 // begin prepares g for a tile of query rows.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns the address at which a routine must store dBias of n rows, from row lo of the tile
-// on, and of one panel. at is the index of the panel's first key in the block. panel returns nil if
+// panel returns the address at which a routine must store dBias of the tile's rows [lo, lo+n) and
+// one panel of keys. at is the index of the panel's first key in the block. panel returns nil if
 // DBias is not requested.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {
@@ -64,9 +64,9 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// storePanel processes dBias of n rows, from row lo of the tile on, and of the panel that begins at
-// key k. A routine has stored this dBias at the address that the method panel returned. storePanel
-// writes it to the tensor DBias if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
+// storePanel processes dBias of the tile's rows [lo, lo+n) and the panel that begins at key k. A
+// routine has stored this dBias at the address that the method panel returned. storePanel writes
+// dBias to the tensor DBias if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
 func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
@@ -89,10 +89,10 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	}
 }
 
-// endTile adds dBias of a block of keys and of tile t of head c to the shared sums, if the kind is
-// pairBias. at is the tile's index in the order in which all blocks visit tiles. c is the index of
-// the head among the query heads of its KV head. If the kind is ownBias, endTile only calls
-// clearUnseen.
+// If the kind is pairBias, endTile adds dBias of a block of keys and a tile of query rows to the
+// shared sums. If the kind is ownBias, endTile only calls clearUnseen. The tile is tile t of a
+// query head, and c is this head's index among the query heads of the KV head. at is the tile's
+// index in the order in which all blocks visit tiles.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)

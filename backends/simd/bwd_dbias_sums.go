@@ -34,8 +34,8 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	return x
 }
 
-// endRun adds the current run's sums to the sums of the finished runs, for the given numbers of rows
-// and keys. It then sets the current run's sums to 0.
+// endRun adds the current run's sums to the sums of the finished runs, for the given numbers of
+// rows and keys. It then sets the current run's sums to 0.
 func (x *biasSum) endRun(rows, keys int) {
 	for r := range rows {
 		sum := x.sum[r*x.step:][:keys]
@@ -46,7 +46,7 @@ func (x *biasSum) endRun(rows, keys int) {
 	}
 }
 
-// keySums returns the sums of dBias if its kind is rowBias, [batches][heads][keys].
+// keySums returns the sums of a dBias of kind rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.Shared.All[:j.biasSums()]) }
 
 // biasItem returns the batch entry, the head and the rows [from, to) of dBias that an item clears

@@ -176,8 +176,8 @@ func (pl *plan) keyRuns() bool {
 	return pl.p.DType == flashkit.Float32 && mostSeen(&pl.p) > gradRun*pl.chains
 }
 
-// beginsRun reports whether a block begins a run of dQ, a float32 partial sum of gradRun keys of the
-// block's chain. from is the first key of the block.
+// beginsRun reports whether a block begins a run of dQ, a float32 partial sum of gradRun keys of
+// the block's chain. from is the first key of the block.
 func (pl *plan) beginsRun(from int) bool {
 	const pieces = gradRun / chainKeys // of a chain
 	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0

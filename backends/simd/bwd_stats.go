@@ -113,11 +113,12 @@ func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t 
 	}
 }
 
-// hasPassed reports whether an item has passed index at. It returns true for a negative item.
+// hasPassed reports whether an item has passed the tile with index at, in the order in which blocks
+// visit tiles. For dBias, item is an index of j.progress, and at may be the index of a head. If
+// item is negative, hasPassed returns true.
 func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.progress[item].Load() > at }
 
-// waitFor waits until the item with number before has passed index at. It returns false if the call
-// is canceled. It does not wait if before is negative.
+// waitFor waits until hasPassed(before, at) is true. It returns false if the call is canceled.
 func (j *job) waitFor(before int, at int64) bool {
 	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.Canceled)
 }

@@ -34,8 +34,8 @@ type timedPhase struct {
 	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns a phase that takes equal + other nanoseconds. The longest item takes equal/items +
-// most*other nanoseconds, where most is a fraction.
+// uneven returns a phase that takes equal + other nanoseconds. Each item takes the same part of
+// equal. The longest item takes the fraction most of other.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }

@@ -102,8 +102,9 @@ func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
 	return keysOfMask{from: uint8(from), to: uint8(to)}
 }
 
-// spread sets x.visible for the group that begins at the block's key number at. It transposes
-// x.words of n rows. With ofKeys, x.words[0] serves all rows.
+// spread sets x.visible for one group, by a transposition of the bits in x.words. at is the index
+// of the group's first key in the block, and n is the number of rows. If all rows share the mask,
+// x.words[0] serves all rows.
 func (x *keyMask) spread(at, n int) {
 	visible := (*[maskGroup]uint32)(x.visible[at:])
 	if x.ofKeys {

@@ -171,9 +171,9 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	}
 }
 
-// loadBias sets x.bias to the bias of the given keys. This is the tensor's own memory if the bias is
-// float32 and whole blocks of transpose do not read beyond the rows. Otherwise it is a float32 copy
-// in x.biasBuf.
+// loadBias sets x.bias to the bias of the given keys. This is the tensor's own memory if the bias
+// is float32 and whole blocks of transpose do not read beyond the rows. Otherwise it is a float32
+// copy in x.biasBuf.
 func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
