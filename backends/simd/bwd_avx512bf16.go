@@ -203,9 +203,9 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
-// addPairs adds the product of a and b to c, by a call of whole for each pairLanes columns. If
-// fewer columns remain at the end, it calls masked for these columns. a and b hold pairs of bf16,
-// and b is [pairs][columns].
+// addPairs adds the product of a and b to c. It calls the function whole for each group of
+// pairLanes columns, and the function masked for the columns that remain. a and b hold pairs of
+// bf16, and b is [pairs][columns].
 func addPairs[T uint16 | uint32](
 	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),
 	masked func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int, columns uint32),

@@ -30,7 +30,7 @@ func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 // biasTile is a tile of query rows and keys in one head of one batch entry of DBias. All sequences
 // share the elements of DBias if its first dimension has length 1. All heads share the elements if
 // the second dimension has length 1. All query rows share them if the third dimension has length 1.
-// An element's terms are summed in runs, float32 partial sums of about portableRun terms.
+// An element's terms are summed in runs, float32 partial sums of at least portableRun terms.
 type biasTile struct {
 	rowSum    bool // all query rows share the tile's one row
 	from, to  int  // rows of DBias

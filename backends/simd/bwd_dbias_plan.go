@@ -43,9 +43,10 @@ func (pl *plan) biasSums() int {
 	return 0
 }
 
-// biasRuns reports whether dBias is summed in runs, float32 partial sums of biasRun blocks each. It
-// is if more than biasRun blocks may add to an element, and Q, K and V are float32. With 16-bit Q,
-// K and V, rounding O to 16 bits usually causes a larger error of dBias than a long float32 sum.
+// biasRuns reports whether dBias is summed in runs, float32 partial sums of biasRun blocks each.
+// Runs are used if more than biasRun blocks may add to an element, and Q, K and V are float32. With
+// 16-bit Q, K and V, rounding O to 16 bits usually causes a larger error of dBias than a long
+// float32 sum.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {

@@ -146,7 +146,7 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 }
 
 // processKeys adds the keys [from, from+keys) to the sums of tile t. If edge is true, the band may
-// hide some of these keys from some row. If hidden is true, the mask may.
+// hide some of these keys from some row. If hidden is true, the mask may hide some.
 func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]

@@ -140,9 +140,9 @@ func (j *job) slope(s *seqTile) float32 {
 	return slopeOf(j.args, s.b, s.h)
 }
 
-// biasOf finds the bias of n rows from number row on and of keys from number key on. at is the
-// offset of the first element. rows is n, or 1 if all query rows share one row. step is the
-// distance between rows.
+// biasOf finds the bias of query rows [row, row+n) from the given key on. at is the offset of the
+// first element. If all query rows share one row of the bias, rows is 1 and step is 0. Otherwise
+// rows is n, and step is the distance between rows.
 func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	b := &j.args.Bias
 	at = b.Repeated(s.b, s.h, row) + key

@@ -306,8 +306,9 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 }
 
 // fetchTiles returns the number of tiles over which the prefetches of the next part of B are
-// spread. This number is close to the number of tiles of the given rows. A burst of prefetches
-// would delay reads of A and B, and then leave memory idle.
+// spread. This is the largest number in j.isa.fetch that is at most the number of whole tiles in
+// the given rows, or 1. A burst of prefetches would delay reads of A and B, and then leave memory
+// idle.
 func (j *job) fetchTiles(rows int) int {
 	most := 1
 	for _, n := range j.isa.fetch {
