@@ -73,8 +73,8 @@ func (pl *plan) evenBlocks(keys int) int {
 }
 
 // balances reports whether blocks keep the workers busy for nine tenths of the time. Workers may
-// differ in speed, so each needs four blocks. Without a band, all blocks of equal sequences take
-// the same time, so the last round of blocks must be nearly full, too.
+// differ in speed, so there must be four blocks per worker. Without a band, all blocks of equal
+// sequences take the same time, so the last round of blocks must be nearly full, too.
 func (pl *plan) balances(blocks int) bool {
 	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
 	return blocks >= 4*pl.workers && (whole || pl.ragged || pl.p.Band != (flashkit.Band{}))
