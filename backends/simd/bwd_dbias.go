@@ -9,10 +9,10 @@ import (
 
 // If each pair of a query row and a key has its own bias, the block of keys that computes a pair
 // writes the pair's dBias. If heads or sequences share a bias, blocks of the same keys add to the
-// same sum one after another. They add in the order of KV heads, then of sequences. A block adds a
-// tile only after the block before it in this order has added the same tile. Blocks add to dQ in
-// the same way, see bwd_lanes.go. So nothing is added atomically, and the bits do not depend on the
-// workers.
+// same sum one after another. The order of these blocks is by KV head, then by sequence. A block
+// adds a tile only after the previous block in this order has added the same tile. Blocks add to dQ
+// in the same way, see bwd_lanes.go. So nothing is added atomically, and the bits do not depend on
+// the workers.
 //
 // If all query rows share a bias, each block first sums its own dBias in float64. It adds these sums
 // to the shared sums after each head, or after the last head if heads share the bias.

@@ -57,7 +57,7 @@ type fwdRows struct {
 	rows, dim, vdim int
 	q               []float32
 	qStep           int
-	sums            []float32 // for each row, o and l of the current run, then o and l of the earlier runs
+	sums            []float32 // for each row, o and l of the current run, then o and l of the finished runs
 	m               [tileQ]float64
 	seesKeys        [tileQ]bool // the row has seen a key
 	kv              kvTile

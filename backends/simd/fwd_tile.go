@@ -32,7 +32,7 @@ type laneTile struct {
 	keySum            // sums over the current run of keys
 	m       []float32 // [lanes]
 	run     int       // keys of a run, 0 if one run has all keys
-	past    keySum    // sums over the earlier runs, relative to the row maxima pastM
+	past    keySum    // sums over the finished runs, relative to the row maxima pastM
 	pastM   []float32
 }
 

@@ -3,8 +3,8 @@
 // Precision.
 //
 // Sums over K have a fixed order. The bits of a row of C do not depend on other rows or on the number
-// of goroutines. They do depend on the processor's instruction set. Magnitudes below 2^-126 may count
-// as 0.
+// of goroutines. The bits do depend on the processor's instruction set. Magnitudes below 2^-126 may
+// count as 0.
 package matmul
 
 import (
