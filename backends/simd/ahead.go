@@ -25,8 +25,8 @@ type span struct {
 // clear drops all spans but the first a.kept.
 func (a *ahead) clear() { a.n = a.kept }
 
-// keep protects the current spans from clear. They are prefetched after all spans that are added
-// later.
+// keep protects the current spans from clear. These spans are prefetched after all spans that are
+// added later.
 func (a *ahead) keep() { a.kept = a.n }
 
 // add pushes rows [r, r+n) of a head of t, unless the rows have gaps between them in memory.

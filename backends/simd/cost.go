@@ -34,8 +34,8 @@ type timedPhase struct {
 	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns a phase that takes equal + other nanoseconds. Each item takes the same part of
-// equal. The longest item takes the fraction most of other.
+// uneven returns a phase that takes equal + other nanoseconds. All items have equal parts of the
+// time equal. The argument most is the longest item's fraction of the time other.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
@@ -104,8 +104,8 @@ func readRows(p *flashkit.Problem, step, keys int) float64 {
 	return pairs(p, step, keys) / float64(keys)
 }
 
-// rowElements returns the number of elements of Q and O, and keyElements of K and V. Rows and keys
-// are rounded up to a multiple of lanes.
+// rowElements returns the number of elements of Q and O. keyElements returns the number of elements
+// of K and V. Rows and keys are rounded up to a multiple of lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }

@@ -195,8 +195,8 @@ func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.
 // distance would compete for the same cache sets.
 func biasStep(keys int) int { return keys + 16 }
 
-// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes the
-// weights as they were before.
+// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes all
+// weights, dropped or not.
 func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return

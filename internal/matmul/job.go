@@ -355,7 +355,8 @@ func (j *job) finish(p *part) {
 	j.isa.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
 }
 
-// elements applies an activation, or its derivative, to an item of elements from index from on.
+// elements applies an activation, or its derivative, to the elements of one item. from is the index
+// of the first of these elements.
 func (j *job) elements(from int) {
 	n := min(elements, len(j.x)-from)
 	dst, x, act := j.dst[from:][:n], j.x[from:][:n], j.args.Activation
