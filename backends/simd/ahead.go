@@ -25,8 +25,8 @@ type span struct {
 // clear drops all spans but the first a.kept.
 func (a *ahead) clear() { a.n = a.kept }
 
-// keep protects the current spans from clear. They are prefetched after all spans that are added
-// later.
+// keep protects the current spans from clear. These spans are prefetched after all spans that are
+// added later.
 func (a *ahead) keep() { a.kept = a.n }
 
 // add pushes rows [r, r+n) of a head of t, unless the rows have gaps between them in memory.
@@ -50,10 +50,10 @@ func (a *ahead) push(from unsafe.Pointer, bytes int) {
 	a.n++
 }
 
-// take returns the address of the next bytes to prefetch. It then counts 2*n*dim bytes as
-// prefetched, because the routine that gets the address prefetches this number for n rows. If no
-// bytes are left, take returns the argument rows. At least one float32 can be read at the returned
-// address.
+// take returns the address of the next bytes to prefetch, for a routine that computes dot products
+// of n rows of dim elements. The routine prefetches 2*dim bytes per row, so take counts 2*n*dim
+// bytes as prefetched. If nothing remains to be prefetched, take returns the argument rows. At
+// least one float32 can be read at the returned address.
 func (a *ahead) take(n, dim int, rows *float32) *float32 {
 	for ; a.n > 0; a.n-- {
 		if s := &a.spans[a.n-1]; s.taken+4 <= s.bytes {
@@ -66,8 +66,8 @@ func (a *ahead) take(n, dim int, rows *float32) *float32 {
 }
 
 // fetchNextTile queues prefetches of Q and dO for the tile after tile t of head h. In the last
-// tiles of a block, it also queues dK and dV of this block. It then queues K and V of the worker's
-// likely next block, too.
+// tiles of a block, it also queues dK and dV of this block, and K and V of the block that the
+// worker will probably take next.
 func (isa *laneRoutines) fetchNextTile(j *job, x *keyBlock, h, t int) {
 	const tilesBefore = 8 // dK, dV, K and V are prefetched during the last tilesBefore tiles of a block
 	p, f := &j.p, j.args

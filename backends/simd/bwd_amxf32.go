@@ -20,9 +20,9 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // packed once per block, but Q and dO are packed again for each block. Hence blocks are large. delta
 // is the diagonal of dO Oᵀ, summed in the order of dP.
 
-// planeRowsBwd is the most query rows of a tile, and planeKeysBwd the usual number of keys of a
-// block, for head dims up to 128. For larger head dims, both numbers are halved. A product for dQ
-// sums over planeSumKeys keys, whatever the size of a block.
+// For head dims up to 128, a tile has at most planeRowsBwd query rows, and a block usually has
+// planeKeysBwd keys. For larger head dims, both numbers are halved. A product for dQ sums over
+// planeSumKeys keys, whatever the size of a block.
 const planeRowsBwd, planeKeysBwd, planeSumKeys = 256, 256, 128
 
 func bwdAMXF32Plan(pl *plan) {
@@ -73,8 +73,8 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 }
 
 // planeDots sets s, [n][pairLanes], to the dot products of rows [from, from+n) of a with the rows
-// of another tensor. The slice lanes holds the rows of that tensor, one per lane. It consists of
-// planes of [step/2][pairLanes]. A plane begins plane words after the plane before it.
+// of another tensor. The slice lanes holds the rows of that tensor, one per lane, as planes of
+// [a.step/2][pairLanes] words. plane is the distance between planes, in words.
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }

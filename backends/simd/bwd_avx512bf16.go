@@ -8,9 +8,9 @@ import (
 )
 
 // bwd_avx512bf16 computes like bwd_avx512, in the same blocks, panels, tiles and order, but with
-// VDPBF16PS. In each lane, this instruction adds two products of bf16 to a float32. The two bf16 of
-// an operand in a lane are neighbors in a row or in a column of its matrix. The right column names
-// these pairs:
+// VDPBF16PS. In each lane, this instruction multiplies a pair of bf16 by another pair, element by
+// element, and adds both products to a float32. A pair holds two neighbors in a row or in a column
+// of a matrix. The right column names these pairs:
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  pairs of columns of Q and dO
@@ -149,8 +149,8 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	j.progress[item].Store(at + 1)
 }
 
-// wholePanels returns the keys [from, to) of the block in panels that are inside the band for all
-// rows of the tile. Panels begin at multiples of pairLanes, whatever the size of blocks.
+// wholePanels returns the keys [from, to) of the panels that are inside the band for all rows of
+// the tile. Panels begin at multiples of pairLanes, whatever the size of blocks.
 func (x *pairBlock) wholePanels(y *rowTile) (from, to int) {
 	_, to = x.Keys(y.from)
 	from, _ = x.Keys(y.to - 1)
@@ -203,9 +203,9 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
-// addPairs adds the product of a and b to c, by a call of whole for each pairLanes columns. If
-// fewer columns remain at the end, it calls masked for these columns. a and b hold pairs of bf16,
-// and b is [pairs][columns].
+// addPairs adds the product of a and b to c. It calls the function whole for each group of
+// pairLanes columns, and the function masked for the columns that remain. a and b hold pairs of
+// bf16, and b is [pairs][columns].
 func addPairs[T uint16 | uint32](
 	whole func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int),
 	masked func(c *float32, cStep int, a *T, aStep int, b *uint32, bStep, rows, pairs int, columns uint32),

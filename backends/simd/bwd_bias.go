@@ -28,14 +28,15 @@ func scatter(t *flashkit.Tensor, first int, at []int, x []float32) {
 }
 
 // biasTile is a tile of query rows and keys in one head of one batch entry of DBias. All sequences
-// share the elements of DBias if its first dimension has length 1. All heads share them if the
-// second dimension has length 1, and all query rows if the third one has.
+// share the elements of DBias if its first dimension has length 1. All heads share the elements if
+// the second dimension has length 1. All query rows share them if the third dimension has length 1.
+// An element's terms are summed in runs, float32 partial sums of at least portableRun terms.
 type biasTile struct {
 	rowSum    bool // all query rows share the tile's one row
 	from, to  int  // rows of DBias
 	k0, k1    int
-	run, past []float32 // [rows][keys], sums of the current run and of the earlier runs
-	runRows   int       // terms of an element in the current run
+	run, past []float32 // [rows][keys], sums of the current run and of the finished runs
+	runRows   int       // number of terms of an element in the current run
 }
 
 // biasTile writes one tile of a DBias whose elements are shared. Each element is a sum of gradients
@@ -112,8 +113,8 @@ func (j *job) addBias(t *biasTile, x *gradPairs, seq *flashkit.Seq, b, h int) bo
 	return true
 }
 
-// endOf ends the current run once each element of the run is a sum of at least portableRun terms.
-// rows is the number of query rows that were just added.
+// endOf ends the current run, a float32 partial sum, if the run has at least portableRun terms of
+// each element. rows is the number of query rows that were just added.
 func (t *biasTile) endOf(rows int) {
 	if !t.rowSum {
 		rows = 1

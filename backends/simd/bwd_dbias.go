@@ -9,10 +9,10 @@ import (
 
 // If each pair of a query row and a key has its own bias, the block of keys that computes a pair
 // writes the pair's dBias. If heads or sequences share a bias, blocks of the same keys add to the
-// same sum one after another. They add in the order of KV heads, then of sequences. A block adds a
-// tile only after the block before it in this order has added the same tile. Blocks add to dQ in
-// the same way, see bwd_lanes.go. So nothing is added atomically, and the bits do not depend on the
-// workers.
+// same sum one after another. The order of these blocks is by KV head, then by sequence. A block
+// adds a tile only after the previous block in this order has added the same tile. Blocks add to dQ
+// in the same way, see bwd_lanes.go. So nothing is added atomically, and the bits do not depend on
+// the workers.
 //
 // If all query rows share a bias, each block first sums its own dBias in float64. It adds these sums
 // to the shared sums after each head, or after the last head if heads share the bias.
@@ -46,8 +46,8 @@ func newBiasGrad(j *job, ws *pool.Arena, lanes int) biasGrad {
 // begin prepares g for a tile of query rows.
 func (g *biasGrad) begin() { clear(g.seen[:]) }
 
-// panel returns the address at which a routine must store dBias of n rows, from row lo of the tile
-// on, and of one panel. at is the index of the panel's first key in the block. panel returns nil if
+// panel returns the address at which a routine must store dBias of the tile's rows [lo, lo+n) and
+// one panel of keys. at is the index of the panel's first key in the block. panel returns nil if
 // DBias is not requested.
 func (g *biasGrad) panel(at, lo, n int) *float32 {
 	if g.kind == noBias {
@@ -64,9 +64,9 @@ func (g *biasGrad) panel(at, lo, n int) *float32 {
 	return &g.db[0]
 }
 
-// storePanel processes dBias of n rows, from row lo of the tile on, and of the panel that begins at
-// key k. A routine has stored this dBias at the address that the method panel returned. storePanel
-// writes it to the tensor DBias if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
+// storePanel processes dBias of the tile's rows [lo, lo+n) and the panel that begins at key k. A
+// routine has stored this dBias at the address that the method panel returned. storePanel writes
+// dBias to the tensor DBias if g.kind is ownBias, and adds it to g.sums if g.kind is rowBias.
 func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	isa := t.isa
 	switch keys := min(g.lanes, x.to-k); g.kind {
@@ -89,10 +89,10 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 	}
 }
 
-// endTile adds dBias of a block of keys and of tile t of head c to the shared sums, if the kind is
-// pairBias. at is the tile's index in the order in which all blocks visit tiles. c is the index of
-// the head among the query heads of its KV head. If the kind is ownBias, endTile only calls
-// clearUnseen.
+// If the kind is pairBias, endTile adds dBias of a block of keys and a tile of query rows to the
+// shared sums. If the kind is ownBias, endTile only calls clearUnseen. The tile is tile t of a
+// query head, and c is this head's index among the query heads of the KV head. at is the tile's
+// index in the order in which all blocks visit tiles.
 func (g *gradScore) endTile(j *job, x *keyRange, item, c, t int, at int64) {
 	if g.db.kind == ownBias {
 		g.clearUnseen(j, x)
@@ -140,12 +140,12 @@ func (g *gradScore) clearUnseen(j *job, x *keyRange) {
 	}
 }
 
-// sharesHeads reports whether endHead adds sums after the last head only, or never. This is true if
-// the kind is not rowBias, or if all heads share the bias.
+// sharesHeads is true in two cases. If the kind is not rowBias, endHead adds nothing. If all heads
+// share the bias, endHead adds sums only after the last head.
 func (b *biasGrad) sharesHeads(j *job) bool { return b.kind != rowBias || j.args.DBias.Shape()[1] == 1 }
 
 // endHead adds a block's sums over all rows of head c to the shared sums, if the kind is rowBias. If
-// heads share the bias, it adds the sums over all heads after the last head.
+// heads share the bias, endHead adds only after the last head, and then the sums over all heads.
 func (g *gradScore) endHead(j *job, x *keyRange, item, c int) {
 	if g.db.kind != rowBias {
 		return
@@ -177,11 +177,12 @@ type biasTurn struct {
 	number, before int // positions in the order, of this block and of the block before it; before is negative if there is none
 }
 
-// beginsRun reports whether the block begins a run of the sum and is not the first block of all.
+// beginsRun reports whether the block begins a new float32 partial sum, or run. A run has biasRun
+// blocks. beginsRun is false for the first block of all.
 func (t *biasTurn) beginsRun() bool { return t.before >= 0 && t.number/biasRun != t.before/biasRun }
 
-// biasTurn returns an item's position in the order of additions to dBias. The item adds tile t of
-// head c. If t is negative, it adds its sums over all rows of head c.
+// biasTurn returns an item's position in the order of additions to dBias. The item adds dBias of
+// tile t of head c. If t is negative, the item adds its sums over all rows of head c.
 func (j *job) biasTurn(x *keyRange, item, c, t int) biasTurn {
 	p, s := &j.p, j.args.DBias.Shape()
 	group, span := p.Heads/p.KVHeads, x.b // sequences add in item order

@@ -23,9 +23,9 @@ func (pl *plan) tilesFirst() bool {
 	return s[1] == 1 && s[2] != 1
 }
 
-// biasSums returns the number of floats of shared workspace for sums of dBias outside the tensor
-// DBias. If the kind is rowBias, this workspace holds float64 sums. Otherwise it holds float32
-// sums: of a 16-bit DBias all sums, and of a float32 DBias the sums of earlier runs.
+// biasSums returns the number of floats of shared workspace for sums of dBias. If the kind is
+// rowBias, these sums are float64. Otherwise these sums are float32. For a 16-bit DBias they are
+// all sums. For a float32 DBias they are the sums of finished runs, see biasRuns.
 func (pl *plan) biasSums() int {
 	kind := pl.biasKind()
 	if kind == noBias || kind == ownBias {
@@ -43,9 +43,10 @@ func (pl *plan) biasSums() int {
 	return 0
 }
 
-// biasRuns reports whether dBias is summed in runs, because more than biasRun blocks may add to an
-// element. Calls with 16-bit Q, K and V use no runs, even if DBias is float32. In such calls,
-// rounding O to 16 bits usually causes a larger error of dBias than a long float32 sum.
+// biasRuns reports whether dBias is summed in runs, float32 partial sums of biasRun blocks each.
+// Runs are used if more than biasRun blocks may add to an element, and Q, K and V are float32. With
+// 16-bit Q, K and V, rounding O to 16 bits usually causes a larger error of dBias than a long
+// float32 sum.
 func (pl *plan) biasRuns() bool {
 	s, n := pl.call.Args.DBias.Shape(), 1
 	if s[0] == 1 {

@@ -9,11 +9,12 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// biasSum holds the sums of a DBias with shared elements. Its slices begin at some row and key.
+// biasSum holds the sums of a DBias with shared elements, from one row and one key on. A sum may
+// consist of runs, float32 partial sums of biasRun blocks each.
 type biasSum struct {
 	sum      []float32 // sums of the current run
 	step     int       // distance between rows of sum
-	past     []float32 // sums of earlier runs; nil if there is one run
+	past     []float32 // sums of finished runs; nil if there is one run
 	pastStep int
 }
 
@@ -33,8 +34,8 @@ func (j *job) biasSum(b, h, row, k int) (x biasSum) {
 	return x
 }
 
-// endRun adds the current run's sums to the sums of the earlier runs, for the given numbers of rows
-// and keys. It then sets the current run's sums to 0.
+// endRun adds the current run's sums to the sums of the finished runs, for the given numbers of
+// rows and keys. It then sets the current run's sums to 0.
 func (x *biasSum) endRun(rows, keys int) {
 	for r := range rows {
 		sum := x.sum[r*x.step:][:keys]
@@ -45,7 +46,7 @@ func (x *biasSum) endRun(rows, keys int) {
 	}
 }
 
-// keySums returns the sums of dBias if its kind is rowBias, [batches][heads][keys].
+// keySums returns the sums of a dBias of kind rowBias, [batches][heads][keys].
 func (j *job) keySums() []float64 { return doubles(j.Shared.All[:j.biasSums()]) }
 
 // biasItem returns the batch entry, the head and the rows [from, to) of dBias that an item clears
@@ -92,8 +93,8 @@ func beginDBias(j *job, _ *pool.Arena, item int) {
 	}
 }
 
-// clearUnvisited zeros dBias of the rows [from, to), a tile, for the keys of all blocks that do not
-// visit this tile.
+// clearUnvisited zeros dBias of a tile, rows [from, to), for the keys of all blocks that do not
+// visit the tile.
 func (j *job) clearUnvisited(x *seqTile, from, to int) {
 	begin := 0
 	for k := 0; k < x.M; k += j.keys {

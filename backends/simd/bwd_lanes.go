@@ -30,9 +30,9 @@ import (
 // dQ of a tile only after its predecessor has added to dQ of the tile. So nothing is added
 // atomically, and the bits do not depend on the workers. Workers take blocks in order, hence the
 // first unfinished block never waits. Under a causal mask, a block is visible to fewer rows than
-// its predecessor, but the last tile of rows sees both blocks. So a block that visits tiles from
-// the last one down stays behind its predecessor. A chain advances at the pace of its slowest
-// worker, so a problem of few heads has several chains per head.
+// its predecessor, but the last tile of rows sees both blocks. So blocks begin with the last tile,
+// where the predecessor has begun earlier. A chain advances at the pace of its slowest worker, so a
+// problem of few heads has several chains per head.
 //
 // The causal mask or the sliding window is called the band. At the edges of the band, products are
 // cut into groups of edgeGroup rows. The product of a group takes the keys that some row of the

@@ -55,7 +55,7 @@ func (m *rowMask) hide(masks []uint32, b, h, row, k int) bool {
 }
 
 // load sets m.bits[r] to the mask's bits of row row+r, for n rows. Bit i is the bit of key k+i, for
-// the keys of a panel. It is 0 if the mask has no such key.
+// the keys of a panel. The bits of keys after the end of the mask are 0.
 func (m *rowMask) load(b, h, row, k, n int) {
 	lanes, width := m.isa.lanes, m.t.Shape()[3]
 	at, mask := m.t.Repeated(b, h, row)+k, m.t.Bools()
@@ -102,7 +102,7 @@ func (j *job) hides(s *seqTile, h, from, to int) bool {
 }
 
 // skips reports whether head h can skip the block whose first key is from. It can if the mask hides
-// the block's keys from all rows of the head, the block begins no run, and no dBias is requested.
+// the block's keys from all rows of the head, and beginsRun is false, and no dBias is requested.
 func (j *job) skips(s *seqTile, h, from int) bool {
 	return j.hides(s, h, from, from+j.keys) && !j.beginsRun(from) && j.biasKind() == noBias
 }
@@ -136,8 +136,8 @@ func (isa *laneRoutines) finiteRows(dst []float32, t *flashkit.Tensor, b, h, r, 
 	return dst, step
 }
 
-// eachNonFinite calls f for each NaN or infinite element y of n rows of t. r is the element's row,
-// counted from row number from, and c its column. The slice row is scratch for one row.
+// eachNonFinite calls f for each NaN or infinite element of rows [from, from+n) of t. f gets the
+// element's row minus from, its column, and its value. The slice row is scratch for one row.
 func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, from, n int, f func(r, c int, y float32)) {
 	row = row[:t.Shape()[3]]
 	for r := range n {

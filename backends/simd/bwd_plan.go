@@ -73,8 +73,8 @@ func (pl *plan) evenBlocks(keys int) int {
 }
 
 // balances reports whether blocks keep the workers busy for nine tenths of the time. Workers may
-// differ in speed, so each needs four blocks. Without a band, all blocks of equal sequences take
-// the same time, so the last round of blocks must be nearly full, too.
+// differ in speed, so there must be four blocks per worker. Without a band, all blocks of equal
+// sequences take the same time, so the last round of blocks must be nearly full, too.
 func (pl *plan) balances(blocks int) bool {
 	whole := 10*blocks >= 9*pl.workers*ceilDiv(blocks, pl.workers)
 	return blocks >= 4*pl.workers && (whole || pl.ragged || pl.p.Band != (flashkit.Band{}))
@@ -118,7 +118,8 @@ type keyRange struct {
 	predecessor int // the previous item of the chain, for the current head; negative: none
 }
 
-// visited returns the tiles of query rows [first, end) that see keys of a block.
+// visited returns the index of the first tile of query rows that sees a key of block x. It also
+// returns the index of the last such tile, plus 1. If there is no such tile, it returns 0, 0.
 func (pl *plan) visited(x *seqTile) (first, end int) {
 	lo, hi := x.rowsSeen()
 	if lo >= hi {
@@ -165,7 +166,7 @@ func (pl *plan) predecessor(x *keyRange, item int) int {
 // than a long float32 sum.
 const gradRun = 4096
 
-// rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs.
+// rowRuns reports whether dK and dV of a sequence of n query rows are summed in runs of rows.
 func (pl *plan) rowRuns(n int) bool {
 	return pl.p.DType == flashkit.Float32 && n*(pl.p.Heads/max(1, pl.p.KVHeads)) > gradRun
 }
@@ -175,14 +176,15 @@ func (pl *plan) keyRuns() bool {
 	return pl.p.DType == flashkit.Float32 && mostSeen(&pl.p) > gradRun*pl.chains
 }
 
-// beginsRun reports whether the block whose first key is from begins a run of its chain's dQ.
+// beginsRun reports whether a block begins a run of dQ, a float32 partial sum of gradRun keys of
+// the block's chain. from is the first key of the block.
 func (pl *plan) beginsRun(from int) bool {
 	const pieces = gradRun / chainKeys // of a chain
 	return pl.keyRuns() && from%chainKeys == 0 && from/chainKeys/pl.chains%pieces == 0
 }
 
-// sums returns the number of sums of dQ. Each chain has one sum. If dQ is summed in runs, each
-// chain also has a sum of its earlier runs.
+// sums returns the number of sums of dQ. Each chain has one sum. If dQ is summed in runs of keys,
+// each chain also has a sum of its finished runs.
 func (pl *plan) sums() int {
 	if pl.keyRuns() {
 		return 2 * pl.chains

@@ -25,8 +25,8 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 	return 0, 0
 }
 
-// setKeyMasks sets the masks of rows from row number row on. Bit i is set if the row sees key k+i.
-// If whole is true, every row sees all keys.
+// setKeyMasks sets masks[i] to a mask of the keys that query row row+i sees. Bit c of the mask
+// stands for key k+c, for c below keys. If whole is true, every row sees all these keys.
 func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole bool) {
 	if all := laneMask(0, lanes, keys); whole {
 		for i := range masks {

@@ -17,8 +17,8 @@ type tileStats struct {
 	dq        []float32 // [copies][dqRows][padded dim]
 }
 
-// gathered returns a sum of dQ of tile t of query head h, and the distance between its rows. sum is
-// the number of the sum: the sums of the chains come first, then the sums of their earlier runs.
+// gathered returns a sum of dQ of tile t of query head h, and the distance between its rows. The
+// argument sum is an index: one sum per chain comes first, then each chain's sum of finished runs.
 func (isa *laneRoutines) gathered(j *job, x *tileStats, s *seqTile, h, t, sum int) (dq []float32, step int) {
 	f := j.args
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
@@ -113,11 +113,12 @@ func (isa *laneRoutines) flushKeyRun(j *job, x *tileStats, keys *keyRange, h, t 
 	}
 }
 
-// hasPassed reports whether an item has passed index at. It returns true for a negative item.
+// hasPassed reports whether an item has passed the tile with index at, in the order in which blocks
+// visit tiles. For dBias, item is an index of j.progress, and at may be the index of a head. If
+// item is negative, hasPassed returns true.
 func (j *job) hasPassed(item int, at int64) bool { return item < 0 || j.progress[item].Load() > at }
 
-// waitFor waits until the item with number before has passed index at. It returns false if the call
-// is canceled. It does not wait if before is negative.
+// waitFor waits until hasPassed(before, at) is true. It returns false if the call is canceled.
 func (j *job) waitFor(before int, at int64) bool {
 	return helpers.Await(func() bool { return j.hasPassed(before, at) }, j.Canceled)
 }

@@ -4,8 +4,8 @@ package simd
 
 import "unsafe"
 
-// clearPadding zeros x. Large ranges bypass the caches: they are not read soon, and a cached store
-// would load each line first.
+// clearPadding zeros x. If x is large, the stores bypass the caches, because padding is not read
+// soon, and a cached store would load each line first.
 func clearPadding(x []byte) {
 	const many, line = 1 << 16, 64
 	if len(x) < many {

@@ -15,16 +15,16 @@ type convertRoutines struct {
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
 }
 
-// toLanes sets dst, [padded][lanes], to the transpose of the slice rows, [lanes][padded]. Its rows
-// begin step elements apart.
+// toLanes sets dst, [padded][lanes], to the transpose of the slice rows, [lanes][padded]. Rows of
+// the slice rows begin step elements apart.
 func (isa *convertRoutines) toLanes(dst, rows []float32, step, padded int) {
 	for i := 0; i < isa.lanes; i += isa.block {
 		isa.transpose(&dst[i], isa.lanes, isa.block*isa.lanes, &rows[i*step], step, isa.block, &ones[0], padded/isa.block)
 	}
 }
 
-// fromLanes sets the slice rows, [lanes][padded], to the transpose of src, [padded][lanes]. Its
-// rows begin step elements apart. fromLanes multiplies row i by by[i].
+// fromLanes sets the slice rows, [lanes][padded], to the transpose of src, [padded][lanes]. Rows of
+// the slice rows begin step elements apart. fromLanes multiplies row i by by[i].
 func (isa *convertRoutines) fromLanes(rows []float32, step int, src []float32, padded int, by []float32) {
 	for i := 0; i < isa.lanes; i += isa.block {
 		isa.transpose(&rows[i*step], step, isa.block, &src[i], isa.lanes, isa.block*isa.lanes, &by[i], padded/isa.block)

@@ -34,8 +34,8 @@ type timedPhase struct {
 	longest     float64 // of the longest item, if above the mean
 }
 
-// uneven returns a phase that takes equal + other nanoseconds. The longest item takes equal/items +
-// most*other nanoseconds, where most is a fraction.
+// uneven returns a phase that takes equal + other nanoseconds. All items have equal parts of the
+// time equal. The argument most is the longest item's fraction of the time other.
 func uneven(items int, equal, other, most float64) timedPhase {
 	return timedPhase{items, equal + other, equal/float64(max(1, items)) + other*most}
 }
@@ -104,8 +104,8 @@ func readRows(p *flashkit.Problem, step, keys int) float64 {
 	return pairs(p, step, keys) / float64(keys)
 }
 
-// rowElements returns the number of elements of Q and O, and keyElements of K and V. Rows and keys
-// are rounded up to a multiple of lanes.
+// rowElements returns the number of elements of Q and O. keyElements returns the number of elements
+// of K and V. Rows and keys are rounded up to a multiple of lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
@@ -140,9 +140,9 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 }
 
 // forward returns the phases of a planned forward pass. The number of rows of a tile is rounded up
-// to a multiple of lanes, and its number of keys to a multiple of step. A key is loaded from memory
-// once for sharing query rows. These rows belong to one item, or to neighboring items that find the
-// key in cache.
+// to a multiple of lanes, and its number of keys to a multiple of step. The argument sharing is the
+// number of query rows that share one load of a key from memory. These rows belong to one item, or
+// to neighboring items that find the key in cache.
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {

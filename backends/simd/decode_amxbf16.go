@@ -189,7 +189,7 @@ func (x *tileItem) splitWeights(from, n, keys int, p []uint16) bool {
 }
 
 // addSums adds the products of both planes to rows [from, from+n) of O. The slice sum holds these
-// products. If a result is not finite, it leaves O unchanged and returns false.
+// products. If a result is not finite, addSums leaves O unchanged and returns false.
 func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	wide := upToTiles(vdim)
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)

@@ -15,7 +15,7 @@ import (
 type decodeRoutines struct {
 	*laneRoutines
 	rows   int  // query rows of a register tile
-	split  int  // for bfloat16, rows of O have the even elements of each split elements first, and so have rows of Q unless halves; 0: original order
+	split  int  // for bfloat16: rows of O are cut into groups of this number of elements, even elements first (rows of Q too, unless halves); 0: original order
 	tails  bool // rows of 16-bit elements may end with a part of a vector
 	halves bool // Q is kept in K's type, and sums in O are weightUnit times too large
 	pace   pace // element is the time of reading a float32 of K or V, widen of reading a 16-bit element
@@ -54,7 +54,8 @@ func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	return t
 }
 
-// split moves the even elements of each n elements of row to the front. buf is scratch.
+// split reorders each group of n elements of row: even elements first, then odd ones. buf is
+// scratch.
 func split(row, buf []float32, n int) {
 	for ; len(row) > 0; row = row[n:] {
 		copy(buf, row[:n])

@@ -1,6 +1,6 @@
 package simd
 
-// itemOfKeys is the chunks [from, to) of a KV head.
+// itemOfKeys is an item of a decode kernel: the chunks with indices [from, to) of a KV head's keys.
 type itemOfKeys struct {
 	kvSplit
 	g        int
@@ -38,8 +38,9 @@ func (x *itemOfKeys) setRows(j *job, item int) (results, from, to int) {
 	return s.Results, from, min(from+n, x.heads*x.written)
 }
 
-// setHead sets x to a KV head of its sequence. If all sequences have equal lengths, heads are
-// numbered over all sequences. results is the index of head 0's results in shared workspace.
+// setHead sets x to the KV head with the given number. If all sequences have equal lengths, heads
+// are numbered over all sequences, otherwise in x's sequence. results is the index of head 0's
+// results in shared workspace.
 func (x *itemOfKeys) setHead(j *job, results, head int) {
 	if head >= j.p.KVHeads { // a head of a later sequence, equal to the first
 		x.b = head / j.p.KVHeads
@@ -57,7 +58,7 @@ func (x *itemOfKeys) result(chunk int) (m, o []float32) {
 	return part[:x.rows], part[x.part-x.rows*x.oStep:]
 }
 
-// seenKeys is a block of keys. All its keys are inside the band for the same rows, and for no others.
+// seenKeys is a block of keys. All keys of the block are inside the band for the same rows.
 type seenKeys struct {
 	from, n   int       // first key and number of keys
 	row, rows int       // first row that sees the keys, and number of these rows

@@ -40,8 +40,8 @@ type places struct {
 // of virtual memory, prefetches wait for one another while other cores use the memory. In keys, a
 // distance is a number of register tiles of tileKeys keys, plus half a tile.
 //
-// A row in a page is prefetched several times. The distance of its last prefetch is nearestKeys
-// keys shorter than the distance of its first, and may be negative. So tables of places have
+// A row in a page is prefetched several times. The distance of the last prefetch is nearestKeys
+// keys less than the distance of the first prefetch, and may be negative. So tables of places have
 // nearestKeys entries before the block's first row.
 const aheadBytes, aheadPaged, tileKeys, nearestKeys = 3072, 6144, 4, 16
 

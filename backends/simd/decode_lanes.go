@@ -21,6 +21,7 @@ import (
 //		P, a = exp(unit * (S-m)), exp(unit * (a-m))
 //		l = a*l + sum(P); o = a*o + drop(P) V
 //
+// Here unit is the softmax scale, or 1 if S already includes the scale, and drop applies dropout.
 // Then the kernels merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
 //
 // The head dim is in the lanes. The rows for which a key is inside the band are neighbors. A block

@@ -195,7 +195,8 @@ func (d *kvSplit) setChunk(keys int) {
 	}
 }
 
-// isSplit reports whether several items share the chunks of a head and their results are merged.
+// isSplit reports whether several items compute the chunks of a head, so that a later phase must
+// merge the chunks.
 func (d *kvSplit) isSplit() bool { return d.run < d.chunks }
 
 // merged returns the number of rows whose chunks an item merges.

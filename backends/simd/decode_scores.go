@@ -122,8 +122,9 @@ func (f *decodeScores) adjust(isa *laneRoutines, j *job, x *itemOfKeys, block *s
 		f.loadBias(isa, j, x, block)
 	}
 	if adjusts(j.call) {
-		// scoreMod takes each vector of a row's scores as a row, and counts a distance of 1 from one
-		// row to the next. So distances are in units of lanes.
+		// scoreMod takes each vector of a row's scores as a row of a tile, and counts a distance of
+		// 1 from one row of the tile to the next. A vector has isa.lanes keys, so distances in keys
+		// are divided by isa.lanes, and the slope is multiplied by isa.lanes.
 		unit, words := float32(isa.lanes), ceilDiv(block.n, isa.lanes)
 		bias, places := (*float32)(nil), (*float32)(nil)
 		if score.ALiBi {

@@ -107,8 +107,8 @@ func (x *tileScratch) load(j *job, lo, hi int) {
 	x.v.transpose()
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
-// partsOf passes to its callback.
+// processKeys adds the keys [from, from+keys) to the sums of tile t. If edge is true, the band may
+// hide some of these keys from some row. If hidden is true, the mask may hide some.
 func (x *tileScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	if edge || x.adjusts || x.v.nonFinite || hidden && !x.mask.ofKeys {

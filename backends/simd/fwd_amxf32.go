@@ -113,8 +113,8 @@ func (x *planeScratch) load(j *job, lo, hi int) {
 	x.v.toColumns(x.vColumns, x.vPairs)
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
-// partsOf passes to its callback.
+// processKeys adds the keys [from, from+keys) to the sums of tile t. If edge is true, the band may
+// hide some of these keys from some row. If hidden is true, the mask may hide some.
 func (x *planeScratch) processKeys(j *job, t *planeTile, from, keys int, edge, hidden bool) {
 	at := from - x.lo
 	k, v, outliers := x.k.part(at, keys), x.v.part(at, keys), x.k.outliers || t.rows.outliers

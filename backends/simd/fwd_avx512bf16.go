@@ -121,8 +121,8 @@ func (x *pairScratch) load(j *job, lo, hi int) {
 	}
 }
 
-// processKeys adds the keys [from, from+keys) to tile t. edge and hidden are the arguments that
-// eachPart passes to its callback.
+// processKeys adds the keys [from, from+keys) to the sums of tile t. If edge is true, the band may
+// hide some of these keys from some row. If hidden is true, the mask may hide some.
 func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hidden bool) {
 	p, masked := &j.p, edge || hidden
 	x.setMasks(&t.laneTile, from, keys, edge, hidden)

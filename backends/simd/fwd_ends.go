@@ -22,7 +22,7 @@ func (pl *plan) ends() bool {
 
 // sinkReach is the largest difference between sink and row maximum at which the sink's weight is
 // added to l. With a larger sink, the sum of the row maximum and ln(l), which is LSE, would lose
-// digits. Such rows are merged in float64.
+// digits. Rows with a larger sink are merged in float64.
 const sinkReach = 4
 
 // endTile sets x.top to the LSE of the tile's rows, and x.factors to the factors by which O of the

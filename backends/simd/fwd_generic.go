@@ -15,7 +15,7 @@ import (
 //		s = scale * K·q, changed by the score features
 //		if max(s) > m: a = exp(m-max(s)); o, l, m = a*o, a*l, max(s)
 //		w = exp(s - m)
-//		l += sum(w); o += w·V, in runs of portableRun keys, without dropped weights
+//		l += sum(w); o += w·V over the weights that dropout keeps; both in runs of portableRun keys
 //	O[i] = o / l; LSE[i] = m + ln(l)
 //
 // (Milakov and Gimelshein 2018, algorithm 3; Dao et al. 2022, algorithm 1.) An item is one tile of
@@ -57,7 +57,7 @@ type fwdRows struct {
 	rows, dim, vdim int
 	q               []float32
 	qStep           int
-	sums            []float32 // for each row, o and l of the current run, then o and l of the earlier runs
+	sums            []float32 // for each row, o and l of the current run, then o and l of the finished runs
 	m               [tileQ]float64
 	seesKeys        [tileQ]bool // the row has seen a key
 	kv              kvTile

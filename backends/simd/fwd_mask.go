@@ -102,8 +102,9 @@ func (x *keyMask) keysOf(all, any uint32, n int) keysOfMask {
 	return keysOfMask{from: uint8(from), to: uint8(to)}
 }
 
-// spread sets x.visible for the group that begins at the block's key number at. It transposes
-// x.words of n rows. With ofKeys, x.words[0] serves all rows.
+// spread sets x.visible for one group, by a transposition of the bits in x.words. at is the index
+// of the group's first key in the block, and n is the number of rows. If all rows share the mask,
+// x.words[0] serves all rows.
 func (x *keyMask) spread(at, n int) {
 	visible := (*[maskGroup]uint32)(x.visible[at:])
 	if x.ofKeys {
@@ -181,7 +182,7 @@ func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) 
 
 // maskWords sets bit i of words[r] to the mask of row r at key k+i. step is the distance between
 // rows of mask, in elements. The sequence has m keys, and maskWords reads no mask after the last
-// one. buf is scratch of the length of words.
+// key. buf is scratch of the length of words.
 func (isa *laneRoutines) maskWords(words, buf []uint32, mask []bool, step, k, m int) {
 	if m < isa.lanes {
 		boolBits(words, mask, step, k, m)

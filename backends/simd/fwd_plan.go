@@ -94,8 +94,8 @@ func masksPairs(c *flashkit.Call) bool {
 
 const runBlocks = 32 // blocks of keys in a run, which has its own float32 sums: see keySum
 
-// runKeys returns the number of keys of a run, or 0 if one run has all keys. block is the number of
-// keys of a block.
+// runKeys returns the number of keys of a run, which has its own float32 sums. It returns 0 if one
+// run has all keys. block is the number of keys of a block.
 func (pl *plan) runKeys(block int) int {
 	if n := runBlocks * block; pl.p.KVLen > n {
 		return n

@@ -8,8 +8,8 @@ import (
 )
 
 // If all rows of a tile see the same keys, and these keys are in one block, the routine attendTile
-// computes the whole tile. Its results equal, bit for bit, the results of the separate routines. So
-// a short sequence has the same bits in any batch.
+// computes the whole tile. The results of attendTile equal, bit for bit, the results of the
+// separate routines. So a short sequence has the same bits in any batch.
 
 // isShort reports whether all keys of an item are in one block, and attendTile supports the call.
 func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {

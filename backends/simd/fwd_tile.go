@@ -32,7 +32,7 @@ type laneTile struct {
 	keySum            // sums over the current run of keys
 	m       []float32 // [lanes]
 	run     int       // keys of a run, 0 if one run has all keys
-	past    keySum    // sums over the earlier runs, relative to the row maxima pastM
+	past    keySum    // sums over the finished runs, relative to the row maxima pastM
 	pastM   []float32
 }
 
@@ -145,8 +145,8 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	}
 }
 
-// processKeys adds keys [from, from+keys) of the block to the tile. edge tells whether the band
-// hides some pair of a row and one of these keys, and hidden whether the mask does.
+// processKeys adds the keys [from, from+keys) to the sums of tile t. If edge is true, the band may
+// hide some of these keys from some row. If hidden is true, the mask may hide some.
 func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, keys int, edge, hidden bool) {
 	p, at, masked := &j.p, from-x.lo, edge || hidden
 	s, v, o := &x.s[0], &x.v[at*x.vStep], &t.o[0]
@@ -167,8 +167,8 @@ func (isa *laneRoutines) processKeys(j *job, t *laneTile, x *laneScratch, from, 
 }
 
 // setMasks sets x.masks for the keys [from, from+keys). Bit r of a key's mask is set if row r of
-// the tile sees the key. If edge is true, the bits include the band; if hidden is true, they
-// include the mask. If edge and hidden are false, x.masks is unchanged.
+// the tile sees the key. setMasks applies the band only if edge is true, and the mask only if
+// hidden is true. If edge and hidden are false, x.masks is unchanged.
 func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if hidden {
 		copy(x.masks[:keys], x.mask.visible[from-x.mask.from:])

@@ -74,8 +74,7 @@ func (isa *laneRoutines) newGradScore(j *job, ws *pool.Arena, by float64) gradSc
 	return g
 }
 
-// setTile prepares g for the panels of a tile, which is n query rows of head h from row number from
-// on.
+// setTile prepares g for the panels of a tile: query rows [from, from+n) of head h.
 func (g *gradScore) setTile(j *job, x *keyRange, h, from, n int) {
 	if !g.on {
 		return
@@ -160,8 +159,8 @@ func (g *gradScore) keeps(j *job, x *keyRange, k, lo, n int) *uint32 {
 	return &g.kept[0]
 }
 
-// gradientsOf does the work of gradients if s already holds scores. The derivatives of the softcap
-// for these rows begin at row number capped of g.softcapGrad.
+// gradientsOf does the work of gradients if s already holds scores. g.softcapGrad holds the
+// derivatives of the softcap for these rows, from its row with index capped on.
 func (g *gradScore) gradientsOf(j *job, x *keyRange, k, lo, n, capped int, s, dp, ds []float32, dsStep int, masks []uint32, lse, delta []float32) {
 	var db *float32
 	if j.p.Score.Bias {

@@ -36,7 +36,7 @@ func partOf(t *flashkit.Tensor, at, step, n, elements int) rowFetch {
 }
 
 // setFetch queues the prefetch of bias and dBias for the tile after tile t of head h. The
-// prefetches of rows are spread over the parts of the current tile.
+// prefetches are spread over the dot products of the current tile.
 func (g *gradScore) setFetch(j *job, x *keyRange, h, t int) {
 	g.fetch = [2]rowFetch{}
 	h, t, ok := j.after(x, h, t)

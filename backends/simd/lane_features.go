@@ -31,8 +31,8 @@ type featureScratch struct {
 // L1.
 const biasKeys = 32
 
-// setFeatures allocates the workspace for blocks of the given number of keys. A product multiplies
-// step keys and cannot skip some of them.
+// setFeatures allocates the workspace for blocks of the given number of keys. step is the number of
+// keys that one product multiplies together, without skipping any.
 func (x *featureScratch) setFeatures(j *job, ws *pool.Arena, lanes, keys, step int) {
 	score := &j.p.Score
 	if *score == (flashkit.Score{}) && !j.p.Carry {
@@ -140,9 +140,9 @@ func (j *job) slope(s *seqTile) float32 {
 	return slopeOf(j.args, s.b, s.h)
 }
 
-// biasOf finds the bias of n rows from number row on and of keys from number key on. at is the
-// offset of the first element. rows is n, or 1 if all query rows share one row. step is the
-// distance between rows.
+// biasOf finds the bias of query rows [row, row+n) from the given key on. at is the offset of the
+// first element. If all query rows share one row of the bias, rows is 1 and step is 0. Otherwise
+// rows is n, and step is the distance between rows.
 func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	b := &j.args.Bias
 	at = b.Repeated(s.b, s.h, row) + key
@@ -152,8 +152,8 @@ func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	return at, n, b.Strides()[2]
 }
 
-// fetchBias prefetches the bias of the same keys for the item's next tile. After the last tile, it
-// prefetches the next block's bias for the first tile.
+// fetchBias prefetches the bias of the keys [from, from+keys) for the item's next tile. If t is the
+// last tile, it prefetches the next block's bias for the first tile.
 func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	row := t.from + isa.lanes
 	if row >= t.seq.to {
@@ -171,9 +171,9 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	}
 }
 
-// loadBias sets x.bias to the bias of the given keys. It reads the tensor in place, or copies to
-// x.biasBuf. It copies 16-bit elements. It also copies rows if whole blocks of transpose would read
-// beyond the rows.
+// loadBias sets x.bias to the bias of the given keys. This is the tensor's own memory if the bias
+// is float32 and whole blocks of transpose do not read beyond the rows. Otherwise it is a float32
+// copy in x.biasBuf.
 func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	b := &j.args.Bias
 	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
@@ -195,8 +195,8 @@ func (isa *laneRoutines) blocks(n int) int { return ceilDiv(n, isa.block) * isa.
 // distance would compete for the same cache sets.
 func biasStep(keys int) int { return keys + 16 }
 
-// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes the
-// weights as they were before.
+// drop applies dropout to the weights in x.s: it sets dropped weights to 0. l already includes all
+// weights, dropped or not.
 func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys int) {
 	if !x.drops {
 		return

@@ -49,8 +49,8 @@ type portablePlan struct {
 	n, m       int // most query rows, and most keys, of any sequence
 	rows, keys int // query rows and keys of the largest tile
 
-	// Numbers of items of a backward pass: tiles of query rows, tiles of keys, tiles of a repeated
-	// DBias, and heads of DSink.
+	// Numbers of items of a backward pass: tiles of query rows, tiles of keys, tiles of a DBias
+	// with shared elements, and heads of DSink.
 	queryItems, keyItems, biasItems, sinkItems int
 
 	ownBias bool // an item of query rows writes its own rows of DBias, padding included

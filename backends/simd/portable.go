@@ -24,7 +24,8 @@ var everyKey = func() (at [tileK]int) {
 // float32 sum over many keys loses digits.
 const portableRun = 4 * tileK
 
-// twoSums returns two zeroed sums of n floats: one for the current run, one for all earlier runs.
+// twoSums returns two zeroed slices of n floats: one for the sums of the current run, and one for
+// the sums of all finished runs.
 func twoSums(ws *pool.Arena, n int) (run, past []float32) {
 	x := ws.Take(2 * n)
 	clear(x)
@@ -32,7 +33,7 @@ func twoSums(ws *pool.Arena, n int) (run, past []float32) {
 }
 
 // addRun adds each element of run to the element of sum with the same index. It then clears run.
-// One of the slices holds sums of the current run, and the other holds sums of the earlier runs.
+// One of the slices holds sums of the current run, and the other holds sums of the finished runs.
 func addRun(sum, run []float32) {
 	run = run[:len(sum)]
 	for i, x := range run {

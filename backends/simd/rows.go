@@ -30,7 +30,7 @@ func rowStep(t *flashkit.Tensor) int {
 	return t.Strides()[2]
 }
 
-// load sets dst to the elements of t from offset from on, widened to float32.
+// load sets dst to elements of t, widened to float32. from is the offset of the first element.
 func load(dst []float32, t *flashkit.Tensor, from int) {
 	switch t.DType() {
 	case flashkit.Float32:
@@ -46,7 +46,7 @@ func load(dst []float32, t *flashkit.Tensor, from int) {
 	}
 }
 
-// store writes src to t from offset to on, rounded to t's type.
+// store writes src to t, rounded to t's type. to is the offset in t of the first element.
 func store(t *flashkit.Tensor, to int, src []float32) {
 	switch t.DType() {
 	case flashkit.Float32:

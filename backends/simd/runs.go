@@ -11,12 +11,13 @@ import (
 
 // A float32 sum over many keys loses digits: the larger the sum, the coarser its rounding. Hence
 // sums have three levels. Registers sum the keys of a block, starting at zero. The sum of a run
-// adds blocks, and the sum of a long row adds runs. The error grows with the square root of the
-// number of blocks in a run, or of runs, not with the number of keys.
+// adds runBlocks blocks, and the sum of a long row adds runs. The error grows with the square root
+// of the number of blocks in a run, or of runs, not with the number of keys.
 //
 // Runs begin at multiples of their length, independent of a tile's first key.
 
-// keySum is O, not yet divided by l, and l. Both are sums over a run or over all keys so far.
+// keySum holds two sums over the keys of a run, or over all keys so far: l, and O before its
+// division by l.
 type keySum struct {
 	all   []float32 // o, then l
 	o     []float32 // [vdim][lanes]
@@ -37,7 +38,7 @@ func (isa *laneRoutines) flushRun(j *job, t *laneTile, factors []float32, k int)
 	}
 }
 
-// endRun adds the sums of the current run to t.past, which holds the sums of the earlier runs. It
+// endRun adds the sums of the current run to t.past, which holds the sums of the finished runs. It
 // then empties the current run. It does nothing if the current run is empty. factors is scratch.
 func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	if !t.begun {
@@ -59,8 +60,9 @@ func (isa *laneRoutines) endRun(j *job, t *laneTile, factors []float32) {
 	clear(t.l)
 }
 
-// endKeys adds the current run to the earlier runs, if there are any. t.o and t.l then hold the
-// sums over all keys. O is 0 if the tile has seen no key. factors is scratch.
+// endKeys adds the sums of the current run to the sums of the finished runs, if there are finished
+// runs. t.o and t.l then hold the sums over all keys. O is 0 if the tile has seen no key. factors
+// is scratch.
 func (isa *laneRoutines) endKeys(j *job, t *laneTile, factors []float32) {
 	if t.past.begun {
 		isa.endRun(j, t, factors)
@@ -89,7 +91,7 @@ func (t *laneTile) begin(j *job, ws *pool.Arena, isa *laneRoutines, seq *seqTile
 type gradSum struct {
 	all    []float32 // dk, then dv
 	dk, dv []float32
-	past   []float32 // dk and dv summed over the earlier runs; nil if there is one run
+	past   []float32 // dk and dv summed over the finished runs; nil if there is one run
 	run    int
 }
 
@@ -116,7 +118,8 @@ func (isa *laneRoutines) flushRowRun(s *gradSum, row int) {
 	}
 }
 
-// endRows adds the earlier runs to s.all, which then holds dK and dV summed over all rows.
+// endRows adds the sums of the finished runs to s.all, which then holds dK and dV summed over all
+// rows.
 func (isa *laneRoutines) endRows(s *gradSum) {
 	if s.past != nil {
 		isa.addSum(&s.all[0], &s.past[0], len(s.all)/isa.lanes, &ones[0])

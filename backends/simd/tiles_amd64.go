@@ -52,8 +52,9 @@ func (j *job) blocksOf(at laneRange, size, n int, load func(lo, hi int), accumul
 	}
 }
 
-// partsOf calls f for each part of the current block that is visible to some row of t. edge tells
-// whether the edge of the band hides pairs of the part. hidden tells whether the mask hides some.
+// partsOf calls f for each part of the current block that is visible to some row of t. A part is
+// keys [from, from+keys). edge tells f whether the band may hide some of these keys from some row.
+// hidden tells f the same about the mask.
 func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, hidden bool)) {
 	first, _ := t.seq.Keys(t.from)
 	_, last := t.seq.Keys(t.from + t.n - 1)

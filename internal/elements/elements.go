@@ -44,8 +44,8 @@ func (u *isa) rowsOf(dst, x, weight, bias, moments []float32, eps float32) {
 }
 
 // NormGradients sets dx to the gradient of x. dy is the gradient of Norm's result, and moments
-// holds the moments that Norm computed. It adds the gradients of weight and bias to dWeight and
-// dBias. dx may be dy.
+// holds the moments that Norm computed. NormGradients adds the gradients of weight and bias to
+// dWeight and dBias. dx may be dy.
 func NormGradients(dx, x, dy, weight, moments, dWeight, dBias []float32) {
 	n := len(weight)
 	if len(x) < n {

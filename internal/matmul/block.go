@@ -12,8 +12,8 @@ const (
 	lineWords = 16      // words of a cache line
 )
 
-// NewBlock returns a block of words 4-byte words, or nil if words is less than 1. Packed matrices
-// need not fill the block.
+// NewBlock returns a block with the given number of 4-byte words, or nil if this number is less
+// than 1. Packed matrices need not fill the block.
 func NewBlock(words int) *Block {
 	n := (words + largePage/4 - 1) / (largePage / 4) * (largePage / 4)
 	if words < 1 || n < words {

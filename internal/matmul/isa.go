@@ -1,8 +1,9 @@
 package matmul
 
 // An isa holds the routines of an instruction set. The declarations of the assembly functions
-// document the routines. A vector has lanes columns, a panel of B has up to three vectors, and a
-// tile of C has tile rows. If an isa has no routines, portable Go computes its products.
+// document the routines. If an isa has no routines, portable Go computes its products. The field
+// lanes is the number of columns of a vector, and tile the number of rows of a tile of C. A panel
+// of B has up to three vectors.
 //
 // Pointers passed to routines escape, because the calls go through variables. They must therefore
 // point to workspace or to the caller's memory, or each call would allocate.

@@ -48,8 +48,8 @@ func equalParts(n, most, unit int) int {
 	return (length + unit - 1) / unit * unit
 }
 
-// plan splits a product into items. The length of a partial sum affects the bits of C, so it
-// depends only on K and the precision.
+// plan splits a product into items. The length of a partial sum affects the bits of C, so this
+// length depends only on K and the precision.
 func (j *job) plan() {
 	a := &j.args
 	m, k := a.C.Rows, a.B.k
@@ -306,8 +306,9 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 }
 
 // fetchTiles returns the number of tiles over which the prefetches of the next part of B are
-// spread. This number is close to the number of tiles of the given rows. A burst of prefetches
-// would delay reads of A and B, and then leave memory idle.
+// spread. This is the largest number in j.isa.fetch that is at most the number of whole tiles in
+// the given rows, or 1. A burst of prefetches would delay reads of A and B, and then leave memory
+// idle.
 func (j *job) fetchTiles(rows int) int {
 	most := 1
 	for _, n := range j.isa.fetch {
@@ -354,7 +355,8 @@ func (j *job) finish(p *part) {
 	j.isa.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
 }
 
-// elements applies an activation, or its derivative, to an item of elements from index from on.
+// elements applies an activation, or its derivative, to the elements of one item. from is the index
+// of the first of these elements.
 func (j *job) elements(from int) {
 	n := min(elements, len(j.x)-from)
 	dst, x, act := j.dst[from:][:n], j.x[from:][:n], j.args.Activation

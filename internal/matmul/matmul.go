@@ -3,8 +3,8 @@
 // Precision.
 //
 // Sums over K have a fixed order. The bits of a row of C do not depend on other rows or on the number
-// of goroutines. They do depend on the processor's instruction set. Magnitudes below 2^-126 may count
-// as 0.
+// of goroutines. The bits do depend on the processor's instruction set. Magnitudes below 2^-126 may
+// count as 0.
 package matmul
 
 import (
@@ -83,8 +83,8 @@ func (e *Engine) Close() {
 }
 
 // Run computes a product. For arguments that do not fit together it returns a
-// *flashkit.ProblemError and writes nothing. For a canceled context it returns the error of the
-// context. C is then undefined.
+// *flashkit.ProblemError and writes nothing. If the context is canceled, Run returns the error of
+// the context, and C is undefined.
 func (e *Engine) Run(ctx context.Context, a *Args) error {
 	if err := a.check(); err != nil {
 		return err

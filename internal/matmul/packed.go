@@ -195,9 +195,9 @@ func packElements(dst []float32, b Matrix, row, col, cols, width int) {
 	}
 }
 
-// panels splits N columns into panels of three vectors. The last one or two panels may have two
-// vectors, because a panel of one vector would take as long as a panel of two. With AMX and NEON,
-// panels have two vectors, and the last may have one.
+// panels splits N columns into panels. With AMX and NEON, a panel has two vectors, and the last
+// panel may have one. With other instruction sets, a panel has three vectors, and the last one or
+// two panels may have two. There, a panel of one vector would take as long as a panel of two.
 type panels struct {
 	vectors int // vectors of all panels
 	size    int // vectors of a wide panel

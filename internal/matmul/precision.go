@@ -58,8 +58,8 @@ func (p *Packed) widen(dst []float32, col, from, n, width int) {
 }
 
 // round rounds the elements of a to bf16. If the instruction set has the routine roundRows, round
-// returns the address of pairs in work. Otherwise a is a contiguous copy of A's part: round rounds
-// its elements in place and returns nil.
+// returns the address of pairs in work. Otherwise a must be a contiguous copy: round then rounds
+// the elements of a in place and returns nil.
 func (j *job) round(a *Matrix, work []float32) *uint32 {
 	if j.isa.roundRows == nil {
 		for i, x := range a.Data {

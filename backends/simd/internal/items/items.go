@@ -93,7 +93,7 @@ func (t *Table) Reset(o Order, size, n int) {
 }
 
 // Arrange puts the spans in order. It replaces the counts of each span by the sum of the counts of
-// all spans before it. This sum is the number of the span's first item.
+// all spans before it. So the field Items of a span becomes the number of the span's first item.
 func (t *Table) Arrange() {
 	if t.LongestFirst {
 		slices.SortFunc(t.Spans, func(x, y Span) int {

@@ -12,10 +12,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
-// A Pool is a backend's share of the process's helper goroutines. All calls together use up to
-// GOMAXPROCS - 1 helpers. If the backend has a limit of goroutines, they use up to the limit minus
-// 1. A Pool must not refer to its backend: the backend's cleanup holds the Pool, so the backend
-// would never be collected.
+// A Pool is a backend's share of the process's helper goroutines. All calls of the backend together
+// use at most GOMAXPROCS - 1 helpers, or one less than the limit if the Pool has a limit. A Pool
+// must not refer to its backend: the backend's cleanup holds the Pool, so the backend would never
+// be collected.
 type Pool struct {
 	workers.Pool
 }

@@ -33,8 +33,8 @@ func Dots(dst, x, rows []float32, step int, at []int) {
 	}
 }
 
-// Dot returns the dot product of x and y. It first adds four products, and then their sum to
-// the total, which is thus rounded once for four products. The conversions to float32 round
+// Dot returns the dot product of x and y. It sums four products, then adds this sum to the
+// total, which is thus rounded once for four products. The conversions to float32 round
 // each product, so no compiler fuses a product with a sum. The kernels wasm/*_scalar sum in
 // the same order and get the same bits. So a backward pass of one backend can use the LSE of
 // the other backend.
