@@ -76,6 +76,9 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
     if constexpr (features) {
         const Scores<T> x(p, f, w.e.s, w.batch, w.head);
         changes = x.changes() || f.mask.data, slope = x.slope;
+#if __CUDA_ARCH__ < 900
+        asm volatile(""); // otherwise the compiler spills registers on 8.6
+#endif
         if (x.changes()) factor = kLog2E, natural = 1;
     }
     this->changes = changes, this->factor = factor, this->natural = natural, this->slope = slope;
