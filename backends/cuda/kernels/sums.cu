@@ -149,6 +149,47 @@ template <class T> __device__ __forceinline__ void store_dbias(const Features &f
         ((uint16_t *)f.dbias.data)[at] = (uint16_t)pack<T>(x, 0);
 }
 
+// Writes a tile of dBias, whose first key is key0. row is the first of the lane's rows. repeats: dBias has one row, their sum.
+template <class T, int tiles> __device__ __forceinline__ void write_dbias(const Params &p, const Features &f, const float (&sums)[tiles][4], float *shared, bool repeats, int key0, int row, int head, int batch) {
+    const int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
+    const int64_t at = batch * f.dbias.batch + head * f.dbias.head;
+    if (!repeats) {
+        const bool pairs = sizeof(T) != 4 && !f.dbias_wide && ((uintptr_t)f.dbias.data & 3) == 0 && ((f.dbias.batch | f.dbias.head | f.dbias.row | p.kv_len) & 1) == 0;
+        if constexpr (sizeof(T) != 4)
+            if (pairs) {
+#pragma unroll
+                for (int j = 0; j < tiles; j++)
+#pragma unroll
+                    for (int r = 0; r < 2; r++) {
+                        const int i = row + 8 * r, key = key0 + 8 * j + 2 * t;
+                        if (i < f.dbias_shape[2] && key < p.kv_len)
+                            *(uint32_t *)((uint16_t *)f.dbias.data + at + i * f.dbias.row + key) = pack<T>(sums[j][2 * r], sums[j][2 * r + 1]);
+                    }
+                return;
+            }
+#pragma unroll
+        for (int j = 0; j < tiles; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const int i = row + c / 2 * 8, key = key0 + 8 * j + 2 * t + c % 2;
+                if (i < f.dbias_shape[2] && key < p.kv_len) store_dbias<T>(f, at + i * f.dbias.row + key, sums[j][c]);
+            }
+        return;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < tiles; j++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const float sum = butterfly_sum<4, 32>(sums[j][c] + sums[j][c + 2]);
+            if (g == 0) shared[warp * kKeys + 8 * j + 2 * t + c] = sum;
+        }
+    __syncthreads(); // the warps' sums are written
+    const int key = threadIdx.x;
+    if (key < kKeys && key0 + key < p.kv_len)
+        store_dbias<T>(f, at + key0 + key, (shared[key] + shared[kKeys + key]) + (shared[2 * kKeys + key] + shared[3 * kKeys + key]));
+}
+
 template <class T> __device__ __forceinline__ void dbias(const Params &p, const Features &f) {
     extern __shared__ __align__(128) float shared[]; // [stages][2]: slices of rows and of keys, [64][64]; then a tile of the bias
     constexpr int tiles = kKeys / 8;
@@ -264,42 +305,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
                     else sums[j][c] += fabsf(s[j][c]) * y;
                 }
     }
-    const int64_t at = batch * f.dbias.batch + head * f.dbias.head;
-    if (!repeats) {
-        const bool pairs = sizeof(T) != 4 && !f.dbias_wide && ((uintptr_t)f.dbias.data & 3) == 0 && ((f.dbias.batch | f.dbias.head | f.dbias.row | p.kv_len) & 1) == 0;
-        if constexpr (sizeof(T) != 4)
-            if (pairs) {
-#pragma unroll
-                for (int j = 0; j < tiles; j++)
-#pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        const int i = row + 8 * r, key = key0 + 8 * j + 2 * t;
-                        if (i < f.dbias_shape[2] && key < p.kv_len)
-                            *(uint32_t *)((uint16_t *)f.dbias.data + at + i * f.dbias.row + key) = pack<T>(sums[j][2 * r], sums[j][2 * r + 1]);
-                    }
-                return;
-            }
-#pragma unroll
-        for (int j = 0; j < tiles; j++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const int i = row + c / 2 * 8, key = key0 + 8 * j + 2 * t + c % 2;
-                if (i < f.dbias_shape[2] && key < p.kv_len) store_dbias<T>(f, at + i * f.dbias.row + key, sums[j][c]);
-            }
-        return;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < tiles; j++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const float sum = butterfly_sum<4, 32>(sums[j][c] + sums[j][c + 2]);
-            if (g == 0) shared[warp * kKeys + 8 * j + 2 * t + c] = sum;
-        }
-    __syncthreads(); // the warps' sums are written
-    const int key = threadIdx.x;
-    if (key < kKeys && key0 + key < p.kv_len)
-        store_dbias<T>(f, at + key0 + key, (shared[key] + shared[kKeys + key]) + (shared[2 * kKeys + key] + shared[3 * kKeys + key]));
+    write_dbias<T, tiles>(p, f, sums, shared, repeats, key0, row, head, batch);
 }
 
 #define DBIAS(type, T)                                                                                                                             \
