@@ -29,7 +29,6 @@ var longFuncs = map[string]int{
 	"backends/cuda/kernels/bwd_f32.cu: gradients":      242,
 	"backends/cuda/kernels/bwd_wide.cuh: compute_wide": 168,
 	"backends/cuda/kernels/decode_sm80.cu: decode":     168,
-	"backends/cuda/kernels/fwd_f32.cu: forward":        188,
 }
 
 // nestedFiles returns the Go files of the modules in underscored folders, which write the

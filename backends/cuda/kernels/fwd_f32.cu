@@ -35,6 +35,97 @@ __device__ __forceinline__ float quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Hides the pairs of a tile that are outside the band, and missing keys. row and key are the first of the lane's.
+template <bool features, int tiles> __device__ __forceinline__ void hide(float (&w)[tiles][4], const Extent<features> &s, int row, int key) {
+#pragma unroll
+    for (int j = 0; j < tiles; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int x = key + 8 * j + e % 2, i = row + e / 2 * 8;
+            if (x < i + s.lo() || x > i + s.hi() || x >= s.keys()) w[j][e] = -kInf;
+        }
+}
+
+// Replaces a tile of scores by weights. Sets m and l to the maxima and sums so far, and alpha to the factors of O. factor converts
+// S to log2 units.
+//
+// P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and in
+// rows far from 0, the maximum is subtracted before scaling, because differences of close scores are exact.
+template <bool features, int tiles> __device__ __forceinline__ void weights(float (&w)[tiles][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float factor, const Params &p) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = w[0][2 * r];
+#pragma unroll
+        for (int j = 0; j < tiles; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
+        top = fmaxf(m[r], quad_max(top));
+        const Beneath x(top, factor);
+        float from = features ? top == -kInf ? 0 : top : x.base; // if no key was visible yet, 0 avoids -inf - -inf
+        alpha[r] = features ? exp2_approx((m[r] - from) * factor) : x.rescale(m[r]);
+        m[r] = top;
+        if (!features && __any_sync(~0u, x.far())) {
+            from = x.far() ? 0 : from;
+#pragma unroll
+            for (int j = 0; j < tiles; j++) w[j][2 * r] -= x.far() ? top : 0, w[j][2 * r + 1] -= x.far() ? top : 0;
+        }
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < tiles; j++)
+#pragma unroll
+            for (int e = 2 * r; e < 2 * r + 2; e++) {
+                w[j][e] = exp2_approx(features ? (w[j][e] - from) * factor : fmaf(w[j][e], p.scale_log2, -from));
+                sum += w[j][e];
+            }
+        l[r] = fmaf(l[r], alpha[r], sum);
+    }
+}
+
+// Writes O and LSE. row is the first of the lane's rows, part the block's part of the columns.
+template <int D, bool features, class O>
+__device__ __forceinline__ void finish(const Params &p, const Features &f, const Extent<features> &s, const O &o, const float (&m)[2], float (&l)[2], int row, int part, int head, int batch, bool scaled) {
+    using T = Tile<D>;
+    constexpr int slice = T::slice;
+    const int g = lane_g(), t = lane_t();
+    // Corrects LSE for the rounding of scale_log2, because the backward pass scales scores by p.scale.
+    const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
+    [[maybe_unused]] auto lse_of = [&](float m, float l) {
+        const float scaled = __fmul_rn(m, p.scale_log2);
+        return is_far(scaled) ? fmaf(m, p.scale, logf(l)) : fmaf(scaled, kLn2, fmaf(scaled, more, logf(l)));
+    };
+    float scale[2], earlier[2], sum[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int i = row + 8 * r;
+        l[r] = quad_sum(l[r]);
+        if constexpr (features) {
+            Shares y = {0, 0, -kInf, 1};
+            if (i < s.rows()) y = shares(scaled ? m[r] : m[r] * p.scale, l[r], sink_of(f, head), f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
+            scale[r] = y.mine * f.keep, earlier[r] = y.earlier, sum[r] = y.sum;
+            if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.top + logf(y.sum);
+            continue;
+        }
+        scale[r] = l[r] == 0 ? 0 : 1 / l[r];
+        if (p.lse.data && t == 0 && part == 0 && i < p.q_len)
+            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : lse_of(m[r], l[r]);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // the lane's row n in weigh's layout
+        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4), onto = 0, whole = 0;
+        if constexpr (features) onto = __shfl_sync(~0u, earlier[n / 2], 8 * t + n % 2 * 4), whole = __shfl_sync(~0u, sum[n / 2], 8 * t + n % 2 * 4);
+        if (i >= s.row_end()) continue;
+        float *to = first(p.o, s.q_batch(), head) + i * p.o.row;
+        if constexpr (features) to += s.s.q0 * p.o.row;
+#pragma unroll
+        for (int x = 0; x < T::out / slice; x++)
+#pragma unroll
+            for (int b = 0; b < slice / 16; b++)
+                if constexpr (features)
+                    store_onto(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by, onto, whole, i < s.rows());
+                else
+                    store(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by);
+    }
+}
+
 template <int D, bool features> __device__ __forceinline__ void forward(const Params &p, const Features &f) {
     using T = Tile<D>;
     constexpr int slice = T::slice, keys = T::keys;
@@ -111,44 +202,9 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         }
         bool edge = key < row1 - 1 + s.lo() || key + keys - 1 > min(row0 + s.hi(), s.keys() - 1);
         if constexpr (features) Scores<float>(p, f, s.s, batch, head).template adjust<false>(w, row, key + 2 * t);
-        if (edge) {
-#pragma unroll
-            for (int j = 0; j < keys / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    int x = key + 8 * j + 2 * t + e % 2, i = row + e / 2 * 8;
-                    if (x < i + s.lo() || x > i + s.hi() || x >= s.keys()) w[j][e] = -kInf;
-                }
-        }
-
-        // P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and in
-        // rows far from 0, the maximum is subtracted before scaling, because differences of close scores are exact.
+        if (edge) hide(w, s, row, key + 2 * t);
         float alpha[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float top = w[0][2 * r];
-#pragma unroll
-            for (int j = 0; j < keys / 8; j++) top = fmaxf(top, fmaxf(w[j][2 * r], w[j][2 * r + 1]));
-            top = fmaxf(m[r], quad_max(top));
-            const Beneath x(top, factor);
-            float from = features ? top == -kInf ? 0 : top : x.base; // if no key was visible yet, 0 avoids -inf - -inf
-            alpha[r] = features ? exp2_approx((m[r] - from) * factor) : x.rescale(m[r]);
-            m[r] = top;
-            if (!features && __any_sync(~0u, x.far())) {
-                from = x.far() ? 0 : from;
-#pragma unroll
-                for (int j = 0; j < keys / 8; j++) w[j][2 * r] -= x.far() ? top : 0, w[j][2 * r + 1] -= x.far() ? top : 0;
-            }
-            float sum = 0;
-#pragma unroll
-            for (int j = 0; j < keys / 8; j++)
-#pragma unroll
-                for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    w[j][e] = exp2_approx(features ? (w[j][e] - from) * factor : fmaf(w[j][e], p.scale_log2, -from));
-                    sum += w[j][e];
-                }
-            l[r] = fmaf(l[r], alpha[r], sum);
-        }
+        weights<features>(w, m, l, alpha, factor, p);
         [[maybe_unused]] const bool sparse = edge; // some row may have few keys
         if constexpr (features) {
             Scores<float>(p, f, s.s, batch, head).template drop<false>(w, row, key + 2 * t);
@@ -183,45 +239,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     copy_wait<0>(); // copies must end before the block ends
-    // Corrects LSE for the rounding of scale_log2, because the backward pass scales scores by p.scale.
-    const float rest = lacking(p.scale, p.scale_log2), more = rest == 0 ? 0 : rest / p.scale_log2 * kLn2;
-    [[maybe_unused]] auto lse_of = [&](float m, float l) {
-        const float scaled = __fmul_rn(m, p.scale_log2);
-        return is_far(scaled) ? fmaf(m, p.scale, logf(l)) : fmaf(scaled, kLn2, fmaf(scaled, more, logf(l)));
-    };
-    float scale[2], earlier[2], sum[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int i = row + 8 * r;
-        l[r] = quad_sum(l[r]);
-        if constexpr (features) {
-            Shares y = {0, 0, -kInf, 1};
-            if (i < s.rows()) y = shares(scaled ? m[r] : m[r] * p.scale, l[r], sink_of(f, head), f.carry ? f.carried_lse[((int64_t)batch * p.heads + head) * p.q_len + i] : -kInf);
-            scale[r] = y.mine * f.keep, earlier[r] = y.earlier, sum[r] = y.sum;
-            if (p.lse.data && t == 0 && part == 0 && i < s.row_end()) first(p.lse, s.q_batch(), head)[(s.s.q0 + i) * p.lse.row] = y.top + logf(y.sum);
-            continue;
-        }
-        scale[r] = l[r] == 0 ? 0 : 1 / l[r];
-        if (p.lse.data && t == 0 && part == 0 && i < p.q_len)
-            first(p.lse, batch, head)[i * p.lse.row] = l[r] == 0 ? -kInf : lse_of(m[r], l[r]);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        int i = row - g + 2 * t + n % 2 + n / 2 * 8; // the lane's row n in weigh's layout
-        float by = __shfl_sync(~0u, scale[n / 2], 8 * t + n % 2 * 4), onto = 0, whole = 0;
-        if constexpr (features) onto = __shfl_sync(~0u, earlier[n / 2], 8 * t + n % 2 * 4), whole = __shfl_sync(~0u, sum[n / 2], 8 * t + n % 2 * 4);
-        if (i >= s.row_end()) continue;
-        float *to = first(p.o, s.q_batch(), head) + i * p.o.row;
-        if constexpr (features) to += s.s.q0 * p.o.row;
-#pragma unroll
-        for (int x = 0; x < T::out / slice; x++)
-#pragma unroll
-            for (int b = 0; b < slice / 16; b++)
-                if constexpr (features)
-                    store_onto(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by, onto, whole, i < s.rows());
-                else
-                    store(to, p.v_dim, part * T::out + x * slice + 16 * b, o[x][b], n, by);
-    }
+    finish<D, features>(p, f, s, o, m, l, row, part, head, batch, scaled);
 }
 
 #define INSTANCE(D, blocks)                                                                                                   \
