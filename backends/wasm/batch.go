@@ -150,7 +150,7 @@ func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, f
 	x.listed++
 }
 
-// inList returns the numbers, in a list of calls, of the plan's functions for keys and for rows.
+// inList returns the numbers in calls.h of the plan's functions: for keys and for query rows.
 func (x *plan) inList() (keys, rows int) {
 	if keys = listForward; x.v.pass == flashkit.PassBackward {
 		keys = listBackward

@@ -324,8 +324,8 @@ func newPrefetcher() prefetcher {
 	return f
 }
 
-// at returns the address to prefetch when the tile reads the panel's line n after the current one.
-// n is 0 to 5.
+// at returns the address to prefetch when the tile reads line n of the panel, counted from the
+// current line. n is 0 to 5.
 func (f prefetcher) at(n int) Mem {
 	m := Mem{Base: f.next}
 	switch n {
@@ -358,7 +358,8 @@ func (f prefetcher) stay(panel GPVirtual) {
 	}
 }
 
-// loadB loads a row of B, or one half of a row of pairs.
+// loadB loads a row of B. If B holds bf16 pairs to widen, it loads one half of each pair: the lower
+// half if half is 0.
 func (g *generator) loadB(p *panel, offset, half int) {
 	for v, z := range p.lanesB {
 		m := g.part(Mem{Base: p.at, Disp: offset}, v)

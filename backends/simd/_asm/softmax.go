@@ -30,9 +30,9 @@ type exponential struct {
 	low, rounding Op
 }
 
-// exp2Numbers returns the constants in the order of an exponential's fields. Both polynomials are minimax fits
-// of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on [0, 1), the fit
-// for AVX2 on [-1/2, 1/2].
+// exp2Numbers returns the constants in the order of an exponential's fields. Both polynomials are
+// minimax fits of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on
+// [0, 1), the fit for AVX2 on [-1/2, 1/2].
 func (g *generator) exp2Numbers() []float32 {
 	if g.avx512 {
 		return []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}

@@ -192,7 +192,7 @@ func (g *valueSum) ifFinite(label string) {
 
 // maskedStep is step for the lanes whose bits are set in the word at mask. The sums of the other
 // lanes do not change, even if an element is NaN. Without opmasks, the other lanes add 0·b, so b
-// must be finite in them.
+// must be finite in the other lanes.
 func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 	if g.avx512 {
 		opmask := []OpmaskPhysical{K1, K2}

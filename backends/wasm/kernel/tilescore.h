@@ -34,10 +34,9 @@ static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
 }
 
 // cap replaces the scores x by most*tanh(x*scale/most). Unless slope is null, it stores the derivative
-// 1-tanh^2 at slope. tanh(4z) is computed as z p(z^2)/q(z^2), a minimax fit for |z| <= 2.2. p and q are
-// evaluated at z^2 of at most 2.375^2, where the quotient exceeds 1, and the result is limited to 1. The
-// derivative is computed as e (2/(1+e))^2 with e = exp(-8|z|), because the difference 1-tanh^2 would lose its
-// precision.
+// 1-tanh^2 at slope. tanh(4z) is computed as z p(y)/q(y) with y = min(z^2, 2.375^2), a minimax fit for |z|
+// <= 2.2. If the quotient exceeds 1, it is replaced by 1. The derivative is computed as e (2/(1+e))^2 with
+// e = exp(-8|z|), because the difference 1-tanh^2 would lose its precision.
 APART void cap(float *x, const float *end, float *slope, float scale, float most) {
   if (most > 0x1p64f) most = 0x1p64f;  // a larger cap does not change float32 scores
   float by = scale / most * 0.25f;
@@ -103,8 +102,8 @@ SCORES_WITH(scores_biased, TILE, 0)
 SCORES_WITH(scores_of_keys, 0, 1)
 SCORES_WITH(scores_of_pairs, TILE, 1)
 
-// An extra holds the terms that are added to the scores of a span. The rows of the bias are step floats apart.
-// Each row of ALiBi terms begins one float before the previous row, in away.
+// An extra holds the terms that are added to the scores of a span. The rows of bias are step floats apart.
+// In away, the ALiBi terms of a row begin one float before the terms of the previous row.
 typedef struct { const float *bias, *away; int step; } extra;
 
 // feature_scores computes the scores of a span. It does not apply the mask.
