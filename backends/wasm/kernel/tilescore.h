@@ -34,9 +34,9 @@ static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
 }
 
 // cap replaces the scores x by most*tanh(x*scale/most). Unless slope is null, it stores the derivative
-// 1-tanh^2 at slope. tanh(4z) is computed as z p(y)/q(y) with y = min(z^2, 2.375^2), a minimax fit for |z|
-// <= 2.2. If the quotient exceeds 1, it is replaced by 1. The derivative is computed as e (2/(1+e))^2 with
-// e = exp(-8|z|), because the difference 1-tanh^2 would lose its precision.
+// 1-tanh^2 at slope. tanh(4z) is computed as z p(y)/q(y) with y = min(z^2, 2.375^2), limited to [-1, 1].
+// The quotient is a minimax fit for |z| <= 2.2. The derivative is computed as e (2/(1+e))^2 with e =
+// exp(-8|z|), because the difference 1-tanh^2 would lose its precision.
 APART void cap(float *x, const float *end, float *slope, float scale, float most) {
   if (most > 0x1p64f) most = 0x1p64f;  // a larger cap does not change float32 scores
   float by = scale / most * 0.25f;

@@ -2,12 +2,11 @@ package main
 
 import "fmt"
 
-// Forward products of bfloat16 use the instruction BFMMLA. Each operand of BFMMLA is two rows of
-// four elements. BFMMLA adds the dot products of the first operand's rows and the second operand's
-// rows to a 2 x 2 block of sums. A vector of two rows of four elements is called a quad here. The
-// tile is 24 vectors of sums, V0 to V23, each a 2 x 2 block. The tile covers three pairs of keys,
-// or of columns of V, by eight pairs of queries. A vector of sums holds [first row: query 0, query
-// 1; second row: query 0, query 1].
+// Forward products of bfloat16 use the instruction BFMMLA. Each operand of BFMMLA is a vector of
+// two rows of four elements, called a quad here. BFMMLA adds the dot products of the first
+// operand's rows and the second operand's rows to a 2 x 2 block of sums. A vector of sums holds
+// [first row: query 0, query 1; second row: query 0, query 1]. A row is a key, or a column of V.
+// The tile is 24 vectors of sums, V0 to V23: three pairs of rows by eight pairs of queries.
 //
 //	scores      two adjacent rows of K become quads; Q is packed, [dim/8][2][8][8]
 //	addValues   V is packed in quads of four keys and two columns, [keys/4][columns/2][8]; P is
