@@ -50,8 +50,8 @@ type panel struct {
 	lanesB, broadcasts []VecPhysical
 }
 
-// multiplyPanel emits C += A B for a panel of float32, or with AVX512-BF16 for A and B of
-// bf16 pairs.
+// multiplyPanel emits C += A B for one panel of B. A and B hold float32 elements, or, with
+// AVX512-BF16, bf16 pairs.
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",

@@ -57,7 +57,7 @@ const fewValues = 1 << 12
 
 // sums emits the sums of products. If V is small, even and odd keys have separate sums: smaller
 // sums have smaller rounding errors. This doubles the registers per column. Each pass over V then
-// handles half the columns. Twice the number of passes read V, so V must be in the cache.
+// handles half the columns. As the number of passes doubles, V must be in the cache.
 func (g *valueSum) sums(name string, masked bool) {
 	values := GP64()
 	MOVQ(g.keys, values)

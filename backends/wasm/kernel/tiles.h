@@ -180,10 +180,11 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// soften is the softmax of a span's four rows. It turns the scores s [4][TILE] into weights p [TILE][4], each
-// stored four times. It raises the running maxima m, adds the weights to l, and returns the factors by which
-// the caller rescales the earlier sums of O. It applies the scale after the subtraction of the maximum, so that
-// large scores keep their precision. kept [TILE/8] has the dropout bits that draw sets, or is 0 without dropout.
+// soften is a step of the online softmax, for a span's four rows. It turns the scores s [4][TILE] into
+// weights p [TILE][4], each stored four times. It raises the running maxima m, adds the weights to l, and
+// returns the factors by which the caller rescales the earlier sums of O. The scale is applied after the
+// subtraction of the maximum, so that large scores keep their precision. kept [TILE/8] has the dropout bits
+// that draw sets, or is 0 without dropout.
 APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)

@@ -23,7 +23,7 @@ typedef struct {
 static int alike(const block *p, u32 feature) { return (p->repeats & feature) != 0; }
 static const float *bias_row(const block *p, u32 r) { return (float *)AT(p->bias) + (alike(p, BIAS) ? 0 : r * TILE); }
 static const unsigned char *mask_row(const block *p, u32 r) { return (unsigned char *)AT(p->mask) + (alike(p, MASK) ? 0 : r * TILE); }
-// unit returns the factor that the softmax must still apply to a score.
+// unit returns the factor by which the softmax must multiply scores: 1 if they already include the scale.
 static float unit(const block *p) { return p->features & ADJUSTS ? 1 : p->scale; }
 
 // away_at returns the address of entry u of away, |u| < TILE. set_away sets each entry u, |u| < n, to the ALiBi
@@ -169,9 +169,9 @@ static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
   }
   set_rounds(p, t->rounds);
 }
-// halves multiplies x = z xor C, in two vectors, by the multiplier whose constants begin at t[e]. It replaces z
-// by the products' upper 32 bits, xored with other and, unless key is 0, with t[key]. It sets low to the lower
-// 32 bits. upper is the factor with which dot16 extracts the upper 16 bits.
+// halves multiplies two vectors x = z xor C by the Philox multiplier whose constants begin at t[e]. z
+// becomes the upper 32 bits of the products, xored with other and, unless key is 0, with t[key]. low
+// becomes the lower 32 bits. upper is the factor with which dot16 extracts the upper 16 bits.
 #define AFTER(p) __asm__ volatile("" : "+r"(p))  // forces the compiler to reload constants, for which there are too few registers
 INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int key, u4 upper) {
   AFTER(t);

@@ -35,8 +35,8 @@ type adjuster struct {
 // A variant is the feature set of a loop of scoreMod.
 type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// scoreMod writes score modification. Each set of features has its own loop, so that absent
-// features cost nothing.
+// scoreMod writes the routine that modifies scores. Each set of features has its own loop, so that
+// absent features cost nothing.
 func (g *generator) scoreMod() {
 	g.routine("scoreMod", "s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
 		"scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and",

@@ -3,10 +3,10 @@ package main
 import "fmt"
 
 // Forward products of bfloat16 use the instruction BFMMLA. Each operand of BFMMLA is a vector of
-// two rows of four elements, called a quad here. BFMMLA adds the dot products of the first
-// operand's rows and the second operand's rows to a 2 x 2 block of sums. A vector of sums holds
-// [first row: query 0, query 1; second row: query 0, query 1]. A row is a key, or a column of V.
-// The tile is 24 vectors of sums, V0 to V23: three pairs of rows by eight pairs of queries.
+// two rows of four elements, called a quad here. BFMMLA adds to a 2 x 2 block of sums: sum[r][c]
+// gets the dot product of row r of the first operand and row c of the second. In a tile, r stands
+// for a key or a column of V, and c for a query. The tile is 24 vectors of sums, V0 to V23, for
+// three pairs of keys or columns and eight pairs of queries.
 //
 //	scores      two adjacent rows of K become quads; Q is packed, [dim/8][2][8][8]
 //	addValues   V is packed in quads of four keys and two columns, [keys/4][columns/2][8]; P is
