@@ -11,9 +11,8 @@ import (
 //
 // In each step along the rows, the code prefetches one cache line for each row into L2. Some
 // processors allow few outstanding L1 misses, and many prefetches at once would delay the loads. If
-// the rows to prefetch are at a fixed distance from the current rows, the code adds this distance
-// to the addresses of the current rows. Otherwise it reads the offsets of the rows to prefetch from
-// the table.
+// the rows to prefetch are at a fixed distance, the code adds this distance to the addresses of the
+// current rows. Otherwise it reads the offsets of the rows to prefetch from the table.
 type keyRows struct {
 	storage
 	name, dim string // argument names

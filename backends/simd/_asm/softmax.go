@@ -166,9 +166,9 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneMask turns the word at mask, which has one bit for each element of a row, into a vector mask
-// for vector v of the row. A lane of z is all ones if its bit is set, else 0. Instruction sets
-// without opmasks use this mask.
+// laneMask sets z to the mask for vector v of a row. The word at mask has one bit for each element
+// of the row. A lane of z is all ones if its bit is set, else 0. Instruction sets without opmasks
+// use this mask.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {

@@ -1,8 +1,7 @@
 // Features in the vector kernels, four rows of scores at a time. kernel.c includes this file.
 //
-// Vector loops over s [4][TILE] scale the products and add features before the softmax. If features only hide
-// keys, drop weights, or merge a sink or the result for earlier keys, scores stay unscaled products as in calls
-// without features.
+// Vector loops over s [4][TILE] scale the products and add features before the softmax. Without SOFTCAP,
+// ALIBI and BIAS, scores stay unscaled products, as in calls without features.
 
 enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // features that change the scaled products
 
@@ -134,8 +133,9 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 #define WEYL1 0xbb67ae85u
 
 INLINE u4 splat_word(u32 x) { return (u4){x, x, x, x}; }
-// A Philox multiplier is M = 2^32 + 65536 u + l with signed 16-bit u and l, so that products of 16-bit halves
-// suffice. With C = 0x80008000 and x-C = 65536 v + k, v and k are the signed halves of x xor C, and
+// The product of x and a Philox multiplier M is computed from products of signed 16-bit numbers: u and l
+// with M = 2^32 + 65536 u + l, and v and k with x-C = 65536 v + k. Here C is 0x80008000, and v and k are
+// the halves of x xor C. Then
 //
 //	x M = 2^32 (v u + x-C) + 65536 (v l + k u) + k l + C M
 //

@@ -19,10 +19,10 @@ export function noise(n) {
   });
 }
 
-// prepare lays out the memory for N rows, M keys and dims D and DV whose mask
-// lets row i see the keys from i+first to i+last. It returns functions that run a
-// kernel. The backward pass processes `rows` query rows and `chunk` keys at a time.
-// Features are set in the block. x has Bias and Mask, both [N][M], Slope and Sink.
+// prepare lays out the memory for N rows, M keys and dims D and DV. Row i sees the
+// keys from i+first to i+last. prepare returns functions that run a kernel. The
+// backward pass processes `rows` query rows and `chunk` keys at a time. Features
+// are set in the block. x has Bias and Mask, both [N][M], Slope and Sink.
 export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, chunk = up(M, TILE), diagonal = 0, ...score }) {
   const { exports } = new WebAssembly.Instance(module, {});
   const d8 = up(D, 8), dv8 = up(DV, 8), keys = up(M, TILE);

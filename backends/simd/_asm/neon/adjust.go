@@ -105,9 +105,9 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. The routine needs a
-// separate loop over the rows for this, before the loop that computes tanh, because the constants
-// of exp2 and of tanh use the same registers.
+// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. A separate loop
+// over the rows does this before the loop that computes tanh, because the constants of exp2 and of
+// tanh use the same registers.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()
