@@ -31,12 +31,12 @@ func (x *plan) gathersBias() bool {
 	return x.bias.wanted && (x.bias.allSeqs || x.bias.allHeads) && x.c.Args.DBias.DType() != flashkit.Float32
 }
 
-// biasRun is the maximum number of terms that each element of dBias sums in float32, with one term
-// per head and sequence. Longer float32 sums would lose precision.
+// biasRun is the maximum number of terms that are added in float32 to an element of dBias. Each
+// head of each sequence gives one term. Longer float32 sums would lose precision.
 const biasRun = 512
 
 // needsFloat64Bias reports whether a float32 dBias needs float64 workspace, because more than
-// biasRun terms add to an element. Each head of each sequence gives one term.
+// biasRun terms are added to an element.
 func (x *plan) needsFloat64Bias() bool {
 	n := 1
 	if x.bias.allSeqs {

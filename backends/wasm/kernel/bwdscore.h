@@ -15,7 +15,8 @@ static void transpose_mask(const block *p, const span *n, u32 c, int *to) {
   }
 }
 
-// score_feature_gradient is score_gradient with features. bit is the bit of key c in the bytes of kept.
+// score_feature_gradient is score_gradient with features. bit is the bit of key c in the bytes of kept, see
+// draw.
 APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias, int bit) {
   i4 half = {bit, bit, bit, bit};
   const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;

@@ -328,8 +328,8 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   }
 }
 
-// next_block adds the sums of dQ to the totals and clears the sums, if a new block of TILE keys begins at key
-// j. begun is 0 before the first keys of a tile.
+// next_block adds the sums of dQ to the totals and clears the sums, if a new block of TILE keys begins at
+// key j. For the first keys of a tile, begun is 0 and next_block does nothing.
 INLINE void next_block(const block *p, const backward *w, u32 rows, u32 j, int begun) {
   if (begun && (j - p->key0) % TILE == 0) fold_dq(w, rows);
 }
