@@ -40,7 +40,7 @@ enum {
 	FK_OK = 0,
 	FK_ERR_NULL = 1,         /* a required pointer or tensor is missing */
 	FK_ERR_HANDLE = 2,       /* a handle is closed, was never open, or has the wrong type */
-	FK_ERR_SIZE = 3,         /* a structure has a wrong size, or sets fields that this library does not know */
+	FK_ERR_SIZE = 3,         /* a structure has a wrong size, or sets fields that this version does not have */
 	FK_ERR_DIMENSION = 4,    /* a dimension is out of range, or a tensor's shape does not fit the problem */
 	FK_ERR_HEAD_DIM = 5,     /* dim or v_dim of the problem, or the head dim of a tensor, is wrong */
 	FK_ERR_DTYPE = 6,        /* the element type of a tensor or of the problem is wrong */

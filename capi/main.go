@@ -141,8 +141,8 @@ func abiKernels(h C.abi_handle, buf *C.char, n C.size_t, needed *C.size_t, e *C.
 	return C.FK_OK
 }
 
-// ask converts a problem, calls answer with the result and reports the error. The dispatcher stays
-// open during the call.
+// ask converts a problem, calls answer with the converted problem, and reports the error of answer.
+// The dispatcher stays open during the call.
 func ask(h C.abi_handle, p *C.fk_problem, pass C.int, e *C.fk_error, answer func(*session, flashkit.Problem, flashkit.Pass) error) C.int {
 	s := sessions.hold(uintptr(h))
 	if s == nil {

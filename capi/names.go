@@ -23,7 +23,8 @@ var fields = func() map[string]string {
 }()
 
 // words maps words in the Reason of a flashkit.ProblemError to names in flashkit.h. The words are
-// names of fields, some last parts of such names (Pages of Seqs.Pages), and features.
+// names of features and of fields. Some are the last part of a field's name, such as Pages of
+// Seqs.Pages.
 var words = func() map[string]string {
 	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
 	for name, field := range fields {

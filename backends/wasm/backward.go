@@ -180,7 +180,7 @@ func (j *job) gathered(s *flashkit.Seq, h, r, n int) []float32 {
 }
 
 // loadTile copies n query rows of head h, the first of which is row r, to the stage at w. Unless
-// this chunk is the first to see the rows, it also copies the rows' dQ summed over earlier chunks.
+// first is true, loadTile also copies dQ of these rows, summed over earlier chunks.
 func (j *job) loadTile(x *instance, w *places, s *flashkit.Seq, h, r, n int, first bool) {
 	f := j.args
 	load := func(offset uint64, t *flashkit.Tensor) { x.load(offset, t, t.Offset(s.QBatch, h, s.Q0+r), n) }

@@ -17,9 +17,9 @@ const (
 	listEntry  = "calls"
 )
 
-// The function numbers in a list, as in calls.h. listForward and listBackward are the functions that
-// pack keys. For each of the two passes, the next number is the function for query rows without
-// features, and the second next is the function for query rows with features.
+// The function numbers in a list, as in calls.h. listForward and listBackward are the functions
+// that pack keys. listForward+1 and listBackward+1 are for query rows without features,
+// listForward+2 and listBackward+2 for query rows with features.
 const (
 	listForward  = 0
 	listBackward = 3
@@ -150,7 +150,7 @@ func (x *instance) list(b *batchStage, function int, block uint64, i0, i1, j1, f
 	x.listed++
 }
 
-// inList returns the numbers, in a list of calls, of the plan's functions for keys and for rows.
+// inList returns the numbers in calls.h of the plan's functions: for keys and for query rows.
 func (x *plan) inList() (keys, rows int) {
 	if keys = listForward; x.v.pass == flashkit.PassBackward {
 		keys = listBackward

@@ -65,7 +65,7 @@ func (x *plan) parts(rows int) int {
 	return x.group() * ceil(rows, fewRows)
 }
 
-// A part is rows [i0, i1) of query head h, with the places of its data.
+// A part is rows [i0, i1) of query head h. places holds the memory offsets of the part's data.
 type part struct {
 	places
 	h, i0, i1 int

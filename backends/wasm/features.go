@@ -79,9 +79,9 @@ func (x *instance) writeScore(n *plan, w *places, b, h, diagonal int) {
 	binary.LittleEndian.PutUint32(to[4:], uint32(origin.Key/8))
 }
 
-// loadPairs copies the elements of bias and mask for rows [i0, i1) of query head h and keys [j0, j1)
-// of sequence b to the stage at w. If there are no keys it reads nothing, because bias and mask
-// may then have no elements.
+// loadPairs copies elements of bias and mask to the stage at w. The elements are for rows [i0, i1)
+// of query head h and keys [j0, j1) of sequence b. If there are no keys it reads nothing, because
+// bias and mask may then have no elements.
 func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 	if j0 >= j1 {
 		return

@@ -24,8 +24,8 @@ func (j *job) forward(x *instance) error {
 			s = j.c.Seq(head / j.c.KVHeads)
 			x.writeBlock(&j.plan, &j.places, &s, 0, s.M)
 		}
-		// With a causal mask the last rows see the most keys. The last rows are computed first, so
-		// that the tiles at the end are short and workers finish together.
+		// With a causal mask the last rows see the most keys. Tiles of these rows run first, so
+		// that the tiles that run last are short and workers finish together.
 		h, t := item%j.group(), j.tiles(s.N)-1-item/j.group()
 		if err := j.forwardTile(x, &s, head, h, t); err != nil {
 			return err

@@ -31,12 +31,12 @@ func (x *plan) gathersBias() bool {
 	return x.bias.wanted && (x.bias.allSeqs || x.bias.allHeads) && x.c.Args.DBias.DType() != flashkit.Float32
 }
 
-// biasRun is the maximum number of heads and sequences that add to dBias in float32. Longer running
-// sums would lose precision.
+// biasRun is the maximum number of terms that are added in float32 to an element of dBias. Each
+// head of each sequence gives one term. Longer float32 sums would lose precision.
 const biasRun = 512
 
 // needsFloat64Bias reports whether a float32 dBias needs float64 workspace, because more than
-// biasRun heads and sequences add to an element.
+// biasRun terms are added to an element.
 func (x *plan) needsFloat64Bias() bool {
 	n := 1
 	if x.bias.allSeqs {
@@ -133,7 +133,7 @@ func (j *job) roundBias() {
 }
 
 // sinkGradients claims heads and computes their dSink until no head is left. The dSink of a head is
-// the sum of -delta times the weight of the sink over all rows, in the order of sequences and rows.
+// the sum, over all sequences and rows in order, of -delta times the weight of the sink.
 func (j *job) sinkGradients() {
 	f, c := j.args, j.c
 	if c.Pass != flashkit.PassBackward || f.DSink.IsZero() {

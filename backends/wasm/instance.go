@@ -110,8 +110,8 @@ func (x *instance) call(ctx context.Context, name string, args ...int) error {
 }
 
 // Rows in the module's memory are little-endian float32, except the 16-bit keys of decode. The host
-// widens f16 and bf16 rows when it loads them into this memory, and rounds them when it stores them
-// to tensors.
+// widens f16 and bf16 rows when it loads rows from tensors, and rounds rows when it stores rows to
+// f16 and bf16 tensors.
 
 // littleEndian is true on machines that can copy f32 rows without conversion.
 

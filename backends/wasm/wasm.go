@@ -126,8 +126,8 @@ func (b *Backend) refuses(v *variant, c *flashkit.Call) string {
 	return ""
 }
 
-// hostMemory returns the host memory of a call in bytes: its instances, its sums of dQ and dBias,
-// and its counters.
+// hostMemory returns the host memory of a call in bytes: instances, sums of dQ and dBias, and
+// counters.
 func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 	x := b.box.plan(v, c)
 	if x.items() == 0 {
@@ -154,7 +154,7 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 // A timing holds one worker's times for the parts of a kernel's work, in nanoseconds. The times were
 // measured on one server; package dispatch corrects the predicted time for the actual machine.
 type timing struct {
-	item    float64 // to begin and end an item; in the backward pass also to visit a tile of rows
+	item    float64 // per item, to begin and end it; in the backward pass also per tile of rows and chunk of keys
 	flop    float64 // per floating-point operation
 	pair    float64 // per row and key: the exponential and the other work on a score
 	element float64 // per element of a row, to copy and pack it

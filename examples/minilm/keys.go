@@ -101,8 +101,8 @@ type keyError struct {
 
 func (e *keyError) Error() string { return e.path + " = " + e.value + ": " + e.err.Error() }
 
-// within returns err as a keyError. It adds key, an object's key or a list index, to the beginning
-// of the path.
+// within returns err as a keyError. It adds key to the beginning of the path. key is a key of an
+// object or an index in a list.
 func within(key string, value json.RawMessage, err error) error {
 	var inner *keyError
 	if !errors.As(err, &inner) {

@@ -198,8 +198,8 @@ func tokenRules() rules {
 	return r
 }
 
-// token returns a rule for a special token, which is a string, or an object whose key content has
-// the string. The rule content checks the string.
+// token returns a rule for a special token. The token is a string, or an object that has the string
+// under the key content. The rule content checks the string.
 func token(content rule) rule {
 	return func(value json.RawMessage) error {
 		if len(value) == 0 || value[0] != '{' {

@@ -19,7 +19,7 @@ type Limits struct {
 	Timeout     time.Duration // longest and default time until a request's deadline
 	Short       time.Duration // requests with a longer predicted time go to the lane for long requests
 	Batch       int           // maximum number of requests that share a call
-	Copied      int64         // maximum bytes of Q, K and V of a request that may share a call, for which they are copied
+	Copied      int64         // maximum bytes of Q, K and V of a request that shares a call; a shared call copies these tensors
 }
 
 // An Outcome classifies the end of a request. Every outcome but OK is an error. Every error of a

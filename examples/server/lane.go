@@ -74,9 +74,9 @@ func (l *lane) remove(t *Ticket) {
 }
 
 // take removes and returns the requests of the next call. These are the first ready request, and
-// later ready requests with the same problem. A later request joins the call only if this makes no
-// request between them late. If a request can no longer end in time, take answers the request with
-// ErrMissed.
+// later ready requests with the same problem. A later request joins the call only if this makes
+// none of the requests before it late. If a request can no longer end in time, take answers the
+// request with ErrMissed.
 func (l *lane) take(now time.Time, m *Limits) (batch []*Ticket) {
 	pace, end, spare := l.pace.at(now), now, time.Duration(math.MaxInt64)
 	keep := l.waiting[:0]

@@ -15,8 +15,8 @@ import (
 // memory. A tile of B holds 32 rows of B: the routine pairRows has packed every two rows into one
 // row of pairs. Four tiles of C, two of A and two of B fill all eight registers.
 //
-// The Go runtime does not save tiles. Each routine configures and releases the tiles, and the
-// runtime does not preempt a goroutine inside an assembly routine, so no other code sees the tiles.
+// The Go runtime does not save tiles. No other code sees the tiles: each routine configures and
+// releases them, and the runtime does not preempt a goroutine inside an assembly routine.
 
 // amxForward emits the routines of forward passes, some of which serve other passes too. For the
 // other steps of a forward pass, the kernels call routines for AVX512 and AVX512BF16.

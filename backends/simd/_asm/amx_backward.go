@@ -118,9 +118,10 @@ func (g *generator) storeRowPairs(w [2][]VecPhysical, dst GPVirtual, x [2][]VecP
 	}
 }
 
-// rowGradient emits vector v of row i of a pair of rows: w = e^(s·by - lse) and x = w·(dp - delta).
-// Both are 0 where the mask is clear. vector returns the address of vector v of row i of the named
-// operand. word returns the address of the named operand's word for the first row of the pair.
+// rowGradient emits the code for vector v of row i, 0 or 1, of a pair of rows. The code sets w =
+// e^(s·by - lse) and x = w·(dp - delta). Both are 0 where the mask is clear. vector returns the
+// address of vector v of row i of the named operand. word returns the address of the named
+// operand's word for the first row of the pair.
 func (g *generator) rowGradient(i, v int, vector, word func(name string) Mem, w, x, by, base2 VecPhysical, scratch [3]VecPhysical) {
 	n, p, y := scratch[0], scratch[1], scratch[2]
 	VMOVUPS(vector("s"), w)

@@ -230,9 +230,10 @@ func (g *generator) loadQuarterOrder(order []VecPhysical) {
 	}
 }
 
-// sumRows emits a loop over rows and, within a row, over groups of 32 columns. It sets x and y to
-// the sum of high and low in these 32 columns. columns emits the code for a group. The argument of
-// columns is the number of columns left. next emits the code at the end of a row.
+// sumRows emits a loop over rows and, within a row, over groups of 32 columns. For a group, x gets
+// the sum of high and low in the first 16 columns, and y in the other 16. columns emits the code
+// for a group. The argument of columns is the number of columns left. next emits the code at the
+// end of a row.
 func sumRows(label string, high, low, step GPVirtual, x, y VecPhysical, columns func(left GPVirtual), next func()) {
 	rows := param("rows")
 	Label(label)

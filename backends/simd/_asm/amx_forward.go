@@ -54,8 +54,9 @@ func (g *generator) hideRows(seen GPVirtual, lowest VecPhysical) {
 }
 
 // tileScores emits the body of the routine scores and its variants. products emits the tile
-// products. The argument of products is the address of A. stored emits changes to a stored panel:
-// 32 rows of scores, which begin at the first tile of C. The row maxima include these changes.
+// products. The argument of products is the address of A. A panel is 32 rows of scores. stored
+// emits code that changes a panel after its store, when tileC[0] holds the address of the panel.
+// The row maxima include these changes.
 func (g *generator) tileScores(products func(a GPVirtual), stored func()) {
 	s, keys, rowMax := param("s"), param("keys"), param("rowMax")
 	g.takeTiles()

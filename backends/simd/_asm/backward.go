@@ -10,8 +10,8 @@ import (
 )
 
 // gradients emits the routine that computes P = e^(scale S - LSE) and dS = scale P (dP - delta).
-// The variant for AVX512-BF16 omits the factor scale, because its kernels round dS to bf16
-// afterwards.
+// The variant for AVX512-BF16 omits the factor scale of dS: its kernels instead multiply dK and dQ
+// by the scale at the end.
 func (g *generator) gradients() {
 	scaled := "scale·"
 	if g.bf16 {

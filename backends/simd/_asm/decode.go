@@ -154,8 +154,8 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	k.end()
 }
 
-// part returns the label for a part of a row: for the whole vectors if end is nil, else for the
-// elements after them.
+// part returns the label for a part of a row: the whole vectors if end is nil, else the elements
+// after the last whole vector.
 func part(label string, end *rowEnd) string {
 	if end == nil {
 		return label + "whole"

@@ -11,8 +11,8 @@ import (
 //
 // In each step along the rows, the code prefetches one cache line for each row into L2. Some
 // processors allow few outstanding L1 misses, and many prefetches at once would delay the loads. If
-// the rows to prefetch are at a fixed distance from the current rows, the code adds that distance
-// to their addresses. Otherwise it reads the offsets of the rows from the table.
+// the rows to prefetch are at a fixed distance, the code adds this distance to the addresses of the
+// current rows. Otherwise it reads the offsets of the rows to prefetch from the table.
 type keyRows struct {
 	storage
 	name, dim string // argument names
@@ -23,9 +23,9 @@ type keyRows struct {
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
-// nearer says how often a row is prefetched. For each number n in nearer, a row is prefetched when
-// its distance is n keys less than the prefetch distance. One prefetch may not suffice: a processor
-// may drop a prefetch when the miss buffers are full.
+// nearer says how often a row is prefetched: once for each number n in nearer, when the row is n
+// keys less than the prefetch distance ahead. One prefetch may not suffice: a processor may drop a
+// prefetch when the miss buffers are full.
 var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry

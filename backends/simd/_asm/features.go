@@ -21,8 +21,8 @@ func (g *generator) featureRoutines() {
 
 // The approximation of tanh(4z) is z p(z²) / q(z²), a minimax fit on [-2.2, 2.2] with float32
 // coefficients and relative error 3e-8. The leading coefficient of q is 1 and has no entry in
-// tanhQ. The code multiplies the coefficients of p by the cap, which is the softcap. Outside the
-// interval the quotient is beyond the cap, and the code clamps the quotient to [-cap, cap].
+// tanhQ. The code multiplies the coefficients of p by the cap, which is the softcap. It clamps the
+// result to [-cap, cap], because outside the interval the quotient grows with z.
 var (
 	tanhP = []float32{77.03678131103516, 165.09329223632812, 69.24309539794922, 6.583954334259033, 0.06924249976873398}
 	tanhQ = []float32{19.25919532775879, 143.98899841308594, 127.87250518798828, 26.119110107421875}
@@ -60,8 +60,8 @@ type adjustment struct{ z, u, p, q VecPhysical }
 // A variant is the feature set of a loop of scoreMod.
 type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// scoreMod emits score modification. Each set of features has its own loop, so that absent features
-// cost nothing.
+// scoreMod emits the routine that modifies scores. Each set of features has its own loop, so that
+// absent features cost nothing.
 func (g *generator) scoreMod() {
 	g.arithmetic("scoreMod", "func(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)",
 		"scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and",

@@ -166,10 +166,10 @@ func (g *generator) transpose() {
 }
 
 // transposeBlock emits the transpose of one block of 4-byte elements, four columns at a time. Each
-// load inserts four elements of a row into one quarter of a vector. No shuffle between quarters is
-// needed then. Vector i has one quarter for each of the rows i, i+4, i+8 and so on. The function
-// four may change the four vectors of columns c to c+3. Unpack instructions finally transpose
-// within quarters.
+// load inserts four elements of a row into one quarter of a vector. Vector i has one quarter for
+// each of the rows i, i+4, i+8 and so on. The function four may then change the four vectors of
+// columns c to c+3. Finally, unpack instructions transpose within quarters. No shuffle between
+// quarters is needed.
 func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
 	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()

@@ -50,8 +50,8 @@ type panel struct {
 	lanesB, broadcasts []VecPhysical
 }
 
-// multiplyPanel emits C += A B for a panel of float32, or with AVX512-BF16 for A and B of
-// bf16 pairs.
+// multiplyPanel emits C += A B for one panel of B. A and B hold float32 elements, or, with
+// AVX512-BF16, bf16 pairs.
 func (g *generator) multiplyPanel(vectors int) {
 	if g.bf16 {
 		g.panel(&panel{vectors: vectors}, "multiply", "a, b *uint32",
@@ -324,8 +324,8 @@ func newPrefetcher() prefetcher {
 	return f
 }
 
-// at returns the address to prefetch when the tile reads the panel's line n after the current one.
-// n is 0 to 5.
+// at returns the address to prefetch when the tile reads line n of the panel, counted from the
+// current line. n is 0 to 5.
 func (f prefetcher) at(n int) Mem {
 	m := Mem{Base: f.next}
 	switch n {
@@ -358,7 +358,8 @@ func (f prefetcher) stay(panel GPVirtual) {
 	}
 }
 
-// loadB loads a row of B, or one half of a row of pairs.
+// loadB loads a row of B. If B holds bf16 pairs to widen, it loads one half of each pair: the lower
+// half if half is 0.
 func (g *generator) loadB(p *panel, offset, half int) {
 	for v, z := range p.lanesB {
 		m := g.part(Mem{Base: p.at, Disp: offset}, v)

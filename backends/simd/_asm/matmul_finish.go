@@ -257,7 +257,7 @@ func (g *generator) gelu(x VecPhysical) {
 	VFNMADD231PS(q, z, x)
 }
 
-// geluSlope emits (Φ(x) + x φ(x)) dy.
+// geluSlope emits (Φ(x) + x φ(x)) dy, where φ is the standard normal density.
 func (g *generator) geluSlope(x, dy VecPhysical) {
 	z, q, e, n, p := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
 	g.normalTail(x, z, q, e, n, p)

@@ -14,8 +14,8 @@ func (g *generator) tileMatmul() {
 	}
 }
 
-// tilePanel emits C += A B for a panel of bf16 pairs. The routine multiplies 32 rows of A at a
-// time, or the last 16 alone, by one tile of B for each vector of the panel.
+// tilePanel emits C += A B for a panel of bf16 pairs. For each vector of the panel, the routine
+// multiplies two tiles of A at a time by a tile of B, or one tile if at most 16 rows of A are left.
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",

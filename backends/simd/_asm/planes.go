@@ -42,8 +42,8 @@ func (g *generator) planeValues() {
 
 // planeProducts adds the six products of planes to four tiles of C. pairs names the parameter that
 // holds the number of bf16 pairs in a row of A. from holds the address of A. label prefixes the
-// labels of loops. meanwhile emits other work. It is called for two positions in the loop of the
-// small products, and the code at each position runs twice for each 16 pairs.
+// labels of loops. meanwhile emits other work for two positions in the loop of the small products.
+// The code at each position runs twice for each 16 pairs.
 func (g *generator) planeProducts(label, pairs, planeA, b, planeB string, from GPVirtual, meanwhile func()) {
 	steps := param(pairs)
 	SHRQ(Imm(4), steps)

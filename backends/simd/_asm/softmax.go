@@ -30,9 +30,9 @@ type exponential struct {
 	low, rounding Op
 }
 
-// exp2Numbers returns the constants in the order of an exponential's fields. Both polynomials are minimax fits
-// of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on [0, 1), the fit
-// for AVX2 on [-1/2, 1/2].
+// exp2Numbers returns the constants in the order of an exponential's fields. Both polynomials are
+// minimax fits of degree 5 to 2^f with c0 = 1 and relative error 1e-7. The fit for AVX-512 is on
+// [0, 1), the fit for AVX2 on [-1/2, 1/2].
 func (g *generator) exp2Numbers() []float32 {
 	if g.avx512 {
 		return []float32{1, 0.6931512951850891, 0.24016444385051727, 0.05579992011189461, 0.009017025120556355, 0.0018671314464882016}
@@ -166,9 +166,9 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 	}
 }
 
-// laneMask turns the word at mask, which has one bit for each element of a row, into a vector mask
-// for vector v of the row. A lane of z is all ones if its bit is set, else 0. Instruction sets
-// without opmasks use this mask.
+// laneMask sets z to the mask for vector v of a row. The word at mask has one bit for each element
+// of the row. A lane of z is all ones if its bit is set, else 0. Instruction sets without opmasks
+// use this mask.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {

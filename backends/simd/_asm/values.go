@@ -57,7 +57,7 @@ const fewValues = 1 << 12
 
 // sums emits the sums of products. If V is small, even and odd keys have separate sums: smaller
 // sums have smaller rounding errors. This doubles the registers per column. Each pass over V then
-// handles half the columns. Twice the number of passes read V, so V must be in the cache.
+// handles half the columns. As the number of passes doubles, V must be in the cache.
 func (g *valueSum) sums(name string, masked bool) {
 	values := GP64()
 	MOVQ(g.keys, values)
@@ -192,7 +192,7 @@ func (g *valueSum) ifFinite(label string) {
 
 // maskedStep is step for the lanes whose bits are set in the word at mask. The sums of the other
 // lanes do not change, even if an element is NaN. Without opmasks, the other lanes add 0·b, so b
-// must be finite in them.
+// must be finite in the other lanes.
 func (g *generator) maskedStep(acc [][]VecPhysical, b, mask Mem, element func(r int) Mem) {
 	if g.avx512 {
 		opmask := []OpmaskPhysical{K1, K2}

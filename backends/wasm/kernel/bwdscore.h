@@ -1,10 +1,10 @@
 // The backward vector kernel with features. kernel.c includes this file.
 //
-// The rows of products are four keys, so bias, mask and random words are transposed to [4 keys][TILE rows].
-// With DBIAS, dS also goes to the stage, as [row][key].
+// In each matrix product, the rows are four keys and the columns are query rows. So bias and mask are
+// transposed to [4 keys][TILE rows]. With DBIAS, the kernel also stores dS on the stage, as [row][key].
 
-// transpose_bias transposes the bias for the rows of a span and four keys, which begin at column c of the
-// stage. transpose_mask does the same for the mask.
+// transpose_bias transposes the bias of four keys for the rows of span n. The first of the four keys is
+// column c of the stage. transpose_mask does the same for the mask.
 static void transpose_bias(const block *p, const span *n, u32 c, float *to) {
   for (u32 r = n->from; r < n->to; r++) scatter(to + r, TILE, *(v4_any *)(bias_row(p, r) + c));
 }
@@ -15,7 +15,8 @@ static void transpose_mask(const block *p, const span *n, u32 c, int *to) {
   }
 }
 
-// score_feature_gradient is score_gradient with features. bit is the bit of key c in the bytes of kept.
+// score_feature_gradient is score_gradient with features. bit is the bit of key c in the bytes of kept, see
+// draw.
 APART void score_feature_gradient(const block *p, const backward *w, const tables *t, const span *n, u32 c, float *dst, float *dbias, int bit) {
   i4 half = {bit, bit, bit, bit};
   const float *s = w->s + c * TILE + n->from, *lse = w->lse + n->from, scale = unit(p), keep = p->keep;
@@ -49,21 +50,21 @@ APART void score_feature_gradient(const block *p, const backward *w, const table
   }
 }
 
-// hide_keys applies a mask that all rows share to a span of four keys, of which only the first `keys` exist. A
-// hidden key gets an empty range of rows.
+// hide_keys applies a mask to a span whose rows are four keys. All query rows share this mask. Only the
+// first `keys` of the four keys exist. A hidden key gets an empty range of query rows.
 static void hide_keys(const unsigned char *mask, u32 keys, span *s) {
   for (u32 e = 0; e < 4 && e < keys; e++) if (!mask[e]) s->lo[e] = s->hi[e] = 0, s->partial = 1;
 }
 
-// set_tables transposes the bias and mask for the rows of a span and four keys, which begin at column c of the
-// stage.
+// set_tables transposes bias and mask of four keys for the rows of span s. The first of the four keys is
+// column c of the stage.
 static void set_tables(const block *p, tables *t, const span *s, u32 c) {
   if (p->features & BIAS) transpose_bias(p, s, c, (float *)t->bias);
   if (p->features & MASK && !alike(p, MASK)) transpose_mask(p, s, c, (int *)t->seen);
 }
 
-// draw_rows calls draw for eight keys and for all rows that see one of them. The first of these keys is key g
-// of the strip that begins at key j.
+// draw_rows sets the dropout bits of eight keys, from key j+g on, for all query rows that see one of these
+// keys. The block of n keys begins at key j.
 static void draw_rows(const block *p, tables *t, u32 j, u32 n, u32 i0, u32 rows, u32 g) {
   span s = spans(8, n - g, (i64)j + g - i0, -(i64)p->last, -(i64)p->first, rows);
   if (s.from < s.to) draw(t->rounds, t->mine + s.from / 2, 2, t->eights + g / 2, 0, t->kept + s.from / 4, t->kept + s.to / 4, p->threshold);

@@ -1,8 +1,8 @@
 // Lists of calls. With many short sequences, the host enters the module once for a list of several calls.
 // kernel.c includes this file last.
 //
-// An entry of a list has a function's number and arguments, the first of which is a block. The function
-// checks all arguments, as in a direct call.
+// An entry of a list has the number of a function and its arguments. The first argument is a block. The
+// function checks all arguments, as in a direct call.
 
 typedef struct { u32 function, block, i0, i1, j0, j1, flags, reserved; } entry; // function is a case number of call()
 enum { MAX_CALLS = 1 << 16 };

@@ -37,7 +37,7 @@ static void decode_simd128_keys(const block *p, u32 n) {
 }
 
 INLINE v4 any(const float *p) { return *(const v4_any *)p; }
-// dots computes the n dot products of q with keys into s, two keys at a time.
+// dots stores the dot products of q and n keys in s. It computes two dot products at a time.
 APART void dots(const float *q, const float *k, u32 dim, u32 n, float *s) {
   const float *last = k + (u64)(n - 1) * dim;
   for (u32 c = 0; c < n; c += 2) {
@@ -90,8 +90,8 @@ static void mix_row(const float *weight, const float *v, u32 vdim, u32 n, float 
     for (u32 c = 0; c < n; c++) if (!limit || limit[c] >= 0) o[d] += weight[c] * v[(u64)c * vdim + d];
 }
 
-// decode_scores turns the products of a row and n keys into scores. The row is row i of its sequence, and row
-// r of the stage. The first key is key j of its sequence, and column c of the stage's bias and mask.
+// decode_scores turns the dot products of a row and n keys into scores. The row is row i of its sequence, and
+// row r of the stage. The first key is key j of its sequence, and column c of the stage's bias and mask.
 static void decode_scores(const block *p, float *s, float *limit, u32 r, i64 i, i64 j, u32 c, u32 n) {
   u32 f = p->features;
   float scale = p->scale, *end = s + round_up(n, 8);

@@ -35,8 +35,8 @@ APART float weigh_kept(const float *x, const float *end, float *to, float top, f
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// finish_features writes row r of O and LSE. It merges the current keys, whose output is o/l, the earlier
-// keys, whose output is the stage's O, and the sink, which has no value.
+// finish_features writes row r of O and LSE. It merges three terms: the current keys with output o/l, the
+// earlier keys with the stage's O as output, and the sink, which has no value.
 static void finish_features(const block *p, const forward *w, u32 r) {
   fold_row(w, r);
   float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];

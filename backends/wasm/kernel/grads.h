@@ -1,17 +1,17 @@
 // The sums of gradients. kernel.c includes this file.
 
-// grads_of returns the sums of dK and dV of a key. The totals of the key follow, then the sums of the next
-// key.
+// grads_of returns the address of a key's partial sums of dK and dV. In memory, the totals of this key
+// follow, then the partial sums of the next key.
 INLINE float *grads_of(const backward *w, u64 key) { return w->grads + key * 2 * (w->d8 + w->dv8); }
 static void fold_grads(const backward *w, u64 key, u64 end) {
   for (; key < end; key++) fold(grads_of(w, key), w->d8 + w->dv8);
 }
 
-// In the scalar loops, each row of dQ has sums over at most TILE keys. After the sums, totals over all
-// keys are stored.
+// fold_dq_row adds a row's partial sums of dQ, each over at most TILE keys, to the row's totals. In memory,
+// the totals follow the partial sums. Only the scalar loops call this function.
 APART void fold_dq_row(float *dq, u64 n) { fold(dq, n); }
-// begin_dq returns the sums of dQ of row r in the scalar loops. If the flag FIRST is set, it initializes
-// the sums. end_dq writes the totals to the stage.
+// begin_dq returns the address of the partial sums of dQ of row r, for the scalar loops. If the flag FIRST
+// is set, it initializes sums and totals. end_dq writes the totals to the stage.
 APART float *begin_dq(const block *p, const backward *w, u32 r, u32 flags) {
   float *dq = w->dq + r * 2 * w->d8;
   if (flags & FIRST) zero(dq, 2 * w->d8);

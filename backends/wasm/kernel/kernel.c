@@ -7,11 +7,11 @@
 // offset is in the block, keeps state between calls. All addresses are computed from numbers in the block and
 // from arguments of the call, after a check. The host limits the keys of a call, so that every call is short.
 //
-// The order of calls for each pass (* zero or more, + one or more):
+// The order of calls of the exports keys, rows and grads (* zero or more, + one or more):
 //
 //	fwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST)
 //	bwd: keys*, then for each tile of query rows: rows+ (FIRST ... LAST), then grads*
-//	decode: for each TILE of keys: keys (only for 16-bit K and V), then rows (FIRST ... LAST) for each part
+//	decode: for each TILE of keys: keys (for 16-bit K and V), then rows (FIRST ... LAST) for each part of the rows
 //
 // Alternatively, the host writes the data and a list of several calls, then calls the export `calls`.
 //
@@ -115,7 +115,8 @@ static int check(u32 at, int backward, u32 takes) {
 INLINE v4 load(const float *p) { return *(const v4 *)p; }
 INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
-// madd returns c + a b, always rounded twice; in relaxed.wasm the engine may round once.
+// madd returns c + a b. kernel.wasm rounds the product and the sum; in relaxed.wasm, the engine may round
+// only once.
 #ifdef RELAXED
 #define madd(a, b, c) __builtin_wasm_fma_f32x4(a, b, c)
 #else

@@ -67,8 +67,8 @@ APART void down(const float *a, const float *b, u32 n, float *c, const float *en
 // column does not use all steps in [from, to).
 typedef struct { u32 lo[8], hi[8], from, to, partial; } span;
 
-// spans returns the span of `count` rows, of which only the first `of` exist. Row r uses the steps from
-// at+r+first to at+r+last, both included, if they are within [0, n).
+// spans returns the span of `count` rows, of which only the first `of` exist. Row r uses the steps k, 0 <=
+// k < n, from at+r+first to at+r+last, both included.
 static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   span s = {.from = n, .to = 0};
   for (u32 r = 0; r < count; r++) {
@@ -82,9 +82,9 @@ static span spans(u32 count, u32 of, i64 at, i64 first, i64 last, u32 n) {
   for (u32 r = 0; r < count; r++) s.partial |= s.lo[r] > s.from || s.hi[r] < s.to;
   return s;
 }
-// careful_product adds the product over the span to c. For each row or, if by_column is nonzero, for each
-// column, the sum leaves out steps outside [lo, hi). The weights of these steps are 0, but the numbers to be
-// multiplied by the weights may be NaN, and 0 * NaN is NaN. The sums have the same order as in multiply.
+// careful_product adds the product over the span to c. Each sum leaves out the steps outside [lo, hi) of
+// its row, or of its column if by_column is nonzero. The weights of these steps are 0, but the other
+// factors may be NaN, and 0 * NaN is NaN. The terms are added in the same order as in multiply.
 static void careful_product(const float *a, const float *b, const span *s, int by_column, float *c, u32 step) {
   for (u32 e = 0; e < 32; e++) {
     u32 r = e / 8, n = e % 8, who = by_column ? n : r;
@@ -97,8 +97,8 @@ static void careful_product(const float *a, const float *b, const span *s, int b
   }
 }
 
-// span_across and span_down are like across and down, but sum over the steps of a span. finite is nonzero if
-// the numbers that the weights multiply are finite. Hidden steps are then included, because their weight is 0.
+// span_across and span_down are across and down for the steps of a span. finite is nonzero if the factors
+// of the weights are finite. Steps outside [lo, hi) are then included, because their weights are 0.
 INLINE void span_across(const float *a, const float *b, const span *s, u32 finite, float *c, u32 width, u32 step) {
   if (!s->partial || finite) across(a + s->from * 16, b + s->from * 8, s->to - s->from, c, width, step);
   else for (u32 d = 0; d < width; d += 8) careful_product(a, b + d * TILE, s, 0, c + d, step);
@@ -166,8 +166,8 @@ static void fwd_simd128_keys(const block *p, const forward *w, u64 key, u32 n) {
 
 APART float weigh_kept(const float *x, const float *end, float *to, float top, float scale2, const u4 *kept, u32 bit);
 // weigh turns a row of scores into weights and returns their sum. The number of scores is a multiple of
-// eight. It stores weight j four times, in floats 16j to 16j+3 from `to` on. weigh is a separate function so
-// that its loop does not reload the registers of soften.
+// eight. Weight j is stored four times, in floats 16j to 16j+3 from `to` on. weigh is a separate function
+// so that its loop does not reload the registers of soften.
 APART float weigh(const float *x, const float *end, float *to, float top, float scale2) {
   v4 sum = splat(0);
   for (; x < end; x += 8, to += 128) {
@@ -180,10 +180,11 @@ APART float weigh(const float *x, const float *end, float *to, float top, float 
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// soften is the softmax of a span's four rows. It turns the scores s [4][TILE] into weights p [TILE][4], each
-// stored four times. It raises the running maxima m, adds the weights to l, and returns the factors by which
-// the caller rescales the earlier sums of O. It applies the scale after the subtraction of the maximum, so that
-// large scores keep their precision. kept [TILE/8] has the dropout bits that draw sets, or is 0 without dropout.
+// soften is a step of the online softmax, for a span's four rows. It turns the scores s [4][TILE] into
+// weights p [TILE][4], each stored four times. It raises the running maxima m, adds the weights to l, and
+// returns the factors by which the caller rescales the earlier sums of O. The scale is applied after the
+// subtraction of the maximum, so that large scores keep their precision. kept [TILE/8] has the dropout bits
+// that draw sets, or is 0 without dropout.
 APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float scale2, const u4 *kept) {
   v4 most[4] = {splat(NONE), splat(NONE), splat(NONE), splat(NONE)}, top = load(m), old = top, sums;
   for (u32 r = 0; n->partial && r < 4; r++)
@@ -231,7 +232,7 @@ static void fwd_simd128_rows(const block *p, const forward *w, u32 i0, u32 i1, u
 
 // ---- Backward ----
 //
-// The rows of products are four keys, and the columns are query rows. A prime marks a transposed matrix:
+// Rows of matrix products are four keys, and columns are query rows. A prime marks a transposed matrix:
 //
 //	S' = K Q', dP' = V dO';  P = exp(scale*S - LSE), dS = P*(dP - delta);  dV += P' dO, dK += dS' Q
 //
@@ -281,8 +282,8 @@ APART void begin_tile(const block *p, const backward *w, u32 rows, u32 flags) {
   }
 }
 
-// score_gradient turns S and dP of one of four keys, key c, into P and dS. In memory dP follows S, delta
-// follows LSE, and dS follows P, so that one bounds check covers the two loads or stores of each pair.
+// score_gradient computes P and dS of key c, one of four keys, from S and dP. In memory dP follows S, delta
+// follows LSE, and dS follows P, so that one bounds check covers two loads or two stores.
 APART void score_gradient(const backward *w, const span *n, u32 c, float scale, float *dst) {
   const float *s = w->s + c * TILE + n->from, *end = w->s + c * TILE + n->to, *lse = w->lse + n->from;
   float *p = w->p + n->from * 16 + c * 4;
@@ -327,12 +328,12 @@ static void bwd_block(const block *p, const backward *w, u32 i0, u32 rows, u32 j
   }
 }
 
-// next_block adds the sums of dQ to the totals and clears the sums, if a new block of TILE keys begins at key
-// j. begun is 0 before the first keys of a tile.
+// next_block adds the sums of dQ to the totals and clears the sums, if a new block of TILE keys begins at
+// key j. For the first keys of a tile, begun is 0 and next_block does nothing.
 INLINE void next_block(const block *p, const backward *w, u32 rows, u32 j, int begun) {
   if (begun && (j - p->key0) % TILE == 0) fold_dq(w, rows);
 }
-// end_tile writes dQ of a tile to the stage.
+// end_tile ends a call for a tile. If the flag LAST is set, it writes dQ of the tile to the stage.
 APART void end_tile(const block *p, const backward *w, u32 i0, u32 i1, u32 j0, u32 j1, u32 flags) {
   if (i0 / FOLD < i1 / FOLD) fold_grads(w, j0 - p->key0, j1 - p->key0);
   if (!(flags & LAST)) return;

@@ -1,8 +1,7 @@
 // Features in the vector kernels, four rows of scores at a time. kernel.c includes this file.
 //
-// Vector loops over s [4][TILE] scale the products and add features before the softmax. If features only hide
-// keys, drop weights, or merge a sink or the result for earlier keys, scores stay unscaled products as in calls
-// without features.
+// Vector loops over s [4][TILE] scale the products and add features before the softmax. Without SOFTCAP,
+// ALIBI and BIAS, scores stay unscaled products, as in calls without features.
 
 enum { ADJUSTS = SOFTCAP | ALIBI | BIAS };  // features that change the scaled products
 
@@ -23,7 +22,7 @@ typedef struct {
 static int alike(const block *p, u32 feature) { return (p->repeats & feature) != 0; }
 static const float *bias_row(const block *p, u32 r) { return (float *)AT(p->bias) + (alike(p, BIAS) ? 0 : r * TILE); }
 static const unsigned char *mask_row(const block *p, u32 r) { return (unsigned char *)AT(p->mask) + (alike(p, MASK) ? 0 : r * TILE); }
-// unit returns the factor that the softmax must still apply to a score.
+// unit returns the factor by which the softmax must multiply scores: 1 if they already include the scale.
 static float unit(const block *p) { return p->features & ADJUSTS ? 1 : p->scale; }
 
 // away_at returns the address of entry u of away, |u| < TILE. set_away sets each entry u, |u| < n, to the ALiBi
@@ -34,10 +33,9 @@ static void set_away(const block *p, tables *t, i64 base, int sign, int n) {
 }
 
 // cap replaces the scores x by most*tanh(x*scale/most). Unless slope is null, it stores the derivative
-// 1-tanh^2 at slope. tanh(4z) is computed as z p(z^2)/q(z^2), a minimax fit for |z| <= 2.2. p and q are
-// evaluated at z^2 of at most 2.375^2, where the quotient exceeds 1, and the result is limited to 1. The
-// derivative is computed as e (2/(1+e))^2 with e = exp(-8|z|), because the difference 1-tanh^2 would lose its
-// precision.
+// 1-tanh^2 at slope. tanh(4z) is computed as z p(y)/q(y) with y = min(z^2, 2.375^2), limited to [-1, 1].
+// The quotient is a minimax fit for |z| <= 2.2. The derivative is computed as e (2/(1+e))^2 with e =
+// exp(-8|z|), because the difference 1-tanh^2 would lose its precision.
 APART void cap(float *x, const float *end, float *slope, float scale, float most) {
   if (most > 0x1p64f) most = 0x1p64f;  // a larger cap does not change float32 scores
   float by = scale / most * 0.25f;
@@ -103,8 +101,8 @@ SCORES_WITH(scores_biased, TILE, 0)
 SCORES_WITH(scores_of_keys, 0, 1)
 SCORES_WITH(scores_of_pairs, TILE, 1)
 
-// An extra holds the terms that are added to the scores of a span. The rows of the bias are step floats apart.
-// Each row of ALiBi terms begins one float before the previous row, in away.
+// An extra holds the terms that are added to the scores of a span. The rows of bias are step floats apart.
+// In away, the ALiBi terms of a row begin one float before the terms of the previous row.
 typedef struct { const float *bias, *away; int step; } extra;
 
 // feature_scores computes the scores of a span. It does not apply the mask.
@@ -135,8 +133,9 @@ static void feature_scores(const block *p, const span *n, const float *a, const 
 #define WEYL1 0xbb67ae85u
 
 INLINE u4 splat_word(u32 x) { return (u4){x, x, x, x}; }
-// A Philox multiplier is M = 2^32 + 65536 u + l with signed 16-bit u and l, so that products of 16-bit halves
-// suffice. With C = 0x80008000 and x-C = 65536 v + k, v and k are the signed halves of x xor C, and
+// The product of x and a Philox multiplier M is computed from products of signed 16-bit numbers: u and l
+// with M = 2^32 + 65536 u + l, and v and k with x-C = 65536 v + k. Here C is 0x80008000, and v and k are
+// the halves of x xor C. Then
 //
 //	x M = 2^32 (v u + x-C) + 65536 (v l + k u) + k l + C M
 //
@@ -170,9 +169,9 @@ static void set_mine(const block *p, tables *t, u32 i, u32 rows) {
   }
   set_rounds(p, t->rounds);
 }
-// halves multiplies x = z xor C, in two vectors, by the multiplier whose constants begin at t[e]. It replaces z
-// by the products' upper 32 bits, xored with other and, unless key is 0, with t[key]. It sets low to the lower
-// 32 bits. upper is the factor with which dot16 extracts the upper 16 bits.
+// halves multiplies two vectors x = z xor C by the Philox multiplier whose constants begin at t[e]. z
+// becomes the upper 32 bits of the products, xored with other and, unless key is 0, with t[key]. low
+// becomes the lower 32 bits. upper is the factor with which dot16 extracts the upper 16 bits.
 #define AFTER(p) __asm__ volatile("" : "+r"(p))  // forces the compiler to reload constants, for which there are too few registers
 INLINE const u4 *halves(const u4 *t, u4 z[2], u4 other[2], u4 low[2], int e, int key, u4 upper) {
   AFTER(t);

@@ -19,10 +19,10 @@ export function noise(n) {
   });
 }
 
-// prepare lays out the memory for N rows, M keys and dims D and DV whose mask
-// lets row i see the keys from i+first to i+last. It returns functions that run a
-// kernel. The backward pass processes `rows` query rows and `chunk` keys at a time.
-// Features are set in the block; x has Bias and Mask [N][M], Slope and Sink.
+// prepare lays out the memory for N rows, M keys and dims D and DV. Row i sees the
+// keys from i+first to i+last. prepare returns functions that run a kernel. The
+// backward pass processes `rows` query rows and `chunk` keys at a time. Features
+// are set in the block. x has Bias and Mask, both [N][M], Slope and Sink.
 export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, chunk = up(M, TILE), diagonal = 0, ...score }) {
   const { exports } = new WebAssembly.Instance(module, {});
   const d8 = up(D, 8), dv8 = up(DV, 8), keys = up(M, TILE);
@@ -49,7 +49,8 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
     if (score.alibi) f32[block / 4 + 23] = x.Slope[0];
     if (score.sink) f32[block / 4 + 24] = x.Sink[0];
   };
-  // Rows and keys of a tile of numbers for pairs, on the stage [TILE][TILE].
+  // For each row i of a tile, tilesOf calls f(from, to, at): from and to are indices in Bias or
+  // Mask, and at is an index on the stage [TILE][TILE].
   const tilesOf = (i0, i1, j0, j1, f) => { for (let i = i0; pairs && i < i1; i++) f(i * M + j0, i * M + j1, (i - i0) * TILE); };
   const bytesOf = new Uint8Array(exports.memory.buffer);
   const putPairs = (x, ...range) => tilesOf(...range, (from, to, at) => {
@@ -83,7 +84,7 @@ export function prepare(module, { N, M, D, DV, first, last, scale, rows = TILE, 
         get(o, x.O, i0, n, DV); get(lse, x.LSE, i0, n, 1);
       });
     },
-    // Few rows: keys are read where they are staged.
+    // Decode, for few query rows, reads the keys from the stage without packing.
     decode(kernel, x) {
       words[4] = 0; words[5] = M;
       put(q, x.Q, 0, N, D);

@@ -7,7 +7,7 @@
 #	generic  simd/fwd_generic, plain Go          needs Go
 #	native   the same C file, SSE4.2             needs gcc
 #	peak     multiplications and additions, SSE  needs gcc
-#	v8       the same C file, rolled for V8      needs node, clang-14 and lld-14
+#	v8       the same C file, less unrolled      needs node, clang-14 and lld-14
 #	ort      onnxruntime-web, fused attention    needs node, npm and a registry
 set -eu
 cd "$(dirname "$0")"

@@ -35,8 +35,8 @@ type adjuster struct {
 // A variant is the feature set of a loop of scoreMod.
 type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
-// scoreMod writes score modification. Each set of features has its own loop, so that absent
-// features cost nothing.
+// scoreMod writes the routine that modifies scores. Each set of features has its own loop, so that
+// absent features cost nothing.
 func (g *generator) scoreMod() {
 	g.routine("scoreMod", "s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
 		"scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and",
@@ -105,9 +105,9 @@ func (a *adjuster) softcapConstants() {
 	a.constant(tanhLimit, adjustLimit)
 }
 
-// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. The routine needs a
-// separate loop over the rows for this, before the loop that computes tanh, because the constants
-// of exp2 and of tanh use the same registers.
+// exponentials sets softcapGrad to exp(-2|x|), where x is the argument of tanh. A separate loop
+// over the rows does this before the loop that computes tanh, because the constants of exp2 and of
+// tanh use the same registers.
 func (a *adjuster) exponentials() {
 	const x, scratch, others, power, limit, numbers = 0, 2, adjustAway, 6, 7, 16
 	at, to, rows := a.temp(), a.temp(), a.temp()

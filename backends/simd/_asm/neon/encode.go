@@ -21,10 +21,15 @@ type form struct {
 }
 
 // fields maps each letter of a form to a function that shifts a number into its place in the
-// encoding. d, n and m are registers, and t is the second register of a pair. i, f and e are
-// indices: of a word in a product, of a half in a product, and of the element of dup. l and r are
-// left and right shifts of words. p, o, w and h are offsets of a pair of vectors, a vector, a word
-// and a doubleword. u is a post-index offset. b is the byte count of ext.
+// encoding:
+//
+//   - d, n, m, t: registers; t is the second register of a pair
+//   - i, f: in products, the index of a 32-bit element, of a 16-bit element
+//   - e: the index of dup's element
+//   - l, r: left and right shifts of 32-bit elements
+//   - p, o, w, h: byte offsets of a pair of vectors, a vector, a word, a doubleword
+//   - u: a post-index offset
+//   - b: the byte count of ext
 var fields = map[rune]func(x uint32) uint32{
 	'd': func(x uint32) uint32 { return x },
 	'n': func(x uint32) uint32 { return x << 5 },

@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// Registers of gradients: two vectors at a time, then the constants of exp2, the bits of the lanes, and
-// broadcast numbers.
+// Vector registers of the routine gradients, which handles two vectors of scores at a time: scores,
+// gradients and scratch, then the constants of exp2, the bits of the lanes, and broadcast numbers.
 const (
 	gradX, gradD, gradScratch = 0, 2, 4 // scratch is 4 to 11
 	gradNumbers, gradBits     = 12, 20

@@ -175,7 +175,8 @@ func (g *generator) gelu() {
 	g.do("fmls", elementX, elementZ, elementQ)
 }
 
-// geluSlope writes (Φ(x) + x φ(x)) dy: Φ(-z) - z φ(z) for x < 0, else 1 - Φ(-z) + z φ(z).
+// geluSlope writes (Φ(x) + x φ(x)) dy, where φ is the standard normal density. The first factor is
+// Φ(-z) - z φ(z) for x < 0, else 1 - Φ(-z) + z φ(z).
 func (g *generator) geluSlope() {
 	const x, z, q, e, high = elementX, elementZ, elementQ, elementE, elementScratch
 	g.normalTail()

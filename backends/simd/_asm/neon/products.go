@@ -2,9 +2,9 @@ package main
 
 import "fmt"
 
-// The register tile of all products is 6 rows and 16 columns of C: 24 vectors of sums, V0 to V23. A
-// step of C += A B multiplies one element of A for each row by a row of B. The 16 elements of this
-// row are the lanes. The other 8 vectors hold A and B:
+// The register tile of all products is 6 rows and 16 columns of C: 24 vectors of sums, V0 to V23.
+// In a step of C += A B, each row of the tile adds one element of A times a row of B. The 16
+// elements of this row of B are in the lanes. The other 8 vectors hold A and B:
 //
 //	if rows of A are contiguous (scores, addProduct): V24 to V29 hold four elements of each row
 //	of A, V30 and V31 half a row of B. The routine scores has two sums per element of C, so its tiles have half the rows.

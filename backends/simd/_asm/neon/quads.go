@@ -2,12 +2,12 @@ package main
 
 import "fmt"
 
-// Forward products of bfloat16 use the instruction BFMMLA. Each operand of BFMMLA is two rows of
-// four elements. BFMMLA adds the dot products of the first operand's rows and the second operand's
-// rows to a 2 x 2 block of sums. A vector of two rows of four elements is called a quad here. The
-// tile is 24 vectors of sums, V0 to V23, each a 2 x 2 block. The tile covers three pairs of keys,
-// or of columns of V, by eight pairs of queries. A vector of sums holds [first row: query 0, query
-// 1; second row: query 0, query 1].
+// Forward products of bfloat16 use the instruction BFMMLA. Each operand of BFMMLA is a vector of
+// two rows of four elements, called a quad here. BFMMLA adds to four sums, for r and c of 0 and 1:
+// sum[r][c] gets the dot product of row r of the first operand and row c of the second. In a tile,
+// r stands for a key or a column of V, and c for a query. The tile is 24 vectors of sums, V0 to
+// V23, for three pairs of keys or columns and eight pairs of queries. A vector holds the sums in
+// the order [0][0], [0][1], [1][0], [1][1].
 //
 //	scores      two adjacent rows of K become quads; Q is packed, [dim/8][2][8][8]
 //	addValues   V is packed in quads of four keys and two columns, [keys/4][columns/2][8]; P is

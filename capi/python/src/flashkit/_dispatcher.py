@@ -29,7 +29,7 @@ class Kernel(NamedTuple):
 
     name: str
     backward: bool
-    missing: str  #: what this machine lacks for it, "" if nothing
+    missing: str  #: the requirement that this machine lacks, or ""
     about: str
 
 
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
     name: str
     chosen: bool
-    seconds: float  #: as predicted, 0 of a kernel that cannot run
+    seconds: float  #: predicted time; 0 if the kernel cannot run
     reason: str
 
 
@@ -46,8 +46,8 @@ class Memory(NamedTuple):
     """What a call takes beside its tensors, in bytes, by formula."""
 
     host: float
-    tensors: float  #: of a device's memory, for copies of tensors on the host
-    device: float  #: of a device's memory, beside these
+    tensors: float  #: device memory for copies of host tensors
+    device: float  #: other device memory
 
 
 def _reopen(kind: type[Dispatcher], backend: str | None, options: dict[str, bool]) -> Dispatcher:
