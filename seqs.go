@@ -56,8 +56,7 @@ func (s *Seq) Area() int64 {
 	return int64(sumClamped(s.Hi+1, s.N, s.M) - sumClamped(s.Lo, s.N, s.M))
 }
 
-// count returns the number of sequences. If no field determines the number, the result is the
-// argument otherwise.
+// count returns the number of sequences, or the argument if no field determines this number.
 func (s *Sequences) count(otherwise int) int {
 	switch {
 	case s.QStarts != nil:

@@ -55,9 +55,9 @@ func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration
 	return nil
 }
 
-// Frozen returns a Dispatcher with the current measurements of d that records no further
+// Frozen returns a Dispatcher that has the current measurements of d and records no further
 // measurements. It therefore runs a problem on the same kernel in every call. Another process makes
-// the same choices if both loaded the same profile and measured nothing else.
+// the same choices if both processes loaded the same profile and measured nothing else.
 func (d *Dispatcher) Frozen() *Dispatcher {
 	c := *d
 	c.frozen = true

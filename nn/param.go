@@ -172,8 +172,8 @@ func (i *Init) random(name string, shape []int, draw func(*rand.Rand) float64) *
 	})
 }
 
-// param returns the file's tensor as a parameter. Without a file it returns a new parameter that
-// fill has filled.
+// param returns the file's tensor as a parameter. Without a file, param returns a new parameter and
+// calls fill to set the elements.
 func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 	p := &Param{Name: i.prefix + name, Shape: shape}
 	n := 1

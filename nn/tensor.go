@@ -48,8 +48,8 @@ func (r Rows) Count() int {
 	return r.Batch * r.T
 }
 
-// sequence returns the first row of sequence b, its length without padding, and the distance
-// between its rows, as a number of rows.
+// sequence returns the first row of sequence b and the sequence's length without padding. Each row
+// of the sequence has an index in memory that is larger by step than the preceding row's index.
 func (r *Rows) sequence(b int) (first, n, step int) {
 	switch {
 	case r.Starts != nil:
