@@ -153,8 +153,8 @@ func (c *Call) setTraits() {
 	c.Traits.Load = quarters(uint64(c.Batch)*uint64(c.QLen)*uint64(c.KVLen)) - quarters(pairs)
 }
 
-// quarters returns 4*log2(n), rounded down, with log2 interpolated linearly between powers of
-// 2. quarters(0) is 0.
+// quarters returns 4*log2(n), rounded down. Here log2 is linear between one power of two and
+// the next. quarters(0) is 0.
 func quarters(n uint64) uint8 {
 	if n == 0 {
 		return 0

@@ -59,8 +59,8 @@ type Kernel struct {
 	Refuses func(c *Call) string
 
 	// Cost predicts the time of a call that fits, with all tensors on the host. Package dispatch
-	// corrects the prediction by paired measurements of kernels, from a profile or a probe.
-	// Package dispatch never uses the times of ordinary calls.
+	// corrects the prediction by measurements from a profile or a probe. It never uses the times
+	// of ordinary calls.
 	Cost func(c *Call) time.Duration
 
 	// Needs returns the memory use of a call by formula. An allocator may use more. Needs is

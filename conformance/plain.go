@@ -157,10 +157,10 @@ func rounder(t flashkit.DType) func(float32) float32 {
 }
 
 // plain computes both passes by the plain algorithm, with tensors stored as t. F is the type of
-// scores and products, A the type of sums over keys and rows. If F is float32, P and dS are rounded
-// to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to float32.
-// parts is the number of parts of dQ, dK, dV and dBias. Each part is stored as t before the parts
-// are summed.
+// scores and products. A is the type of sums over keys and rows. If F is float32, P and dS are
+// rounded to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to
+// float32. parts is the number of parts of dQ, dK, dV and dBias. Each part is stored as t before
+// the parts are summed.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {

@@ -9,8 +9,8 @@ import (
 
 // Dispatch's prediction for a kernel is the kernel's own prediction times an expected factor. A
 // kernel measured near the problem's size, within a factor of four, has the measured factor. Any
-// other kernel has the anchor's factor, as the machine's current speed is no reason to prefer a
-// kernel. If this kernel and the anchor were measured in turn at another size, their measured ratio
+// other kernel has the anchor's factor, so that on a slow machine unmeasured kernels do not seem
+// faster. If this kernel and the anchor were measured in turn at another size, their measured ratio
 // changes the factor by at most maxShift.
 
 // An anchor is the kernel of a plan with which the other kernels are compared. It is the fastest

@@ -54,8 +54,8 @@ func Count(params []*Param) (n int) {
 	return n
 }
 
-// check returns an error unless the parameter has shape [rows, columns], or [columns] if rows is 0,
-// and data of the matching length.
+// check returns an error if the parameter's shape is not [rows, columns], or if the length of Data
+// does not match the shape. If rows is 0, the shape must be [columns].
 func (p *Param) check(layer string, rows, columns int) error {
 	if err := p.checkShape(layer, rows, columns); err != nil {
 		return err

@@ -75,8 +75,8 @@ func (s *Step) runRows(features int) {
 	}
 }
 
-// addBlocks adds the sums of all blocks to sum, in the order of the blocks. The sums of a block
-// begin at index from of the block's section of w.part.
+// addBlocks adds the sums of all blocks to sum, in the order of the blocks. In the block's section
+// of w.part, the block's sums begin at index `from`.
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
 	if n := w.blocks(); n > 0 {

@@ -165,8 +165,8 @@ func (x *Tensor) stride() int {
 // isDense reports whether there are no gaps between rows.
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
-// check returns an error if x is invalid or does not have the given features. If features is 0, any
-// number of features is accepted. The first parameter is the name of x in the error.
+// check returns an error if x is invalid or does not have the given number of features. If features
+// is 0, any number of features is accepted. The first parameter is the name of x in the error.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:

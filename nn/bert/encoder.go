@@ -51,9 +51,8 @@ type Batch struct {
 
 // A Step runs batches and keeps the memory for the next batch. It divides a batch into groups. A
 // group is sequences with at most 256 tokens in total, or one longer sequence. All tokens of a
-// group pass through the layers together. The memory is about 3 Hidden + max(4 Hidden,
-// Intermediate) floats per token of a group, for each worker. One goroutine at a time may use a
-// Step.
+// group pass through the layers together. Each worker needs about 3*Hidden + max(4*Hidden,
+// Intermediate) floats per token of a group. One goroutine at a time may use a Step.
 type Step struct {
 	// Workers is the maximum number of goroutines of a call, including the caller's. 0 means
 	// GOMAXPROCS. Results do not depend on Workers.
