@@ -41,7 +41,8 @@ type Kernel struct {
 	Scores string
 
 	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits a
-	// call, package dispatch runs a CodeSandbox kernel only if the caller chooses it by name.
+	// call, package dispatch runs a CodeSandbox kernel only if the caller names this kernel or
+	// its backend.
 	Code Code
 
 	// Device is true if the kernel accepts tensors on its backend's device as well as on the

@@ -89,7 +89,7 @@ func (c Case) FullName() string {
 	return name
 }
 
-// raggeds returns the case in layouts of ragged sequences, or nothing if the trap sets a layout
+// raggeds returns the case in layouts of ragged sequences, or no cases if the case sets a layout
 // itself. A mistake in a layout does not depend on the type. So cases in Float32 run in all these
 // layouts, and cases in Float16 and BFloat16 only in layout packed. Of the cases of mixes, only
 // cases with BFloat16 keys run, and only with paged keys.

@@ -163,7 +163,7 @@ func (m *memory) keepUnopened(p *profile, backends []string) {
 	}
 }
 
-// addUnopened adds the figures that keepUnopened kept to a profile.
+// addUnopened adds to a profile the figures that keepUnopened kept.
 func (m *memory) addUnopened(p *profile) {
 	m.probing.Lock()
 	defer m.probing.Unlock()

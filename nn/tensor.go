@@ -48,8 +48,8 @@ func (r Rows) Count() int {
 	return r.Batch * r.T
 }
 
-// sequence returns the first row of sequence b and the sequence's length without padding. Each row
-// of the sequence has an index in memory that is larger by step than the preceding row's index.
+// sequence returns the positions of the n rows of sequence b, without padding: row i of the
+// sequence is row first + i*step of the tensor.
 func (r *Rows) sequence(b int) (first, n, step int) {
 	switch {
 	case r.Starts != nil:
@@ -65,7 +65,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns an error if r is invalid. The parameter is the name of r in the error.
+// check returns an error if r is invalid. The parameter `of` is the name of r in the error.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
