@@ -7,7 +7,7 @@ import "math"
 // If the problem lacks a feature, the tensors of the feature must be the zero Tensor. A pass
 // ignores the tensors that only the other pass uses.
 //
-// A call overwrites its outputs; it does not add to them. With Problem.Carry, the forward pass
+// A call overwrites its outputs and does not add to them. With Problem.Carry, the forward pass
 // also reads O and LSE. An output must not share memory with any other tensor of the call. The
 // Args and the elements of inputs must not change during a call. Concurrent calls may share
 // inputs.
@@ -48,8 +48,8 @@ type Args struct {
 // An Origin is the position of a call's first sequence, head, row and key in a larger problem.
 // Dropout counts sequences, query heads, rows and keys from these positions. A call for a part
 // of a problem therefore drops the same weights as a call for the whole problem. In a Ragged
-// problem, Row and Key apply to every sequence. The sum of each field and the problem's matching
-// dimension must be less than 2^31.
+// problem, Row and Key apply to every sequence. Each field plus the problem's matching dimension
+// must be less than 2^31.
 type Origin struct {
 	Batch int // first sequence
 	Head  int // first query head

@@ -9,13 +9,14 @@ const Unlimited = -1
 //
 //	i+off-left <= j <= i+off+right
 //
-// An Unlimited side has no bound. By default off is KVLen-QLen, which aligns the last row with
-// the last key (bottom-right alignment). After TopLeft, off is 0. Shift(n) adds n to off. In a
-// Ragged problem each sequence uses its own lengths. The zero Band hides nothing. A key outside
-// the band of a row has no influence on the row, even if the key holds NaN.
+// An Unlimited side has no bound. Key i+off is on the band's diagonal. By default off is
+// KVLen-QLen, which aligns the last row with the last key (bottom-right alignment). After
+// TopLeft, off is 0. Shift(n) adds n to off. In a Ragged problem each sequence uses its own
+// lengths. The zero Band hides nothing. A key outside the band of a row has no influence on the
+// row, even if the key holds NaN.
 type Band struct {
-	// Each field is 1 more than the number of visible keys before or after the diagonal. 0 means
-	// no limit.
+	// left is 1 plus the number of visible keys before the diagonal. right is 1 plus the number
+	// after the diagonal. 0 means no limit.
 	left, right int
 	topLeft     bool
 	shift       int
@@ -30,8 +31,8 @@ func Window(left, right int) Band { return Band{left: left + 1, right: right + 1
 // with a KV cache, row i sees the first i+1+KVLen-QLen keys.
 func Causal() Band { return Window(Unlimited, 0) }
 
-// TopLeft returns the band with its diagonal through the first row and first key, instead of
-// the last row and last key.
+// TopLeft returns the band aligned with the first row and first key, instead of the last row and
+// last key.
 func (b Band) TopLeft() Band {
 	b.topLeft = true
 	return b
@@ -47,7 +48,7 @@ func (b Band) Right() int { return b.right - 1 }
 func (b Band) IsTopLeft() bool { return b.topLeft }
 
 // Shift returns the band moved by n keys: n > 0 shows later keys, n < 0 shows earlier keys. With
-// a shift, a problem can be a part that starts anywhere in a longer sequence.
+// a shift, a problem can be any part of a longer sequence.
 func (b Band) Shift(n int) Band {
 	b.shift += n
 	return b

@@ -6,8 +6,8 @@ import (
 )
 
 // A Call is a kernel's input: a problem, a pass and checked arguments. Set and Problem.Ask fill
-// in the fields; kernels only read them. The methods are safe for concurrent use, except Set,
-// which changes the call. Kernel.Do changes the call, too.
+// in the fields; kernels only read them. Set and Kernel.Do change the call. All other methods
+// of Call are safe for concurrent use.
 type Call struct {
 	Problem
 	Pass   Pass   // pass to compute
@@ -153,8 +153,8 @@ func (c *Call) setTraits() {
 	c.Traits.Load = quarters(uint64(c.Batch)*uint64(c.QLen)*uint64(c.KVLen)) - quarters(pairs)
 }
 
-// quarters returns 4*log2(n), rounded down. Between powers of 2 it interpolates linearly.
-// quarters(0) is 0.
+// quarters returns 4*log2(n), rounded down. Here log2 is linear between one power of two and
+// the next. quarters(0) is 0.
 func quarters(n uint64) uint8 {
 	if n == 0 {
 		return 0

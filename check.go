@@ -148,9 +148,9 @@ func (t *Tensor) where() string {
 	return "on " + t.owner.Device()
 }
 
-// checkStrides checks that every element of a non-empty view is inside the memory. For an
-// output it also checks that no two elements coincide. The stride of a dimension of length 1
-// is unused and may have any value.
+// checkStrides checks that every element of a non-empty tensor is inside the tensor's memory. If
+// the tensor is an output, checkStrides also checks that no two elements have the same address.
+// The stride of a dimension of length 1 is unused and may have any value.
 func (a *arg) checkStrides() error {
 	t := a.t
 	last := 0 // index of the last element
@@ -176,8 +176,8 @@ func (a *arg) checkStrides() error {
 	return a.checkApart()
 }
 
-// checkApart returns an error if two elements of an output might coincide. Each stride must be
-// at least the span of all dimensions with smaller strides.
+// checkApart returns an error if two elements of an output might have the same address. Each
+// stride must be at least the span of all dimensions with smaller strides.
 func (a *arg) checkApart() error {
 	t := a.t
 	reach := t.shape[3]

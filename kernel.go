@@ -34,14 +34,15 @@ type Kernel struct {
 	MaxDim  int     // the largest Dim and VDim
 	MaxRows int     // the most query rows per KV head, Heads/KVHeads*QLen
 
-	// Scores is a name for the order in which the kernel adds the products of Q·K, "" if
+	// Scores is a name for the order in which the kernel adds the products of a score Q·K, "" if
 	// unspecified. A backward kernel recomputes weights from the LSE of a forward kernel. If the
 	// two kernels have the same Scores, the rounding errors of their scores are equal and
 	// cancel.
 	Scores string
 
 	// Code is the execution environment of the kernel's loops. If a CodeVector kernel fits a
-	// call, package dispatch runs a CodeSandbox kernel only if the caller chooses it by name.
+	// call, package dispatch runs a CodeSandbox kernel only if the caller names this kernel or
+	// its backend.
 	Code Code
 
 	// Device is true if the kernel accepts tensors on its backend's device as well as on the
@@ -59,8 +60,8 @@ type Kernel struct {
 	Refuses func(c *Call) string
 
 	// Cost predicts the time of a call that fits, with all tensors on the host. Package dispatch
-	// corrects the prediction by paired measurements of kernels, from a profile or a probe.
-	// Package dispatch never uses the times of ordinary calls.
+	// corrects the prediction by measurements from a profile or a probe. It never uses the times
+	// of ordinary calls.
 	Cost func(c *Call) time.Duration
 
 	// Needs returns the memory use of a call by formula. An allocator may use more. Needs is
@@ -70,9 +71,8 @@ type Kernel struct {
 	// Run computes the call. Only Do may call Run, with a checked call that fits and has output
 	// elements. Run returns ctx.Err() soon after ctx is done; the outputs are then undefined.
 	//
-	// If QLen is 0, the number of heads may be huge, although there is nothing to compute for
-	// them. If the problem has no features but a shift, Do then reduces Heads to KVHeads before
-	// it calls Run.
+	// If QLen is 0, Heads may be huge, although query heads need no work. If such a problem has
+	// no feature other than a shift, Do reduces Heads to KVHeads before it calls Run.
 	Run func(ctx context.Context, c *Call) error
 }
 

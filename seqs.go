@@ -56,8 +56,7 @@ func (s *Seq) Area() int64 {
 	return int64(sumClamped(s.Hi+1, s.N, s.M) - sumClamped(s.Lo, s.N, s.M))
 }
 
-// count returns the number of sequences. If no field determines the number, the result is the
-// argument otherwise.
+// count returns the number of sequences, or the argument if no field determines this number.
 func (s *Sequences) count(otherwise int) int {
 	switch {
 	case s.QStarts != nil:
@@ -216,10 +215,10 @@ func (s *Sequences) checkPages(p *Problem, pool int) error {
 	return nil
 }
 
-// firstBeyond returns the index of the first page outside [0, pool), or -1. Every call checks
-// its page table, so the loop is fast: it tests two pages per uint64. A negative page has its
-// top bit set. Each half of the variable last holds pool-1 with the top bit set. If a page is
-// beyond the pool, the subtraction of the page from last clears this bit.
+// firstBeyond returns the index of the first page outside [0, pool), or -1. Every call checks its
+// page table, so the loop must be fast: it tests two pages per uint64. A negative page has its top
+// bit set. Each half of the variable last holds pool-1 with the top bit set. If a page is beyond
+// the pool, the subtraction of the page from last clears this bit.
 func firstBeyond(pages []int32, pool int) int {
 	const top = 1<<63 | 1<<31
 	beyond := func(x int32) bool { return x < 0 || int(x) >= pool }

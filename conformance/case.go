@@ -54,7 +54,7 @@ func (c Case) types() []flashkit.DType {
 }
 
 // mixes returns two copies of the case. Q is Float32 in both copies. K and V are Float16 in one
-// copy, and BFloat16 in the other. mixes returns none if the problem sets KVDType itself.
+// copy, and BFloat16 in the other. If the problem sets KVDType itself, mixes returns no copies.
 func (c Case) mixes() (cases []Case) {
 	for _, t := range dtypes[1:] {
 		if m := c.InDType(flashkit.Float32); c.Problem.KVDType == 0 {
@@ -89,10 +89,10 @@ func (c Case) FullName() string {
 	return name
 }
 
-// raggeds returns the case in layouts of ragged sequences, or nothing if the trap sets a layout
+// raggeds returns the case in layouts of ragged sequences, or no cases if the case sets a layout
 // itself. A mistake in a layout does not depend on the type. So cases in Float32 run in all these
 // layouts, and cases in Float16 and BFloat16 only in layout packed. Of the cases of mixes, only
-// cases with BFloat16 keys run, in layout paged.
+// cases with BFloat16 keys run, and only with paged keys.
 func (c Case) raggeds() (cases []Case) {
 	for l := padded; l < endLayouts && c.layout == bhsd; l++ {
 		if c.Problem.Page != 0 && l != padded && l != packedQ {

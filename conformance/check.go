@@ -160,7 +160,7 @@ func equalBits(x, y [][]uint32) bool { return slices.EqualFunc(x, y, slices.Equa
 
 // compare returns an error if an element of out differs from want by more than the element's bound.
 // n is the output's index in outputNames. The error names the worst element and counts the wrong
-// ones. Infinities must be equal, and NaN matches only NaN.
+// elements. Infinities must be equal, and NaN matches only NaN.
 func compare(out *placed, n int, want []float64, bound float64) error {
 	for _, at := range out.rest {
 		if x := out.value(at); x != out.filler {

@@ -15,7 +15,7 @@ import (
 
 // conductProblem returns a problem that the kernel supports and that is large enough for several
 // workers. It returns false if no such problem exists. The problem has the given features. For a
-// backward kernel it omits features that exist in the forward pass only.
+// backward kernel, conductProblem omits features without a backward pass.
 func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Problem, bool) {
 	if k.Pass == flashkit.PassBackward {
 		features &^= flashkit.ForwardFeatures

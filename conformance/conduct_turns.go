@@ -74,8 +74,8 @@ var turns = sync.OnceValue(func() (list [2][]turn) {
 	return list
 })
 
-// boundsByType returns a function. For a type, this function returns the bounds of a case without a
-// golden vector. Bounds for parts = 0 are computed once per type.
+// boundsByType returns a function that returns the bounds for a type and a number of parts. Bounds
+// for parts = 0 are computed once per type.
 func boundsByType(in *Inputs, want result) func(t flashkit.DType, parts int) bounds {
 	limits := func(t flashkit.DType, parts int) bounds {
 		x := *in

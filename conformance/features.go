@@ -8,7 +8,7 @@ import (
 )
 
 // features are a case's inputs beyond dense attention. Sequences are padded here. If the case's
-// layout is packed or paged, place packs or pages the sequences later.
+// layout is packed or paged, sides.place packs or pages the sequences later.
 type features struct {
 	bias, mask  pairs // in mask, 0 hides a key from a row
 	slopes      []float32
@@ -30,7 +30,7 @@ type pairs struct {
 }
 
 // newFeatures returns noise for p's features: a bias and a mask element per row and key, a slope
-// and a sink per head, different lengths per sequence, O and LSE of earlier keys.
+// and a sink per head, lengths that differ by sequence, and O and LSE of earlier keys.
 func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []float32) (f features) {
 	score, scores := p.Score, [4]int{p.Batch, p.Heads, p.QLen, p.KVLen}
 	if score.Bias {

@@ -40,8 +40,8 @@ func (x *pairs) eachPair(f func(i, j int, x *float32)) {
 }
 
 // biasNear sets all biases to whole numbers near `at`, so that no key has all the weight of a row.
-// If one key had all the weight, LSE would equal this key's score. A kernel that rounds like the
-// plain algorithm would then have no error.
+// If one key had all the weight, LSE would equal this key's score, and the case would show no
+// rounding errors.
 func biasNear(at float32) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.bias.eachPair(func(_, _ int, x *float32) { *x = at + float32(math.Floor(float64(*x))) })

@@ -7,8 +7,8 @@ package conformance
 // set.
 //
 // All scores are 0. A case has two keys, or one key and a sink, so all weights are 1/2. Only the
-// first key has a nonzero V. If dO·v is x for the first key, the terms of the gradients are x/4 and
-// -x/4. No 16-bit type represents such a dO.
+// first key has a nonzero V. Let x be the dot product of dO and the first key's V. Then the terms
+// of the gradients are x/4 and -x/4. No 16-bit type represents the dO that equalTerms sets.
 
 // longSums is the table of cases with equal terms. Long returns them after longCases.
 var longSums = []longCase{

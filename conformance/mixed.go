@@ -21,9 +21,9 @@ import (
 // the tensors of a training step stay on the device.
 //
 // A family has all kernels of one variant, such as fwd_avx2, decode_avx2 and bwd_avx2. A family's
-// error is the error of its own backward kernel after its own fwd kernel. A pair is a forward and a
-// backward kernel, often of two families. A pair's bound is three times the larger of the two
-// families' errors, plus a floor: see allowed.
+// error is the error of the family's backward kernel after the family's fwd kernel. A pair is a
+// forward and a backward kernel, often of two families. A pair's bound is three times the larger of
+// the two families' errors, plus a floor: see allowed.
 
 // mixedCases are the problems on which pairs run. Their rows are few enough for decode kernels.
 // Every key appears twice, so that a row's weight is spread over two keys at least. If one key had
@@ -150,8 +150,8 @@ func (e notHeld) Error() string { return string(e) }
 func (e notHeld) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // checkMixed compares a pair's errors with the errors of rivals. A rival is the fwd and bwd kernel
-// of one of the pair's families. It returns a *missed for the case whose error is the largest
-// multiple of its bound. It returns nil if no error exceeds its bound.
+// of one of the pair's families. checkMixed returns a *missed for the case with the largest ratio
+// of error to bound. If no ratio exceeds 1, it returns nil.
 func checkMixed(ctx context.Context, p pairOf, rivals []pairOf) error {
 	ran, worst := false, &missed{times: 1}
 	for _, t := range dtypes {

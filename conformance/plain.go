@@ -71,8 +71,9 @@ func vectorBounds(in *Inputs, t flashkit.DType, want result) bounds {
 	return allowed(t, want, made, sumFloor)
 }
 
-// sweepBounds returns the bounds of a random problem. It makes neighbors, changed copies of in,
-// with random numbers from r. parts is the number of parts from which a gradient is summed.
+// sweepBounds returns the bounds of a random problem. It also runs the plain algorithm on
+// neighbors: copies of the inputs, changed by random numbers from r. parts is the number of parts
+// from which a gradient is summed.
 func sweepBounds(in *Inputs, want result, r *rand.Rand, parts int) bounds {
 	t := in.p.DType
 	var made bounds
@@ -157,10 +158,10 @@ func rounder(t flashkit.DType) func(float32) float32 {
 }
 
 // plain computes both passes by the plain algorithm, with tensors stored as t. F is the type of
-// scores and products, A the type of sums over keys and rows. If F is float32, P and dS are rounded
-// to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to float32.
-// parts is the number of parts of dQ, dK, dV and dBias. Each part is stored as t before the parts
-// are summed.
+// scores and products. A is the type of sums over keys and rows. If F is float32, P and dS are
+// rounded to t as well. The backward pass reads want's O rounded to t and want's LSE rounded to
+// float32. parts is the number of parts of dQ, dK, dV and dBias. Each part is stored as t before
+// the parts are summed.
 func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, parts int) result {
 	x := plainRun[F, A]{in: in, store: rounder(t), want: want, s: make([]F, in.p.KVLen), slope: make([]F, in.p.KVLen), counts: make([]bool, in.p.KVLen)}
 	for i, y := range want.arrays() {
@@ -191,8 +192,8 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 	return r
 }
 
-// stored returns the n elements of an output from its parts, as a tensor holds them: each part is
-// rounded, and then the sum of the parts is rounded.
+// stored returns the n elements of an output that is the sum of parts. Each part is rounded to the
+// tensor's type, and then the sum of the parts is rounded.
 func stored[A float32 | float64](parts [][]A, n int, store func(float32) float32) []float64 {
 	list := make([]float64, n)
 	for c := range list {

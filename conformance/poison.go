@@ -11,9 +11,9 @@ import (
 // old data from workspace may still be right by chance: the previous call of the same problem often
 // left the same values there.
 //
-// Poison fills all workspace that no call is using with NaN. The suite calls Poison before each
-// call of a kernel, even while other calls run. After Poison, calls may also fill workspace with
-// NaN at the start of each tile, which finds more errors. Poison must not change results.
+// Poison writes NaN to all workspace that no call is using. The suite calls Poison before each call
+// of a kernel, even while other calls run. After Poison, calls may also write NaN to workspace at
+// the start of each tile, which finds more errors. Poison must not change results.
 type Poisoner interface {
 	Poison() // fill unused workspace with NaN, now and in later calls
 }

@@ -2,12 +2,12 @@ package conformance
 
 import "math"
 
-// outOfReach reports whether array i is LSE and x is so large that its rounding error exceeds the
-// array's bound. boundOf gives such an x a relative bound instead.
+// outOfReach reports whether array i is LSE and x is so large that the rounding error of x exceeds
+// the array's bound. boundOf gives such an x a relative bound instead.
 func outOfReach(i int, x float64) bool { return i == sumLSE && math.Abs(x) >= 1<<20 }
 
-// boundOf returns the bound of one element of array i. x is the expected value, b the bound of the
-// array.
+// boundOf returns the bound of one element of array i. x is the expected value, and b is the bound
+// of the array.
 func boundOf(i int, x, b float64) float64 {
 	if outOfReach(i, x) && !math.IsInf(x, 0) {
 		return math.Abs(x) * 0x1p-22

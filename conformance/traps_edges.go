@@ -60,8 +60,8 @@ var edgeTraps = []trap{
 	{name: "many_heads", catches: "the keys of head h mod 16", problem: "b1-h20-g20-n16-m16-d8-f32-causal"},
 }
 
-// hideInBand hides the given keys from the rows whose band contains the key. It shows the keys to
-// the other rows.
+// hideInBand hides each given key from the rows whose band contains the key. It shows this key to
+// all other rows.
 func hideInBand(keys ...int) func(in *Inputs) {
 	return func(in *Inputs) {
 		in.mask.eachPair(func(i, j int, x *float32) {

@@ -46,7 +46,7 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 // With returns a Dispatcher restricted to name. name is "auto" for every kernel, a backend such as
 // "simd", or a kernel such as "simd/fwd_generic". A kernel's name also admits the kernel of the
 // same variant in the other pass, such as simd/bwd_generic for simd/fwd_generic. The error is a
-// *flashkit.ProblemError for an unknown name or an unopened backend. It wraps
+// *flashkit.ProblemError for an unknown name or an unopened backend. The error wraps
 // flashkit.ErrUnavailable if this machine cannot run the backend or kernel.
 func (d *Dispatcher) With(name string) (*Dispatcher, error) {
 	if name == auto {

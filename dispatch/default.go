@@ -50,9 +50,9 @@ func openCUDA(ctx context.Context, asked bool) (flashkit.Backend, error) {
 }
 
 // Default returns a Dispatcher over every backend that this machine can run. FLASHKIT_BACKEND may
-// name a backend or a kernel, as in With: then no other backend is opened. The default is auto.
-// Default returns an error if the named backend or kernel is unavailable, or if the GPU that
-// FLASHKIT_DEVICE requests is unavailable. Close the Dispatcher when done.
+// name a backend or a kernel, as in With. Default then opens no other backend. Default returns an
+// error if the named backend or kernel is unavailable, or if the GPU that FLASHKIT_DEVICE requests
+// is unavailable. Close the Dispatcher when done.
 func Default(ctx context.Context) (*Dispatcher, error) {
 	name := cmp.Or(os.Getenv("FLASHKIT_BACKEND"), auto)
 	d, err := Open(ctx, name)

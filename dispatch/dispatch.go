@@ -155,8 +155,8 @@ type Ran struct {
 }
 
 // WithObserver returns a Dispatcher that calls report after every kernel call, with the kernel and
-// the duration. report may be called concurrently, and Forward and Backward wait for it. A nil
-// report turns the reports off.
+// the duration. report may be called concurrently. Forward and Backward wait until report returns.
+// A nil report turns the reports off.
 func (d *Dispatcher) WithObserver(report func(Ran)) *Dispatcher {
 	c := *d
 	c.observer = report
@@ -196,15 +196,15 @@ func (d *Dispatcher) refusals(c *flashkit.Call) error {
 	return errors.Join(errs...)
 }
 
-// Forward runs the forward pass on Pick's kernel. With Args.LSE it prefers a kernel that sums
-// scores in the same order as Backward's kernel: see Paired and Unpaired. It returns the errors of
-// Pick and of flashkit.Kernel.Compute.
+// Forward runs the forward pass on Pick's kernel, after a probe if one is due. With Args.LSE,
+// Forward prefers a kernel that sums scores in the same order as Backward's kernel: see Paired and
+// Unpaired. It returns the errors of Pick and of flashkit.Kernel.Compute.
 func (d *Dispatcher) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return d.do(ctx, p, flashkit.PassForward, args)
 }
 
-// Backward runs the backward pass on Pick's kernel. It reads the O and LSE that Forward wrote. It
-// returns the errors of Pick and of flashkit.Kernel.Compute.
+// Backward runs the backward pass on Pick's kernel, after a probe if one is due. It reads the O and
+// LSE that Forward wrote. It returns the errors of Pick and of flashkit.Kernel.Compute.
 func (d *Dispatcher) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return d.do(ctx, p, flashkit.PassBackward, args)
 }

@@ -30,11 +30,11 @@ func (d *Dispatcher) Probe(ctx context.Context, p flashkit.Problem, s flashkit.P
 	return nil
 }
 
-// Learn records the time of a kernel for a problem. took should be the median of calls outside
-// Forward and Backward, interleaved with calls of the other kernels on an otherwise idle machine.
-// kernel is the name of a kernel from Kernels or Pick. The error is a *flashkit.ProblemError for an
-// unknown kernel, an invalid or unsupported problem, or a time that is not positive. Learn has no
-// effect on a frozen Dispatcher.
+// Learn records the time of a kernel for a problem. took should be the median time of several calls
+// of Kernel.Compute on an otherwise idle machine. Calls of all compared kernels should be
+// interleaved. kernel is the name of a kernel from Kernels or Pick. The error is a
+// *flashkit.ProblemError for an unknown kernel, an invalid or unsupported problem, or a time that
+// is not positive. Learn has no effect on a frozen Dispatcher.
 func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -55,9 +55,9 @@ func (d *Dispatcher) Learn(kernel string, p flashkit.Problem, took time.Duration
 	return nil
 }
 
-// Frozen returns a Dispatcher with the current measurements of d that records no further
+// Frozen returns a Dispatcher that has the current measurements of d and records no further
 // measurements. It therefore runs a problem on the same kernel in every call. Another process makes
-// the same choices if both loaded the same profile and measured nothing else.
+// the same choices if both processes loaded the same profile and measured nothing else.
 func (d *Dispatcher) Frozen() *Dispatcher {
 	c := *d
 	c.frozen = true

@@ -32,12 +32,12 @@ func (f *factor) add(log float64) {
 // Limits on the effect of measurements made at another problem size.
 const (
 	// maxShift bounds the factor by which measurements at another size change the ratio of two
-	// kernels' predicted times. A kernel without a measurement near the size is also never chosen if
-	// its own prediction exceeds maxShift times the shortest own prediction.
+	// kernels' predicted times. A kernel without a measurement near the problem's size is also
+	// never chosen if its own prediction exceeds maxShift times the shortest own prediction.
 	maxShift = 2
 
-	// margin is the gain that a kernel without a measurement near the size needs over the kernel
-	// with the shortest own prediction.
+	// margin is the speedup that a kernel without a measurement near the problem's size needs over
+	// the kernel with the shortest own prediction.
 	margin = 1.15
 )
 
@@ -51,7 +51,8 @@ func (f *factor) excess(g *factor) float64 {
 	return clampShift(a - b)
 }
 
-// clampShift limits the logarithm of a factor to maxShift.
+// clampShift limits a factor to the range from 1/maxShift to maxShift. The argument and the result
+// are logarithms of factors.
 func clampShift(log float64) float64 {
 	most := math.Log(maxShift)
 	return max(-most, min(log, most))

@@ -146,8 +146,8 @@ type candidate struct {
 	last     atomic.Int64 // nanoseconds of the latest call, 0 before the first
 }
 
-// near returns the logarithm of the factor measured on problems between a fourth and four times the
-// size. ok is false if there is no such factor.
+// near returns the logarithm of the factor that was measured on problems with about a fourth to
+// four times the FLOPs of c's problem. ok is false if there is no such factor.
 func (c *candidate) near() (log float64, ok bool) {
 	smaller, larger := c.at.neighbors()
 	for _, at := range [...]regime{c.at, smaller, larger} {

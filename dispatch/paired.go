@@ -9,9 +9,10 @@ import (
 // scores in the order of the backward kernel. Kernel.Scores names this order.
 //
 // The backward kernel recomputes the weights from LSE. With equal orders, the rounding errors of
-// the scores cancel. Otherwise they change the weights, which matters for large scores. Pairing has
-// a high price for one query row: a decode kernel is many times faster, but no backward kernel sums
-// in its order. Pairing has no effect on problems for which no backward kernel exists.
+// the scores cancel. With different orders, the rounding errors change the weights, which matters
+// for large scores. Pairing has a high price for one query row: a decode kernel is many times
+// faster, but no backward kernel sums scores in a decode kernel's order. Pairing has no effect on
+// problems for which no backward kernel exists.
 type pairing uint8
 
 const (

@@ -9,13 +9,13 @@ import (
 
 // Dispatch's prediction for a kernel is the kernel's own prediction times an expected factor. A
 // kernel measured near the problem's size, within a factor of four, has the measured factor. Any
-// other kernel has the anchor's factor, as the machine's current speed is no reason to prefer a
-// kernel. If this kernel and the anchor were measured in turn at another size, their measured ratio
+// other kernel has the anchor's factor, so that on a slow machine unmeasured kernels do not seem
+// faster. If this kernel and the anchor were measured in turn at another size, their measured ratio
 // changes the factor by at most maxShift.
 
 // An anchor is the kernel of a plan with which the other kernels are compared. It is the fastest
-// kernel measured near the size. If no kernel is measured near the size, the anchor is the kernel
-// with the shortest own prediction.
+// kernel measured near the problem's size. If no kernel is measured near this size, the anchor is
+// the kernel with the shortest own prediction.
 type anchor struct {
 	time     float64 // logarithm of the anchor's predicted nanoseconds
 	log      float64 // logarithm of the anchor's factor
@@ -46,7 +46,7 @@ func (c *candidate) expectedFactor(a *anchor) float64 {
 	return a.log + c.standing.excess(a.standing)
 }
 
-// best returns fastest's result, cached in the plan. The cached result is valid for one choice and
+// best returns fastest's result, cached in the plan. The cached result is valid for one choice,
 // until the next measurement.
 func (d *Dispatcher) best(x *plan) *candidate {
 	const indexBits, choiceBits = 8, 8
@@ -76,8 +76,8 @@ func (m *memory) choiceNumber(c choice) uint64 {
 }
 
 // fastest returns the eligible candidate with the shortest predicted time, or nil if no candidate
-// is eligible. The time of a candidate without a measurement near the size is multiplied by margin,
-// unless its own prediction is the shortest.
+// is eligible. If a candidate has no measurement near the problem's size, its time is multiplied by
+// margin, unless its own prediction is the shortest.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
 	first := d.fastestOwn(x, scores, tried)

@@ -25,8 +25,8 @@ const (
 // probe times, in turn, the kernels that may be fastest, on a smaller problem of the same kind.
 // There are two conditions. First, one of these kernels must be unmeasured. Second, the calls of
 // the kind, with the current call, must take at least probePayback times a probe's predicted time.
-// asked waives the second condition. probe returns the time that it took, or 0 if it measured
-// nothing. If another probe is running, probe returns at once.
+// If asked is true, only the first condition applies. probe returns the time that it took, or 0 if
+// it measured nothing. If another probe is running, probe returns at once.
 func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked bool) time.Duration {
 	m, ready := d.memory, func() bool {
 		return asked || best.own+float64(x.spent.Load()) >= probePayback*float64(x.probeCost.Load())
@@ -64,8 +64,8 @@ func (d *Dispatcher) probe(ctx context.Context, x *plan, best *candidate, asked 
 	return time.Since(start)
 }
 
-// isSettled reports whether a plan needs no probe by d. Each choice has its own bit, because the
-// dispatchers that share the plan admit different kernels.
+// isSettled reports whether a plan needs no probe by d. Each choice has its own bit in x.settled,
+// because the dispatchers that share the plan admit different kernels.
 func (d *Dispatcher) isSettled(x *plan) bool { return x.settled.Load()&d.bit() != 0 }
 
 func (d *Dispatcher) bit() uint64 { return 1 << min(d.id, 63) }
@@ -78,8 +78,8 @@ func (m *memory) probeCost(call *flashkit.Call, list []*candidate) (sum int64) {
 	return sum
 }
 
-// contenders returns the kernels to probe, or nil if all are measured or there are fewer than two.
-// The caller holds m.probing.
+// contenders returns the kernels to probe. If these kernels are fewer than two, or all are
+// measured, the result is nil. The caller holds m.probing.
 func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 	scores, unknown := d.scores(x, nil), false
 	first := d.fastestOwn(x, scores, nil)
@@ -98,8 +98,8 @@ func (d *Dispatcher) contenders(x *plan) (list []*candidate) {
 }
 
 // shrink returns a problem of p's kind that one kernel of list predicts to take at most probeTime.
-// It reduces batch, query rows, heads and keys, and returns the smallest such problem if no problem
-// is short enough.
+// It reduces batch, query rows, heads and keys. If no problem is short enough, shrink returns the
+// smallest problem.
 func (m *memory) shrink(p flashkit.Problem, pass flashkit.Pass, list []*candidate) flashkit.Problem {
 	const rows = 128 // enough to fill tiles
 	group := p.Heads / p.KVHeads
@@ -154,10 +154,10 @@ func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*prob
 	return probes
 }
 
-// measure calls the kernels in rotation, so that disturbances affect all alike. It keeps each
-// kernel's shortest call. A kernel's first call may compile or load code, so it counts only if
-// probeLimit ends the loop after the first round. A kernel that fails is not called again. measure
-// drops the error, because an ordinary call will return it.
+// measure calls the kernels in rotation, so that disturbances affect all alike. It keeps the time
+// of each kernel's shortest call. A kernel's first call may compile or load code, so this call
+// counts only if probeLimit ends the loop after the first round. A kernel that fails is not called
+// again. measure drops the error, because an ordinary call will return it.
 func measure(ctx context.Context, probes []*probe) {
 	start := time.Now()
 	for round := range 1 + probeCalls {

@@ -32,9 +32,9 @@ type profile struct {
 
 // A kernelFigure is the measured speed of a kernel.
 type kernelFigure struct {
-	// Predicts holds the kernel's own predictions for references, in nanoseconds. -1 stands for a
-	// problem that the kernel does not support. LoadProfile ignores the kernel's figures if the
-	// kernel's predictions have changed since the profile was saved.
+	// Predicts holds the kernel's own prediction for each problem of the list references, in
+	// nanoseconds. -1 means that the kernel does not support the problem. LoadProfile ignores the
+	// kernel's figures if the kernel's predictions have changed since the profile was saved.
 	Predicts []int64 `json:"predicts"`
 
 	// Ratios of measured to predicted time. Rates has a ratio for each regime. Standings has a ratio
@@ -86,10 +86,10 @@ const profileVariable = "FLASHKIT_PROFILE"
 // ErrNoProfile is ProfilePath's error if FLASHKIT_PROFILE is off.
 var ErrNoProfile = errors.New(profileVariable + " is off")
 
-// ProfilePath returns the path at which All, Open and Default look for this machine's profile. It
-// is FLASHKIT_PROFILE, or else a file in the folder flashkit of the user's cache folder. The file's
-// name contains a hash of the machine, as several machines may share that folder. The error is
-// ErrNoProfile, or the reason why the user has no cache folder.
+// ProfilePath returns the path at which All, Open and Default look for this machine's profile. The
+// path is the value of FLASHKIT_PROFILE, or else a file in the folder flashkit of the user's cache
+// folder. The file's name contains a hash of the machine, as several machines may share that
+// folder. The error is ErrNoProfile, or the reason why the user has no cache folder.
 func (d *Dispatcher) ProfilePath() (string, error) {
 	switch path := os.Getenv(profileVariable); path {
 	case "":
@@ -163,7 +163,7 @@ func (m *memory) keepUnopened(p *profile, backends []string) {
 	}
 }
 
-// addUnopened adds the figures that keepUnopened kept to a profile.
+// addUnopened adds to a profile the figures that keepUnopened kept.
 func (m *memory) addUnopened(p *profile) {
 	m.probing.Lock()
 	defer m.probing.Unlock()
@@ -273,11 +273,11 @@ var regimeNames = sync.OnceValue(func() map[string]regime {
 	return names
 })
 
-// maxError bounds credible ratios of measured to predicted time.
+// maxError bounds credible ratios of measured to predicted time, and of predicted to measured time.
 const maxError = 1 << 20
 
-// setFigures sets a kernel's factors from a profile. It skips unknown names and ratios beyond
-// maxError.
+// setFigures sets a kernel's factors from a profile. It skips unknown names, and ratios that are
+// not between 1/maxError and maxError.
 func (m *memory) setFigures(kernel int, f kernelFigure) {
 	for name, x := range f.Rates {
 		if at, ok := regimeNames()[name]; ok && x > 1.0/maxError && x < maxError {

@@ -7,12 +7,13 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A regime is a class of problems for which a kernel's predictions have similar errors. A regime's
-// number encodes one position per axis. It is below the constant regimes.
+// A regime is a class of problems for which a kernel's predictions have similar errors. A regime is
+// a number that encodes one position per axis. This number is less than the constant regimes.
 type regime uint16
 
-// The axes of a regime. The position on axisSize counts powers of four of the FLOPs. It is the
-// lowest digit of a regime's number, so neighboring sizes have consecutive numbers.
+// The axes of a regime. The position on axisSize grows by 1 when the FLOPs grow by a factor of
+// four. This position is the lowest digit of a regime's number, so neighboring sizes have
+// consecutive numbers.
 const (
 	axisSize = iota
 	axisDim

@@ -28,11 +28,11 @@ func NewMultiHeadAttention(heads int) *MultiHeadAttention {
 	return &MultiHeadAttention{Heads: heads, UseFlashAttention: true}
 }
 
-// Forward returns the attention of q over k and v, [rows of q, Heads * features of a head of v].
-// The shape of q is [rows, Heads * dim], of k [keys, KVHeads * dim], and of v [keys, KVHeads *
-// features]. If the shapes allow it, one tensor may be passed for several of q, k and v. k and v
-// have the same Rows. q, k and v have the same Batch. The sequences of k may be longer or shorter
-// than the sequences of q.
+// Forward returns the attention of q over k and v. A head of q or k has d features. A head of v has
+// e features. The shapes are q [rows, Heads * d], k [keys, KVHeads * d], v [keys, KVHeads * e] and
+// result [rows, Heads * e]. One tensor may be passed for several of q, k and v. k and v have the
+// same Rows. q, k and v have the same Batch. The sequences of k may be longer or shorter than the
+// sequences of q.
 func (m *MultiHeadAttention) Forward(s *Step, q, k, v Tensor) Tensor {
 	y, _ := m.forward(s, q, k, v)
 	return y

@@ -58,8 +58,8 @@ func (l *AttentionLayer) Params() []*Param {
 }
 
 // UseFlashAttention switches flash attention on or off. Flash attention is initially on. Without
-// it, the layer computes and stores all attention weights. UseFlashAttention must not be called
-// between Forward and Backward.
+// flash attention, the layer computes and stores all attention weights. UseFlashAttention must not
+// be called between Forward and Backward.
 func (l *AttentionLayer) UseFlashAttention(on bool) { l.Attention.UseFlashAttention = on }
 
 // Forward returns the layer's result, [rows of q, OutFeatures]. One tensor may be passed as q, k

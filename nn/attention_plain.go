@@ -99,7 +99,8 @@ func (s *Step) takeIf(wanted bool, n int) []float32 {
 	return s.take(n)
 }
 
-// softmaxRows replaces rows of scores by their softmax. Masked keys get weight 0.
+// softmaxRows replaces each row of unscaled scores in [from, to) by the softmax of the scaled
+// row. Masked keys get weight 0.
 func softmaxRows(w *rowWork, _, from, to int) {
 	for i := from; i < to; i++ {
 		row := w.weights.Data[i*w.weights.RowStride:][:w.seq.M]
@@ -178,7 +179,7 @@ func matrixOf(t *flashkit.Tensor, b, h, r, n int) matmul.Matrix {
 	return m
 }
 
-// clearRows sets the padding of a head, its rows [from, to), to 0. Packed sequences have no
+// clearRows sets rows [from, to) of a head, which are padding, to 0. Packed sequences have no
 // padding.
 func clearRows(t *flashkit.Tensor, p *flashkit.Problem, b, h, from, to int) {
 	if t.Shape()[0] != p.Batch || t.Shape()[2] != to {

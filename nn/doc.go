@@ -1,6 +1,6 @@
 // Package nn provides the layers around attention: linear layers, norms, embeddings, multi-head
-// attention, a transformer and a language model. Each layer has a forward and a backward pass. It
-// also has optimizers.
+// attention, a transformer and a language model. Each layer has a forward and a backward pass. The
+// package also has optimizers.
 //
 // A layer is an ordinary Go value. Backward takes the gradient of Forward's result, adds to the
 // parameters' gradients and returns the gradient of Forward's input. There is no graph: a model

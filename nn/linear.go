@@ -165,8 +165,8 @@ type packing struct {
 	p    matmul.Packed
 }
 
-// of returns the packed copy. If the copy is not up to date, of first packs the parameter. The Step
-// fails if this needs the parameter's Data and Data is missing.
+// of returns the packed copy. If the copy is not up to date, of first packs the parameter. If
+// packing is needed but Data is missing, the Step fails.
 func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
 	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) {
 		m := w.matrix()

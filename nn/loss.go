@@ -13,7 +13,7 @@ type CrossEntropy struct {
 }
 
 // Forward returns the loss of logits, [rows, classes], with one target per row: a class, or Ignore.
-// If all targets are Ignore, the loss is 0. PyTorch returns NaN.
+// If all targets are Ignore, the loss is 0. In this case PyTorch returns NaN.
 func (l *CrossEntropy) Forward(s *Step, logits Tensor, targets []int32) float64 {
 	if !s.accepts("CrossEntropy", "logits", &logits, 0, nil) {
 		return 0

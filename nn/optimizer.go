@@ -118,8 +118,8 @@ func squaresOf(x []float32) float64 {
 	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
-// shadows returns a parameter of zeros for each element of params. The shape is the element's
-// shape. The name is the prefix and the element's name.
+// shadows returns a parameter of zeros for each parameter p in params. The new parameter has the
+// shape of p, and the name prefix + p.Name.
 func shadows(params []*Param, prefix string) []*Param {
 	list := make([]*Param, len(params))
 	for i, p := range params {

@@ -54,8 +54,8 @@ func Count(params []*Param) (n int) {
 	return n
 }
 
-// check returns an error unless the parameter has shape [rows, columns], or [columns] if rows is 0,
-// and data of the matching length.
+// check returns an error if the parameter's shape is not [rows, columns], or if the length of Data
+// does not match the shape. If rows is 0, the shape must be [columns].
 func (p *Param) check(layer string, rows, columns int) error {
 	if err := p.checkShape(layer, rows, columns); err != nil {
 		return err
@@ -172,8 +172,8 @@ func (i *Init) random(name string, shape []int, draw func(*rand.Rand) float64) *
 	})
 }
 
-// param returns the file's tensor as a parameter. Without a file it returns a new parameter that
-// fill has filled.
+// param returns the file's tensor as a parameter. Without a file, param returns a new parameter and
+// calls fill to set the elements.
 func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 	p := &Param{Name: i.prefix + name, Shape: shape}
 	n := 1

@@ -57,8 +57,9 @@ func (s *Step) startRows(rows int, run func(w *rowWork, block, from, to int)) *r
 	return w
 }
 
-// runRows runs the work that startRows has prepared. features is the cost of one row. If the work
-// is small, runRows starts no helper goroutines.
+// runRows runs the work that startRows has prepared. features measures the cost of one row: the
+// row's number of features, or a multiple of this number. If the work is small, runRows starts no
+// helper goroutines.
 func (s *Step) runRows(features int) {
 	if !s.ok(s.ctx.Err()) {
 		return
@@ -75,7 +76,7 @@ func (s *Step) runRows(features int) {
 }
 
 // addBlocks adds the sums of all blocks to sum, in the order of the blocks. In the block's section
-// of w.part, these sums begin at index from.
+// of w.part, the block's sums begin at index `from`.
 func (w *rowWork) addBlocks(sum []float32, from int) {
 	each := len(w.part) / max(1, w.blocks())
 	if n := w.blocks(); n > 0 {

@@ -17,8 +17,8 @@ import (
 // Tensors that layers return are in the Step's memory and valid until the next Begin. In training,
 // Forward's inputs must not change before Backward.
 type Step struct {
-	// Workers is the most goroutines that a layer uses at a time; 0 means GOMAXPROCS. Results do
-	// not depend on Workers.
+	// Workers is the maximum number of goroutines that a layer uses at a time. 0 means GOMAXPROCS.
+	// Results do not depend on Workers.
 	Workers int
 
 	engine *Engine

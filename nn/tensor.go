@@ -48,8 +48,8 @@ func (r Rows) Count() int {
 	return r.Batch * r.T
 }
 
-// sequence returns the first row of sequence b, its length without padding, and the distance
-// between its rows, as a number of rows.
+// sequence returns the positions of the n rows of sequence b, without padding: row i of the
+// sequence is row first + i*step of the tensor.
 func (r *Rows) sequence(b int) (first, n, step int) {
 	switch {
 	case r.Starts != nil:
@@ -65,7 +65,7 @@ func (r *Rows) sequence(b int) (first, n, step int) {
 	return b * r.T, n, 1
 }
 
-// check returns an error if r is invalid. The parameter is the name of r in the error.
+// check returns an error if r is invalid. The parameter `of` is the name of r in the error.
 func (r *Rows) check(of string) error {
 	switch {
 	case r.Batch < 0:
@@ -165,8 +165,8 @@ func (x *Tensor) stride() int {
 // isDense reports whether there are no gaps between rows.
 func (x *Tensor) isDense() bool { return x.stride() == x.Features || x.Count() <= 1 }
 
-// check returns an error if x is invalid or does not have the given features. If features is 0, any
-// number of features is accepted. The first parameter is the name of x in the error.
+// check returns an error if x is invalid or does not have the given number of features. If features
+// is 0, any number of features is accepted. The first parameter is the name of x in the error.
 func (x *Tensor) check(of string, features int) error {
 	switch {
 	case x.Features < 1:

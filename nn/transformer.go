@@ -15,9 +15,9 @@ type TransformerConfig struct {
 	SequenceLen int     // the most rows of a sequence
 }
 
-// A TransformerLayer is attention, then two linear layers. Each part first normalizes its rows. The
-// result of a part is added to the part's input. So x becomes x + dropout(attention(x)), and then x
-// + dropout(linear2(dropout(relu(linear1(norm(x)))))).
+// A TransformerLayer is attention, then two linear layers. It sets x to x + dropout(attention(x)),
+// and then to x + dropout(linear2(dropout(relu(linear1(norm(x)))))). The attention normalizes its
+// input rows.
 type TransformerLayer struct {
 	Attention *AttentionLayer // first normalizes its rows
 	Norm      *LayerNorm      // norm of the rows after attention

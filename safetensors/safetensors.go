@@ -147,7 +147,7 @@ var dtypeSizes = map[string]int{
 // byte boundaries, but the tensor must end at a byte boundary.
 var packedBits = map[string]int{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
-// known reports whether this package has the element size of a type.
+// known reports whether dtypeSizes or packedBits lists the type.
 func known(dtype string) bool { return dtypeSizes[dtype] > 0 || packedBits[dtype] > 0 }
 
 // byteSize returns the size of a tensor's data in bytes.

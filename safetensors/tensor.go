@@ -90,7 +90,7 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 // Encode returns a file tensor with a copy of x's elements in row-major order of x's shape,
 // whatever the strides of x are. Float32 becomes F32, Float16 becomes F16, BFloat16 becomes BF16,
 // and Bool becomes BOOL. Encode returns an error if x is on a device, or if the shape and strides
-// of x reach beyond its memory.
+// of x reach beyond the memory of x.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
 }
@@ -154,7 +154,7 @@ func appendRow(b []byte, x flashkit.Tensor, from, to int) []byte {
 	return b
 }
 
-// within returns an error if a view with the given shape and strides reaches outside memory of n
+// within returns an error if a view with the given shape and strides reaches beyond a memory of n
 // elements.
 func within(shape, strides [4]int, n int) error {
 	last := shape[3] - 1

@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// kind recognizes a golden vector. Its header begins with a bound.
+// kind recognizes a golden vector: the metadata in the file's header begins with a bound.
 var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
 	r, err := gzip.NewReader(bytes.NewReader(begin))
 	if err != nil {

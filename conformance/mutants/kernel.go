@@ -86,7 +86,8 @@ func (c *call) forward(ctx context.Context) error {
 	return nil
 }
 
-// visible returns the range [lo, hi) of keys in the band of row i. The mask may hide some of them.
+// visible returns the range [lo, hi) of keys in the band of row i. The mask may hide some of these
+// keys.
 func (c *call) visible(i int) (lo, hi int) {
 	lo, hi = c.keys(c.aligned(c), i)
 	return min(lo, c.p.KVLen), min(hi, c.p.KVLen)
@@ -267,7 +268,7 @@ func (c *call) backwardHead(ctx context.Context, at pair, sums *gradients, dk, d
 	return nil
 }
 
-// dot loops over the elements of x, and add loops over the elements of sum. The other slice may be
+// dot loops over the elements of x; y may be longer. add loops over the elements of sum; x may be
 // longer.
 func dot(x, y []float32) (sum float32) {
 	for i := range x {

@@ -143,7 +143,8 @@ func visible(keys func(p problem, i int) (lo, hi int)) func(*faults) {
 	return func(s *faults) { s.keys = keys }
 }
 
-// moved returns a mistake that moves the band to the right. by(p) is the number of keys.
+// moved returns a mistake that moves the band to the right by the number of keys by(p). If by(p) is
+// negative, the band moves to the left.
 func moved(by func(p problem) int) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) { return p.Keys(i + by(p)) })
 }
@@ -157,7 +158,7 @@ func seen(change func(i, lo, hi int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (int, int) { lo, hi := p.Keys(i); return change(i, lo, hi) })
 }
 
-// sides returns a mistake that changes the left and right side of the band.
+// sides returns a mistake that changes how many keys before and after the diagonal a row sees.
 func sides(change func(left, right int) (int, int)) func(*faults) {
 	return visible(func(p problem, i int) (lo, hi int) {
 		back := toBottomRight(p)

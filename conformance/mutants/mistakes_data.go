@@ -219,9 +219,8 @@ func carried(carry func(c *call, r *row, at pair)) func(*faults) {
 	return func(s *faults) { s.carry = carry }
 }
 
-// misread returns a mistake in reading K and V. The parameter of is one of the two 16-bit types,
-// and the function as decodes the other one. The mistake decodes elements of the first type with
-// this function.
+// misread returns a mistake in reading K and V: elements of type `of` are decoded by the function
+// `as`. `of` is one of the two 16-bit types. `as` decodes the other 16-bit type.
 func misread(of flashkit.DType, as func(uint16) float32) func(*faults) {
 	return func(s *faults) {
 		s.kv = func(t tensor, at int) float32 {

@@ -183,7 +183,8 @@ func capped(to func(x, limit float32) (s, slope float32)) func(*faults) {
 	return func(s *faults) { s.cap = to }
 }
 
-// tanh returns a mistake that computes the softcap's tanh from e = exp(2x), a float32.
+// tanh returns a mistake that computes the softcap's tanh(y) as of(e), where e is exp(2y) in
+// float32.
 func tanh(of func(e float32) float32) func(*faults) {
 	return capped(func(x, limit float32) (s, slope float32) {
 		if limit == 0 {

@@ -83,7 +83,7 @@ func emptyUpTo(x float32) func(*faults) {
 	}
 }
 
-// exponents returns a mistake that computes exp as a power of 2. The function kept changes the
+// exponents returns a mistake that computes exp as a power of 2. The function `kept` changes the
 // integer part of the exponent.
 func exponents(kept func(n float64) float64) func(*faults) {
 	return func(s *faults) {

@@ -1,7 +1,7 @@
 // Package mutants proves that the conformance suite can fail. It has a small, slow attention kernel
 // for each pass. It also has one common mistake for each trap, with the trap's name. A mutant is a
-// kernel with one mistake. The trap of this name must catch the mutant. The kernel without a
-// mistake must pass everything.
+// kernel with one mistake. The trap with the mistake's name must catch the mutant. The kernel
+// without a mistake must pass every case.
 //
 // Read kernel.go, then faults.go, then mistakes.go. Features have their own files.
 package mutants

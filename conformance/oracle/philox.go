@@ -4,7 +4,7 @@ import "math"
 
 // Kept reports whether dropout with probability p keeps the weight of key j of row i of query head
 // h of sequence b. It compares a 16-bit random number with p times 2^16. Eight keys share the four
-// random words of a counter. The first four keys use the lower halves of the words.
+// random words of a counter. The first four of these keys use the lower halves of the words.
 func Kept(p float32, seed uint64, b, h, i, j int) bool {
 	word := philox([2]uint32{uint32(seed), uint32(seed >> 32)}, [4]uint32{uint32(j / 8), uint32(i), uint32(h), uint32(b)})[j%4]
 	return word>>(j%8/4*16)&(1<<16-1) >= dropped(p)

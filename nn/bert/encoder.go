@@ -51,12 +51,11 @@ type Batch struct {
 
 // A Step runs batches and keeps the memory for the next batch. It divides a batch into groups. A
 // group is sequences with at most 256 tokens in total, or one longer sequence. All tokens of a
-// group pass through the layers together. The memory is about 3 Hidden + max(4 Hidden,
-// Intermediate) floats per token of a group, for each worker. One goroutine at a time may use a
-// Step.
+// group pass through the layers together. Each worker needs about 3*Hidden + max(4*Hidden,
+// Intermediate) floats per token of a group. One goroutine at a time may use a Step.
 type Step struct {
-	// Workers is the most goroutines of a call, including the caller's; 0 means GOMAXPROCS. Results
-	// do not depend on Workers.
+	// Workers is the maximum number of goroutines of a call, including the caller's. 0 means
+	// GOMAXPROCS. Results do not depend on Workers.
 	Workers int
 
 	encoder *Encoder
@@ -72,7 +71,7 @@ type Step struct {
 	next   atomic.Int64 // the next group that one worker runs alone
 }
 
-// groupRows is the most tokens of a group, except that one longer sequence is a group of its own.
+// groupRows is the maximum number of tokens of a group. A longer sequence is a group of its own.
 // The activations of a layer for groupRows tokens fit the L2 cache.
 const groupRows = 256
 
@@ -90,9 +89,9 @@ func (s *Step) Vectors(ctx context.Context, out []float32, b Batch) error {
 	return s.run(ctx, out, b, true)
 }
 
-// run computes Hidden, or Vectors if pooled. At first each worker runs whole groups alone. All
-// workers then share each of the remaining groups, which are fewer than the workers. If one group
-// has more tokens than a worker's equal share, all workers share every group.
+// run computes Hidden, or Vectors if pooled. If one group has more tokens than a worker's equal
+// share, all workers share every group. Otherwise each worker first runs whole groups alone. All
+// workers then share each remaining group; these groups are fewer than the workers.
 func (s *Step) run(ctx context.Context, out []float32, b Batch, pooled bool) error {
 	if err := s.check(&b, len(out), pooled); err != nil {
 		return err
