@@ -141,8 +141,8 @@ func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	return nil
 }
 
-// runMutants runs each mutant kernel, which has one deliberate bug, on the test case for that bug
-// (its trap). It returns an error if a mutant passes.
+// runMutants runs each mutant kernel on one test case. A mutant has one deliberate bug, which its
+// test case must detect. runMutants returns an error if a mutant passes.
 func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 	survivors := 0
 	for _, name := range mutants.Names() {

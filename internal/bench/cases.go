@@ -82,8 +82,8 @@ func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	return nil
 }
 
-// choose returns the kernels to measure for a pass. These are all kernels that fit or, unless all
-// kernels are requested, each backend's kernel with the shortest prediction.
+// choose returns the kernels to measure for a pass. If all kernels are requested, these are the
+// kernels that fit. Otherwise they are each backend's fitting kernel with the shortest prediction.
 func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
@@ -282,7 +282,8 @@ func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	return nil
 }
 
-// turn times calls for about the time slice, but at least one call.
+// turn times at least one call, and at most callsPerRound calls. It stops after about the given
+// time.
 func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	var times []time.Duration
 	defer func() { c.rounds = append(c.rounds, times) }()

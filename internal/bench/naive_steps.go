@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile. The row
-// sees keys [lo, hi) of the tile. keyTiles goes through all rows before the next tile, so that the
-// tile of K or V stays in the cache.
+// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile. Of the
+// tile's keys, row i sees [lo, hi), as indices of the sequence's keys. keyTiles visits all rows
+// before the next tile, so that the tile of K or V stays in the cache.
 func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	for from := 0; from < n.KVLen; from += naiveTile {
 		for i := t.from; i < t.to; i++ {

@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// Measurements extend the machine's profile only if flashrun calibrate has created it: no other
-// command creates this file.
+// Measurements extend the machine's profile only if the file exists. Only flashrun calibrate
+// creates the file.
 
 // Learn passes the time of a call to dispatch.
 func Learn(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {

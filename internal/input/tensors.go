@@ -77,7 +77,8 @@ func pass(backward bool) flashkit.Pass {
 	return flashkit.PassForward
 }
 
-// outputLike returns the type and shape of an output. A gradient is like its argument.
+// outputLike returns the type and shape of an output. A gradient has the type and shape of its
+// argument, such as dQ of Q.
 func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]int) {
 	shape := args.Q.Shape()
 	switch a.Name {

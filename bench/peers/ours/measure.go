@@ -14,8 +14,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// time repeats the call for the given duration and returns the median time. If the call is short,
-// an untimed call precedes the measurement, and a call that records the kernel follows it.
+// time repeats the call for the given duration and returns the median time. If a call is short, one
+// untimed call comes before the timed calls. After these calls, another untimed call records the
+// kernel.
 func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
 	limit := time.Duration(seconds * float64(time.Second))
 	if c.last < limit/4 {
