@@ -52,9 +52,8 @@ func medianOf(times []time.Duration) time.Duration {
 }
 
 // overhead returns the median difference in time between a call through dispatch and a run of the
-// kernel alone. Every second time, the kernel alone runs first, because the second run finds K and
-// V in the processor's caches. With r.Grow the KV cache grows by one key per call and ends at its
-// capacity.
+// kernel alone. The order of the two runs alternates, because the second run finds K and V in the
+// processor's caches. With r.Grow the KV cache grows by one key per call and ends at its capacity.
 func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
 	if r.Grow && (c.args.Seqs == nil || c.args.Seqs.KVLens == nil || r.Calls >= c.p.KVLen) {
 		return reply{}, fmt.Errorf("%v cannot grow by %d", c.p, r.Calls)
