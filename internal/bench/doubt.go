@@ -86,8 +86,8 @@ func loadSigns(l *machine.Load, procs int) (signs []string) {
 	return signs
 }
 
-// spreadSigns returns a sign of a busy machine if wide, the number of cases whose calls differ
-// widely, is a large part of judged.
+// spreadSigns returns a sign of a busy machine if more than wideShare of the judged cases are wide:
+// their calls differ widely.
 func spreadSigns(wide, judged int) (signs []string) {
 	if float64(wide) > wideShare*float64(judged) {
 		signs = []string{fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged)}

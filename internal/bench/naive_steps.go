@@ -94,7 +94,7 @@ func (n *naive) weights(t rowTile) {
 // weightGradients computes dP.
 func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VDim, 1, 0) }
 
-// scoreGradients computes dS, after delta = rowsum(dO * O) - dLSE.
+// scoreGradients computes dS = P * (dP - (rowsum(dO * O) - dLSE)).
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)

@@ -75,9 +75,9 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel on a tiny problem, then up to four times on data. If the kernel fails, or
-// its shortest time exceeds outTaken*best, the kernel gets no more calls. best is the shortest time
-// of the kernels before, or 0 for the first kernel.
+// warmUp calls the kernel on a tiny problem, then up to four times on data. best is the shortest
+// time of the earlier kernels, or 0 if there are none. The kernel gets no more calls if it fails,
+// or if best is not 0 and the kernel's shortest time exceeds outTaken*best.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {

@@ -263,8 +263,8 @@ func (s *study) roofline(limits []machine.Limit) *Figure {
 	return fig
 }
 
-// A group is the points with the same pass, element types and processor. place is the processor's
-// memory.
+// A group is the points with the same pass, element types and processor. place is host for the CPU
+// and device for the GPU.
 type group struct {
 	pass   flashkit.Pass
 	dtype  flashkit.DType

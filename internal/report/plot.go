@@ -85,8 +85,8 @@ type spot struct {
 	title string
 }
 
-// A roof is the limit of a processor's rate at each arithmetic intensity: the smaller of rate, and
-// bandwidth times intensity.
+// A roof is the limit of a processor's rate at each arithmetic intensity. The limit is the smaller
+// of two numbers: rate, and bandwidth times intensity.
 type roof struct {
 	rate, bandwidth float64 // GFLOP/s and GB/s; 0 if unknown
 }
@@ -116,8 +116,8 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span, with each end moved outwards by the fraction part of the span's
-// logarithmic length. The result is never empty.
+// padded returns the span with both ends moved outwards. part is the length of each move, as a
+// fraction of the span's logarithmic length. The result is never empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
