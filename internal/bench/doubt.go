@@ -39,7 +39,7 @@ func doubtOf(calls int, median, p25, p75 float64) string {
 // few calls.
 func (x *Result) wide() bool { return x.Doubt != "" && x.Calls >= MinCalls }
 
-// Judge sets Doubt of each result, and Busy.
+// Judge sets the field Doubt of each result, and the field Busy of r.
 func (r *Results) Judge() {
 	for i := range r.Results {
 		r.Results[i].judge()

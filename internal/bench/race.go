@@ -143,7 +143,7 @@ func (x *racer) seconds() float64 {
 	return Median(slices.Clone(x.times)).Seconds()
 }
 
-// A Heat is a problem and the passes to race on it.
+// A Heat is a problem, and the passes for which kernels are timed on this problem.
 type Heat struct {
 	problem flashkit.Problem
 	passes  []flashkit.Pass

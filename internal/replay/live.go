@@ -40,7 +40,7 @@ type stepPart struct {
 	group *callGroup
 }
 
-// live runs a trace in this process, which must be fresh.
+// live runs a trace in this process, which must not have run kernels before.
 func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
 	l := &liveRun{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
 	for _, g := range l.groups {

@@ -37,7 +37,7 @@ func kindName(kernel, memory string) string {
 	return placed(name, memory)
 }
 
-// placed returns name, with the suffix " on device" for tensors in device memory.
+// placed returns name, with the suffix " on device" if the tensors are in device memory.
 func placed(name, memory string) string {
 	if memory == machine.Device {
 		return name + " on device"
