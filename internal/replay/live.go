@@ -151,7 +151,7 @@ func (g *callGroup) inARow(k *timedKernel) {
 }
 
 // A visit is a few consecutive calls of a group, from one place of the trace. In the second phase,
-// every kernel of the group makes these calls.
+// the kernels of the group make these calls in turn.
 type visit struct {
 	stretch
 	group *callGroup
