@@ -121,8 +121,8 @@ func (f *conformanceFlags) run(cmd *cobra.Command) error {
 	return failed(errors.Join(err, f.verdict(tallies)))
 }
 
-// setSweep checks the flags for random problems. With --sweep or --quick it sets the time budget of
-// random problems to 0.
+// setSweep checks the flags for random problems. --sweep gives their number, and --quick omits
+// them. With one of these flags, setSweep sets the time for further random problems to 0.
 func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	flags, o := cmd.Flags(), &f.options
 	counted := flags.Changed("sweep")
@@ -141,8 +141,8 @@ func (f *conformanceFlags) setSweep(cmd *cobra.Command) error {
 	return nil
 }
 
-// runMutants runs each mutant kernel, which has one deliberate bug, on the test case for that bug
-// (its trap). It returns an error if a mutant passes.
+// runMutants runs each mutant kernel on one test case. A mutant has one deliberate bug, which its
+// test case must detect. runMutants returns an error if a mutant passes.
 func (f *conformanceFlags) runMutants(ctx context.Context, w io.Writer) error {
 	survivors := 0
 	for _, name := range mutants.Names() {

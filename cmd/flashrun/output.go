@@ -14,8 +14,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/outfile"
 )
 
-// createOutput opens the file of --out. It is called before the computation. It returns an error if
-// the path is an input file or cannot be written.
+// createOutput opens the file of --out, before the computation. It returns an error if the path is
+// an input file or cannot be written.
 func createOutput(path string, kind outfile.Kind, inputs []string) (*outfile.File, error) {
 	if path == input.Stdin {
 		return nil, errors.New("--out -: must name a file, as the report goes to the standard output; ./- is a file of that name")

@@ -78,8 +78,8 @@ func (x *numberFlag) set(p *flashkit.Problem) error {
 	return nil
 }
 
-// convert converts K and V and the tensors of query rows, such as Q, to the types in --dtype. If
-// the bias then has another type than Q, the bias becomes float32.
+// convert converts the tensors to the types in --dtype, which may give K and V another type than Q.
+// If the bias then has another type than Q, the bias becomes float32.
 func (f *runFlags) convert(in *input.Input) error {
 	p := &in.Problem
 	if f.dtype != "" {

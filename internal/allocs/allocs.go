@@ -9,7 +9,7 @@ const attempts = 5
 // PerRun returns the lowest average number of allocations of f in up to five measurements of
 // runs calls. testing.AllocsPerRun counts the allocations of the whole process, so a garbage
 // collection or a goroutine that ends makes one measurement too high. A call that allocates
-// does so in all of them.
+// does so in every measurement.
 func PerRun(runs int, f func()) float64 {
 	lowest := testing.AllocsPerRun(runs, f)
 	for i := 1; i < attempts && lowest > 0; i++ {

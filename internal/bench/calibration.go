@@ -17,9 +17,10 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// calibrateForward and calibrateBoth name the problems of flashrun calibrate, which has them in
-// every type. Short problems come first: with their times, dispatch predicts the long calls of slow
-// kernels, and the race skips these calls. No problem is also in RegretGrid.
+// calibrateForward and calibrateBoth name the problems of flashrun calibrate. Calibrate measures
+// each problem in every element type. Short problems come first. From their times, dispatch
+// predicts the long calls of slow kernels, so that Calibrate can skip these calls. RegretGrid has
+// none of these problems.
 var (
 	calibrateForward = []string{
 		"b1-h8-g8-n1-m128-d64-f32", "b1-h8-g2-n1-m128-d128-f32",
@@ -61,8 +62,8 @@ type calibratedKernel struct {
 	Most     float64 `json:"most"`
 }
 
-// Calibrate races the kernels on the problems, each kernel for about per, and passes the kernels'
-// median times to d.Learn.
+// Calibrate times the kernels on each problem, each kernel for about the time per. It passes the
+// kernels' median times to d.Learn.
 func Calibrate(ctx context.Context, d *dispatch.Dispatcher, list []Heat, per time.Duration, show *terminal.Progress) error {
 	r := &race{dispatch: d.Frozen(), kernels: d.Kernels(), slice: per / raceRounds, rounds: raceRounds, order: rand.New(rand.NewPCG(1, 1))}
 	return r.each(ctx, list, show, func(data *input.Tensors, s flashkit.Pass, racers []*racer) error {

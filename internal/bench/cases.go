@@ -82,8 +82,8 @@ func (b *Run) run(ctx context.Context, problems []flashkit.Problem) error {
 	return nil
 }
 
-// choose returns the kernels to measure for a pass. These are all kernels that fit or, unless all
-// kernels are requested, each backend's kernel with the shortest prediction.
+// choose returns the kernels to measure for a pass. If all kernels are requested, these are the
+// kernels that fit. Otherwise they are each backend's fitting kernel with the shortest prediction.
 func (b *Run) choose(p flashkit.Problem, s flashkit.Pass) (list []flashkit.Kernel) {
 	best := map[string]int{} // index in list, by backend
 	for _, k := range slices.Concat(b.kernels, b.baseline) {
@@ -216,7 +216,7 @@ func (b *Run) openCase(ctx context.Context, data *input.Tensors, k flashkit.Kern
 
 // warmUp calls the kernel on a problem of one row, if the tensors are in host memory. It then calls
 // the kernel once on the case's problem and records the bytes that this call allocates. If MinCalls
-// such calls would take longer than patience, this call is the case's only timed call.
+// such calls would take longer than b.patience(), this call is the case's only timed call.
 func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	b.show.Part(b.plan.share(), fmt.Sprintf("%s %s, warming up", c.kernel.Name, c.problem), b.plan.left())
 	if c.memory == machine.Host {
@@ -245,7 +245,7 @@ func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 // patience returns the time limit for MinCalls calls of a slow case.
 func (b *Run) patience() time.Duration { return 10 * b.perCase() }
 
-// short reports whether a case has fewer than MinCalls calls and time for more.
+// short reports whether a case has fewer than MinCalls calls and has time left for more calls.
 func (b *Run) short(c *timedCase) bool {
 	calls, spent := 0, time.Duration(0)
 	for _, times := range c.rounds {
@@ -261,7 +261,7 @@ func (b *Run) short(c *timedCase) bool {
 const callsPerRound = 10000
 
 // takeTurns times the cases in rounds, each in another order, so that changes on the machine affect
-// all cases alike. Cases with fewer than MinCalls calls get extra rounds.
+// all cases alike. Cases for which short is true then get extra rounds.
 func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	slice := b.perCase() / time.Duration(b.settings.Rounds)
 	for round := 0; round < b.settings.Rounds || slices.ContainsFunc(cases, b.short); round++ {
@@ -282,7 +282,8 @@ func (b *Run) takeTurns(ctx context.Context, cases []*timedCase) error {
 	return nil
 }
 
-// turn times calls for about the time slice, but at least one call.
+// turn times at least one call, and at most callsPerRound calls. It stops after about the given
+// time.
 func (c *timedCase) turn(ctx context.Context, slice time.Duration) error {
 	var times []time.Duration
 	defer func() { c.rounds = append(c.rounds, times) }()

@@ -39,7 +39,7 @@ func doubtOf(calls int, median, p25, p75 float64) string {
 // few calls.
 func (x *Result) wide() bool { return x.Doubt != "" && x.Calls >= MinCalls }
 
-// Judge sets Doubt of each result, and Busy.
+// Judge sets the field Doubt of each result, and the field Busy of r.
 func (r *Results) Judge() {
 	for i := range r.Results {
 		r.Results[i].judge()
@@ -86,7 +86,8 @@ func loadSigns(l *machine.Load, procs int) (signs []string) {
 	return signs
 }
 
-// spreadSigns returns a sign of a busy machine if many cases are wide.
+// spreadSigns returns a sign of a busy machine if more than wideShare of the judged cases are wide:
+// their calls differ widely.
 func spreadSigns(wide, judged int) (signs []string) {
 	if float64(wide) > wideShare*float64(judged) {
 		signs = []string{fmt.Sprintf("calls of %d of %d cases differ widely", wide, judged)}

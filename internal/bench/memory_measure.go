@@ -15,7 +15,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// TensorLimit is the maximum size in bytes of the tensors of a call that is measured.
+// TensorLimit is the limit in bytes for the tensors of a call. A call with larger tensors is not
+// measured.
 const TensorLimit = 4 << 30
 
 // A MemoryMeter measures the memory that kernels allocate.

@@ -258,7 +258,7 @@ func WriteMemoryCSV(w io.Writer, tables []*MemoryTable) error {
 	return c.Error()
 }
 
-// Written returns the line of all matrices in the problem's type.
+// Written returns the line of all matrices together, stored in the problem's element type.
 func (t *MemoryTable) Written() *MemoryLine {
 	i := slices.IndexFunc(t.Lines, func(l *MemoryLine) bool {
 		return l.Kind == kindMatrices && l.DType == t.p.DType.String() && l.Bytes.Cmp(t.full) == 0

@@ -7,9 +7,9 @@ import (
 	"github.com/flashkit-go/flashkit/internal/input"
 )
 
-// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile. The row
-// sees keys [lo, hi) of the tile. keyTiles goes through all rows before the next tile, so that the
-// tile of K or V stays in the cache.
+// keyTiles calls f for each tile of keys and each row i of t that sees keys of this tile. Of the
+// tile's keys, row i sees [lo, hi), as indices of the sequence's keys. keyTiles visits all rows
+// before the next tile, so that the tile of K or V stays in the cache.
 func (n *naive) keyTiles(t rowTile, f func(i, lo, hi int)) {
 	for from := 0; from < n.KVLen; from += naiveTile {
 		for i := t.from; i < t.to; i++ {
@@ -94,7 +94,7 @@ func (n *naive) weights(t rowTile) {
 // weightGradients computes dP.
 func (n *naive) weightGradients(t rowTile) { n.products(t, n.dp, n.do, n.v, n.VDim, 1, 0) }
 
-// scoreGradients computes dS, after delta = rowsum(dO * O) - dLSE.
+// scoreGradients computes dS = P * (dP - (rowsum(dO * O) - dLSE)).
 func (n *naive) scoreGradients(t rowTile) {
 	for i := t.from; i < t.to; i++ {
 		row := n.row(t, i)

@@ -16,8 +16,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/terminal"
 )
 
-// A race times kernels on the same tensors, and takes one problem and pass after another. Kernels
-// much slower than the fastest get few calls or none.
+// A race times kernels on the same tensors, for one problem and pass after another. Kernels much
+// slower than the fastest get few calls or none.
 type race struct {
 	dispatch *dispatch.Dispatcher // computes inputs of backward passes
 	kernels  []flashkit.Kernel    // kernels to time
@@ -40,9 +40,9 @@ type racer struct {
 }
 
 // A kernel gets no more calls if it takes more than outTaken times as long as the fastest kernel.
-// It gets no calls if its predicted time exceeds both cheapTry and outPredicted times the shortest
-// prediction. A kernel predicted to take less than cheapTry is tried anyway, because predictions
-// may be wrong.
+// It gets no calls if its predicted time exceeds cheapTry and is also more than outPredicted times
+// the shortest prediction. A kernel predicted to take less than cheapTry is always tried, because
+// predictions may be wrong.
 const (
 	outTaken     = 3
 	outPredicted = 20
@@ -75,9 +75,9 @@ func (r *race) run(ctx context.Context, data *input.Tensors, s flashkit.Pass) ([
 	return list, r.turns(ctx, data, list, r.rounds)
 }
 
-// warmUp calls the kernel on a tiny problem, then up to four times on data. The kernel gets no more
-// calls if it fails, or if it is much slower than best, the shortest time of an earlier kernel.
-// best is 0 for the first kernel.
+// warmUp calls the kernel on a tiny problem, then up to four times on data. best is the shortest
+// time of the earlier kernels, or 0 if there are none. The kernel gets no more calls if it fails,
+// or if best is not 0 and the kernel's shortest time exceeds outTaken*best.
 func (x *racer) warmUp(ctx context.Context, tiny input.Maker, data *input.Tensors, best time.Duration) error {
 	const calls, enough = 3, 20 * time.Millisecond
 	if err := tiny.CallTiny(ctx, x.kernel, data.Problem); err != nil {
@@ -143,7 +143,7 @@ func (x *racer) seconds() float64 {
 	return Median(slices.Clone(x.times)).Seconds()
 }
 
-// A Heat is a problem and the passes to race on it.
+// A Heat is a problem, and the passes for which kernels are timed on this problem.
 type Heat struct {
 	problem flashkit.Problem
 	passes  []flashkit.Pass

@@ -81,9 +81,8 @@ type regretTimes struct {
 	Note      string  `json:"note,omitempty"`
 }
 
-// RegretTime is the default time per kernel. If the ratio of a problem is above doubtful, the
-// problem's kernels are measured up to Looks times more. The medians then cover all calls, the
-// first and the later ones.
+// RegretTime is the default time per kernel. If the regret on a problem is above doubtful, the
+// problem's kernels are measured up to Looks times more. The medians then cover all calls.
 const (
 	RegretTime = 60 * time.Millisecond
 	doubtful   = 1.15

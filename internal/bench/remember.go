@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/machine"
 )
 
-// Measurements extend the machine's profile only if flashrun calibrate has created it: no other
-// command creates this file.
+// Measurements are added to the machine's profile only if the profile's file exists. No command but
+// flashrun calibrate creates this file.
 
 // Learn passes the time of a call to dispatch.
 func Learn(d *dispatch.Dispatcher, k flashkit.Kernel, p flashkit.Problem, took time.Duration) {

@@ -71,7 +71,7 @@ func (r *Results) WriteTable(w io.Writer) error {
 // notHost returns memory, or "" for the host: tables drop a column whose cells are all empty.
 func notHost(memory string) string { return strings.TrimPrefix(memory, machine.Host) }
 
-// Extra returns the bytes allocated on the host and a device, without inputs and outputs.
+// Extra returns the bytes allocated in host and device memory, without inputs and outputs.
 func (x *Result) Extra() float64 {
 	if x.Device == nil {
 		return float64(x.ExtraBytes)

@@ -6,8 +6,8 @@ import "math"
 
 var nan = float32(math.NaN())
 
-// Logit returns x, a sink or the LSE of earlier keys, but NaN if x is +Inf. This NaN makes the row
-// NaN, as the score +Inf of a key does.
+// Logit returns NaN if x is +Inf, and otherwise x. x is a sink, or the LSE of earlier keys. The NaN
+// makes the output row NaN, as a key's score of +Inf does.
 func Logit(x float32) float32 {
 	if x > math.MaxFloat32 {
 		return nan

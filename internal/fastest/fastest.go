@@ -42,8 +42,8 @@ const (
 	ways = 4
 )
 
-// A Cache keeps the values of recent subjects. Its size is bounded, and its methods do
-// not lock. The zero Cache is empty.
+// A Cache keeps the values of recent subjects, in sets of a few entries. Its size is bounded, and
+// its methods take no locks. The zero Cache is empty.
 type Cache[T any] struct {
 	recent  [sets][ways]atomic.Pointer[entry[T]]
 	evicted atomic.Uint32
@@ -56,8 +56,9 @@ type entry[T any] struct {
 
 var seed = maphash.MakeSeed()
 
-// set returns the set of a subject. It hashes only the fields that differ most often, as one block
-// of memory. Hashing a whole subject would take several times as long.
+// set returns the cache's set of entries for a subject, chosen by a hash. It hashes only the fields
+// that differ most often, as one block of memory. Hashing a whole subject would take several times
+// as long.
 func (c *Cache[T]) set(s *Subject) *[ways]atomic.Pointer[entry[T]] {
 	p := &s.Problem
 	key := [...]int{
@@ -78,7 +79,8 @@ func (c *Cache[T]) Find(s *Subject) (value T, ok bool) {
 	return value, false
 }
 
-// Keep stores a value in an empty entry of its subject's set, or replaces another value of the set.
+// Keep stores the value of a subject in an empty entry of the subject's set. In a full set, it
+// replaces another subject's value.
 func (c *Cache[T]) Keep(s *Subject, value T) {
 	x, set := &entry[T]{*s, value}, c.set(s)
 	for i := range set {

@@ -22,8 +22,8 @@ func New() *GPU {
 	return &GPU{next: math.MaxInt>>17 + 1, Live: map[uintptr]int{}, Launched: map[string]int{}}
 }
 
-// Plan is the plan in the image of every kernel: threads per block, bytes of shared memory, rows
-// and keys of a tile.
+// Plan is the launch plan that package cuda reads from every kernel's compiled module: threads per
+// block, bytes of shared memory, rows of a tile, keys of a tile.
 var Plan = [4]int32{128, 1024, 64, 64}
 
 func (g *GPU) open(bytes int) (uintptr, error) {

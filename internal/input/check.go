@@ -84,7 +84,8 @@ func (x oracleView) numbers(a *flashkit.Argument, t *flashkit.Tensor) []float64 
 	return list
 }
 
-// oracle returns the oracle's inputs. With Carry, O and LSE are from start.
+// oracle returns the oracle's inputs. The tensors come from start, the arguments before the call,
+// because a call with Carry overwrites O and LSE.
 func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	in.Seed = x.call.Args.Seed
 	o := &x.call.Args.Origin

@@ -105,8 +105,8 @@ func copied(t flashkit.Tensor) flashkit.Tensor {
 	return x
 }
 
-// restore copies the elements of the tensor from to the tensor to. Both tensors must have the same
-// type and strides.
+// restore overwrites to's elements with from's elements. Both tensors must have the same type and
+// strides.
 func restore(to, from *flashkit.Tensor) {
 	copy(to.Float32s(), from.Float32s())
 	copy(to.Uint16s(), from.Uint16s())

@@ -78,7 +78,7 @@ func readStream(f *os.File, info fs.FileInfo) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// withoutPath returns err without the path, which the message already has.
+// withoutPath returns err without the path, because the caller's message has the path.
 func withoutPath(err error) error {
 	var named *fs.PathError
 	if errors.As(err, &named) {

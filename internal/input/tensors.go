@@ -69,7 +69,7 @@ func writes(a *flashkit.Argument, p *flashkit.Problem, backward bool) bool {
 	return (a.Role(p, flashkit.PassForward)|a.Role(p, pass(backward)))&flashkit.Output != 0
 }
 
-// pass returns the last pass of a computation, with or without a backward pass.
+// pass returns the last pass of a computation: backward if there is a backward pass, else forward.
 func pass(backward bool) flashkit.Pass {
 	if backward {
 		return flashkit.PassBackward
@@ -77,7 +77,8 @@ func pass(backward bool) flashkit.Pass {
 	return flashkit.PassForward
 }
 
-// outputLike returns the type and shape of an output. A gradient is like its argument.
+// outputLike returns the type and shape of an output. A gradient has the type and shape of its
+// argument, such as dQ of Q.
 func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]int) {
 	shape := args.Q.Shape()
 	switch a.Name {

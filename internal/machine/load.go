@@ -15,7 +15,7 @@ type Load struct {
 	CPUs   int     `json:"cpus"`             // processors of the system, maybe more than this program may use
 }
 
-// A LoadMeter measures the load since its creation.
+// A LoadMeter measures the load since the meter was created.
 type LoadMeter struct {
 	started time.Time
 	was     ticks

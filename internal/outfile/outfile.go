@@ -39,9 +39,9 @@ func Create(path string, kind Kind) (*File, error) {
 	return create(path, "", kind)
 }
 
-// CreateVia is Create with path plus suffix as the temporary file's name. A killed program then
-// leaves no other file. The next call replaces the leftover file if it is of the kind. Only one
-// program at a time may write path.
+// CreateVia is Create with path plus suffix as the temporary file's name. A killed program leaves
+// only this temporary file. The next call replaces this file if it is of the kind. Only one program
+// at a time may write path.
 func CreateVia(path, suffix string, kind Kind) (*File, error) {
 	return create(path, suffix, kind)
 }

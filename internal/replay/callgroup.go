@@ -11,8 +11,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// A callGroup is the calls of a trace that have the same pass, problem and conditions. If keys grow
-// from call to call, the calls of a group have numbers of keys with the same bit length.
+// A callGroup is the calls of a trace that have the same pass, problem and conditions. If the
+// number of keys grows from call to call, it has the same bit length in all calls of a group.
 type callGroup struct {
 	step    *step            // one of the group's steps
 	problem flashkit.Problem // has the most keys of the group
@@ -28,7 +28,7 @@ type callGroup struct {
 	row     int
 }
 
-// A stretch is consecutive calls of a group in a step.
+// A stretch is n consecutive calls of a step, from call number from. All of them are of one group.
 type stretch struct{ at, from, n int } // at is an index of the trace's order
 
 type timedKernel struct {
@@ -167,8 +167,8 @@ func (g *callGroup) sums() (took, best float64) {
 	return took, best
 }
 
-// worst returns the largest ratio of a median to the fastest kernel's median, over the kernels that
-// ran.
+// worst returns the largest ratio of a kernel's median time to the fastest kernel's median time,
+// over the kernels that ran in the trace.
 func (g *callGroup) worst() float64 {
 	ratio := 1.0
 	for _, k := range g.kernels {
@@ -179,9 +179,10 @@ func (g *callGroup) worst() float64 {
 	return ratio
 }
 
-// overhead returns the seconds that dispatch needed for its choices: the time that the group's
-// calls spent outside kernels, minus the usual time outside a kernel that is given by name. Several
-// callers spend this time simultaneously, so overhead divides it by the number of callers.
+// overhead returns the seconds that dispatch needed for its choices. This is the time of the
+// group's calls outside kernels, minus the usual time outside kernels in calls that name the
+// kernel. Several callers spend this time simultaneously, so overhead divides the time by the
+// number of callers.
 func (g *callGroup) overhead() float64 {
 	usual := time.Duration(0)
 	if len(g.idle) > 0 {

@@ -40,7 +40,7 @@ type stepPart struct {
 	group *callGroup
 }
 
-// live runs a trace in this process, which must be fresh.
+// live runs a trace in this process, which must not have run kernels before.
 func live(ctx context.Context, t *Trace, backend string, seed uint64) (*Result, error) {
 	l := &liveRun{trace: t, groups: t.groups(), parts: make([][]stepPart, len(t.order)), order: rand.New(rand.NewPCG(seed, 2)), forced: map[string][]*caller{}}
 	for _, g := range l.groups {
@@ -115,8 +115,8 @@ func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// note counts the calls of the step at index at of the trace's order. done is the number of calls
-// before this step.
+// note records the calls of one step, whose index in the trace's order is at. done is the number of
+// calls before this step.
 func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) {
 	walls := time.Duration(0)
 	for _, r := range list {
@@ -150,8 +150,8 @@ func (g *callGroup) inARow(k *timedKernel) {
 	k.row = max(k.row, g.row)
 }
 
-// A visit is a burst of a group's calls at one place of the trace. Every kernel of the group makes
-// these calls.
+// A visit is a few consecutive calls of a group, from one place of the trace. In the second phase,
+// the kernels of the group make these calls in turn.
 type visit struct {
 	stretch
 	group *callGroup
@@ -168,7 +168,8 @@ const (
 	remeasureRatio = 1.10 // a larger ratio is measured again
 )
 
-// burst returns the number of calls per turn of a kernel in the group, and the number of turns.
+// burst returns the number of calls per visit of the group, and the number of visits. budget is the
+// time for all visits of the group. A minimum number of visits may take longer.
 func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
 	each := time.Duration(g.seconds / float64(g.calls) * 1e9)
 	enough := leastCalls
@@ -190,8 +191,8 @@ func (g *callGroup) burst(budget time.Duration) (calls, turns int) {
 	return calls, max(enough, min(int(budget/max(1, turn)), max(mostCalls/calls, leastCalls)))
 }
 
-// visits returns the visits of all groups, spread over the trace. Each round has a visit of each
-// group, so that changes on the machine affect all groups alike.
+// visits returns the visits of all groups. The visits of a group are spread over the trace. A round
+// has at most one visit of each group, so that changes on the machine affect all groups alike.
 func visits(groups []*callGroup) (list []visit) {
 	for _, g := range groups {
 		calls, turns := g.burst(compareTime / time.Duration(len(groups)))
@@ -211,8 +212,8 @@ func visits(groups []*callGroup) (list []visit) {
 	return list
 }
 
-// compare is the second phase. It times the kernels of every group. It then repeats the timing for
-// the groups with a ratio above remeasureRatio, up to bench.Looks times.
+// compare is the second phase. It times the kernels of every group. It then times again, up to
+// bench.Looks times, the groups in which worst exceeds remeasureRatio.
 func (l *liveRun) compare(ctx context.Context) error {
 	doubted := l.groups
 	for look := 0; len(doubted) > 0 && look <= bench.Looks; look++ {
@@ -231,8 +232,8 @@ func (l *liveRun) compare(ctx context.Context) error {
 	return nil
 }
 
-// visit times the group's kernels in random order. A kernel that did not run in the first phase
-// gets no more turns once it is much slower than the fastest kernel.
+// visit makes the calls of v on each kernel of the group, in random order. A kernel that did not
+// run in the first phase gets no more calls once it is much slower than the fastest kernel.
 func (l *liveRun) visit(ctx context.Context, v visit) error {
 	for _, i := range l.order.Perm(len(v.group.kernels)) {
 		if k := v.group.kernels[i]; !k.out {
@@ -248,9 +249,9 @@ func (l *liveRun) visit(ctx context.Context, v visit) error {
 	return nil
 }
 
-// turn times the calls of a visit on one kernel. If these calls begin a step, turn first repeats
-// the call that precedes them in the trace. turn does not time the kernel's first call, which
-// compiles and loads code.
+// turn makes the calls of v on kernel k and adds their times to k.times. If k has no times yet,
+// turn first makes one untimed call, which compiles and loads code. If the first call of v is the
+// first call of a step, turn then repeats the preceding call of the trace.
 func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	callers, err := l.callers(k.name)
 	if err != nil {
@@ -286,9 +287,9 @@ func (l *liveRun) turn(ctx context.Context, v visit, k *timedKernel) error {
 	return nil
 }
 
-// before repeats the last call of the step before a visit, on the kernel that ran this call in the
-// trace. before does nothing if this call belongs to the visit's group, or if the call's step has
-// another number of busy processes than the visit's step.
+// before repeats the call that precedes v in the trace, on the kernel that ran this call in the
+// first phase. before does nothing if this call belongs to v's group, or if the call's step and v's
+// step have different numbers of busy processes.
 func (l *liveRun) before(ctx context.Context, v visit) error {
 	s := &l.trace.steps[l.trace.order[v.at-1]]
 	parts := l.parts[v.at-1]

@@ -131,8 +131,8 @@ func (p *player) call(ctx context.Context, s *step, i int, c *caller, set int) (
 	return timedCall{c.last.Kernel, c.last.Took, time.Since(start)}, err
 }
 
-// first returns a view of the first rows of each head of a dense tensor. It is like a KV cache in
-// which only these rows are filled.
+// first returns a view of the first rows of each head of a dense tensor. The view is like a KV
+// cache in which only these rows are filled.
 func first(t flashkit.Tensor, rows int) flashkit.Tensor {
 	s, strides := t.Shape(), t.Strides()
 	switch t.DType() {

@@ -25,8 +25,8 @@ const killDelay = 10 * time.Second
 // Executable returns this program's path. Tests under an emulator replace it by a script.
 var Executable = os.Executable
 
-// self prepares a process of this program. The returned pipe is its standard input, which closes
-// when ctx ends.
+// self prepares a process of this program. The returned pipe is the standard input of the new
+// process. The pipe closes when ctx ends.
 func self(ctx context.Context, args ...string) (*exec.Cmd, io.WriteCloser, error) {
 	path, err := Executable()
 	if err != nil {

@@ -30,8 +30,8 @@ const (
 // divided by the time of the fastest kernel.
 const noticeable = 1.005
 
-// choices returns the figure of dispatch's choices. It has a map for each pass and ratio of rows to
-// keys.
+// choices returns the figure of dispatch's choices. The figure has a map of cells for each pass and
+// ratio of rows to keys.
 func (s *study) choices() *Figure {
 	fig := &Figure{ID: "choices", Title: "What dispatch runs",
 		Caption: "Each cell: the kernel that dispatch picks. A number: how many times slower it is than the best; ! is a number without room."}

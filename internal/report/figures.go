@@ -53,8 +53,8 @@ func (m *measured) title() string {
 	return text
 }
 
-// traces returns a trace for each kind among the points, sorted by x. at returns the coordinates of
-// a point. If joined is true, a line connects the points.
+// traces returns a trace for each kind of the points. The points of a trace are sorted by x. at
+// returns the coordinates of a point. If joined is true, a line connects the points of a trace.
 func (s *study) traces(points []*measured, joined bool, at func(*measured) (x, y float64)) (list []trace) {
 	for _, k := range s.kindsOf(points) {
 		t := trace{kind: k}
@@ -263,8 +263,8 @@ func (s *study) roofline(limits []machine.Limit) *Figure {
 	return fig
 }
 
-// A group is the points with the same pass, element types and processor. place is the processor's
-// memory.
+// A group is the points with the same pass, element types and processor. place is host for the CPU
+// and device for the GPU.
 type group struct {
 	pass   flashkit.Pass
 	dtype  flashkit.DType

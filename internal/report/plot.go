@@ -85,8 +85,8 @@ type spot struct {
 	title string
 }
 
-// A roof is the limit of a processor's rate at each arithmetic intensity: the smaller of rate, and
-// bandwidth times intensity.
+// A roof is the limit of a processor's rate at each arithmetic intensity. The limit is the smaller
+// of two numbers: rate, and bandwidth times intensity.
 type roof struct {
 	rate, bandwidth float64 // GFLOP/s and GB/s; 0 if unknown
 }
@@ -116,8 +116,8 @@ func (s *span) add(v float64) {
 
 func plottable(v float64) bool { return v > 1e-30 && v < 1e30 }
 
-// padded returns the span, widened at both ends by part of its logarithmic length. The result is
-// never empty.
+// padded returns the span with both ends moved outwards. part is the length of each move, as a
+// fraction of the span's logarithmic length. The result is never empty.
 func (s span) padded(part float64) span {
 	if s.lo == 0 {
 		s = span{1, 1}
@@ -300,8 +300,8 @@ func tenths() (list []float64) {
 	return list
 }
 
-// apart returns ticks at every value. If their texts would overlap, it returns ticks at every
-// second value, else at every third value, and so on.
+// apart returns a tick at every value. If the texts of these ticks would overlap, apart returns a
+// tick at every second value, else at every third value, and so on.
 func apart(s scale, values []float64, text func(float64) string, size func(string) px) (list []tick) {
 	values = slices.DeleteFunc(values, func(v float64) bool { return !plottable(v) })
 	for step := 1; step <= len(values); step++ {
@@ -321,7 +321,8 @@ func apart(s scale, values []float64, text func(float64) string, size func(strin
 	return list
 }
 
-// plainNumber formats a number with three digits, or a whole number with all of its digits.
+// plainNumber formats a number with three digits, or without a fraction if it is at least 100. It
+// uses an exponent and one digit for numbers from 1e7 and below 1e-3.
 func plainNumber(v float64) string {
 	switch {
 	case v >= 1e7 || v < 1e-3:

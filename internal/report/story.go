@@ -122,9 +122,9 @@ func (b *pairing) Faster() string {
 // Smaller returns the ratio of the other result's peak memory to the kernel's peak memory.
 func (b *pairing) Smaller() string { return times(b.other.Peak() / b.kernel.Peak()) }
 
-// pairings returns a pairing for each problem that has a result for which other is true, and a
-// result of a kernel that dispatch can run. A pairing holds the fastest result of each of these two
-// sorts. Pairings are in order of keys.
+// pairings pairs, for each problem, the fastest result for which other is true with the fastest
+// result of a kernel that dispatch can run. It omits problems that lack one of these results.
+// Pairings are in order of keys.
 func pairings(points []*measured, other func(*measured) bool) (list []*pairing) {
 	for _, m := range points {
 		if !other(m) || !plottable(m.Seconds) || slices.ContainsFunc(points, func(o *measured) bool { return other(o) && o.Problem == m.Problem && o.Seconds < m.Seconds }) {

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/bench"
 )
 
-// A style is the color and mark of a kind, the same in all plots of all reports.
+// A style is the color and mark of a kind in all plots of a report.
 type style struct {
 	Color, Mark int
 	Hollow      bool

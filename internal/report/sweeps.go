@@ -37,7 +37,7 @@ func kindName(kernel, memory string) string {
 	return placed(name, memory)
 }
 
-// placed returns name, with the suffix " on device" for tensors in device memory.
+// placed returns name, with the suffix " on device" if the tensors are in device memory.
 func placed(name, memory string) string {
 	if memory == machine.Device {
 		return name + " on device"
@@ -53,7 +53,8 @@ type measured struct {
 	kind *kind
 }
 
-// A sweep is the results of problems that differ only in length: one small plot.
+// A sweep is the results of problems that differ only in length. Many figures have a plot per
+// sweep.
 type sweep struct {
 	Title    string // the properties of the sweep that differ among sweeps
 	Row      string // Title without the pass
@@ -116,7 +117,8 @@ var properties = []struct {
 	{"rows", func(f *sweep) string { return rows(f.like) }},
 }
 
-// name names each sweep by the properties that not all sweeps share.
+// name sets the Title and the other names of each sweep to the properties in which sweeps differ.
+// It sets s.common to all other properties.
 func (s *study) name() {
 	var common []string
 	for _, property := range properties {

@@ -11,8 +11,8 @@
 // machines the processor has AVX512-BF16, but CPUID does not report it. The processor then executes
 // these instructions itself.
 //
-// The program is loaded into this process. The program's CPUID instruction is overwritten by an
-// illegal instruction. The SIGILL handler then returns CPUID's result with the bits of AMX-BF16 and
+// The program is loaded into this process. Illegal instructions overwrite the program's CPUID
+// instructions. The SIGILL handler then returns CPUID's result with the bits of AMX-BF16 and
 // AVX512-BF16 set. Other instructions that the processor lacks raise SIGILL once. The handler
 // overwrites such an instruction with a jump to a stub, and the stub calls emulate. A seccomp
 // filter keeps the program from replacing the handler. Goroutine stacks are too small for C. So
@@ -250,9 +250,9 @@ static void *contents(const char *name) {
 	return file;
 }
 
-// patch replaces CPUID by an illegal instruction in the given part of the program. It searches for
-// the machine code of the Go function cpuid, which is the same in golang.org/x/sys/cpu and in Go's
-// standard library.
+// patch replaces each CPUID instruction in the given part of the program by an illegal instruction.
+// It searches for the machine code of the Go function cpuid. This code is the same in
+// golang.org/x/sys/cpu and in Go's standard library.
 static void patch(uint8_t *part, size_t size) {
 	static const uint8_t whole[] = {
 		0x8b, 0x44, 0x24, 0x08, 0x8b, 0x4c, 0x24, 0x0c, // MOVL eaxArg, AX; MOVL ecxArg, CX

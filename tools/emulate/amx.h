@@ -21,8 +21,8 @@ typedef struct {
 	int32_t disp;
 } instruction;
 
-// decode decodes the instruction at p into in and returns its length, which is at least 5. It
-// returns 0 for an instruction that is not emulated.
+// decode decodes the instruction at p, stores the result in *in, and returns the instruction's
+// length, at least 5 bytes. decode returns 0 for an instruction that is not emulated.
 int decode(const uint8_t *p, instruction *in);
 
 // Each thread has its own block of memory for the emulation. On a thread's first emulated

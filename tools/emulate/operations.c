@@ -153,9 +153,9 @@ static void store(block *t, int tile, uint8_t *p, uint64_t stride) {
 VECTORS static inline __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 VECTORS static inline __m512 high(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(0xffff0000))); }
 
-// products computes TDPBF16PS. It accumulates the products of low halves and of high halves
-// separately, then adds both sums to dst. Elements outside a tile's configured shape are 0 and stay
-// 0.
+// products computes TDPBF16PS. Each 32-bit element of a and b is a pair of bf16 numbers. products
+// sums the products of lower numbers and the products of upper numbers separately, then adds the
+// two sums to dst. Elements outside a tile's configured shape are 0 and stay 0.
 VECTORS static void products(block *t, int dst, int a, int b) {
 	configured(t, dst), configured(t, a), configured(t, b);
 	if (dst == a || dst == b || a == b || t->rows[dst] != t->rows[a] || t->row_bytes[dst] != t->row_bytes[b] || t->row_bytes[a] / 4 != t->rows[b])

@@ -140,8 +140,8 @@ static uint32_t draw(uint64_t *state) {
 	return *state >> 32;
 }
 
-// number returns a random float32 whose upper half is a bf16. kind selects the number's range: 0
-// for numbers near 1, 1 for numbers so small that products are tiny, 2 for any bits.
+// number returns the bits of a random float32. kind selects the number's range: 0 for numbers near
+// 1, 1 for numbers so small that products are tiny, 2 for any bits.
 static uint32_t number(uint64_t *state, int kind) {
 	uint32_t x = draw(state), exponent = (kind == 0 ? 119 : 60) + draw(state) % 12;
 	if (kind == 2)
@@ -248,8 +248,8 @@ int test(int native) {
 	int failed = testThreads(), own = force(tests, tests + 4096);
 	if (failed && !own)
 		return 1;
-	// A processor may round differently from the manual's formula. Kernels tolerate this. So a
-	// difference of the processor is printed, but the test does not fail.
+	// A processor may round differently from the manual's formula. Kernels tolerate this. If the
+	// processor's results differ, the test prints this, but does not fail.
 	printf("amx: %d instructions of the processor, others by traps: %d times %d cases, %s\n", own, THREADS, CASES, failed ? "the processor DIFFERS" : "ok");
 	withTiles = 1;
 	int wrong = testThreads();

@@ -29,8 +29,8 @@ type cell struct {
 var passes = map[string]flashkit.Pass{"fwd": flashkit.PassForward, "bwd": flashkit.PassBackward}
 
 // open makes a cell and runs the cell's pass once. For a backward pass it first computes O and LSE,
-// with the kernel that dispatch chooses. If like is not nil, K and V use the memory of K and V in
-// like.
+// with the kernel that dispatch chooses. If like is not nil, the new cell's K and V use the memory
+// of like's K and V.
 func open(ctx context.Context, d *dispatch.Dispatcher, r *request, like *cell) (*cell, reply, error) {
 	p, err := flashkit.ParseProblem(r.Problem)
 	if err != nil {

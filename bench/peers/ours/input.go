@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// sequences returns the sequences of a ragged problem. If r does not have a length for each
-// sequence, it returns nil. A page table has the pages in random order.
+// sequences returns the sequences of a ragged problem, or nil if r does not have a length for each
+// sequence. A page table has the pages in random order.
 func sequences(p *flashkit.Problem, r *request) *flashkit.Sequences {
 	kvLens := r.KVLens
 	if kvLens == nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// time repeats the call for the given duration and returns the median time. If the call is short,
-// an untimed call precedes the measurement, and a call that records the kernel follows it.
+// time repeats the call for the given duration and returns the median time. If a call is short, one
+// untimed call comes before the timed calls. After these calls, another untimed call records the
+// kernel.
 func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
 	limit := time.Duration(seconds * float64(time.Second))
 	if c.last < limit/4 {
@@ -51,9 +52,8 @@ func medianOf(times []time.Duration) time.Duration {
 }
 
 // overhead returns the median difference in time between a call through dispatch and a run of the
-// kernel alone. Every second time, the kernel alone runs first, because the second run finds K and
-// V in the processor's caches. With r.Grow the KV cache grows by one key per call and ends at its
-// capacity.
+// kernel alone. The order of the two runs alternates, because the second run finds K and V in the
+// processor's caches. With r.Grow the KV cache grows by one key per call and ends at its capacity.
 func (c *cell) overhead(ctx context.Context, r *request) (reply, error) {
 	if r.Grow && (c.args.Seqs == nil || c.args.Seqs.KVLens == nil || r.Calls >= c.p.KVLen) {
 		return reply{}, fmt.Errorf("%v cannot grow by %d", c.p, r.Calls)

@@ -5,8 +5,8 @@
 // Requests and replies are lines of JSON on the standard input and output. A request's operation is
 // "op":
 //
-//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B for a
-//	      product of the "precision" 0, float32; 1, B in bf16; or 2, A and B in bf16
+//	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B;
+//	      "precision" is 0 for a float32 product, 1 for B in bf16, 2 for A and B in bf16
 //	time  compute the product for "seconds", with or without "bias"; reply with the seconds of the
 //	      median and the fastest call
 //	run   compute the product "times" times, so that tools/arm64/products.py can count its instructions

@@ -98,5 +98,6 @@ func cComments(data string) string {
 	return text.String()
 }
 
-// code matches code of Markdown: fenced, in a line, indented.
+// code matches the three forms of code in Markdown: fenced blocks, code within a line, and indented
+// lines.
 var code = regexp.MustCompile("(?s:```.*?```)|`[^`\n]*`|(?m:^    .*$)")
