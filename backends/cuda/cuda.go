@@ -35,7 +35,7 @@ type Backend struct {
 	lost     atomic.Pointer[error]
 	closed   atomic.Bool
 	poison   atomic.Bool // tests: see Poison
-	eager    bool        // tests: plans for large calls apply to all calls
+	eager    bool        // tests: calls of all sizes use slots (see method slots)
 }
 
 // Name returns "cuda".

@@ -28,10 +28,10 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into parts, one block each. It chooses the number of parts with which
-// the busiest multiprocessor has the least work. A part costs one, plus the number of pieces of
-// f.keys keys that each warp loads. If the merge is small, the last block of a tile to end merges
-// the tile's parts. Otherwise a second kernel merges the parts.
+// planDecode cuts the keys into parts, with one thread block per part. It chooses the number of
+// parts with which the busiest multiprocessor has the least work. A part costs one, plus the number
+// of pieces of f.keys keys that each warp loads. If the merge is small, the block of a tile that
+// ends last merges the tile's parts. Otherwise a second kernel merges the parts.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1

@@ -72,9 +72,9 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart returns the plan of p, which is a part of the problem whole or equal to it. The plan
-// splits keys and sizes tiles as in a call for whole. Each row then has the same bits as in that
-// call.
+// planPart returns the plan of p, which is a part of the problem `whole` or equal to `whole`. The
+// plan splits keys and sizes tiles as in a call for `whole`. Each row then has the same bits as in
+// that call.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -92,8 +92,8 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 }
 
 // pairSteps returns the maximum number of steps of a multiprocessor if each gets up to two tiles.
-// The kernel assigns tiles from the longest to the shortest. Multiprocessors with the shortest
-// first tiles take a second tile first.
+// The kernel assigns tiles from the longest to the shortest. The multiprocessor whose first tile is
+// shortest takes a second tile first.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -135,7 +135,7 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
 	fewRows       = 1536    // query rows up to which elements of Q and O count too
-	fewerHeads    = 8       // maximum count of numbers of heads that are tried
+	fewerHeads    = 8       // maximum number of candidates for the number of heads
 )
 
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {

@@ -31,7 +31,7 @@ type staged struct {
 	t      *flashkit.Tensor
 	role   flashkit.Role
 	shape  [4]int  // shape of the copy
-	whole  [4]int  // shape of the tensor, with its broadcast dimensions
+	whole  [4]int  // shape, before broadcast dimensions are reduced to length 1
 	first  int     // first unit
 	from   int     // first row
 	pages  []int32 // pages to copy, in place of a range of units
@@ -176,8 +176,8 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments fills in the arguments of the chunk's call. The call's tensors are the copies on the
-// device.
+// setArguments fills in the arguments of the chunk's call. The arguments refer to the tensors'
+// copies on the device.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {

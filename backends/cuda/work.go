@@ -20,7 +20,7 @@ type load struct {
 const maxSampled = 32
 
 // load counts the steps of the blocks that process one head. If rows is true, blocks own query rows
-// and loop over keys. Otherwise they own keys and loop over the rows of the group's query heads.
+// and loop over keys. Otherwise blocks own keys and loop over the rows of the group's query heads.
 func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
@@ -134,13 +134,13 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	t.alone += row * float64(step)
 }
 
-// looseRow is the fixed cost of an unaligned row, in elements.
+// looseRow is the fixed cost of an unaligned row. The cost to copy one element is 1.
 const looseRow = 16
 
 // looseColumns returns the cost to copy one row of Dim elements and one of VDim elements, if rows
 // are unaligned. The cost of an element that is copied alone is 1. Lengths are rounded up to 16
-// bytes, and padding counts as a fraction. If only one of Dim and VDim is unaligned, only its row
-// counts, unless alike is true.
+// bytes. Each element of padding costs c.unused. If only one of Dim and VDim is unaligned, only its
+// row counts, unless alike is true.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
 	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // only the strides of these dims can be unaligned
@@ -188,7 +188,7 @@ const (
 )
 
 // together returns how many of `of` KV heads run at the same time. Except for traitUp, it computes
-// the same number as together of bwd_sm90.cuh.
+// the same number as the function together in bwd_sm90.cuh.
 func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether
