@@ -88,7 +88,7 @@ func (j *job) headParts() []headRun {
 
 const (
 	fillingRows = 1 << 15 // query rows of all heads that keep all multiprocessors of a GPU busy
-	travelRows  = 4400    // query rows of one KV head whose kernel, over all keys, takes as long as the head's keys travel
+	travelRows  = 4400    // number of query rows of one KV head for which a kernel takes the same time as sending the head's keys
 	mostRounds  = 3
 )
 

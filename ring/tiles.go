@@ -121,7 +121,7 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 		f.key = t.keys[i].From + k0 - lens(t.keys[:i])
 	}
 	if more := f.key % dropoutAlign; t.c.p.Score.Dropout != 0 {
-		f.k0, f.key = k0-more, f.key-more // keys that the band hides
+		f.k0, f.key = k0-more, f.key-more // the added keys are hidden by the band
 	}
 	if t.oneRun {
 		f.band = t.band(f.row, f.key)
