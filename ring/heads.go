@@ -58,9 +58,9 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 
 // headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
 // feature has parameters per head, or per pair of a row and a key. No kernel runs while the keys of
-// the first part travel. The first part therefore has the fewest heads whose rows fill a GPU. If
-// Device.Rounds is 2 and the cut is zig-zag, the parts have the same size. The keys of each later
-// part travel during the kernel of the previous part.
+// the first part travel. The first part therefore has only enough heads to fill a GPU with rows,
+// and at most half of the heads. If Device.Rounds is 2 and the cut is zig-zag, the parts have the
+// same size. The keys of each later part travel during the kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -161,7 +161,7 @@ func (j *job) forwardByHeads(ctx context.Context) error {
 }
 
 // forwardParts computes the longest run of rows part by part as keys arrive, then the other runs.
-// Calls write disjoint rows or heads, so they may overlap.
+// Calls write disjoint rows or heads, and may therefore overlap.
 func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)

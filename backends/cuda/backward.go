@@ -17,7 +17,7 @@ type backwardPlan struct {
 // A backwardCut is the partition of a backward pass among blocks.
 type backwardCut struct {
 	splits int  // each group of query heads is cut into this many parts; bwd_sm90_sums adds the parts' dK and dV
-	halves bool // two blocks share a key tile: each loops over every second row tile, then the pair adds up its dK and dV
+	halves bool // two blocks share a key tile: each block loops over every second row tile, then the dK and dV of the two blocks are added
 	skew   int8 // code for the row tiles at which the blocks begin their loops: see (*family).skew
 }
 

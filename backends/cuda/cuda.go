@@ -87,8 +87,8 @@ func (b *Backend) within(f func() error) error {
 }
 
 // Reach lets kernels and copies of b's device access another device's memory directly. Reach
-// reports false if the machine does not support direct access. It may be called twice for a device.
-// Stream.Copy also works without direct access, through host memory if necessary.
+// reports false if the machine does not support direct access. Reach may be called twice for a
+// device. Stream.Copy also works without direct access, through host memory if necessary.
 func (b *Backend) Reach(other *Backend) (bool, error) {
 	switch {
 	case other == nil:

@@ -25,10 +25,11 @@ const (
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
-// warpgroups, if each multiprocessor then gets at most one tile. With even fewer rows it also
-// splits the keys, unless the merge takes longer than the split saves. Under a mask, tiles take
-// different times. With at most two tiles per multiprocessor, each multiprocessor gets a long and a
-// short tile. With more tiles, a counter on the device gives the next tile to the first free block.
+// warpgroups, if each multiprocessor then gets at most one tile, or two tiles under a mask. With
+// even fewer rows it also splits the keys, unless the merge takes longer than the split saves.
+// Under a mask, tiles take different times. With at most two tiles per multiprocessor, each
+// multiprocessor gets a long and a short tile. With more tiles, a counter on the device gives the
+// next tile to the first free block.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -134,7 +135,7 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
-	fewRows       = 1536    // query rows up to which elements of Q and O count too
+	fewRows       = 1536    // with at most this number of query rows, elements of Q and O count too
 	fewerHeads    = 8       // maximum number of candidates for the number of heads
 )
 

@@ -6,8 +6,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A load is the work of the blocks that process one head. Each block owns a tile of the head's rows
-// or keys.
+// A load is the work of the blocks that process one head. A block that owns a row tile runs one
+// step for each key tile that its rows see. A block that owns a key tile runs one step for each row
+// tile that sees its keys, in each query head of the group.
 type load struct {
 	blocks, empty float64             // number of blocks with and without work
 	steps, most   float64             // steps of a block with work: mean and maximum
@@ -180,7 +181,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 
 // Concurrent blocks belong to at most backwardTogether KV heads. If loops are short or heads
 // narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, the data of
-// these heads may exceed the L2 cache, because blocks stay close to each other.
+// these heads may exceed the L2 cache, because a head's later blocks start at nearby rows.
 const (
 	backwardTogether = 16
 	shortTogether    = 64

@@ -322,9 +322,10 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 
 // add appends the pieces of a tensor to a round. Both ranks must cut a tensor into the same pieces,
 // although neither rank has the strides of the other rank's tensor. A tensor is one piece, because
-// NCCL moves few large messages fastest. With Message.Apart each head is a piece: the few free
-// multiprocessors would copy large heads to a staging buffer slowly. Pieces larger than pieceBytes
-// are cut further. Tensors that are not dense move through a staging buffer.
+// NCCL moves few large messages fastest. With Message.Apart each head is a piece, because
+// contiguous heads need no staging buffer. The copy of large heads to that buffer is slow if few
+// multiprocessors are free. Pieces larger than pieceBytes are cut further. Tensors that are not
+// dense move through a staging buffer.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size

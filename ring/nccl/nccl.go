@@ -250,8 +250,8 @@ func (g *group) listen(b ring.Breaker) {
 	}
 }
 
-// A wait polls NCCL. During the time eager it does not sleep between polls. After that time it
-// sleeps for nap between polls, and after one second for longNap.
+// waitDone polls NCCL: at first without sleeping, after the time eager with sleeps of nap, and
+// after one second with sleeps of longNap.
 const (
 	eager   = 200 * time.Microsecond
 	nap     = 50 * time.Microsecond
