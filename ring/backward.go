@@ -101,7 +101,7 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 // most one more call contributes.
 type firstPart struct{ all, few bool }
 
-// firstWrites returns how the sum of DQ starts, and how the sums of DK and DV start.
+// firstWrites returns the firstPart of the sum of DQ, and the firstPart of the sums of DK and DV.
 func (j *job) firstWrites() (rows, keys firstPart) {
 	calls := j.steps[0].calls
 	if len(calls) != 1 {

@@ -59,7 +59,7 @@ func (j *job) start(ctx context.Context, e *exchange) error {
 // abort breaks the group. It returns once no other rank still copies this rank's tensors.
 func (j *job) abort(ctx context.Context, err error) {
 	j.group.Fail(err)
-	j.group.Wait(ctx) // its error is the group's
+	j.group.Wait(ctx) // Wait returns the group's error, which the caller has
 }
 
 // wait completes the exchange and reports progress every second.

@@ -109,8 +109,8 @@ type plan struct {
 	partKernel    [2]flashkit.Kernel // by pass: the picked kernel in the form that computes parts of the problem (Device.PartOf)
 }
 
-// New returns this rank's Ring over a group and a Runner. Both remain the caller's. If one is
-// missing or unsuitable, the error is a *flashkit.ProblemError.
+// New returns this rank's Ring over a group and a Runner. The caller still owns the group and the
+// Runner. If g or r is missing or unsuitable, the error is a *flashkit.ProblemError.
 func New(g Group, r Runner, o Options) (*Ring, error) {
 	switch {
 	case g == nil:
@@ -201,7 +201,7 @@ func (j *job) beginsEarly() bool {
 }
 
 // agreeOnce compares requests with the other ranks, once per call. On a device the first step may
-// already be enqueued, because it needs no data of other ranks.
+// already be enqueued, because the first step needs no data of other ranks.
 func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil
