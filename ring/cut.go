@@ -36,7 +36,7 @@ type Cut struct {
 	rows, keys       [][]Span // spans of each rank, in the order of its tensors
 }
 
-// The pieces of a sequence have multiples of these numbers of rows or keys.
+// The pieces of a sequence begin at multiples of these numbers of rows or keys.
 const (
 	align        = 128 // ordered cut: each warp gets the same rows as in an uncut call, and most tiles begin at the same rows
 	leftAlign    = 384 // ordered cut with a left limit: a tile's first key depends on its rows, and tiles have 128 or 192 rows

@@ -160,8 +160,9 @@ func (j *job) forwardByHeads(ctx context.Context) error {
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
 }
 
-// forwardParts computes the longest run of rows part by part as keys arrive, then the other runs.
-// Calls write disjoint rows or heads, and may therefore overlap.
+// forwardParts first computes the rank's longest run of rows, one part of the heads after the other
+// as keys arrive. It then computes the other runs of rows. Calls write disjoint rows or heads, and
+// may therefore overlap.
 func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)

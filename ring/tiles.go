@@ -2,9 +2,9 @@ package ring
 
 import "github.com/flashkit-go/flashkit"
 
-// A tile is a rectangle of one sequence's scores: rows of one rank and keys of another rank, masked
-// by a single band. q0, q1, k0 and k1 count from the sequence's first row or key in the ranks'
-// tensors.
+// A tile is a rectangle of one sequence's scores: rows of one rank and keys of the same or another
+// rank, masked by a single band. q0, q1, k0 and k1 count from the sequence's first row or key in
+// the ranks' tensors.
 type tile struct {
 	seq            int
 	q0, q1, k0, k1 int
@@ -12,7 +12,8 @@ type tile struct {
 	band           flashkit.Band
 }
 
-// A tiler finds the tiles of one sequence between a rank's rows and another rank's keys.
+// A tiler finds the tiles of one sequence between a rank's rows and the keys of the same or another
+// rank.
 type tiler struct {
 	c        *Cut
 	seq      *flashkit.Seq

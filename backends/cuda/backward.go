@@ -40,9 +40,9 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	return g
 }
 
-// headsInside reports whether traitGroups makes a call faster. The mask must be like a causal mask.
-// There must be more than two row tiles, or at least rowsKeys keys at padded head dim groupedDim:
-// blocks of such calls wait longest to add to dQ.
+// headsInside reports whether traitGroups makes a call faster. This requires a mask like a causal
+// mask. It also requires more than two row tiles, or at least rowsKeys keys at padded head dim
+// groupedDim. Blocks of such calls wait longest to add to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)

@@ -66,7 +66,8 @@ func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dis
 	return g.Close()
 }
 
-// runRanks computes every problem with all ranks, each in a goroutine, and prints rank 0's result.
+// runRanks computes every problem with all ranks, and prints rank 0's result. Each rank runs in a
+// goroutine.
 func (f *Run) runRanks(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
 	for at := range list {
 		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
