@@ -81,9 +81,9 @@ func (t *tiler) cover(a, b int) {
 	}
 }
 
-// fit adds one tile for rows [x0, x1) and keys [j0, j1) and returns true, if a single band masks
-// all these rows. Otherwise it returns false. If no row sees a key, fit adds no tile and returns
-// true. span is the index of the keys' span, -1 for several spans.
+// If a single band masks the keys [j0, j1) for all rows [x0, x1), fit adds one tile and returns
+// true. If none of these rows sees a key, fit adds no tile and returns true. Otherwise fit returns
+// false. span is the index of the keys' span, -1 for several spans.
 func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	sees := func(x int) (lo, hi int) {
 		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)

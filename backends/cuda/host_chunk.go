@@ -8,9 +8,9 @@ import (
 
 // A chunk is a range of a call's units in a staging buffer. The chunk's tensors are sorted by role:
 // only input, both input and output, only output. All inputs are therefore contiguous, and so are
-// all outputs: one copy moves each group. In a call with features, a broadcast dimension of an
-// input is copied once. Of packed tensors only rows that belong to sequences are copied, and of
-// page pools only pages that the page table lists.
+// all outputs: one copy moves each group. In a call with features, an input is copied only once
+// along a broadcast dimension. Of packed tensors only rows that belong to sequences are copied, and
+// of page pools only pages that the page table lists.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry

@@ -205,9 +205,9 @@ func (g *Group) Fail(err error) {
 	}
 }
 
-// Close finalizes MPI. Unless the group is broken, Close waits for all ranks until Open's context
-// is done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last: no C
-// library may be used afterwards.
+// Close finalizes MPI. Unless the group is broken, Close waits for all ranks, at most until Open's
+// context is done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last:
+// no C library may be used afterwards.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	closed, broken := g.closed, g.broken
