@@ -153,7 +153,7 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 	return j.applyRecords(of)
 }
 
-// applyRecords derives the choices that must be equal on all ranks from the records: whether Bias
+// applyRecords derives from the records the choices that must be equal on all ranks: whether Bias
 // and Mask repeat over rows, and the kernel of an ordered Ring.
 func (j *job) applyRecords(record func(int) []byte) error {
 	var err error

@@ -96,12 +96,12 @@ func (j *job) addGradients(e *exchange, x turn, now, own *gradients) (list [2]ad
 	return list
 }
 
-// A firstPart describes the first call that contributes to a sum of gradients. If all is true, the
-// call writes every element, so the sum need not be zeroed. If few is true, at most one more call
-// contributes.
+// A firstPart describes the first call that contributes to a sum of gradients. If the field all is
+// true, the call writes every element, so the sum need not be zeroed. If the field few is true, at
+// most one more call contributes.
 type firstPart struct{ all, few bool }
 
-// firstWrites returns how the sum of DQ starts, and how the sums of DK and DV start.
+// firstWrites returns the firstPart of the sum of DQ, and the firstPart of the sums of DK and DV.
 func (j *job) firstWrites() (rows, keys firstPart) {
 	calls := j.steps[0].calls
 	if len(calls) != 1 {
@@ -119,8 +119,8 @@ func (j *job) firstWrites() (rows, keys firstPart) {
 	return rows, keys
 }
 
-// gradType returns the type in which gradients of keys travel. one is true if a single call
-// computes all of these gradients.
+// gradType returns the type in which gradients of keys travel. The parameter one is true if a
+// single call computes all of these gradients.
 func (j *job) gradType(one bool) flashkit.DType {
 	if one {
 		return j.p.DType

@@ -34,11 +34,13 @@ func (x pair) of(t flashkit.Tensor) flashkit.Tensor {
 	return window(t, min(t.Repeated(x.b, 0, x.r)+x.k, t.Len()), n)
 }
 
-// A step is a rank's work with the keys of another rank.
+// A step is a rank's work with the keys of one rank: in step 0 its own keys, in later steps the
+// keys of another rank.
 type step struct {
 	calls []call
 
-	// Keys of the other rank that the calls read. need.n is 0 if there are none.
+	// Keys of rank r-t that the calls of rank r in step t read; r is this rank. need.n is 0 if
+	// there are none.
 	need part
 
 	// Keys of this rank that rank r+t reads in step t; r is this rank.
@@ -92,7 +94,7 @@ type placed struct {
 	layer int // index among the sequence's tiles
 }
 
-// calls returns a rank's kernel calls with the keys of another rank.
+// calls returns a rank's kernel calls with the keys of the rank `other`.
 func (c *Cut) calls(rank, other int) (list []call) {
 	keys := map[int]share{}
 	for _, s := range shares(c.keys[other], c.packedK) {

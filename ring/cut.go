@@ -36,7 +36,7 @@ type Cut struct {
 	rows, keys       [][]Span // spans of each rank, in the order of its tensors
 }
 
-// The pieces of a sequence have multiples of these numbers of rows or keys.
+// The pieces of a sequence begin at multiples of these numbers of rows or keys.
 const (
 	align        = 128 // ordered cut: each warp gets the same rows as in an uncut call, and most tiles begin at the same rows
 	leftAlign    = 384 // ordered cut with a left limit: a tile's first key depends on its rows, and tiles have 128 or 192 rows
@@ -228,12 +228,14 @@ func (c *Cut) Rows(rank int) []Span { return slices.Clone(c.rows[rank]) }
 // Keys returns a rank's keys in the order of the rank's tensors, as Rows does.
 func (c *Cut) Keys(rank int) []Span { return slices.Clone(c.keys[rank]) }
 
-// QLen returns the number of query rows in a rank's tensors: the total of all sequences if they are
-// packed, else the rows of the longest sequence.
+// QLen returns the number of query rows in a rank's tensors. If the sequences are packed, this is
+// the rank's total of rows. Otherwise it is the largest number of rows that the rank has of one
+// sequence.
 func (c *Cut) QLen(rank int) int { return extent(c.rows[rank], c.packedQ) }
 
-// KVLen returns the number of keys in a rank's tensors: the total of all sequences if they are
-// packed, else the keys of the longest sequence.
+// KVLen returns the number of keys in a rank's tensors. If the sequences are packed, this is the
+// rank's total of keys. Otherwise it is the largest number of keys that the rank has of one
+// sequence.
 func (c *Cut) KVLen(rank int) int { return extent(c.keys[rank], c.packedK) }
 
 func extent(spans []Span, packed bool) (n int) {

@@ -13,8 +13,8 @@ type Device interface {
 	Group
 	Chooser
 
-	// Early reports whether the first step may be enqueued before messages begin. It is false if
-	// messages need resources that the step occupies.
+	// Early reports whether the first step may be enqueued before messages begin. The result is
+	// false if messages need resources that the step occupies.
 	Early() bool
 
 	// Rounds returns the maximum number of rounds in which the keys of an ordered pass are sent
@@ -26,8 +26,8 @@ type Device interface {
 	Arrived(ctx context.Context, n int) error
 
 	// Beside lets the next pass begin while the previous pass ends. The next pass must not depend
-	// on the previous pass, nor on work enqueued since the previous pass began. It may depend on
-	// messages.
+	// on the previous pass, nor on work enqueued since the previous pass began. The next pass may
+	// depend on messages.
 	Beside()
 
 	// PartOf returns a form of the kernel k for calls with p or with parts of p. k is one of the

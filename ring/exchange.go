@@ -10,8 +10,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// An exchange holds a rank's messages during a step. The methods to and from add messages. Each
-// message's Round and Apart are the current values of round and apart.
+// An exchange holds a rank's messages during a step. The methods `to` and `from` add messages. Each
+// message gets the current values of the fields round and apart.
 type exchange struct {
 	send, receive []Message
 	round         int
@@ -20,8 +20,8 @@ type exchange struct {
 
 func (e *exchange) isEmpty() bool { return len(e.send) == 0 && len(e.receive) == 0 }
 
-// The method to adds a message that this rank sends. The method from adds a message that this rank
-// receives. Both methods leave out empty tensors.
+// `to` adds a message that this rank sends. `from` adds a message that this rank receives. Both
+// methods leave out empty tensors.
 func (e *exchange) to(rank int, t ...flashkit.Tensor) {
 	if t = slices.DeleteFunc(t, isEmpty); len(t) > 0 {
 		e.send = append(e.send, Message{rank, t, e.round, e.apart})
@@ -59,7 +59,7 @@ func (j *job) start(ctx context.Context, e *exchange) error {
 // abort breaks the group. It returns once no other rank still copies this rank's tensors.
 func (j *job) abort(ctx context.Context, err error) {
 	j.group.Fail(err)
-	j.group.Wait(ctx) // its error is the group's
+	j.group.Wait(ctx) // Wait returns the group's error, which the caller has
 }
 
 // wait completes the exchange and reports progress every second.
@@ -132,8 +132,8 @@ func (j *job) addKeys(e *exchange, i int) (k, v flashkit.Tensor) {
 }
 
 // rotate runs the steps. The first step is one turn, and each later step is cut into the given
-// number of turns. While the function work computes turn i, the keys of turn i+1 travel, together
-// with the messages that the function behind adds. rotate calls the function arrived after each
+// number of turns. While the function `work` computes turn i, the keys of turn i+1 travel, together
+// with the messages that the function `behind` adds. rotate calls the function `arrived` after each
 // exchange. An additional turn at the end has messages but no compute.
 func (j *job) rotate(ctx context.Context, parts int, work func(i int, k, v flashkit.Tensor) error, behind func(e *exchange, i int), arrived func()) error {
 	var ahead exchange

@@ -19,8 +19,8 @@ type Group interface {
 	// Size returns the number of ranks.
 	Size() int
 
-	// Gather sends mine to all ranks and fills all with every rank's bytes, in rank order.
-	// len(mine) is the same on every rank; len(all) is Size*len(mine).
+	// Gather sends the bytes `mine` to all ranks, and fills `all` with the bytes of every rank, in
+	// rank order. len(mine) is the same on every rank; len(all) is Size*len(mine).
 	Gather(ctx context.Context, mine, all []byte) error
 
 	// Start begins sending and receiving without waiting for other ranks. In number, shape and

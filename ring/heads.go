@@ -58,9 +58,9 @@ func (j *job) halfSlot(slot, which int, t flashkit.DType, s [4]int) flashkit.Ten
 
 // headParts cuts the KV heads into parts, in the same way on all ranks. All heads are one part if a
 // feature has parameters per head, or per pair of a row and a key. No kernel runs while the keys of
-// the first part travel. The first part therefore has the fewest heads whose rows fill a GPU. If
-// Device.Rounds is 2 and the cut is zig-zag, the parts have the same size. The keys of each later
-// part travel during the kernel of the previous part.
+// the first part travel. The first part therefore has only enough heads to fill a GPU with rows,
+// and at most half of the heads. If Device.Rounds is 2 and the cut is zig-zag, the parts have the
+// same size. The keys of each later part travel during the kernel of the previous part.
 func (j *job) headParts() []headRun {
 	heads, most, rows := j.p.KVHeads, j.dev.Rounds(), 1
 	if j.p.Features()&(featureScopes.head|featureScopes.pair) != 0 || heads < 2 {
@@ -88,7 +88,7 @@ func (j *job) headParts() []headRun {
 
 const (
 	fillingRows = 1 << 15 // query rows of all heads that keep all multiprocessors of a GPU busy
-	travelRows  = 4400    // query rows of one KV head whose kernel, over all keys, takes as long as the head's keys travel
+	travelRows  = 4400    // number of query rows of one KV head for which a kernel takes the same time as sending the head's keys
 	mostRounds  = 3
 )
 
@@ -160,8 +160,9 @@ func (j *job) forwardByHeads(ctx context.Context) error {
 	return j.wait(ctx, &e, Progress{Steps: j.stats.Steps, From: -1})
 }
 
-// forwardParts computes the longest run of rows part by part as keys arrive, then the other runs.
-// Calls write disjoint rows or heads, so they may overlap.
+// forwardParts first computes the rank's longest run of rows, one part of the heads after the other
+// as keys arrive. It then computes the other runs of rows. Calls write disjoint rows or heads, and
+// may therefore overlap.
 func (j *job) forwardParts(ctx context.Context, w *flashkit.Args, parts []headRun, arrive []int, places []place) error {
 	steps := len(parts) + len(places) - 1
 	long := longest(places)

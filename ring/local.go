@@ -39,9 +39,8 @@ type Mover interface {
 // A Mark is a point in a rank's enqueued work, such as an event. Only Movers interpret it.
 type Mark any
 
-// LocalOver returns the ranks of a group inside this process for device tensors: movers[r] moves
-// the tensors of rank r. If the tensors are on the host, all movers must be nil. Otherwise no mover
-// may be nil.
+// LocalOver returns the ranks of a group inside this process. For device tensors, movers[r] moves
+// the tensors of rank r, and no mover may be nil. For host tensors, all movers must be nil.
 func LocalOver(movers []Mover) ([]Group, error) {
 	size := len(movers)
 	if size < 1 || size > 1024 {

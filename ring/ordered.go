@@ -47,7 +47,7 @@ func (j *job) orderedForward(ctx context.Context) error {
 }
 
 func (j *job) orderedBackward(ctx context.Context) error {
-	w := j.a // its tensors become the whole ones, with all keys and all rows
+	w := j.a // gather replaces w's tensors by whole tensors, with all keys and all rows
 	if err := j.gather(ctx, slotAllK, byKeys, &w.K, &w.V); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func LinkOf(name string) (Link, error) {
 // A Plan predicts a pass on the slowest rank.
 type Plan struct {
 	Ranks      int           // number of ranks
-	Steps      []PlannedStep // the turns, in order
+	Steps      []PlannedStep // in order of execution
 	Total      time.Duration // predicted time of the pass
 	One        time.Duration // predicted time of the pass on one rank
 	Efficiency float64       // One / (Ranks * Total)
@@ -59,7 +59,8 @@ type Plan struct {
 	Memory     int64         // bytes of buffers, in addition to the rank's tensors
 }
 
-// A PlannedStep is one turn of compute with its concurrent messages.
+// A PlannedStep is the compute of one step, with concurrent messages. In the backward pass, a
+// PlannedStep may cover only some of the KV heads.
 type PlannedStep struct {
 	Compute time.Duration // time in kernels
 	Travel  time.Duration // time in concurrent messages

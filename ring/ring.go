@@ -24,8 +24,8 @@ type Runner interface {
 }
 
 // A Chooser is a Runner that names its kernel in advance, as an ordered Ring requires. A dispatcher
-// is a Chooser. If a Chooser has a method PickWithLSE, a Ring calls it in place of Pick for a
-// forward pass with LSE.
+// is a Chooser. If a Chooser has a method PickWithLSE, a Ring calls PickWithLSE in place of Pick
+// for a forward pass with LSE.
 type Chooser interface {
 	Runner
 
@@ -109,8 +109,8 @@ type plan struct {
 	partKernel    [2]flashkit.Kernel // by pass: the picked kernel in the form that computes parts of the problem (Device.PartOf)
 }
 
-// New returns this rank's Ring over a group and a Runner. Both remain the caller's. If one is
-// missing or unsuitable, the error is a *flashkit.ProblemError.
+// New returns this rank's Ring over a group and a Runner. The caller still owns the group and the
+// Runner. If g or r is missing or unsuitable, the error is a *flashkit.ProblemError.
 func New(g Group, r Runner, o Options) (*Ring, error) {
 	switch {
 	case g == nil:
@@ -132,7 +132,7 @@ func New(g Group, r Runner, o Options) (*Ring, error) {
 }
 
 // Close releases goroutines and buffers, but neither the group nor the Runner. No call may be in
-// progress. It returns an error of the device, if any.
+// progress. Close returns an error of the device, if any.
 func (r *Ring) Close() (err error) {
 	r.math.pool.Close()
 	for i := range r.slots {
@@ -142,22 +142,22 @@ func (r *Ring) Close() (err error) {
 	return err
 }
 
-// Stats returns the last call's statistics, of this rank alone. It waits for a call in progress.
+// Stats returns the last call's statistics, of this rank alone. Stats waits for a call in progress.
 func (r *Ring) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stats
 }
 
-// Forward computes the forward pass of the whole problem p for the rank's rows. All ranks call it
-// together. args are the rank's shard.
+// Forward computes the forward pass of the whole problem p for the rank's rows. All ranks call
+// Forward together. args are the rank's shard.
 func (r *Ring) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassForward, args)
 }
 
 // Backward computes the backward pass of the whole problem p: DQ of the rank's rows, DK and DV of
-// the rank's keys. All ranks call it together. args are the rank's shard, with the O and LSE of
-// Forward.
+// the rank's keys. All ranks call Backward together. args are the rank's shard, with the O and LSE
+// of Forward.
 func (r *Ring) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
 	return r.do(ctx, p, flashkit.PassBackward, args)
 }
@@ -201,7 +201,7 @@ func (j *job) beginsEarly() bool {
 }
 
 // agreeOnce compares requests with the other ranks, once per call. On a device the first step may
-// already be enqueued, because it needs no data of other ranks.
+// already be enqueued, because the first step needs no data of other ranks.
 func (j *job) agreeOnce(ctx context.Context) error {
 	if j.met {
 		return nil

@@ -2,9 +2,9 @@ package ring
 
 import "github.com/flashkit-go/flashkit"
 
-// A tile is a rectangle of one sequence's scores: rows of one rank and keys of another rank, masked
-// by a single band. q0, q1, k0 and k1 count from the sequence's first row or key in the ranks'
-// tensors.
+// A tile is a rectangle of one sequence's scores: rows of one rank and keys of the same or another
+// rank, masked by a single band. q0, q1, k0 and k1 count from the sequence's first row or key in
+// the ranks' tensors.
 type tile struct {
 	seq            int
 	q0, q1, k0, k1 int
@@ -12,7 +12,8 @@ type tile struct {
 	band           flashkit.Band
 }
 
-// A tiler finds the tiles of one sequence between a rank's rows and another rank's keys.
+// A tiler finds the tiles of one sequence between a rank's rows and the keys of the same or another
+// rank.
 type tiler struct {
 	c        *Cut
 	seq      *flashkit.Seq
@@ -80,9 +81,9 @@ func (t *tiler) cover(a, b int) {
 	}
 }
 
-// fit adds one tile for rows [x0, x1) and keys [j0, j1) and returns true, if a single band masks
-// all these rows. Otherwise it returns false. If no row sees a key, fit adds no tile and returns
-// true. span is the index of the keys' span, -1 for several spans.
+// If a single band masks the keys [j0, j1) for all rows [x0, x1), fit adds one tile and returns
+// true. If none of these rows sees a key, fit adds no tile and returns true. Otherwise fit returns
+// false. span is the index of the keys' span, -1 for several spans.
 func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 	sees := func(x int) (lo, hi int) {
 		lo, hi = max(t.lo[x], j0), min(t.hi[x], j1)
@@ -121,7 +122,7 @@ func (t *tiler) fit(x0, x1, j0, j1, span int) bool {
 		f.key = t.keys[i].From + k0 - lens(t.keys[:i])
 	}
 	if more := f.key % dropoutAlign; t.c.p.Score.Dropout != 0 {
-		f.k0, f.key = k0-more, f.key-more // keys that the band hides
+		f.k0, f.key = k0-more, f.key-more // the added keys are hidden by the band
 	}
 	if t.oneRun {
 		f.band = t.band(f.row, f.key)

@@ -17,12 +17,12 @@ type backwardPlan struct {
 // A backwardCut is the partition of a backward pass among blocks.
 type backwardCut struct {
 	splits int  // each group of query heads is cut into this many parts; bwd_sm90_sums adds the parts' dK and dV
-	halves bool // two blocks share a key tile: each loops over every second row tile, then the pair adds up its dK and dV
+	halves bool // two blocks share a key tile: each block loops over every second row tile, then the dK and dV of the two blocks are added
 	skew   int8 // code for the row tiles at which the blocks begin their loops: see (*family).skew
 }
 
-// planBackward returns the plan of a backward pass of p, with the partition that suits the problem
-// whole. p is a part of whole, or equal to whole.
+// planBackward returns the plan of a backward pass of p, partitioned as for the problem `whole`. p
+// is a part of `whole`, or equal to `whole`.
 func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardPlan {
 	g := backwardPlan{workspace: backwardWorkspace(id, p), backwardCut: backwardCut{splits: 1}}
 	s := &families[id]
@@ -40,9 +40,9 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	return g
 }
 
-// headsInside reports whether traitGroups makes a call faster. The mask must be like a causal mask.
-// There must be more than two row tiles, or at least rowsKeys keys at padded head dim groupedDim:
-// blocks of such calls wait longest to add to dQ.
+// headsInside reports whether traitGroups makes a call faster. This requires a mask like a causal
+// mask. It also requires more than two row tiles, or at least rowsKeys keys at padded head dim
+// groupedDim. Blocks of such calls wait longest to add to dQ.
 func (s *family) headsInside(p *flashkit.Problem) bool {
 	t := s.shape(p)
 	return causalLike(p) && (p.QLen > 2*t.rows || p.KVLen >= rowsKeys && s.padded(p).dim == groupedDim)
@@ -85,7 +85,7 @@ const (
 	upRows       = 4096 // maximum query rows of traitUp
 	squareRows   = 2048 // minimum query rows with which traitUp permits many more keys than rows
 	upWaves      = 8    // minimum blocks per multiprocessor of traitUp
-	splitDVSteps = 32   // minimum steps of all concurrent heads together for traitWide
+	splitDVSteps = 32   // minimum loop iterations for traitWide, summed over the heads that run at once
 	rowsKeys     = 8192 // minimum keys with which one or two row tiles suffice for traitGroups
 )
 
@@ -313,8 +313,8 @@ func (l *launch) backwardF32() error {
 
 // slotBlocks returns the numbers of blocks of bwd_sm90's main, delta and finish kernels for packed
 // sequences. The arguments blocks, deltas and finishes are these numbers if every sequence gets the
-// tiles of the longest sequence. If most sequences are much shorter, slotBlocks returns smaller
-// numbers: see slots.
+// same number of tiles as the longest sequence. If most sequences are much shorter, slotBlocks
+// returns smaller numbers: see slots.
 func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int) (int, int, int) {
 	x, p, eager := l.x, &l.p, l.b.eager
 	if x.keySlots = x.slots(seqKVStarts, p.KVLen, main.keys, eager); p.KVHeads < slotHeads && !eager {
@@ -330,7 +330,7 @@ func (l *launch) slotBlocks(main, delta *function, blocks, deltas, finishes int)
 }
 
 // placeDelta sets the location of delta in the arguments of kernels with features. For bwd_sm90 it
-// also prepares DBias.
+// also decides whether the kernel writes DBias directly.
 func (l *launch) placeDelta() error {
 	x, heads := l.x, l.p.Batch*l.p.Heads
 	rows, step := ceilDiv(l.p.QLen, backwardRows)*backwardRows, 2
@@ -350,9 +350,10 @@ func (l *launch) placeDelta() error {
 	return nil
 }
 
-// keepApart lets bwd_sm90 write DBias directly, if no element of DBias sums several batches, heads
-// or rows. It first zeroes DBias if the band or the sequence lengths hide elements, because the
-// kernel does not write hidden elements.
+// keepApart lets bwd_sm90 write DBias directly if there is no softcap, and no element of DBias sums
+// several batches, heads or rows. The kernel does not write elements that the band or the sequence
+// lengths hide. If there are such elements, keepApart first zeroes DBias, or changes nothing if
+// DBias is not dense.
 func (l *launch) keepApart() error {
 	p, x := &l.p, l.x
 	v, n := &x.dbias, x.dbiasShape

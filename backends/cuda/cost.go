@@ -55,7 +55,7 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 		p, _ = packedHeads(p)
 	}
 	t := s.tile(c, &p)
-	if x.begin > 0 { // earlier blocks never hide x.begin, so they hide a smaller fraction of the sum
+	if x.begin > 0 { // hidden becomes a fraction of the sum: earlier blocks hide part of t.begin, and nothing of x.begin
 		own := *c
 		own.hidden *= t.begin / (t.begin + x.begin)
 		c, t.begin = &own, t.begin+x.begin
@@ -101,7 +101,7 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 	return microseconds(us + max(work, memory) + exposed*min(work, memory))
 }
 
-// planCycles returns the cycles of fwd_sm90 for a call with few tiles, partitioned by h. heads is
+// planCycles returns the cycles of fwd_sm90 for a call with few tiles, which h partitions. heads is
 // the number of query heads of all batches.
 func (c *costs) planCycles(h *hopperPlan, t *tile, heads, sms int) float64 {
 	share := stepShare(int(h.rows.lowRows)/groupRows, t.rows/groupRows)

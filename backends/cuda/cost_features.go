@@ -76,9 +76,9 @@ func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
 func pageBytes(keys int) float64 { return min(.3, .6/float64(keys)) }
 
 // sequencesCost predicts the time of a call with a surcharge. Sequences of different lengths cost
-// the same as sequences of equal length with the same total of query-key pairs. They cost at least
-// the time of the longest sequence alone. A launch has the same number of blocks for every
-// sequence. Shorter sequences therefore have blocks without work, which cost extra.
+// the same as sequences of equal length with the same total of query-key pairs, but at least the
+// time of the longest sequence alone. A launch has the same number of blocks for every sequence.
+// Shorter sequences therefore have blocks without work, which cost extra.
 func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.Duration {
 	t := s.costWith(dev, c.Problem, c.Traits.Loose, x)
 	if !c.Ragged || c.Traits.Load == 0 || c.Batch < 2 {

@@ -35,7 +35,7 @@ type Backend struct {
 	lost     atomic.Pointer[error]
 	closed   atomic.Bool
 	poison   atomic.Bool // tests: see Poison
-	eager    bool        // tests: plans for large calls apply to all calls
+	eager    bool        // tests: calls of all sizes use slots (see method slots)
 }
 
 // Name returns "cuda".
@@ -87,8 +87,8 @@ func (b *Backend) within(f func() error) error {
 }
 
 // Reach lets kernels and copies of b's device access another device's memory directly. Reach
-// reports false if the machine does not support direct access. It may be called twice for a device.
-// Stream.Copy also works without direct access, through host memory if necessary.
+// reports false if the machine does not support direct access. Reach may be called twice for a
+// device. Stream.Copy also works without direct access, through host memory if necessary.
 func (b *Backend) Reach(other *Backend) (bool, error) {
 	switch {
 	case other == nil:

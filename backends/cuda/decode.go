@@ -28,10 +28,10 @@ func fitsClusters(clusters, blocks, sms int) bool {
 // clusters reports whether device and driver support clusters.
 func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchCluster != nil }
 
-// planDecode cuts the keys into parts, one block each. It chooses the number of parts with which
-// the busiest multiprocessor has the least work. A part costs one, plus the number of pieces of
-// f.keys keys that each warp loads. If the merge is small, the last block of a tile to end merges
-// the tile's parts. Otherwise a second kernel merges the parts.
+// planDecode cuts the keys into parts, with one thread block per part. It chooses the number of
+// parts with which the busiest multiprocessor has the least work. A part costs one, plus the number
+// of pieces of f.keys keys that each warp loads. If the merge is small, the block of a tile that
+// ends last merges the tile's parts. Otherwise a second kernel merges the parts.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
@@ -50,8 +50,8 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	return d
 }
 
-// apartPieces is the extra cost of a merge outside a cluster. The time that a warp needs for a
-// piece of keys is 1.
+// apartPieces is the extra time of a merge outside a cluster, in units of the time that a warp
+// needs for a piece of keys.
 const apartPieces = 3
 
 // cutDecode returns the number of parts of each query tile's keys, and whether the parts' blocks
@@ -84,7 +84,7 @@ func cutKeys(all, pieces, warps, slots int) (splits, least int) {
 }
 
 // partCost returns the time of a call that cuts each tile's keys into the given number of parts.
-// The time that a warp needs for a piece of keys is 1.
+// The unit is the time that a warp needs for a piece of keys.
 func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }

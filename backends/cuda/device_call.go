@@ -137,9 +137,9 @@ func (o *Options) checkWhole(p *flashkit.Problem) error {
 	return nil
 }
 
-// Pick returns the kernel that is predicted fastest for dense device tensors, except decode_sm80.
-// decode_sm80 cuts the keys into a number of parts that depends on the number of sequences. With
-// every other kernel, the bits of a sequence do not depend on the other sequences of the call.
+// Pick returns the kernel that is predicted fastest for dense device tensors. Pick never returns
+// decode_sm80, which cuts the keys into a number of parts that depends on the number of sequences.
+// With every other kernel, the bits of a sequence do not depend on the other sequences of the call.
 // Errors are as for Launch.
 func (b *Backend) Pick(p flashkit.Problem, pass flashkit.Pass) (flashkit.Kernel, error) {
 	if err := errors.Join(p.Validate(), pass.Validate()); err != nil {

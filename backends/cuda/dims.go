@@ -52,7 +52,7 @@ func (s *family) pad(p flashkit.Problem) int {
 }
 
 // padded returns the head dims to which a problem is padded. For a problem with wider head dims it
-// returns the family's widest.
+// returns the widest head dims of the family.
 func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }

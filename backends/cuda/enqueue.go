@@ -65,8 +65,8 @@ func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) 
 	return workspace{}, nil
 }
 
-// Workspace returns the device memory that a pass allocates while it runs, in bytes, beyond its
-// tensors. The kernel is a name as in Options.Kernel, or "" for the kernel that is predicted
+// Workspace returns the bytes of device memory that a pass allocates in addition to the tensors of
+// the call. The kernel is a name as in Options.Kernel, or "" for the kernel that is predicted
 // fastest.
 func (b *Backend) Workspace(p flashkit.Problem, pass flashkit.Pass, kernel string) (int, error) {
 	if err := p.Validate(); err != nil {

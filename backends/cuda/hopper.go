@@ -25,10 +25,11 @@ const (
 func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(bytes)/float64(each*sms) }
 
 // planHopper partitions a call's query rows and keys. With few rows it uses smaller tiles of fewer
-// warpgroups, if each multiprocessor then gets at most one tile. With even fewer rows it also
-// splits the keys, unless the merge takes longer than the split saves. Under a mask, tiles take
-// different times. With at most two tiles per multiprocessor, each multiprocessor gets a long and a
-// short tile. With more tiles, a counter on the device gives the next tile to the first free block.
+// warpgroups, if each multiprocessor then gets at most one tile, or two tiles under a mask. With
+// even fewer rows it also splits the keys, unless the merge takes longer than the split saves.
+// Under a mask, tiles take different times. With at most two tiles per multiprocessor, each
+// multiprocessor gets a long and a short tile. With more tiles, a counter on the device gives the
+// next tile to the first free block.
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
@@ -72,9 +73,9 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	return h
 }
 
-// planPart returns the plan of p, which is a part of the problem whole or equal to it. The plan
-// splits keys and sizes tiles as in a call for whole. Each row then has the same bits as in that
-// call.
+// planPart returns the plan of p, which is a part of the problem `whole` or equal to `whole`. The
+// plan splits keys and sizes tiles as in a call for `whole`. Each row then has the same bits as in
+// that call.
 func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 	w, _ := packedHeads(whole)
 	h := planHopper(w, sms)
@@ -92,8 +93,8 @@ func planPart(p, whole flashkit.Problem, sms int) hopperPlan {
 }
 
 // pairSteps returns the maximum number of steps of a multiprocessor if each gets up to two tiles.
-// The kernel assigns tiles from the longest to the shortest. Multiprocessors with the shortest
-// first tiles take a second tile first.
+// The kernel assigns tiles from the longest to the shortest. The multiprocessor whose first tile is
+// shortest takes a second tile first.
 func pairSteps(p *flashkit.Problem, tiles, rows, keys, sms int) (most int) {
 	heads := p.Batch * p.Heads
 	together := headsTogether(p, heads)
@@ -134,8 +135,8 @@ func headsTogether(p *flashkit.Problem, heads int) int {
 
 const (
 	groupElements = 1 << 24 // maximum elements of K and V of the heads together
-	fewRows       = 1536    // query rows up to which elements of Q and O count too
-	fewerHeads    = 8       // maximum count of numbers of heads that are tried
+	fewRows       = 1536    // with at most this number of query rows, elements of Q and O count too
+	fewerHeads    = 8       // maximum number of candidates for the number of heads
 )
 
 func (s *family) cutHopper(p *flashkit.Problem, t *tile, groups, splits, steps, sms int) hopperPlan {

@@ -8,9 +8,9 @@ import (
 
 // A chunk is a range of a call's units in a staging buffer. The chunk's tensors are sorted by role:
 // only input, both input and output, only output. All inputs are therefore contiguous, and so are
-// all outputs: one copy moves each group. In a call with features, a broadcast dimension of an
-// input is copied once. Of packed tensors only rows that belong to sequences are copied, and of
-// page pools only pages that the page table lists.
+// all outputs: one copy moves each group. In a call with features, an input is copied only once
+// along a broadcast dimension. Of packed tensors only rows that belong to sequences are copied, and
+// of page pools only pages that the page table lists.
 type chunk struct {
 	call     *flashkit.Call
 	perBatch int // units of a batch entry
@@ -31,7 +31,7 @@ type staged struct {
 	t      *flashkit.Tensor
 	role   flashkit.Role
 	shape  [4]int  // shape of the copy
-	whole  [4]int  // shape of the tensor, with its broadcast dimensions
+	whole  [4]int  // shape, before broadcast dimensions are reduced to length 1
 	first  int     // first unit
 	from   int     // first row
 	pages  []int32 // pages to copy, in place of a range of units
@@ -176,8 +176,8 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	}
 }
 
-// setArguments fills in the arguments of the chunk's call. The call's tensors are the copies on the
-// device.
+// setArguments fills in the arguments of the chunk's call. The arguments refer to the tensors'
+// copies on the device.
 func (x *chunk) setArguments(a *arguments, device Pointer) {
 	a.reset(x.p, x.call)
 	if a.dbiasShape[0] > 1 {

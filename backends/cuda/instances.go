@@ -37,8 +37,8 @@ const (
 	traitSplit     // fwd_sm90: split-KV
 	traitParts     // bwd_sm90: a block processes some query heads of a group, not all
 	traitPairs     // a cluster of two blocks shares a key tile
-	traitGroups    // a block loops over row tiles, and for each over the query heads of a group
-	traitUp        // the last key tiles begin first, and each loops from its first visible row to the last
+	traitGroups    // a block loops over row tiles, and for each row tile over the query heads of a group
+	traitUp        // blocks of the last key tiles begin first; each block loops from the first row that sees its keys to the last row
 	traitWide      // separate blocks compute dK and dV
 	traitColumns80 // for head dims up to 80
 	traitColumns96 // for head dims up to 96
@@ -116,7 +116,7 @@ func (s *family) has(i instance, d headDims) bool {
 
 // An instanceCall holds the properties of a call that select its instance.
 type instanceCall struct {
-	p, whole *flashkit.Problem // problem of the call, and the whole problem if the call is a part, else the same
+	p, whole *flashkit.Problem // p: problem of the call; whole: Options.PartOf, or p if PartOf is nil
 	sms      int
 	splits   int  // forward: parts of the keys; backward: parts of the query heads of a group
 	halves   bool // two blocks share the rows of a key tile

@@ -65,7 +65,7 @@ func (s *Stream) merge(a *joinArgs, o, lse, other, otherLSE flashkit.Tensor) err
 }
 
 // An operand is a tensor t of a join. name is the tensor's name in errors. like has the shape that
-// t must have. join sets *to to the view of t.
+// t must have. join stores the view of t in *to.
 type operand struct {
 	name string
 	t    flashkit.Tensor

@@ -70,7 +70,8 @@ func (l *launch) sumsAlone() error {
 	return l.within(&w, func() error { return nil })
 }
 
-// forward launches a block for each tile of a head's query rows.
+// forward launches one block for each tile of a head's query rows, or several if fwd_f32 divides
+// the columns of O.
 func (l *launch) forward() error {
 	f, err := l.get(l.instance(1, false))
 	if err != nil {

@@ -78,8 +78,9 @@ func (b *Backend) CopyRate() (rate float64, err error) {
 	return rate, err
 }
 
-// limit loads a kernel from an image file and passes it to measure, with a function timed. timed
-// launches the kernel on all multiprocessors, and returns the kernel's time on the device.
+// limit loads a kernel from an image file. It passes the kernel and a function `timed` to measure.
+// The function `timed` launches the kernel on all multiprocessors, and returns the kernel's time on
+// the device.
 func (b *Backend) limit(file, name string, measure func(f *function, timed func(*limitArgs) (time.Duration, error)) error) (err error) {
 	image, err := readImage(imageFiles, file, b.images.arch)
 	if err != nil {

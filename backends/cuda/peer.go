@@ -53,8 +53,8 @@ func (s *Stream) copyRows(dst, src flashkit.Tensor) error { return s.Add(dst, sr
 const maxRuns = 512
 
 // runs are the contiguous pieces of two tensors with the same shape. bytes is the size of a piece.
-// n, dst and src have one entry per dimension, innermost first: the length, and both strides in
-// bytes.
+// n, dst and src have one entry per dimension, innermost first: the dimension's length, its stride
+// in dst and its stride in src. Strides are in bytes.
 type runs struct {
 	bytes int
 	n     []int
@@ -108,7 +108,7 @@ func (r *runs) rows() (n, dst, src int) {
 	return n, dst, src
 }
 
-// each calls f with the offsets of every run, in bytes.
+// each calls f for every run, with the run's offsets in dst and in src, in bytes.
 func (r *runs) each(f func(dst, src int) error) error {
 	for i := range r.count() {
 		dst, src := 0, 0

@@ -34,8 +34,8 @@ const loneOfTwo = .713
 
 // Constants of bwd_sm90 that costs and partitions share.
 const (
-	meetCycles  = 10600 // cycles in which a pair of blocks starts together and adds its dK and dV
-	sumCycles   = 480   // cycles to load 8 columns of a group's part
+	meetCycles  = 10600 // cycles that a pair of blocks takes to start together, and to add up dK and dV
+	sumCycles   = 480   // cycles to load 8 columns of dK or dV of one part of a group
 	laterWaits  = .877  // in each further wave: the blocks' waits to add to dQ, relative to the waits of the first wave
 	maskedWaits = 2.05  // under a mask: factor by which the first wave's waits to add to dQ grow
 	farther     = .0853 // under a mask: fraction added to a step for each doubling of the concurrent heads' bytes beyond nearBytes

@@ -13,7 +13,7 @@ import (
 // A seqCache is a stream's copy of sequence arrays on the device. The copy remains after a call, so
 // that the next call with the same sequences, such as a model's next layer, copies nothing.
 type seqCache struct {
-	mu      sync.Mutex // held from the comparison of the arrays until the kernels that read them are enqueued
+	mu      sync.Mutex // held from the comparison of the arrays until the kernels that read the arrays are enqueued
 	at      Pointer
 	words   int // capacity
 	seqInts []int32
@@ -130,9 +130,9 @@ func (x *arguments) setSeqPointers(at Pointer) {
 	f.pageWidth = int32(x.seqLens[4] / max(1, int(x.batch)))
 }
 
-// copySeqs copies the arrays to the device in stream order. When the driver's call returns, it has
-// read the pageable host memory. A graph is different: each replay reads the host memory again, so
-// a captured copy reads memory that the backend keeps.
+// copySeqs copies the arrays to the device in stream order. The driver has read the pageable host
+// memory when MemcpyHtoDAsync returns. A graph is different: each replay reads the host memory
+// again, so a captured copy reads memory that the backend keeps.
 func (x *arguments) copySeqs(b *Backend, to Pointer, s StreamHandle) error {
 	x.setSeqPointers(to)
 	x.joinSeqs()

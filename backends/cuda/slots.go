@@ -14,12 +14,12 @@ const (
 // for each other.
 const slotHeads = 8
 
-// slots returns an upper bound of the total number of tiles of packed sequences, the slots. Each
-// head launches one block per slot. A block searches QStarts or KVStarts for its sequence. Without
-// slots, every sequence gets the number of blocks that the longest sequence needs. If slots save at
-// most a fifth of these blocks, the result is 0, unless always is set. list is seqQStarts or
-// seqKVStarts. most is the length of the longest sequence, and size is the number of rows or keys
-// of a tile.
+// slots returns the number of slots: an upper bound of the number of tiles of all packed sequences
+// together. Each head launches one block per slot. A block finds its sequence in QStarts or
+// KVStarts. Without slots, every sequence gets the number of blocks that the longest sequence
+// needs. If slots save at most a fifth of these blocks, the result is 0, unless always is set. list
+// is seqQStarts or seqKVStarts. most is the length of the longest sequence, and size is the number
+// of rows or keys of a tile.
 func (x *arguments) slots(list, most, size int, always bool) int32 {
 	batch := x.seqLens[list] - 1
 	if batch < 1 {

@@ -63,8 +63,8 @@ func (l *stagingBuffer) close(d *Driver) error {
 // staging has the buffers that the calls of a backend share.
 type staging struct {
 	free  chan *stagingBuffer
-	chunk int // bytes of a dense chunk
-	whole int // bytes of a chunk of a call with features
+	chunk int // chunkBytes, unless a test sets another number
+	whole int // featureBytes, unless a test sets another number
 }
 
 // stagingBytes is the maximum pinned memory of one call's buffers, unless a single unit (see
@@ -76,7 +76,8 @@ const stagingBytes = 512 << 20
 // whose copies take long have several chunks, which overlap.
 const chunkBytes = 2 << 20
 
-// featureBytes is the maximum size of a chunk of several batch entries in a call with features.
+// featureBytes is the maximum size of a chunk of several batch entries in a call with features,
+// unless one chunk must have all entries (see batchesOf).
 const featureBytes = 128 << 20
 
 func newStaging() staging {

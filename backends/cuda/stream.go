@@ -110,8 +110,8 @@ func (b *Backend) NewEvent() (*Event, error) {
 	return e, nil
 }
 
-// Since returns the device's time between the event from and e. The work before both events must be
-// done: call Event.Sync first.
+// Since returns the time on the device from the event `from` to the event e. The work before both
+// events must be done: call Event.Sync first.
 func (e *Event) Since(from *Event) (time.Duration, error) {
 	if e.b != from.b {
 		return 0, otherDevice("Event")

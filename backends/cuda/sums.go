@@ -3,6 +3,7 @@ package cuda
 import "slices"
 
 // enqueueSums launches the kernels that sum DBias and DSink, if the call requests these gradients.
+// It launches none for a DBias that bwd_sm90 writes directly.
 func (l *launch) enqueueSums() error {
 	x := l.x
 	if x.dsink.data != 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A Buffer is a block of device memory. Tensors are views of it.
+// A Buffer is a block of device memory. Device tensors are views of Buffers.
 type Buffer struct {
 	b       *Backend
 	address Pointer

@@ -6,8 +6,9 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// A load is the work of the blocks that process one head. Each block owns a tile of the head's rows
-// or keys.
+// A load is the work of the blocks that process one head. A block that owns a row tile runs one
+// step for each key tile that its rows see. A block that owns a key tile runs one step for each row
+// tile that sees its keys, in each query head of the group.
 type load struct {
 	blocks, empty float64             // number of blocks with and without work
 	steps, most   float64             // steps of a block with work: mean and maximum
@@ -20,7 +21,7 @@ type load struct {
 const maxSampled = 32
 
 // load counts the steps of the blocks that process one head. If rows is true, blocks own query rows
-// and loop over keys. Otherwise they own keys and loop over the rows of the group's query heads.
+// and loop over keys. Otherwise blocks own keys and loop over the rows of the group's query heads.
 func (s *family) load(c *costs, t *tile, p flashkit.Problem, rows bool) (l load) {
 	own, owned, walked, group, see := t.rows, p.QLen, t.keys, 1, p.Keys
 	if !rows {
@@ -134,13 +135,13 @@ func (t *tile) loosen(c *costs, s *family, p *flashkit.Problem, own, step int) {
 	t.alone += row * float64(step)
 }
 
-// looseRow is the fixed cost of an unaligned row, in elements.
+// looseRow is the fixed cost of an unaligned row. The cost to copy one element is 1.
 const looseRow = 16
 
 // looseColumns returns the cost to copy one row of Dim elements and one of VDim elements, if rows
 // are unaligned. The cost of an element that is copied alone is 1. Lengths are rounded up to 16
-// bytes, and padding counts as a fraction. If only one of Dim and VDim is unaligned, only its row
-// counts, unless alike is true.
+// bytes. Each element of padding costs c.unused. If only one of Dim and VDim is unaligned, only its
+// row counts, unless alike is true.
 func (c *costs) looseColumns(p *flashkit.Problem, pad headDims, alike bool) (columns float64) {
 	unit := rowAlignment / p.DType.Size()
 	alike = alike || p.Dim%unit == 0 && p.VDim%unit == 0 // only the strides of these dims can be unaligned
@@ -180,7 +181,7 @@ func persistentCycles(c *costs, t tile, p flashkit.Problem, sms int, dealt bool)
 
 // Concurrent blocks belong to at most backwardTogether KV heads. If loops are short or heads
 // narrow, the L2 cache holds more heads, and the limit is shortTogether. Under a mask, the data of
-// these heads may exceed the L2 cache, because blocks stay close to each other.
+// these heads may exceed the L2 cache, because a head's later blocks start at nearby rows.
 const (
 	backwardTogether = 16
 	shortTogether    = 64
@@ -188,7 +189,7 @@ const (
 )
 
 // together returns how many of `of` KV heads run at the same time. Except for traitUp, it computes
-// the same number as together of bwd_sm90.cuh.
+// the same number as the function together in bwd_sm90.cuh.
 func (s *family) together(p *flashkit.Problem, of int) int {
 	if !s.hopper {
 		return backwardTogether

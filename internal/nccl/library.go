@@ -15,7 +15,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
-// calls are the addresses of the library's functions, in the order of names.
+// calls are the addresses of the library's functions, in the order of the array names.
 type calls struct {
 	getVersion, errorString, lastError, uniqueID   uintptr
 	initRank, asyncError, finalize, destroy, abort uintptr

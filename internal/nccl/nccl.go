@@ -46,11 +46,11 @@ type Library interface {
 	// may use the Comm. A nonzero Comm must be released even after an error.
 	Init(ranks int, id ID, rank, channels int) (Comm, error)
 
-	// Split starts to create a second communicator of c's ranks, which uses c's connections. In the
-	// new communicator, Group enqueues the messages without a new thread before it returns. Two
-	// ranks must have exchanged messages in c before. Otherwise Group would wait for both ranks.
-	// The *Comm is valid once Async of c reports completion. The new communicator must be released
-	// before c.
+	// Split starts to create a second communicator of c's ranks, which uses c's connections. With
+	// the new communicator, Group has enqueued all messages when it returns, and creates no thread.
+	// Two ranks must have exchanged messages in c before they use the new communicator. Otherwise
+	// Group would wait for both ranks. The *Comm is valid once Async of c reports completion. The
+	// new communicator must be released before c.
 	Split(c Comm, rank, channels int) (*Comm, error)
 
 	// Async reports whether earlier calls have completed. If an earlier call failed, Async returns

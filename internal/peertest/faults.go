@@ -187,8 +187,9 @@ func fails(t *testing.T, tr Transport, step, pass int) {
 	require.Less(t, time.Since(begin), 2*time.Second)
 }
 
-// sendsNothing makes rank 1 fail while the other ranks wait for its messages. In the first pass,
-// the other ranks wait on the host. In later passes they wait on the GPU.
+// sendsNothing makes rank 1 fail while the other ranks wait for its messages. The fault comes after
+// the given number of passes without a fault. After 0 passes, the other ranks wait on the host,
+// else on the GPU.
 func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 	var failed time.Time
 	for i, err := range Each(t, tr, ranks, func(r *peer.Rank) error {

@@ -147,8 +147,8 @@ func (o singleGPU) run(ctx context.Context, p flashkit.Problem, pass flashkit.Pa
 	return errors.Join(k.Compute(ctx, p, x.Args), x.Download(p, pass, args))
 }
 
-// Ordered checks that a float32 forward pass with Options.Ordered gives the same bits on size ranks
-// as on one GPU.
+// Ordered checks that a float32 forward pass with Options.Ordered gives the same bits on a group of
+// size ranks as on one GPU.
 func Ordered(t *testing.T, tr Transport, size int, name string) {
 	p, err := flashkit.ParseProblem(name)
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ type StandIn struct {
 	moved  int
 }
 
-// A world is the ranks of one ID.
+// A world holds the ranks that called Init with the same ID.
 type world struct {
 	id      nccl.ID
 	live    int // number of its communicators
@@ -47,7 +47,7 @@ type world struct {
 	left    int
 }
 
-// A member is one rank.
+// A member is one communicator of a rank.
 type member struct {
 	*world
 	rank, channels int
@@ -59,7 +59,7 @@ type member struct {
 	splits         int  // the number of communicators that Split made of this one
 }
 
-// A post is one half of a message.
+// A post is the sender's half or the receiver's half of a message.
 type post struct {
 	of        *member
 	peer      int

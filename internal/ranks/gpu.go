@@ -153,7 +153,8 @@ func (x *alone) run() error {
 	return err
 }
 
-// report sets r.One, and with Backward r.OneForward, to the median times of the fastest rank.
+// report sets r.One to the median time of the fastest rank. With Backward it also sets
+// r.OneForward, to the shortest median time of a forward pass.
 func (x *alone) report(r *Result) error {
 	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {

@@ -29,9 +29,9 @@ func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
 }
 
-// measure times the passes and sets the results of all ranks in r. If before is not nil, each run
-// first calls before, and computes the passes once without timing. If report is not nil, measure
-// calls it at the end.
+// measure times the passes and sets the results of all ranks in r. If the function `before` is not
+// nil, each run first calls that function, and computes the passes once without timing. If the
+// function `report` is not nil, measure calls it at the end.
 func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, report func(*Result) error) error {
 	var took []time.Duration
 	var sent int64
@@ -154,8 +154,8 @@ func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, s
 	return nil
 }
 
-// predict sets the time that the model of package ring predicts, from the measured rate of one
-// rank.
+// predict sets r.Predicted to the time that the model of package ring predicts. The model gets the
+// measured rate of one rank.
 func (f *Run) predict(p *Problem, r *Result) error {
 	link, err := ring.LinkOf(f.Link)
 	if err != nil {

@@ -67,8 +67,8 @@ func (f *Run) OverNCCL(ctx context.Context, list []Problem, gpu *cuda.Backend, l
 	return errors.Join(rank.Close(), gpu.Close(), leave()) // the GPU closes before MPI, which may shut down the CUDA driver
 }
 
-// joinNCCL returns this process's rank and a function to call after the rank is closed: it leaves
-// MPI, if the ranks use MPI.
+// joinNCCL returns this process's rank, and a function to call after the rank is closed. If the
+// ranks use MPI, the function leaves MPI.
 func (f *Run) joinNCCL(ctx context.Context, gpu *cuda.Backend, launch ring.Launch) (*peer.Rank, func() error, error) {
 	if launch.Launcher != "MPI" {
 		rank, err := nccl.OpenLaunched(ctx, launch, gpu, nccl.Options{})

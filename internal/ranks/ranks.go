@@ -66,7 +66,8 @@ func (f *Run) OverProcesses(ctx context.Context, list []Problem, d *dispatch.Dis
 	return g.Close()
 }
 
-// runRanks computes every problem with all ranks, each in a goroutine, and prints rank 0's result.
+// runRanks computes every problem with all ranks, and prints rank 0's result. Each rank runs in a
+// goroutine.
 func (f *Run) runRanks(list []Problem, groups []ring.Group, rank func(i int, p *Problem) (*Result, error)) error {
 	for at := range list {
 		results, errs := make([]*Result, len(groups)), make([]error, len(groups))
@@ -96,7 +97,7 @@ type Result struct {
 	Ordered    bool      `json:"ordered"`
 	Backward   bool      `json:"backward"`
 	Seconds    float64   `json:"seconds"`                   // median over the runs, of the slowest rank
-	One        float64   `json:"one_seconds"`               // time of rank 0 for the whole problem alone; of GPUs, the fastest rank's
+	One        float64   `json:"one_seconds"`               // time of one rank for the whole problem: of rank 0, or of the fastest GPU
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
 	Forward    float64   `json:"forward_seconds,omitempty"` // the forward pass's part of Seconds, if both passes are computed
 	OneForward float64   `json:"one_forward_seconds,omitempty"`
@@ -105,7 +106,7 @@ type Result struct {
 	Compute    []float64 `json:"compute_seconds"` // each rank's time in kernels in the last run
 	Memory     int64     `json:"memory_bytes"`    // size of rank 0's buffers
 	Predicted  float64   `json:"predicted_seconds"`
-	Worst      *float64  `json:"largest_difference,omitempty"` // difference from one rank over the largest value, the maximum of all ranks
+	Worst      *float64  `json:"largest_difference,omitempty"` // difference from one rank's results, divided by the largest value; maximum over all ranks
 }
 
 func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p *Problem) (*Result, error) {

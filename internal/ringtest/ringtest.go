@@ -156,11 +156,11 @@ func (c *Case) places() (list []place) {
 }
 
 // solve computes the oracle's answers and the error of one process. One process may be very exact
-// by luck. solve therefore raises that error to the effect of an LSE that is one unit in the last
-// place off. LSE is a float32, so storing it costs half a unit. Every weight of a row is
-// exp(score-LSE), so half a unit of LSE is a factor of 1 + |LSE| 2^-24. |LSE| may exceed 100 with
-// ALiBi. Ranks store LSE once for each part of a row's keys, and weight the parts by their LSE.
-// Ranks also store each part of a gradient in the gradient's type.
+// by luck. For all outputs but LSE, solve therefore raises the error to at least two limits. The
+// first is 2^-23 times the largest |LSE| times the output's largest value: every weight is
+// exp(score-LSE), and ranks round LSE for each part of a row's keys. |LSE| may exceed 100 with
+// ALiBi. The second is the rounding error of the output's largest value, because ranks store each
+// part of a gradient in the gradient's type.
 func (c *Case) solve() {
 	c.baseline, c.largest = make([]float64, len(outputs)), make([]float64, len(outputs))
 	for b, x := range c.places() {
@@ -197,7 +197,7 @@ func (c *Case) solve() {
 	}
 }
 
-// values returns rows of one batch, of all heads, as float64.
+// values returns rows of one batch entry, of all heads, as float64.
 func values(t flashkit.Tensor, b, r0, n int) (x []float64) {
 	for h := range t.Shape()[1] {
 		for r := r0; r < r0+n; r++ {

@@ -25,7 +25,7 @@ const (
 	statusIgnore   = 0
 )
 
-// calls are the addresses of the library's functions, in the order of names.
+// calls are the addresses of the library's functions, in the order of the array names.
 type calls struct {
 	abiVersion, initThread, setHandler, commRank, commSize, finalize uintptr
 	isend, irecv, iallgather, test                                   uintptr

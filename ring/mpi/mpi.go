@@ -90,8 +90,8 @@ func (g *Group) Size() int { return g.size }
 // Library returns the name of the loaded library.
 func (g *Group) Library() string { return g.lib.name }
 
-// Gather sends mine to all ranks and fills all with every rank's bytes, in rank order. mine has the
-// same length on every rank.
+// Gather sends the bytes `mine` to all ranks, and fills `all` with the bytes of every rank, in rank
+// order. The length of `mine` is the same on every rank.
 func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*g.size {
 		return fmt.Errorf("ring/mpi: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*g.size, g.size)
@@ -106,8 +106,8 @@ func (g *Group) Gather(ctx context.Context, mine, all []byte) error {
 	return g.finish(ctx, x)
 }
 
-// Start begins an exchange of host tensors, which a goroutine advances until it is done. It is an
-// error if an exchange is under way.
+// Start begins an exchange of host tensors, which a goroutine advances until the exchange is done.
+// It is an error if an exchange is under way.
 func (g *Group) Start(ctx context.Context, send, receive []ring.Message) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -205,9 +205,9 @@ func (g *Group) Fail(err error) {
 	}
 }
 
-// Close finalizes MPI. Unless the group is broken, Close waits for all ranks until Open's context
-// is done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last: no C
-// library may be used afterwards.
+// Close finalizes MPI. Unless the group is broken, Close waits for all ranks, at most until Open's
+// context is done. It also runs the exit handlers of C libraries, as MPICH requires. Call it last:
+// no C library may be used afterwards.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	closed, broken := g.closed, g.broken

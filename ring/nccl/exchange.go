@@ -31,7 +31,7 @@ type round struct {
 	pieces        []piece
 	unstage       []stagedCopy
 	enqueued      chan struct{} // closed once the round is enqueued or the exchange has failed
-	mark          ring.Mark     // the round's end; mark and err are set before enqueued is closed; nil after an error
+	mark          ring.Mark     // the round's end, nil after an error; mark and err are set before enqueued is closed
 	err           error
 	done          bool // awaitRound has run
 }
@@ -79,9 +79,9 @@ type piece struct {
 // so NCCL cannot receive into it directly.
 type stagedCopy struct{ to, from flashkit.Tensor }
 
-// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, so
-// that the round precedes later kernels, or after startTimeout. The first messages between two
-// ranks wait until both ranks have called Start.
+// Start begins sending and receiving. It returns once the first round is enqueued on the GPU, or
+// after startTimeout. A round that is enqueued when Start returns precedes later kernels. The first
+// messages between two ranks wait until both ranks have called Start.
 func (g *group) Start(ctx context.Context, send, receive []ring.Message) error {
 	ready, err := g.rank.Ready()
 	if err != nil {
@@ -164,8 +164,8 @@ func (g *group) Arrived(ctx context.Context, n int) error {
 	return nil
 }
 
-// awaitRound waits until a round is enqueued. It then calls the function then with the round's
-// mark. If an earlier awaitRound did so already, awaitRound does nothing.
+// awaitRound waits until a round is enqueued. It then calls the function `then` with the round's
+// mark. If an earlier call for the round did so, awaitRound does nothing.
 func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark) error) error {
 	if r.done {
 		return nil
@@ -182,7 +182,7 @@ func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark
 	return then(r.mark) // called while the GPU works, so that the GPU's clock measures the wait
 }
 
-// end does the same as Wait, but calls the function then with the mark of each round.
+// end does the same as Wait, but calls the function `then` with the mark of each round.
 func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	x := g.current
 	if g.current = nil; x == nil {
@@ -321,10 +321,11 @@ func (x *exchange) cut(s *cuda.Stream, r *round, list []ring.Message, send bool)
 }
 
 // add appends the pieces of a tensor to a round. Both ranks must cut a tensor into the same pieces,
-// although neither has the strides of the other rank's tensor. A tensor is one piece, because NCCL
-// moves few large messages fastest. With Message.Apart each head is a piece: the few free
-// multiprocessors would copy large heads to a staging buffer slowly. Pieces larger than pieceBytes
-// are cut further. Tensors that are not dense move through a staging buffer.
+// although neither rank has the strides of the other rank's tensor. A tensor is one piece, because
+// NCCL moves few large messages fastest. With Message.Apart each head is a piece, because
+// contiguous heads need no staging buffer. The copy of large heads to that buffer is slow if few
+// multiprocessors are free. Pieces larger than pieceBytes are cut further. Tensors that are not
+// dense move through a staging buffer.
 func (x *exchange) add(s *cuda.Stream, r *round, t flashkit.Tensor, m *ring.Message, send bool) error {
 	n, size := t.Shape(), t.DType().Size()
 	runs, bytes := 1, n[0]*n[1]*n[2]*n[3]*size

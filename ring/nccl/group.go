@@ -60,8 +60,8 @@ func (g *group) fail(err error) {
 	}
 }
 
-// Fail breaks the group and notifies the other ranks if control can. The exchange's goroutine
-// aborts messages under way.
+// Fail breaks the group, and notifies the other ranks if the control group can do so. The
+// exchange's goroutine aborts messages under way.
 func (g *group) Fail(err error) {
 	g.control.Fail(err) // first, so that other ranks learn why this rank's messages end
 	if b, ok := g.control.(ring.Breaker); ok && b.Err() != nil {

@@ -60,7 +60,7 @@ type wire struct {
 func (w *wire) Rank() int { return w.rank }
 func (w *wire) Size() int { return w.size }
 
-// Gather sends mine to all ranks in words of 4 bytes, while the rank's kernels may run.
+// Gather sends the bytes `mine` to all ranks in words of 4 bytes, while the rank's kernels may run.
 func (w *wire) Gather(ctx context.Context, mine, all []byte) error {
 	if len(all) != len(mine)*w.size {
 		return fmt.Errorf("ring/nccl: all has %d bytes; must be %d for %d ranks", len(all), len(mine)*w.size, w.size)

@@ -166,7 +166,8 @@ const (
 	greetSize    = 512
 )
 
-// exchangeID loads the library and returns rank 0's ID if every rank is ready.
+// exchangeID loads the library and returns rank 0's ID. It returns an error if any rank reports an
+// error, or if ranks have different versions of NCCL.
 func (g *group) exchangeID(ctx context.Context, o Options) (id nccl.ID, err error) {
 	mine, all := make([]byte, greetSize), make([]byte, greetSize*g.Size())
 	g.lib, err = load(ctx, o)
@@ -249,8 +250,8 @@ func (g *group) listen(b ring.Breaker) {
 	}
 }
 
-// A wait polls NCCL. It does not sleep between polls until the time eager has passed. It then
-// sleeps for nap, and after one second for longNap.
+// waitDone polls NCCL: at first without sleeping, after the time eager with sleeps of nap, and
+// after one second with sleeps of longNap.
 const (
 	eager   = 200 * time.Microsecond
 	nap     = 50 * time.Microsecond

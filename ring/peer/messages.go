@@ -21,7 +21,7 @@ func (r *Rank) Arrived(ctx context.Context, n int) error {
 	return r.Group.Wait(ctx)
 }
 
-// Rounds returns 2 if copy engines move messages, and 3 if another transport does.
+// Rounds returns 2 if copy engines move messages, and 3 with another transport.
 func (r *Rank) Rounds() int {
 	if r.external {
 		return 3

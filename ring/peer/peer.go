@@ -36,12 +36,12 @@ type Rank struct {
 	mu       sync.Mutex // guards the lists of events, which Move uses concurrently
 	free     []*cuda.Event
 	used     []*cuda.Event // recorded since the last Begin
-	older    []*cuda.Event // recorded between the Begin before the last and the last Begin
+	older    []*cuda.Event // recorded between the second last and the last Begin
 	begin    *cuda.Event
 	early    bool             // Ready returns begin next: the call's first messages have not begun
 	waits    [][2]*cuda.Event // waits for other ranks: start and end
 	overlaps bool             // the next pass may overlap the previous one
-	passes   int              // overlapping passes of the current call
+	passes   int              // number of overlapping passes in the current call
 	prior    *cuda.Event      // recorded before the last pass
 	since    []*cuda.Event    // marks of messages since the last pass, for which the next pass waits
 	external bool             // a transport other than copy engines moves messages
@@ -209,7 +209,7 @@ func (r *Rank) pass(enqueue func(*cuda.Stream, cuda.Options) error) (err error) 
 	}
 	s := r.nextStream()
 	if r.passes > 0 && s == r.overlapStreams[0] {
-		prior = r.prior // a pass in the first stream again waits for all passes enqueued before
+		prior = r.prior // when the rotation returns to the first stream, the pass waits for all passes enqueued before
 	}
 	r.passes++
 	for _, e := range append(r.since, prior) {

@@ -177,7 +177,7 @@ type cuHandle interface {
 }
 
 const _ = -(unsafe.Sizeof(cu.CUContext{}) ^ 8 | unsafe.Sizeof(cu.Stream{}) ^ 8 | unsafe.Sizeof(cu.Event{}) ^ 8 |
-	unsafe.Sizeof(cu.Module{}) ^ 8 | unsafe.Sizeof(cu.Function{}) ^ 8) // negative, and an error, unless each is one pointer
+	unsafe.Sizeof(cu.Module{}) ^ 8 | unsafe.Sizeof(cu.Function{}) ^ 8) // does not compile unless each is one pointer
 
 // handle returns cu's handle for a handle of package cuda.
 func handle[C cuHandle, H ~uintptr](h H) C { return *(*C)(unsafe.Pointer(&h)) }
