@@ -5,8 +5,8 @@
 //   bwd_sm80_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    writes dK and dV; adds to dq_sum
 //   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           writes dQ = dq_sum * scale
 //
-// <dim> is the least dim of an instance that is at least D and DV. The workspace is, with
-// T = B*H*ceil(N/64):
+// <dim> is the smallest of 32, 64, 96, 128, 192 and 256 that is at least D and at least DV.
+// With T = B*H*ceil(N/64), the workspace consists of
 //
 //   delta     T*64*2 floats       for each row, LSE in log2 units and delta
 //   dq_sum    T*64*<dim> floats
@@ -31,7 +31,7 @@
 // If p.deterministic, the blocks of one head add to a tile of dq_sum in the order of their keys.
 // Each block takes a ticket and waits only for blocks with lower tickets, which have started.
 // All blocks loop from the last tile of rows to the first, so a block waits only a short time
-// for the block before it. The first block stores instead of adding.
+// for the block before it. The first block of a tile of dq_sum stores instead of adding.
 //
 // Hidden pairs of a query row and a key have P = dS = 0. But 0 * NaN is NaN, and hidden
 // and visible pairs share operands: dO in dV, Q in dK, K in dQ. So the non-finite elements
@@ -39,8 +39,8 @@
 // To find such elements in K, all elements of K are tested. Visible pairs still yield NaN: in dS
 // through S and dP, and in dV because the replaced elements of dO are added to dV after each tile.
 //
-// With features, functions of score.cuh compute P^T and change dP^T. With a mask, every tile
-// counts as a tile with hidden pairs.
+// With features, functions of score.cuh compute P^T and change dP^T. With a mask, the kernel
+// assumes hidden pairs in every tile.
 //
 // bwd_sm80.cuh has shapes, shared memory, copies and dQ. bwd_sm80_tile.cuh adds a tile
 // to a warp's sums of dK and dV. `backward` below is the loop over tiles.
@@ -121,7 +121,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
     leave<T, D, features, M, N>(block, dk, dv);
 }
 
-// Returns <dim> of the main kernel.
+// Returns the main kernel's <dim>, which is at least D and at least DV.
 __device__ __forceinline__ int padded(const Params &p) {
     const int d = max(p.dim, p.v_dim);
     return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : (d + 63) / 64 * 64;

@@ -28,8 +28,8 @@ struct Work {
     int batch, kv_head, key0, share; // key0: first key; share: index of the share of columns
     int from, to, steps;             // row tiles that see these keys; number of visits to row tiles, over all heads of the group (-1: no work is left)
     int part;                        // index of the part of the group of query heads
-    int before, loads;               // persistent blocks: number of visits in earlier works; number of earlier works with visits
-    int hides, odd[2], lost;         // some pairs are hidden; a warpgroup's K was not finite; dO was not finite
+    int before, loads;               // persistent blocks: number of visits to row tiles in earlier Works; number of earlier Works with steps > 0
+    int hides, odd[2], lost;         // some pairs are hidden; K of a warpgroup's keys had non-finite elements; dO had non-finite elements
     int begin, last;                 // row tile of the first visit; row tiles after `last` add to the second sum of dQ
 };
 static_assert(sizeof(Work) == 64);
@@ -106,7 +106,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
-    int turn = 0; // number of earlier works of a persistent block
+    int turn = 0; // number of Works that a persistent block has finished
     // The argument part is 0 for K, Q and LSE, and 1 for V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
@@ -234,8 +234,8 @@ template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     });
     return __any_sync(~0u, far);
 }
-// NaturalLSE loads the LSE of a tile's rows in natural units. The LSE is Inf for rows after the last row, and for rows
-// that see no key.
+// A NaturalLSE returns the LSE, in natural units, of row r of a tile. It returns Inf if the row is after the last row or
+// sees no key.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -262,7 +262,8 @@ template <int n, class F> __device__ __forceinline__ void far_products(float (&s
     });
 }
 
-// Bounds gives the lengths, the band and the position of the block's sequence in the tensors.
+// Bounds returns the lengths of the block's sequence, lo and hi (row i sees keys i+lo to i+hi), and the sequence's position
+// in the tensors.
 template <class S> struct Bounds {
     const Params &p;
     Shared<S> sh;
@@ -410,7 +411,7 @@ __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int 
     return {b, own ? at : slot, own ? n : 0};
 }
 
-// A block's 64 rows of a head.
+// A block's tile of 64 query rows. bh is batch * heads + head.
 struct Rows64 { int bh, tile; };
 template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f) {
     const int tiles = max(1, (p.q_len + 63) / 64);
@@ -429,7 +430,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
     const int panels = panels_of<features>(p);
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels * 1024; // [panels][4][8][32]
-    const float4 *second = nullptr; // sum of the blocks that begin at earlier rows
+    const float4 *second = nullptr; // with p.skew: the second sum of dQ, see first_tile
     bool one = true;                // some block added to the first sum
     if (!features && p.skew) {
         const int first = first_tile(p, panels == 1 ? tile / 2 : tile);

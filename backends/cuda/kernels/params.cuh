@@ -30,7 +30,7 @@ struct Params {
     int deterministic; // backward: 1 if every sum of dQ has a fixed order
     int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns at the tensor cores
     int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles instead of row tiles
-    int16_t tile;      // bwd_sm90: the first row tile, if the call computes only a part of the rows; the first key tile times -1, if it computes only a part of the keys; else 0
+    int16_t tile;      // bwd_sm90: the first row tile, if the call computes only a part of the rows; the first key tile times -1, if the call computes only a part of the keys; else 0
 };
 
 // The host reads a Plan from the global variable <kernel>_plan.
@@ -52,10 +52,10 @@ struct Features {
     // are starts [batch + 1] of packed sequences. pages is the page table: page i of sequence b
     // is pages[b * page_width + i] of a pool [pages, heads, page, row elements].
     const int *q_lens, *q_starts, *kv_lens, *kv_starts, *pages;
-    int64_t left, right;  // number of visible keys left and right of a row's diagonal; -1: all
+    int64_t left, right;  // numbers of visible keys before and after a row's diagonal (the key at the row's own position); -1: all
     int64_t shift;        // number of keys by which the diagonal is moved right
     float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
-    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows]; bwd_f32 has two arrays: this is the one for tiles of query rows
+    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows]; bwd_f32 has two arrays, and this is the array that blocks of query rows read
 
     uint32_t seed[2], drop_below; // a weight is dropped if its 16 random bits are below drop_below >> 16; the lower half of drop_below is 0
     float keep;                   // factor that multiplies the kept weights; 1 without dropout

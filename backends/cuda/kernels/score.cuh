@@ -52,7 +52,7 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// Extent gives the position, lengths and band of sequence b. Without features, lengths and band come from the argument block.
+// Extent returns the position, lengths, lo and hi of sequence b. Without features, these numbers are the same for all sequences.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -276,10 +276,9 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor by which s must still be multiplied.
-    // The first addition is a fused multiply-add with this factor, which does not round the product. So backward kernels
-    // round scores like forward kernels, and the weights are exactly the terms of the sum whose logarithm is LSE. For scores
-    // far from 0, however, forward and backward kernels round the product.
+    // Computes scores in natural units and, if backward, subtracts LSE. At each step, the score is s * unit. The first
+    // addition to a score is a fused multiply-add with unit, so the product s * unit is not rounded. Forward and backward
+    // kernels thus round scores in the same way. If LSE is far from 0 (see far.cuh), s * unit is rounded before LSE is subtracted.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
