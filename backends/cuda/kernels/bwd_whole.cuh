@@ -173,7 +173,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         };
         ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // w.to and w.from are loaded again, to save registers
         queries<S>(dq, sh.ds(0), sh.k(0) + 2 * group * S::key_panel);
-        wgmma_wait<1>(); // dK is complete; keep the operands' registers until here: the compiler does not protect them
+        wgmma_wait<1>(); // dK is complete. The registers of its operands must stay unchanged until here, which the compiler does not ensure
         each<4 * groups>([&](int i) { asm volatile("" ::"r"(slopes[i / 4][i % 4])); });
         give(sh.q_empty(0, stage));
         queries<S>(half, sh.ds(0), sh.k(0) + S::key_panel + group * 64);

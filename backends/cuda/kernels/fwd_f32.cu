@@ -59,15 +59,15 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, s.rows());      // the rows of the block
-    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // some row sees keys key0 to key1-1, where
-    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a whole tile
+    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // first key of the first tile that some row sees
+    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // no row sees key key1 or a later key
     if constexpr (features)
         if (row0 >= row1) key1 = key0;                          // all rows are padding
     const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
     const int v_slices = D > slice ? (min(p.v_dim - part * T::out, T::out) + slice - 1) / slice : 1;
 
     int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
-    int row = row0 + 16 * warp + g;                                     // the lane has rows row and row + 8
+    int row = row0 + 16 * warp + g;                                     // the lane holds rows `row` and `row` + 8
     float o[T::out / slice][slice / 16][2][4] = {}, m[2] = {-kInf, -kInf}, l[2] = {};
 
     // Stages are loaded in the order of use: for each tile of keys, the slices of K,
@@ -102,7 +102,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
 
     bool scaled = true;
     if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
-    const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to units of log2
+    const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to log2 units
     for (int key = key0; key < key1; key += keys) {
         float w[keys / 8][4] = {}; // S, which P replaces
         for (int i = 0; i < k_slices; i++) {
@@ -122,7 +122,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         }
 
         // P, alpha and LSE all use the rounded product of the maximum and scale_log2, so the rounding cancels. With features, and in
-        // rows far from 0, the maximum is subtracted before scaling, because differences of close scores are exact.
+        // far rows (see far.cuh), the maximum is subtracted before scaling, because differences of close scores are exact.
         float alpha[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -149,7 +149,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
                 }
             l[r] = fmaf(l[r], alpha[r], sum);
         }
-        [[maybe_unused]] const bool sparse = edge; // some row may have few keys
+        [[maybe_unused]] const bool sparse = edge; // some row may see only few keys of the tile
         if constexpr (features) {
             Scores<float>(p, f, s.s, batch, head).template drop<false>(w, row, key + 2 * t);
             edge |= f.mask.data != nullptr;
@@ -165,7 +165,8 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // In a row with one key, O must equal V. As dP of the backward pass is precise for D <= 32, any difference would become a gradient.
+                // In a row with one visible key, O must equal V exactly. Otherwise dP - delta, which should be 0, would be the rounding
+                // error of O. For D > 32, dP itself has rounding errors of this size.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {

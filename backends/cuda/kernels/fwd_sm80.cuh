@@ -40,9 +40,9 @@ template <class S, bool features> struct Work {
     const int row0 = (rising ? row_tiles - 1 - place / size : place / size) * S::rows;
     const Extent<features> e;
     int rows;                // of the tile, without padding
-    int first_key, last_key; // some row sees these and the keys between them
+    int first_key, last_key; // first and last key that some row sees
     int from, to;            // first and last tile of these keys
-    int full_from, full_to;  // first and last tile whose keys every row sees
+    int full_from, full_to;  // first and last tile of which every row sees all keys
     bool edges;              // some tile has a hidden pair
 
     __device__ __forceinline__ Work(const Params &p, const Features &f) : p(p), f(f), e(p, f, batch) {}

@@ -2,9 +2,10 @@
 #pragma once
 #include "fwd_sm80.cuh"
 
-// Copies the thread's chunk j of a row group into shared memory, asynchronously if aligned.
-// Columns number cols and higher are replaced by zeros, and if !row all columns. `to` and
-// `from` are addresses for the thread's chunk 0.
+// Copies the thread's chunk j, 8 columns of a row, to shared memory. The copy is asynchronous if
+// `aligned`. The row has `cols` columns; the columns after these become zeros. If `row` is false,
+// the row does not exist, and all 8 columns become zeros. `to` and `from` are the addresses of the
+// thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
@@ -17,7 +18,7 @@ __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, in
     store_shared16x8(to, x);
 }
 
-// A block's copies. They go from the last tile and row group to the first.
+// A block's copies to shared memory. The tiles, and the row groups of a tile (see Shape::step), are copied from last to first.
 template <class S, bool features> struct Copies {
     static constexpr int groups = S::keys / S::step, pieces = S::chunks / S::group, fetches = 2 * groups * pieces, stage_bytes = 2 * S::tile_bytes;
     const Work<S, features> &w;

@@ -25,9 +25,9 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes. If kv_len = 0, k and v are not read. Of the views in p, the kernel uses v,
-// o and lse. With features, or if p.skew is nonzero, warpgroups take turns at the tensor cores, at the times that turn_of
-// chooses.
+// Addresses and strides are multiples of 16 bytes. If kv_len = 0, k and v are not read. Of the views in MapParams::p, the
+// kernel uses v, o and lse. With features, or if p.skew is nonzero, warpgroups take turns at the tensor cores, at the times
+// that turn_of chooses.
 //
 // Blocks are persistent. They process the tall tiles of query rows of all heads, then the low tiles. If all tiles are low,
 // the tiles that see most keys are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors
@@ -61,7 +61,7 @@
 #include "fwd_sm90_softmax.cuh"
 
 // Computes the weights of the nth tile of keys, whose number is `tile`, and adds the product of the previous tile's weights
-// and values to o. masked: the nth tile is an edge.
+// and values to o. masked: the nth tile is an edge, so some of its pairs may be hidden.
 template <class S, class Next> __device__ __forceinline__ void step(RowTile<S> &t, bool masked, int n, int tile, Next next) {
     Group<S> &g = t.g;
     t.start_scores();

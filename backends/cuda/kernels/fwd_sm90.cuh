@@ -36,13 +36,16 @@ struct alignas(16) Place { // the sequence of a tile of rows
     float slope, sink; // ALiBi slope and sink of the head
 };
 
-// A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of
-// these tiles of keys, in this order: edges at the highest keys, in descending order; edges at the lowest keys, in ascending
-// order; the tiles of which every row sees all keys, in descending order.
+// A tile of query rows, and the tiles of keys that at least one of these rows sees. A tile of keys is an edge if some row may
+// not see all of its keys. tile(n) is the number of the nth tile of keys in this order:
+//
+//	edges at the highest keys, in descending order
+//	edges at the lowest keys, in ascending order
+//	tiles of which every row sees all keys, in descending order
 struct alignas(16) Work {
     int row0, end, count, edges;           // rows row0 to end-1, or row0 = -1 if no tile is left; numbers of tiles of keys and of edges
-    int first, right;                      // tile(0); number of edges on the right
-    int from, full_to, open_from, open_to; // leftmost tile; last tile that every row sees whole; the band cuts tiles before open_from or after open_to
+    int first, right;                      // tile(0); number of edges at the highest keys
+    int from, full_to, open_from, open_to; // lowest tile; highest tile of which every row sees all keys; tiles of V before open_from or after open_to are cut (see fwd_sm90.cu)
     int head, kv_head, batch;
     int odd;  // 1: a cut tile of V has non-finite elements
     int part; // Kind::split: index of the part of the keys; Kind::keys: index of the mask's Known

@@ -2,7 +2,7 @@
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
-// Runs in the loading lane or, with features, in the whole warp, whose lanes load pages in parallel.
+// fetch loads Q, K and V. It runs in one lane or, with features, in a warp, whose lanes load pages in parallel.
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
     const Params &p = a.p;
     const Finder<S> finder(a, f, sh);
@@ -124,8 +124,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     }
 }
 
-// Runs in the three warps that scan cut tiles of V. If S::finds, one lane also finds the next tile of rows, as soon as Q of
-// the current tile has arrived, because finding a tile takes as long as several tiles of keys.
+// look runs in three warps, which scan cut tiles of V and replace non-finite elements by 0. If S::finds, one lane also finds
+// the next tile of rows, as soon as Q of the current tile has arrived. Finding takes as long as several tiles of keys.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
     using T = typename S::T;
     const int thread = threadIdx.x - 32;

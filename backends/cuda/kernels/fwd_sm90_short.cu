@@ -25,13 +25,14 @@
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
 // Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride.
-// With kv_len = 0, k and v are not read. Of the views in p, the kernel uses only v, o and lse.
+// With kv_len = 0, k and v are not read. Of the views in MapParams::p, the kernel uses only v,
+// o and lse.
 //
 // A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
 // into the stages, they are loaded at once; otherwise one thread refills stages that all
-// warps have released. Of its last visible tile, a warpgroup multiplies only the first 16, 64
-// or 80 keys if these suffice. O is staged in the shared memory of Q. s, o and p have wgmma's
-// layouts.
+// warps have released. If the warpgroup sees only few keys of its last tile of keys, the products
+// for this tile use only its first 16, 64 or 80 keys. O is staged in the shared memory of Q.
+// s, o and p have wgmma's layouts.
 //
 // A hidden key has p = 0, but if its V is not finite, p V is NaN. So with a band mask a block
 // checks o at the end. If o is not finite, it processes the rows again with V's non-finite
@@ -88,7 +89,7 @@ template <class S> struct Shared {
     }
 };
 
-// Recomputed at each use, to save registers.
+// The results of these functions are recomputed at each use, to save registers.
 __device__ __forceinline__ unsigned thread() { return (unsigned)fresh(threadIdx.x) % 128; } // of the warpgroup
 __device__ __forceinline__ unsigned lane() { return (unsigned)fresh(threadIdx.x) % 32; }
 __device__ __forceinline__ bool leads() { return fresh(threadIdx.x) % 128 == 0; } // first of its warpgroup
@@ -111,7 +112,7 @@ template <class S> struct Block {
         from = first / S::keys, count = last < first ? 0 : last / S::keys - from + 1;
         stays = count <= S::stages;
     }
-    // The nth tile of keys is the round(n)th tile in stage(n).
+    // The nth tile of keys is loaded into stage(n), after round(n) earlier tiles in the same stage.
     __device__ __forceinline__ int stage(int n) const { return unsigned(n + base) % S::stages; }
     __device__ __forceinline__ int round(int n) const { return unsigned(n + base) / S::stages; }
     __device__ __forceinline__ int key(int n) const { return (from + n) * S::keys; }
@@ -136,7 +137,7 @@ template <class S> struct Block {
         barrier_expect(sh.q_full(g), S::q_bytes);
         each<S::panels>([&](int i) { box_load(sh.q(g) + i * S::q_panel, a.q, 64 * i, from, head, batch, sh.q_full(g)); });
     }
-    // Fills the stages, from tile n on.
+    // Loads tile n and the following tiles, up to one tile per stage.
     __device__ __forceinline__ void fill(const MapParams &a, const Shared<S> &sh, int n) const {
 #pragma unroll 1
         for (; n < min(S::stages, count); n++) ask_k(a, sh, n), ask_v(a, sh, n);
@@ -150,8 +151,8 @@ template <class S> struct Block {
     }
 };
 
-// Replaces the non-finite elements of the nth tile of V by 0, with all threads of the block. Warpgroups may call it from
-// different places, so they synchronize by a barrier in shared memory instead of __syncthreads.
+// Replaces the non-finite elements of the nth tile of V by 0. All threads of the block call clear. Because warpgroups may
+// call clear at different places of the code, a barrier in shared memory replaces __syncthreads.
 template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
     uint4 *const x = (uint4 *)v;
@@ -172,7 +173,7 @@ template <class S> struct Group {
     const Params &p = a.p;
     const Shared<S> &sh;
     const Block<S> &block;
-    const float c; // the factor from scores to units of log2
+    const float c; // factor that converts scores to log2 units
     const int group, top_row;
     const uint32_t q_tile, q_full; // addresses of Q and of its barrier
 
@@ -200,11 +201,11 @@ template <class S> struct Group {
     }
 };
 
-// The sums of a warpgroup's rows, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two. They are apart from
-// RowTile: the compiler promotes its other fields to registers before it unrolls loops over arrays.
+// The sums of a warpgroup's rows, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two rows. The arrays are
+// outside RowTile, because the compiler promotes fields of a struct to registers before it unrolls loops over arrays.
 template <class S> struct Sums {
     float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}; // m and l: scaled maximum and sum of each row
-    float down[2], top[2];  // factors of o and l, as m rises; subtrahends of c s
+    float down[2], top[2];  // factors that rescale o and l when m rises; numbers to subtract from c s
     volatile float most[2]; // highest score of a far row; in local memory to save registers
 };
 
@@ -237,7 +238,7 @@ template <class S> struct RowTile {
         g.more(n + 1);
     }
 
-    // s has the scores of the tile's first 2 size keys.
+    // s holds the scores of the first 2 * size keys of tile n.
     template <int size> __device__ __forceinline__ void start_scores(int n, float (&s)[size]) const; // s = Q K^T, in flight
     template <int steps> __device__ __forceinline__ void start_values(int n, const uint32_t (&weights)[steps][4]); // o += P V, in flight
     template <int size> __device__ __forceinline__ void hide(int n, float (&s)[size]) const; // pairs outside the band, and missing keys
@@ -284,7 +285,8 @@ template <class S> template <int size> __device__ __forceinline__ void RowTile<S
     each<size>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
 }
 
-// Sets m to the maxima so far, top to the subtrahends of c s, and down to the factors of o and l.
+// Updates the row maxima m with the tile's scores. Sets top[r] to the number that is subtracted from c s in row r (0 or 1),
+// and down[r] to the factor that rescales o and l.
 template <class S> template <int size> __device__ __forceinline__ void RowTile<S>::maxima(float (&s)[size]) {
     top[0] = top[1] = -infinity;
     each<size / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
@@ -337,8 +339,8 @@ template <class S> template <int width> __device__ __forceinline__ void RowTile<
     g.give(g.sh.v_empty(g.block.stage(n)));
 }
 
-// Processes tiles n to last - 1, where see_to is the last key that some row sees. A last tile with few visible keys has
-// smaller products. Returns the next tile's number.
+// Processes tiles n to last - 1. see_to is the last key that some row sees. If the last tile has few visible keys, its products
+// are smaller. Returns `last`.
 template <class S> __device__ __forceinline__ int RowTile<S>::attend(int n, int last, int see_to) {
     barrier_wait(g.q_full, 0);
     const int left = see_to + 1 - g.block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
@@ -362,7 +364,7 @@ template <class S> __device__ __forceinline__ bool RowTile<S>::spoiled() const {
     return !(odd == 0);
 }
 
-// Adds the cleared elements of V to the staged O.
+// Adds the elements of V that clear() has replaced by 0 to the staged O, in the rows that see their keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int warp, int lane) const {
     const uint16_t *value = row_of(g.p.v, g.block.batch, g.block.kv_head, 0); // [kv_len, v_dim]
     __syncwarp(); // the warp's rows are written

@@ -4,14 +4,17 @@
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
 //	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
-// Every sum has a fixed order. rows and keys are the Plan's. grid.x of sums_carry is
-// ceil(q_len / rows) * heads * batch, and of sums_dsink heads. grid.x of sums_dbias is
-// ceil(kv_len / keys) * ceil(rows of dBias / rows) * (heads of dBias) * (batch of dBias).
+// Every sum has a fixed order. With rows and keys from the kernel's Plan, grid.x is
+//
+//	sums_carry   ceil(q_len / rows) * heads * batch
+//	sums_dsink   heads
+//	sums_dbias   ceil(kv_len / keys) * ceil(rows of dBias / rows) * (heads of dBias) * (batch of dBias)
+//
 // Launch sums_dsink and sums_dbias after the backward kernels, which write delta.
 //
 // A block of sums_dbias owns a tile of dBias and visits all tiles of S whose gradients are
-// summed into it. S and dP are computed by the same instructions as in the type's other
-// kernels.
+// summed into this tile. S and dP are computed by the same instructions as in the other
+// kernels of the same type.
 #include "f32.cuh"
 #include "tile.cuh"
 
@@ -67,8 +70,8 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// Slices iterates over the tiles of S and dP whose gradients are summed into a tile of dBias. It loads their operands Q, K, dO
-// and V in slices of 64 columns. After the last slice of a tile, fetch goes on with the next tile's slices.
+// Slices iterates over the tiles of S and dP whose gradients are summed into a tile of dBias. It loads Q, K, dO and V in slices
+// of 64 columns. After the last slice of a tile, fetch goes on with the next tile's slices.
 template <class T> struct Slices {
     static constexpr bool single = sizeof(T) == 4;
     static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // floats: shared memory of one operand's slice, in 4-byte words
@@ -175,7 +178,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-        [[maybe_unused]] bool far = false; // some row is far from 0, see far.cuh: weights are computed in natural units
+        [[maybe_unused]] bool far = false; // some row is far (see far.cuh), so weights are computed in natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;
