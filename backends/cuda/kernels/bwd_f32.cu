@@ -34,8 +34,8 @@
 
 template <int D, bool F> struct Tile {
     static constexpr int threads = 128, rows = 64;
-    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows that a tile of keys visits per step
-    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys that a tile of query rows visits per step
+    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step of a block that owns keys
+    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step of a block that owns query rows
     static constexpr int slice = D < 64 ? D : 64;       // columns per stage
     static constexpr bool stays = D <= 128;             // own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV per block
@@ -131,7 +131,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 next_step = 0, next += walk, next_stats ^= 1;
                 if (next >= walk1) {
                     next = walk0, next_head++;
-                    walked0 += b0.head, walked1 += b1.head; // only a tile of keys has more than one head
+                    walked0 += b0.head, walked1 += b1.head; // only a block that owns keys loops over several heads
                 }
             }
         }
@@ -203,7 +203,8 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 edge |= f.mask.data != nullptr;
             }
 
-            // Adds y times the slice at b to slice i of a gradient.
+            // Adds the product of y and the slice at b to slice i of the gradient d. If signs, negative elements of y are
+            // dropped weights and count as 0.
             auto add = [&](bool signs, float (&d)[kOut][slice / 16][2][4], int i, const float (&y)[tiles][4], float *b) {
                 bool spoiled = edge && clean<T::threads, slice, walk>(b, bad);
                 if (features && signs)
@@ -299,11 +300,11 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     int key_parts = D > T::out ? (max(p.dim, p.v_dim) + T::out - 1) / T::out : 1;
     int row_parts = D > T::row_out ? (p.dim + T::row_out - 1) / T::row_out : 1;
     int key_blocks = (p.kv_len + T::rows - 1) / T::rows * p.kv_heads * p.batch * key_parts;
-    if (at < key_blocks) { // first keys first: under a causal mask they have the most rows
+    if (at < key_blocks) { // first keys first, because under a causal mask the most rows see these keys
         int heads = p.kv_heads * p.batch, part = at % key_parts;
         at /= key_parts;
         gradients<D, true, features>(p, f, at / heads, part, at % heads % p.kv_heads, at % heads / p.kv_heads);
-    } else { // last rows first: they have the most keys
+    } else { // last rows first, because under a causal mask these rows see the most keys
         at -= key_blocks;
         int heads = p.heads * p.batch, part = at % row_parts;
         at /= row_parts;

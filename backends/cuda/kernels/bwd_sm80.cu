@@ -83,8 +83,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The second warp adds dQ after its
-    // tile, not before it, so that the two warps do different work at the same time.
+    // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The first warp adds the previous
+    // dQ before it processes its tile, the second warp afterwards. So the two warps do different work at the same time.
     const bool late = L::warps > 4 && block.warp >= 4;
     // The outer loop is over the heads of the group. The inner loop is over tiles of rows, from last to first.
     int h = work.hk * block.share, i = work.i_hi;

@@ -2,7 +2,7 @@
 #pragma once
 #include "bwd_sm80.cuh"
 
-// edge: some pairs may be hidden.
+// Tile processes one tile of query rows. If edge, some pairs of a query row and a key may be hidden.
 template <class T, int D, bool features, bool edge> struct Tile {
     using L = Layout<D, features>;
     static constexpr int M = L::blocks, split = L::split, pitch = L::pitch, pitch_p = L::pitch_p;
@@ -64,7 +64,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
     }
 
   private:
-    // Returns the lane's address in P^T of key `key` and query row 8 * chunk. With offset to_ds, returns its address in dS^T.
+    // Returns the lane's address in P^T of key `key` and query row 8 * chunk. With offset to_ds, returns the address in dS^T.
     __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
     // Returns the address of the warp's columns in row `row` of the tile's Q.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
@@ -121,7 +121,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
                     for (int f = e; f < 4; f += 2) {
                         const int key = k0 + key0 + 16 * m + at.lane / 4 + f / 2 * 8;
                         const bool hidden = edge && (key < i + at.lo() || key > i + at.hi() || key >= at.keys() || i >= at.rows());
-                        if constexpr (features) { // dP of a hidden key may be NaN
+                        if constexpr (features) { // dP of a hidden pair may be NaN
                             if (hidden) s[m][n][f] = 0;
                             dp[m][n][f] = hidden || edge && s[m][n][f] == 0 ? 0 : s[m][n][f] * dp[m][n][f];
                             continue;

@@ -140,7 +140,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
     if (S::frees_v) give(sh.k_empty(1));
 }
 
-// Visits a tile of rows.
+// Adds the terms of the current tile of query rows to dK, dV and dQ. n is the number of the visit. edge, hidden: see Visit.
 template <class S, class Edge> __device__ __forceinline__ void visit(KeyTile<S> &t, int n, Edge edge, bool hidden) {
     Visit<Edge> v(n, edge, hidden);
     t.load_stats(0, 0);
@@ -175,7 +175,7 @@ template <class S, class Edge> __device__ __forceinline__ void visit(KeyTile<S> 
     t.store_dq(n, done);
 }
 
-// One of the two computing warpgroups.
+// compute is the body of a computing warpgroup. It processes the keys of one Work.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     KeyTile<S> t(a, f, sh, group);
     if constexpr (S::stays && !S::features) // with features, another sequence may follow

@@ -23,7 +23,7 @@ constexpr float odd_delta = 2e38f;
 //	kOnce       all blocks run at the same time
 constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
-// A block's work.
+// A block's work: a tile of keys of one KV head, and the tiles of rows that see these keys.
 struct Work {
     int batch, kv_head, key0, share; // key0: first key; share: index of the share of columns
     int from, to, steps;             // row tiles that see these keys; number of visits to row tiles, over all heads of the group (-1: no work is left)
@@ -133,20 +133,20 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
-// Reports whether the band hides pairs.
+// Reports whether p.lo or p.hi hides a pair of a query row and a key.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
 // Blocks process `of` KV heads in sets of about equal size, one set after another. Returns the number of heads in a set.
 // With more heads in a set, fewer blocks wait for the same rows of dQ. But Q, dO and dQ of all these heads must fit into
-// the L2 cache, because a head's blocks do not stay at the same rows. If the band hides pairs, a head's later blocks again
-// start close together. Then a set of up to 16 heads may need several times the size of the cache.
+// the L2 cache, because a head's blocks do not stay at the same rows. If p.lo or p.hi hides pairs, a head's blocks stay
+// closer together. Then a set of up to 16 heads may need several times the size of the cache.
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
     auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // how many of the numbers from + 1 to end are at most most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // If S::up, no block waits. If S::dim > 64, blocks seldom wait, because a tile takes longer. Then they wait only in
-    // calls with few keys, or with few rows compared to the number of keys.
+    // If S::up, no block waits. If S::dim > 64, blocks seldom wait, because a tile takes longer: they wait only in calls
+    // with few keys, or with few rows compared to the number of keys.
     const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
     const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);

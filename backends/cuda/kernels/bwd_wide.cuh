@@ -17,7 +17,7 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static constexpr bool split = knows & kParts, features = false, lies = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
     static constexpr int works = 1, step = -1;
     static constexpr bool up = false, once = false;
-    static constexpr int dim = dim_, v_dim = v_dim_; // columns of Q and K; of V and dO
+    static constexpr int dim = dim_, v_dim = v_dim_; // columns of Q and K; columns of V and dO
     static constexpr int rows = 64, keys = 128, stages = dim > 192 ? 1 : 2, threads = 384;
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
     static constexpr bool whole = dim == 192 && v_dim == 128; // one block has dK and dV
@@ -68,8 +68,7 @@ template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Pa
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// Stages dV or dK of a warpgroup's keys in the shared memory of V or K. If S::split, it instead writes the sums over the part
-// of the group to the workspace.
+// Stores dV or dK of a warpgroup's keys in the shared memory of V or K or, if S::split, in the workspace as float32.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;

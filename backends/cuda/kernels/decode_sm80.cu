@@ -63,8 +63,8 @@ template <class T, int D> struct Layout {
 // The query rows of all heads of a KV head's group are numbered together. The packed row with number r is query row r/group of
 // head r%group of the group. Row i of the tile sees keys first(i) to last(i) of the block's part of the keys.
 struct Band {
-    unsigned row, group, total; // the tile's first packed row, packed rows per query row, all packed rows
-    int lo, hi, begin, end;     // row n sees keys n+lo to n+hi; the part has keys begin to end-1
+    unsigned row, group, total; // number of the tile's first packed row; heads per group; number of packed rows
+    int lo, hi, begin, end;     // query row n sees keys n+lo to n+hi; the part consists of keys begin to end-1
     __device__ int n(int i) const { return min(row + i, total - 1) / group; }
     __device__ int head(int i) const { return min(row + i, total - 1) % group; } // within the KV head's group
     __device__ int first(int i) const { return max(begin, n(i) + lo); }
@@ -78,7 +78,7 @@ struct RowOf {
     const char *bias, *mask; // addresses of the row's elements for key 0
 };
 
-// Score modification and dropout of a block's rows.
+// RowScores modifies scores and computes dropout for the rows of a block.
 template <class T> struct RowScores {
     const Params &p;
     const Features &f;
@@ -139,9 +139,8 @@ template <class T, int D, bool features> struct Tile {
         UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
     }
 
-    // Adds keys `key` to `key` + 15 to the softmax sums. K and V of these keys are at k and v. edge tells which of the keys the
-    // warp's rows see: 0: all rows see all keys; 1: all rows see the same keys, unless a mask hides some; 2: rows may see
-    // different keys.
+    // Adds keys `key` to `key` + 15 to the softmax sums. K and V of these keys are at k and v. edge is 0 if every row sees all of
+    // these keys, 1 if the bounds first and last are equal for all rows, and 2 if they differ.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
         float s[2][4] = {}, odd[2][4] = {}; // two independent sums per score, for even and odd i
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -541,7 +540,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     }
     if (p.splits == 1 || !p.turn) return;
 
-    // The block that ends last merges the tile's parts. Its increment wraps the counter to 0.
+    // The block that ends last merges the tile's parts. The last increment wraps the counter to 0.
     __syncthreads(); // the part is written
     int ended = 0;
     if (threadIdx.x == 0) // release: the part is visible before its count; acquire: other parts are read after their counts

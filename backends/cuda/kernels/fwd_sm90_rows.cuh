@@ -86,7 +86,7 @@ template <class S> struct RowTile {
     int now = 0; // Slot::tile of the scores
     uint32_t shown = 0;
     bool small = false;       // the tile's scores are small and not yet capped
-    bool banded_tile = true;  // masks: the band hides pairs of the tile
+    bool banded_tile = true;  // Kind::mask: lo, hi or the number of keys hides pairs of the tile
     uint32_t visible[2];      // Kind::mask: bits of the lane's visible pairs
     uint32_t kept[2];         // dropout masks of the lane's rows
     Counter own = {};         // Philox counter of the row for which the lane draws random words

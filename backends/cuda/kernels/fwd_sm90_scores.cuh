@@ -1,4 +1,4 @@
-// Changes of fwd_sm90's scores between the product Q K^T and the softmax: softcap, ALiBi, bias, mask and band.
+// Changes of fwd_sm90's scores between the product Q K^T and the softmax: softcap, ALiBi, bias and hidden pairs.
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
@@ -32,7 +32,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     });
 }
 
-// Calls hide_band for a tile of keys that is an edge, unless no pair of the tile is hidden.
+// Applies hide_band to a tile of keys that is an edge, unless every row sees all keys of the tile apart from masked keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide(int tile) {
     if constexpr (S::masks)
         if (!banded_tile) return;

@@ -34,9 +34,10 @@
 // for this tile use only its first 16, 64 or 80 keys. O is staged in the shared memory of Q.
 // s, o and p have wgmma's layouts.
 //
-// A hidden key has p = 0, but if its V is not finite, p V is NaN. So with a band mask a block
-// checks o at the end. If o is not finite, it processes the rows again with V's non-finite
-// elements replaced by 0. It finally adds these elements to the rows that see them.
+// A hidden key has p = 0, but if its V is not finite, p V is NaN. So if lo or hi hides keys, the
+// block checks o at the end. If o is not finite, the block processes the rows again, with
+// non-finite elements of V replaced by 0. Finally it adds these elements to the rows that see
+// their keys.
 #include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
@@ -241,7 +242,7 @@ template <class S> struct RowTile {
     // s holds the scores of the first 2 * size keys of tile n.
     template <int size> __device__ __forceinline__ void start_scores(int n, float (&s)[size]) const; // s = Q K^T, in flight
     template <int steps> __device__ __forceinline__ void start_values(int n, const uint32_t (&weights)[steps][4]); // o += P V, in flight
-    template <int size> __device__ __forceinline__ void hide(int n, float (&s)[size]) const; // pairs outside the band, and missing keys
+    template <int size> __device__ __forceinline__ void hide(int n, float (&s)[size]) const; // sets the scores of hidden pairs and missing keys to -inf
     template <int size> __device__ __forceinline__ void maxima(float (&s)[size]);
     template <int size> __device__ __forceinline__ void exponentials(float (&s)[size], uint32_t (&weights)[size / 8][4]);
     template <int width> __device__ __forceinline__ void step(int n);

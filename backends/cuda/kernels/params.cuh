@@ -41,8 +41,8 @@ struct Plan {
     int keys;    // keys per tile
 };
 
-// The arguments of features beyond dense attention with a band mask. features.go mirrors the
-// struct field for field. Fields of absent features are 0 or null.
+// The arguments of features. Params suffices for dense attention in which row i sees keys i+lo to
+// i+hi. features.go mirrors the struct field for field. Fields of absent features are 0 or null.
 struct Features {
     View bias, dbias, mask; // [batch, heads, rows, keys]; broadcast dimensions have stride 0. mask has 1-byte elements
     View slopes;            // [batch, heads] float32

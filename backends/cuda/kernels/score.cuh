@@ -223,7 +223,7 @@ template <class T> struct Scores {
 
     // Turns a tile's dot products into scores in natural units. Callers call adjust only if changes() is true. own is the
     // index of the lane's row g in the sequence. walked is the index of the lane's column 2t in the sequence. Masked scores
-    // become -inf. The band is not applied. Scores of rows or keys outside the tensors become arbitrary.
+    // become -inf. lo and hi are not applied. Scores of rows or keys outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
