@@ -43,7 +43,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     float *ring = q_tile + T::rows * D;                                 // [2][keys][slice]
     auto *bad = (unsigned long long *)(ring + 2 * T::stage);            // [slice]
 
-    // Last tiles first: under a causal mask they are the longest.
+    // Last tiles of rows first, because under a causal mask their rows see the most keys.
     int at = blockIdx.x, parts = (p.v_dim + T::out - 1) / T::out, heads = p.heads * p.batch;
     parts = D > T::out ? parts : 1;
     int part = at % parts;

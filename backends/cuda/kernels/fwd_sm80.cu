@@ -34,7 +34,7 @@
 #include "fwd_sm80_epilogue.cuh"
 #include "fwd_sm80_softmax.cuh"
 
-// Replaces non-finite elements of a pair by 0.
+// Replaces non-finite elements by 0 in a pair of 16-bit elements.
 template <class T> __device__ __forceinline__ uint32_t finite(uint32_t pair) {
     const float inf = __int_as_float(0x7f800000);
     return (fabsf(widen<T>(pair & 0xffff)) < inf ? pair & 0xffff : 0) | (fabsf(widen<T>(pair >> 16)) < inf ? pair & 0xffff0000 : 0);

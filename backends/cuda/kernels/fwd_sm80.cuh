@@ -47,7 +47,7 @@ template <class S, bool features> struct Work {
 
     __device__ __forceinline__ Work(const Params &p, const Features &f) : p(p), f(f), e(p, f, batch) {}
 
-    // Finds the rows and keys. Returns false if the tile has no rows, not even padding.
+    // Sets the number of rows and the ranges of keys and tiles. Returns false if the tile has no rows, not even padding.
     __device__ __forceinline__ bool find() {
         if constexpr (features) {
             if (row0 >= e.row_end()) return false;

@@ -26,10 +26,10 @@ template <class S, bool features> struct Copies {
     const Features &f = w.f;
     const uint16_t *q, *k, *v; // [rows, dim], [kv_len, dim], [kv_len, v_dim]
     bool aligned;                    // copies of 16 bytes are possible
-    int thread_row, thread_col;      // of the thread's chunk 0 in a row group
+    int thread_row, thread_col;      // row and column of the thread's chunk 0 in a row group
     uint32_t q_tile, tiles_at;       // addresses of Q and of the stages
     uint32_t copy_at;                // address of the thread's chunk 0 in Q
-    const uint16_t *k_next, *v_next; // the thread's chunk 0 of the next row group
+    const uint16_t *k_next, *v_next; // addresses of the thread's chunk 0 of the next row group
 
     __device__ __forceinline__ Copies(const Work<S, features> &w, char *shared) : w(w) {
         const uint16_t *q = (const uint16_t *)p.q.data + w.e.q_batch() * p.q.batch + w.head * p.q.head + w.row0 * p.q.row;
@@ -50,7 +50,7 @@ template <class S, bool features> struct Copies {
         copy_at = kept(q_tile + thread_row * S::row_bytes + ((thread_col / 8 ^ swizzle<S::row_bytes>(thread_row)) << 4));
     }
 
-    // Sets the next row group to the last one of the last tile.
+    // Makes the last row group of the last tile the next row group.
     __device__ __forceinline__ void rewind() {
         const int64_t last = w.to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;

@@ -26,9 +26,9 @@ template <class S, bool features> struct RowTile {
 
     // m and l are in shared memory, because S leaves no registers for them.
     float *m, *l;
-    uint16_t *lacks;              // upper halves of l's compensations, which are floats
+    uint16_t *lacks;              // upper halves of the float32 Kahan compensations of l
     bool changes;                 // features change scores
-    float factor, natural, slope; // factor and natural convert S to log2 units and to natural units; slope is ALiBi's
+    float factor, natural, slope; // factor converts S to log2 units, natural converts S to natural units; slope: ALiBi slope
     bool far;                     // some row of the warp is far, see far.cuh
 
     __device__ __forceinline__ RowTile(const Work<S, features> &w, uint32_t q_tile, char *shared, Q &qf, O &o) : w(w), shared(shared), qf(qf), o(o) {

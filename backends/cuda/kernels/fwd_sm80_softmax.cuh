@@ -21,7 +21,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
 }
 
 // Processes a tile of which every row sees all keys. Does not raise m. Stops before keys whose
-// weights would be too large, and returns the number of keys processed.
+// weights would be too large for this m, and returns the number of keys processed.
 template <class S, bool features> __device__ __forceinline__ int RowTile<S, features>::attend_full(uint32_t stage, int key0) {
     Tile s;
     scores(s, stage);

@@ -132,7 +132,7 @@ template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     return uniform(n);
 }
 
-// One computing warpgroup.
+// compute is the body of a computing warpgroup.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     Group<S> g(a, f, sh, group);
     while (true) {

@@ -63,8 +63,8 @@ __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len
 constexpr int kKnown = 64; // words: enough for listedKeys keys (instances.go) in tiles of 64 keys
 struct Known { uint32_t seen[kKnown], whole[kKnown]; };
 // Describes a stage of K and V in instances of Kind::keys. Bit 2 i + e of shown[t] is 1 if key 8 i + 2 t + e of the tile of
-// K is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see the whole
-// tile. cut: some row does not see the whole tile of V.
+// K is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see all keys of
+// this tile. cut: some row does not see all keys of the tile of V.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 
 // The order of packed sequences, most keys first: of[i] is the number of the ith sequence in this order. The slots for the

@@ -84,8 +84,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         } else from(w.tile(n), w.cut(n), [] {});
     };
 
-    // Each tile of K is loaded before the previous tile of V. The first tile of K of the next work is loaded before the last
-    // tile of V of the current work. The next Q is loaded in the middle of the current work, because a stage of Q is free
+    // Each tile of K is loaded before the previous tile of V. The first tile of K of the next Work is loaded before the last
+    // tile of V of the current Work. The next Q is loaded in the middle of the current Work, because a stage of Q is free
     // only after the previous O has left the stage. An earlier wait for this stage would delay K and V. The next Work
     // overwrites a Work that q_empty has released.
     int tile = blockIdx.x, place = 0;
@@ -96,7 +96,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        // The next work is found while no free stage waits for data. With p.turn, the next tile is drawn when the current work
+        // The next Work is found while no free stage waits for data. With p.turn, the next tile is drawn when the current Work
         // is nearly done. Instances with three warpgroups draw earlier, because they lack registers.
         constexpr bool late = !S::features && S::groups < 3;
         const int some_way = max(1, min(w.count / 2, 4));

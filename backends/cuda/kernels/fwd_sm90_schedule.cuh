@@ -61,9 +61,9 @@ __device__ __forceinline__ int heads_together(const Params &p, int all) {
     return most;
 }
 
-// A tile of rows of packed sequences. nth is the index of the tile among the head's `count` slots. Heads are numbered over
-// all sequences. behind is the first ticket after the nth tiles of all heads that are processed together. After the last
-// slot, head is -1.
+// A tile of rows of packed sequences. head is the sequence's index times p.heads plus the head's index. nth is the index of
+// the tile among the head's `count` slots. behind is the first ticket after the tickets for tile nth of all heads that are
+// processed together. After the last slot, head is -1.
 //
 // The slots for the tiles of sequence b begin at slot (starts[b] - starts[0]) / rows + b. A sequence may have one slot more
 // than tiles.
@@ -141,7 +141,7 @@ template <class S> struct Finder {
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile have adjacent numbers
         int head, row0, end, first = 0, size = 1, behind = 0;
-        [[maybe_unused]] int sequence = -1; // if tiles are sorted: the sequence in which heads are numbered
+        [[maybe_unused]] int sequence = -1; // if tiles are sorted: the tile's sequence; `head` is then an index in this sequence
         const bool alike = !S::features && a.tall == 0; // all tiles are low
         const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
         if (S::sorts && f.row_slots && p.batch <= 32) {

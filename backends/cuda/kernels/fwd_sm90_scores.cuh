@@ -32,7 +32,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     });
 }
 
-// Applies hide_band to a tile of keys that is an edge, unless every row sees all keys of the tile apart from masked keys.
+// Applies hide_band to a tile of keys that is an edge. Skips tiles in which hide_band would change nothing.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide(int tile) {
     if constexpr (S::masks)
         if (!banded_tile) return;
@@ -45,7 +45,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::prefetch_side(int
     if constexpr (sides) side.copy(side_at(), side_view(), g.p, top_row + g.warp * 16, tile * S::keys, g.lane);
 }
 
-// Runs while the product Q K^T is in flight, because it needs no scores: computes random words for dropout, or loads the
+// Prepares a feature of a tile while the product Q K^T is in flight. For dropout, computes random words. For a mask, loads the
 // tile's mask from shared memory and prefetches the next tile's mask.
 template <class S> template <class Next> __device__ __forceinline__ void RowTile<S>::prepare(int n, int tile, Next next) {
     if constexpr (S::drops) {

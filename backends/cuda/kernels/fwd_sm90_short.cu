@@ -194,7 +194,7 @@ template <class S> struct Group {
     __device__ __forceinline__ void give(uint32_t empty) const {
         if (!block.stays && lane() == 0) barrier_arrive(empty);
     }
-    // Loads the next tile into the stage of tile n - 1. Called once for each n >= 1.
+    // Loads tile n - 1 + S::stages, if there is such a tile, into the stage of tile n - 1. Called once for each n >= 1.
     __device__ __forceinline__ void more(int n) const {
         if (block.stays || !asks()) return;
         const int next = n - 1 + S::stages;
@@ -210,7 +210,7 @@ template <class S> struct Sums {
     volatile float most[2]; // highest score of a far row; in local memory to save registers
 };
 
-// A pass of a warpgroup over the keys.
+// RowTile performs one pass of a warpgroup over the tiles of keys.
 template <class S> struct RowTile {
     using T = typename S::T;
     const Group<S> &g;
