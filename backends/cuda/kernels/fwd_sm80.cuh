@@ -24,8 +24,8 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
 // Returns x, and keeps the compiler from recomputing it at each use.
 __device__ __forceinline__ uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
-// A block's tile of query rows of one head, and the tiles of keys that some row sees. If lo or hi hides pairs, blocks with adjacent
-// indices process several heads whose K and V fit into the L2 cache together. Row tiles with the most keys come first.
+// A block's tile of query rows of one head, and the tiles of keys that some row sees. If lo or hi hides pairs, blocks with
+// adjacent indices process several heads whose K and V fit into the L2 cache together. Row tiles with the most keys come first.
 template <class S, bool features> struct Work {
     const Params &p;
     const Features &f;

@@ -60,7 +60,7 @@ struct Features {
     uint32_t seed[2], drop_below; // a weight is dropped if its 16 random bits are below drop_below >> 16; the lower half of drop_below is 0
     float keep;                   // factor that multiplies the kept weights; 1 without dropout
     float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; all 0 without a softcap
-    int top_left;                 // 1: row 0's diagonal is key shift; 0: the last row's diagonal is the last key plus shift
+    int top_left;                 // 1: the diagonal of row 0 is key `shift`; 0: the diagonal of the last row is the last key plus `shift`
     int page, page_width;         // keys per page, page table entries per sequence; 0 without pages
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
@@ -69,7 +69,7 @@ struct Features {
     int bias_pairs, mask_pairs;   // 1: the elements of keys 2j and 2j+1 can be loaded together
     int kv_type;                  // type of K and V if Q is float32: 0 float32, 1 float16, 2 bfloat16
     int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges this O and LSE into its results
-    int delta_rows, delta_step;   // strides of delta in rows per head and in floats per row
+    int delta_rows, delta_step;   // number of rows of delta per head; number of floats from one row of delta to the next
     int dbias_shape[3];           // sizes of DBias's dimensions batch, heads and rows
     int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the other tiles
     uint32_t first_batch, first_head, first_row, first_key; // position of the call's first element in the larger problem of which the call is a part, else 0; for the dropout counters. first_key is a multiple of 8

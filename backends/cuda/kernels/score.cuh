@@ -52,7 +52,8 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// Extent returns the position, lengths, lo and hi of sequence b. Without features, these numbers are the same for all sequences.
+// Extent returns the position, lengths, lo and hi of sequence b. Without features, all sequences have the same lengths, lo
+// and hi.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -134,16 +135,16 @@ __device__ __forceinline__ float small_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
 }
 
-// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. Near 0, the difference 1 - e would lose bits, so
-// a polynomial computes tanh.
+// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. For |x| < 0.6, the difference 1 - e would lose bits,
+// so a polynomial computes tanh.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
     const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
-// Like tanh_of, but precise enough for float32 scores. The exponential e is corrected for the rounding of the exponent. Far
-// from 0, errors of e and r affect only the small term 2 e r. Near 0, slope is rounded only once.
+// Like tanh_of, but precise enough for float32 scores. The exponential e is corrected for the rounding of the exponent. For
+// |x| >= 0.6, errors of e and r affect only the small term 2 e r. For |x| < 0.6, slope is rounded only once.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // keeps NaN
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);

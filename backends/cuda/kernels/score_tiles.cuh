@@ -58,7 +58,7 @@ struct Cap {
 // a time. The tiles are swizzled against bank conflicts.
 template <int size, int keys> struct SideRows {
     static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // at_once: rows that the warp copies at once
-    const char *own; // the lane's 16-byte chunk of the first keys: of the first row that the lane copies if `whole`, else of row 0
+    const char *own; // address of the lane's 16-byte chunk for the first tile of keys: in the first row that the lane copies if `whole`, else in row 0
     int64_t step;    // bytes between rows
     bool whole;      // the tensor has all 16 rows
     SideRows() = default;

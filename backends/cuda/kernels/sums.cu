@@ -81,7 +81,7 @@ template <class T> struct Slices {
     const int key0, row_tile, head, heads, batches;
     const bool repeats; // dBias has one row, to which all query rows add
     int b, h, row0 = 0, last = 0, step, slot = 0;
-    int64_t rows = 0, keys = 0; // the thread's element offsets in the next slice of Q or dO, and of K or V
+    int64_t rows = 0, keys = 0; // offsets of the thread's first element in the next slice of Q or dO (rows), and of K or V (keys)
     bool whole = false;         // the tile's slices are complete and 16-byte aligned
     Sequence e;
     __device__ __forceinline__ Slices(const Params &p, const Features &f, int key0, int row_tile, int head, int heads, int batch, int batches, bool repeats)
@@ -134,7 +134,7 @@ template <class T> struct Slices {
         slot = slot == stages - 1 ? 0 : slot + 1;
     }
 
-    // Like copy_rows, for a complete slice; from points to the first 16 bytes that the thread copies.
+    // Like copy_rows, for a complete slice. `from` is the address of the first 16 bytes that the thread copies.
     static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
         static_assert(kRows == kKeys && kSlice == 64);
         constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
@@ -174,7 +174,7 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     const uint32_t bias = shared_address(shared + slices.stages * 2 * slices.floats); // a tile of the bias
 #pragma unroll
     for (int i = 1; i < slices.stages; i++) slices.fetch(shared);
-    while (slices.there()) { // one tile per round; its first slices are in flight
+    while (slices.there()) { // one tile of S per iteration; the tile's first slices are in flight
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];

@@ -76,7 +76,7 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
 }
 
 // Starts an asynchronous copy of `count` rows of `dim` elements into a tile of rows x D
-// elements. The tile's further rows and columns become zeros.
+// elements. The remaining rows and columns of the tile become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
     constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // width adjacent threads copy width chunks of a row; the block copies step rows at a time
@@ -100,7 +100,7 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, i
         }
 }
 
-// Writes the first `count` rows of a tile to global memory, `dim` elements each.
+// Writes `dim` elements of each of the first `count` rows of a tile to global memory.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, int64_t stride, int count, int dim, bool aligned) {
     for (int i = threadIdx.x; i < rows * D / 8; i += threads) {
