@@ -100,9 +100,8 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         }
     }
 
-    // Slices of walked rows are loaded in this order: b0 for S, b1 for dP, b1 for dV, b0 for d0.
-    // The third group is absent if the block owns query rows, or if whole. If whole, each slice of
-    // b1 serves both dP and dV.
+    // Slices of walked rows are loaded in this order: b0 for S, b1 for dP, b1 for dV, b0 for d0. A block that
+    // owns query rows computes no dV. If whole, each slice of b1 is loaded once, for dP and dV.
     const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
     const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // first walked rows of head next_head
     if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
@@ -203,8 +202,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 edge |= f.mask.data != nullptr;
             }
 
-            // Adds the product of y and the slice at b to slice i of the gradient d. If signs, negative elements of y are
-            // dropped weights and count as 0.
+            // Adds the product of y and the slice at b to slice i of the gradient d. If signs, negative elements of y count as 0.
             auto add = [&](bool signs, float (&d)[kOut][slice / 16][2][4], int i, const float (&y)[tiles][4], float *b) {
                 bool spoiled = edge && clean<T::threads, slice, walk>(b, bad);
                 if (features && signs)

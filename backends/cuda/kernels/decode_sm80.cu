@@ -422,8 +422,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // page holds page table entries for at_once rounds, page_ahead for the following at_once rounds. Lane i holds the entry of
-    // round i if whole, else the entry of key i%L::keys of round i/L::keys. These rounds count from the first of the at_once rounds.
+    // page holds the page table entries of a group of at_once rounds, page_ahead of the next group. Lane i: round i of the group if whole, else key i%L::keys of round i/L::keys.
     const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };

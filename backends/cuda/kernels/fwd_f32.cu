@@ -165,8 +165,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // In a row with one visible key, O must equal V exactly. Otherwise dP - delta, which should be 0, would be the rounding
-                // error of O. For D > 32, dP itself has rounding errors of this size.
+                // In a row with one visible key, O must equal V exactly, or dS would not be 0. For D > 32, errors of dP hide such a difference.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {

@@ -279,7 +279,7 @@ template <class T> struct Scores {
 
     // Computes scores in natural units and, if backward, subtracts LSE. At each step, the score is s * unit. The first
     // addition to a score is a fused multiply-add with unit, so the product s * unit is not rounded. Forward and backward
-    // kernels thus round scores in the same way. If LSE is far from 0 (see far.cuh), s * unit is rounded before LSE is subtracted.
+    // kernels thus round scores in the same way. In far rows (see far.cuh), s * unit is rounded before LSE is subtracted.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
