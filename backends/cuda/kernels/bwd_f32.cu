@@ -28,8 +28,8 @@
 //
 // Each warp computes 16 own rows. The rows of S and dP are own rows, so P and dS already have
 // the register layout of operands. Own rows stay in shared memory if D <= 128. Otherwise
-// slices of 64 columns of the own rows are loaded again with each slice of the walked rows.
-// Shared memory holds two slices: one is in use while the next is prefetched.
+// slices of 64 columns of own rows are loaded again, with the slices of walked rows for S and
+// dP. Slices pass through two stages: one stage is in use while the other stage is filled.
 #include "f32.cuh"
 
 template <int D, bool F> struct Tile {

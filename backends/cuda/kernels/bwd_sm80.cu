@@ -22,7 +22,7 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, and dK and dV in registers. Each tile of Q and dO replaces an
-// earlier tile in shared memory. A team of `split` warps shares 16*blocks keys. Each warp
+// earlier tile in shared memory. A team of `split` warps shares 16*blocks keys (see Shape). Each warp
 // computes S^T and dP^T for a part of the query rows, and dK and dV for a part of the columns.
 // A warp's own P^T and dS^T already have the register layout of operands of dV and dK. The warp
 // loads P^T and dS^T of the team's other warps from shared memory. dS K needs the keys of all

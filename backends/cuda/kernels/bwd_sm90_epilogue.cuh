@@ -62,7 +62,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
         }
         named_barrier(2 + group, 128); // the next tile may add to the same elements
     };
-    if constexpr (S::pair) { // all tiles of rows, because the other block has added its sums
+    if constexpr (S::pair) { // all tiles of rows, because dV includes the sums of the other block
         for (int head = first_head<S>(p, w), n = p.heads / p.kv_heads; n > 0; n--, head++)
             for (int tile = 0; tile * S::rows < e.rows(); tile++) add_tile(head, tile);
     } else walk<S>(p, w, add_tile);

@@ -32,8 +32,8 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static_assert(panels >= 3 && shared <= 227 * 1024);
 };
 
-// fetch_wide runs in one lane. It loads K and V once. For each tile of rows, it loads Q and LSE, then dO and delta. If the
-// buffer of dO is freed before the buffer of Q, it loads dO and delta first.
+// fetch_wide runs in one lane. It loads K and, if the block sums dK, V. For each tile of rows, it loads Q and LSE, then dO and
+// delta. If the buffer of dO is freed before the buffer of Q, it loads dO and delta first.
 template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();

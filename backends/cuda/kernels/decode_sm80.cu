@@ -7,13 +7,13 @@
 //                 O[r], m[r], l[r] <- the softmax sums with s, V[j]
 //     for each row: merge the parts' O, m, l                            the tile's last block to end, or a second kernel
 //
-// decode_sm80_<type>_d<D> supports every dim, v_dim <= D, and splits >= 1.
+// decode_sm80_<type>_d<D> supports dim and v_dim up to D, and splits >= 1.
 //     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
 // Workspace, for splits > 1 only. s is the dot product Q[r] . K[j], or the score if features change scores. c converts s to
 // log2 units.
 //     part_o   [splits, batch, heads, q_len, D]   sum of exp2(c (s - m)) V
 //     part_lse [splits, batch, heads, q_len, 2]   m = row maximum, l = sum of exp2(c (s - m))
-//     turn     [grid.x / splits]                  counts ended blocks; 0 at launch and at the end; if null, launch the merge kernel, too
+//     turn     [grid.x / splits]                  counts ended blocks; 0 at launch and at the end; if null, the host launches the merge kernel
 // decode_sm80_merge_<type>_d<D> merges the parts to O and LSE; grid.x = ceil(batch*heads*q_len / plan.rows)
 // decode_sm80_cluster_<type>_d<D>, for compute capability 9.0: a cluster of `splits` blocks, 2 to 8, merges the parts of a
 // tile through shared memory, without workspace, counters or a second kernel.
@@ -140,7 +140,7 @@ template <class T, int D, bool features> struct Tile {
     }
 
     // Adds keys `key` to `key` + 15 to the softmax sums. K and V of these keys are at k and v. edge is 0 if every row sees all of
-    // these keys, 1 if the bounds first and last are equal for all rows, and 2 if they differ.
+    // these keys, else 1 if the bounds first and last are equal for all rows, else 2.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
         float s[2][4] = {}, odd[2][4] = {}; // two independent sums per score, for even and odd i
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);

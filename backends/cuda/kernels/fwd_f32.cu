@@ -12,7 +12,7 @@
 //
 // Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
 // Q stays in shared memory. K, then V, pass through a ring of two stages in slices
-// of 64 columns: one is in use while the other is prefetched. In a tile with hidden
+// of 64 columns: one stage is in use while the other is prefetched. In a tile with hidden
 // keys, S is masked after Q·K, and non-finite elements of V are replaced by 0 before
 // P V.
 //

@@ -16,8 +16,8 @@
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and loops over
 // tiles of keys. Shared memory: Q [rows, dim], then two stages of K [keys, dim] and
-// V [keys, dim]: one is prefetched while the other is in use. Rows are padded with zeros to
-// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
+// V [keys, dim]: one stage is prefetched while the other is in use. Rows are padded with zeros
+// to dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
 // Registers: o, s and p in the layout of mma's sums.
 //
 // A hidden key has p = 0, but if its V is not finite, p V is NaN. If o has a NaN at the

@@ -2,20 +2,20 @@
 //
 //	for each tile of 64 query rows i, by a warpgroup:
 //		m, l, o = -inf, 0, 0
-//		for each tile of keys that some row sees, from the left:
+//		for each tile of keys that some row sees, in ascending order:
 //			s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
 //			n = max(m, max(c s)); a = 2^(m-n); m = n
 //			p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
 //		O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
 // with c = scale log2(e). Unlike fwd_sm90, it has no persistent blocks and no specialized
-// warps. Instead, several small blocks share a multiprocessor: while one waits, the others
+// warps. Instead, several small blocks share a multiprocessor: while one block waits, others
 // multiply.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
 // Launch: MapParams by value; grid.x = batch * heads * tiles, where tiles = ceil(q_len / rows);
-// threads and shared memory from the Plan. The tensor maps have 16-bit elements, rank 4,
+// the Plan gives threads and shared memory. The tensor maps have 16-bit elements, rank 4,
 // 128-byte swizzle, no interleaving, and zeros outside the tensor:
 //
 //	   dims, innermost first            strides in bytes    box
@@ -24,7 +24,7 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride.
+// Addresses and strides are multiples of 16 bytes; a dimension of size 1 may have any such stride.
 // With kv_len = 0, k and v are not read. Of the views in MapParams::p, the kernel uses only v,
 // o and lse.
 //
