@@ -94,8 +94,8 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // These functions return the sequence's numbers of rows and keys, the bounds lo and hi (row i sees keys i+lo to i+hi),
-    // and the addresses of row i and key j in v.
+    // These functions return the sequence's numbers of rows and keys, and the bounds lo and hi: row i sees keys i+lo to i+hi.
+    // query and key_row return the addresses of row i and of key j in v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }

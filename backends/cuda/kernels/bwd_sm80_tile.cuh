@@ -157,7 +157,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             }
         }
     }
-    // For each visible pair of a query row and a key, adds the row's non-finite elements of dO, which were replaced by 0, to dV.
+    // Adds the non-finite elements of dO, which were replaced by 0, to dV of all keys that the element's query row sees.
     __device__ __forceinline__ void add_lost(Sums &dv) const {
         for (int r = 0; r < min(L::rows, at.rows() - r0); r++) {
             if (finite(stat[r].y)) continue;

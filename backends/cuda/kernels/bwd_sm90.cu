@@ -89,8 +89,8 @@
 //
 // For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN would still pass from dO to dV, from Q to dK, and
 // from K to dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must still yield
-// NaN: LSE and delta of a row reveal non-finite elements of Q and dO, `odd` marks keys with non-finite K, and at the end dV
-// gets the elements of dO that were set to 0.
+// NaN. LSE and delta of a row reveal non-finite elements of Q and dO, and `odd` marks keys with non-finite K. At the end, the
+// elements of dO that were set to 0 are added to dV.
 //
 // Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
 // batch 1. If a tile has rows or keys of the next sequence, their pairs are hidden. Up to 32 sequences are processed

@@ -42,8 +42,7 @@ template <class S> __device__ __forceinline__ bool KeyTile<S>::takes_part(int he
     else return !S::features || key < e.keys();
 }
 
-// For each visible pair of a query row and a key, adds the row's non-finite elements of dO, which clean_rows has set to 0,
-// to dV.
+// Adds the non-finite elements of dO, which clean_rows has set to 0, to dV of all keys that the element's query row sees.
 template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     auto add_tile = [&](int head, int tile) {
         for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {

@@ -126,10 +126,10 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
     return true;
 }
 
-// Sets an element of o to NaN if clean() has replaced, in the same column, an element of a row of
-// the tile that the row of o sees. o is weigh's result for 16 columns of the tile, from column
-// `col` on. The lane's row n (0 to 3) of o sees rows r of the tile with from + x <= r <= to + x,
-// where x = n%2 + n/2*8.
+// Turns elements of o, weigh's result for 16 columns from column `col` on, into NaN. An element
+// in row i, column c becomes NaN if clean() has replaced an element of column c of the tile, in
+// a row that row i sees. Row n (0 to 3) of the lane sees rows from + x to `to` + x of the tile.
+// x is n%2 + n/2*8.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {

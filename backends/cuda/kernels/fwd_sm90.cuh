@@ -104,8 +104,11 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int compute_registers = reads ? 224 : groups == 2 ? 232 : 160;
 };
 
-// The block's shared memory. A stage has three barriers: "full" completes when the contents are ready, "raw" when a cut tile
-// of V has arrived but is not yet scanned, "empty" when all readers have read the contents.
+// The block's shared memory. A stage has up to three barriers:
+//
+//	full     completes when the contents are ready
+//	raw      completes when a cut tile of V has arrived, before it is scanned
+//	empty    completes when all readers have read the contents
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register

@@ -30,8 +30,8 @@
 //
 // A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
 // into the stages, they are loaded at once; otherwise one thread refills stages that all
-// warps have released. If the warpgroup sees only few keys of its last tile of keys, the products
-// for this tile use only its first 16, 64 or 80 keys. O is staged in the shared memory of Q.
+// warps have released. If a warpgroup sees only few keys of its last tile of keys, its products
+// use only the first 16, 64 or 80 keys of this tile. O is staged in the shared memory of Q.
 // s, o and p have wgmma's layouts.
 //
 // A hidden key has p = 0, but if its V is not finite, p V is NaN. So if lo or hi hides keys, the
@@ -65,8 +65,8 @@ template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shap
 #define LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7"
 WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%11")
 
-// The block's shared memory. The phase of a stage's "full" barrier ends when the contents have arrived, and the phase of its
-// "empty" barrier when all warps have read them. "cleared" has one phase per tile of V that is cleared.
+// The block's shared memory. A phase of a stage's "full" barrier ends when the contents have arrived. A phase of the stage's
+// "empty" barrier ends when all warps have read the contents. "cleared" has one phase per tile of V that is cleared.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }

@@ -20,9 +20,9 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
 constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
-// A sequence has query rows [0, rows), which begin at row q0 of batch q_batch of the tensors, and keys [0, keys), which begin
-// at row key0 of batch kv_batch. Rows [rows, row_end) and keys [keys, key_end) are padding, whose results are 0. Row i sees
-// keys i+lo to i+hi. The diagonal of row i is key i+diagonal.
+// A sequence has query rows 0 to rows-1 and keys 0 to keys-1. Its row 0 is row q0 of batch q_batch of the tensors. Its key 0
+// is row key0 of batch kv_batch. Rows `rows` to row_end-1 and keys `keys` to key_end-1 are padding, whose results are 0. Row i
+// sees keys i+lo to i+hi. The diagonal of row i is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -424,10 +424,10 @@ template <class T> struct Scores {
                 }
         }
     }
-    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e (0 to 3) of group n (0 or 1) is
-    // bit 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the random bits of eight keys of
-    // a row. The weights of these keys are in four lanes or, if transposed, in eight lanes. Each of these lanes calls Philox
-    // once, for its own choice of row and keys. Then the lanes exchange bits.
+    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. The lane has weights e = 0 to 3 of groups
+    // n = 0 and 1. Weight e of group n has bit 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox
+    // yields the random bits of eight keys of a row. The weights of these keys are in four lanes or, if transposed, in eight
+    // lanes. Each lane calls Philox once, for a different row or different keys. Then the lanes exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {
