@@ -4,10 +4,10 @@
 //	dS = P (dO[i]·V[j] - delta[i])
 //	dV[j] += P dO[i];  dK[j] += scale dS Q[i];  dQ[i] += scale dS K[j]
 //
-// (Dao et al. 2022, algorithm 4.) Some blocks own a tile of keys, visit the query
-// rows that see it and sum dK and dV in registers. The other blocks own a tile of query
-// rows, visit their keys and sum dQ. Sums need no atomic adds and have a fixed
-// order. The price is that P and dP are computed twice: seven products instead of five.
+// (Dao et al. 2022, algorithm 4.) Some blocks own a tile of keys, loop over the query
+// rows that see these keys, and sum dK and dV in registers. The remaining blocks own a tile
+// of query rows, loop over the keys that these rows see, and sum dQ. Sums need no atomic adds
+// and have a fixed order. But P and dP are computed twice: seven products instead of five.
 //
 // Launch, in this order:
 //
@@ -17,22 +17,25 @@
 //
 // with key_parts = row_parts = 1, except for d256 and d512, which split the columns
 // of the gradients over several blocks: key_parts = ceil(max(dim, v_dim) / 128),
-// row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len]. Tiles of keys
-// use the first of its two arrays, tiles of query rows the second.
+// row_parts = ceil(dim / 256). Workspace: delta, [2, batch, heads, q_len]. Blocks that own
+// keys read delta[0], blocks that own query rows read delta[1].
 //
-// Tiles: each warp owns 16 rows, and the block visits ("walks") 64 or 32 rows at a time.
-// Blocks of both kinds share their code. A block that owns keys has own rows K, V and
-// walked rows Q, dO; a block that owns query rows has own rows Q, dO and walked rows K, V.
-// The rows of S and dP are the own rows, so P and dS already have the layout of operands.
-// Own rows stay in shared memory if they fit; otherwise their slices arrive with the
-// walked rows' slices. Slices of 64 columns pass through a ring of two stages: one is in
-// use while the other is prefetched.
+// The function gradients() serves blocks of both kinds. Own rows are the rows of the block's
+// tile. Walked rows are the rows that the block loops over, 64 or 32 at a time:
+//
+//	block owns keys          own rows K, V     walked rows Q, dO
+//	block owns query rows    own rows Q, dO    walked rows K, V
+//
+// Each warp computes 16 own rows. The rows of S and dP are own rows, so P and dS already have
+// the register layout of operands. Own rows stay in shared memory if D <= 128. Otherwise
+// slices of 64 columns of own rows are loaded again, with the slices of walked rows for S and
+// dP. Slices pass through two stages: one stage is in use while the other stage is filled.
 #include "f32.cuh"
 
 template <int D, bool F> struct Tile {
     static constexpr int threads = 128, rows = 64;
-    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows that a tile of keys visits per step
-    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys that a tile of query rows visits per step
+    static constexpr int walk = D < 64 || D == 64 && !F ? 64 : 32; // query rows per step of a block that owns keys
+    static constexpr int row_walk = D <= 64 || D == 128 && !F ? 64 : 32; // keys per step of a block that owns query rows
     static constexpr int slice = D < 64 ? D : 64;       // columns per stage
     static constexpr bool stays = D <= 128;             // own rows stay in shared memory
     static constexpr int out = D < 128 ? D : 128;       // columns of dK and dV per block
@@ -42,8 +45,9 @@ template <int D, bool F> struct Tile {
     static constexpr int shared = ((stays ? 2 * rows * D : 0) + 2 * stage + 4 * walk) * 4 + slice * 8 + (F ? row_walk / 2 * threads * 4 : 0);
 };
 
-// Computes the gradients of one tile of keys (if `keys`) or of query rows. The block computes
-// `out` of their columns, the first of which is part * out.
+// Computes columns part * out to (part + 1) * out - 1 of a tile's gradients. If `keys`, the tile
+// consists of keys, and the gradients are dK and dV. Otherwise the tile consists of query rows,
+// and the gradient is dQ.
 template <int D, bool keys, bool features>
 __device__ __forceinline__ void gradients(const Params &p, const Features &f, int tile, int part, int own_head, int batch) {
     using T = Tile<D, features>;
@@ -64,7 +68,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     const View &b0 = keys ? p.q : p.k, &b1 = keys ? p.dout : p.v;
     const int owned = keys ? e.keys() : e.rows(), walked = keys ? e.rows() : e.keys();
     const int end = keys ? e.key_end() : e.row_end();                   // end of own rows, padding included
-    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // own row i sees walked rows i+lo to i+hi or, if it is a key, is seen by them
+    const int lo = keys ? -e.hi() : e.lo(), hi = keys ? -e.lo() : e.hi();       // own row i and walked row j are a visible pair if i+lo <= j <= i+hi
     const int group = p.heads / p.kv_heads;
     const int head0 = keys ? own_head * group : own_head / group, head1 = keys ? head0 + group : head0 + 1;
     const int own_batch = keys ? e.kv_batch() : e.q_batch(), walked_batch = keys ? e.q_batch() : e.kv_batch();
@@ -77,13 +81,13 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, owned);
     int walk0 = max(0, row0 + lo) / walk * walk, walk1 = min(walked, max(0, row1 + hi));
     if (features && row0 >= row1) walk1 = walk0;                        // all own rows are padding
-    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // slices of a0 and b0; the block's part has out0 of them
-    const int slices1 = D > slice ? (p.v_dim + slice - 1) / slice : 1;  // slices of a1 and b1
+    const int slices0 = D > slice ? (p.dim + slice - 1) / slice : 1;    // number of slices of a0 and b0
+    const int slices1 = D > slice ? (p.v_dim + slice - 1) / slice : 1;  // number of slices of a1 and b1
     const int out0 = whole ? slices0 : max(0, min(slices0 - part * kOut, kOut));
     const int out1 = whole ? slices1 : max(0, min(slices1 - part * kOut, kOut));
 
     int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
-    int row = row0 + 16 * warp + g;                                     // the lane has rows row and row + 8
+    int row = row0 + 16 * warp + g;                                     // the lane holds rows `row` and `row` + 8
     float d0[kOut][slice / 16][2][4] = {}, d1[keys ? kOut : 1][slice / 16][2][4] = {};  // d0: dK or dQ; d1: dV, if keys
     float lse[2] = {}, delta[2] = {};
     if (!keys) {
@@ -96,10 +100,10 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
         }
     }
 
-    // Order of a tile's slices: b0 for S; b1 for dP; b1 again for dV, unless the block sums
-    // all columns and uses each slice for dP and dV at once; b0 again for d0.
+    // Slices of walked rows are loaded in this order: b0 for S, b1 for dP, b1 for dV, b0 for d0. A block that
+    // owns query rows computes no dV. If whole, each slice of b1 is loaded once, for dP and dV.
     const int dp = slices0, dv = dp + slices1, dk = dv + (keys && !whole ? out1 : 0), last = dk + out0;
-    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // data of head next_head
+    const float *walked0 = first(b0, walked_batch, head0), *walked1 = first(b1, walked_batch, head0); // first walked rows of head next_head
     if constexpr (features) walked0 += (keys ? e.s.q0 : e.s.key0) * b0.row, walked1 += (keys ? e.s.q0 : e.s.key0) * b1.row;
     int next_head = head0, next = walk0, next_step = 0, next_stats = 0, stage = 0;
     auto load_next = [&](int into) {
@@ -126,7 +130,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 next_step = 0, next += walk, next_stats ^= 1;
                 if (next >= walk1) {
                     next = walk0, next_head++;
-                    walked0 += b0.head, walked1 += b1.head; // only a tile of keys has more than one head
+                    walked0 += b0.head, walked1 += b1.head; // only a block that owns keys loops over several heads
                 }
             }
         }
@@ -159,7 +163,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
     for (int head = head0; head < head1; head++) {
         for (int at = walk0; at < walk1; at += walk, stat ^= 1) {
             bool edge = at < row1 - 1 + lo || at + walk - 1 > min(row0 + hi, walked - 1);
-            const int from[2] = {row + lo - at, row + 8 + lo - at};     // rows g and g+8 see walked rows `from` to `to`
+            const int from[2] = {row + lo - at, row + 8 + lo - at};     // row g forms visible pairs with walked rows from[0] to to[0], row g+8 with from[1] to to[1]
             const int to[2] = {min(row + hi, walked - 1) - at, min(row + 8 + hi, walked - 1) - at};
             float s[tiles][4] = {}, ds[tiles][4] = {};
             for (int i = 0; i < slices0; i++) {
@@ -198,7 +202,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
                 edge |= f.mask.data != nullptr;
             }
 
-            // Adds y times the slice at b to slice i of a gradient.
+            // Adds the product of y and the slice at b to slice i of the gradient d. If signs, negative elements of y count as 0.
             auto add = [&](bool signs, float (&d)[kOut][slice / 16][2][4], int i, const float (&y)[tiles][4], float *b) {
                 bool spoiled = edge && clean<T::threads, slice, walk>(b, bad);
                 if (features && signs)
@@ -240,7 +244,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     float l = keys ? row_stats[walk + 8 * j + 2 * t + e % 2] : delta[e / 2];
-                    if constexpr (features) // dP of a hidden key may be NaN
+                    if constexpr (features) // dP of a hidden pair may be NaN
                         ds[j][e] = s[j][e] == 0 ? 0 : fabsf(s[j][e]) * ((dropped(s[j][e]) ? 0 : ds[j][e] * f.keep) - l);
                     else
                         ds[j][e] = s[j][e] * (ds[j][e] - l);
@@ -251,7 +255,7 @@ __device__ __forceinline__ void gradients(const Params &p, const Features &f, in
 #pragma unroll
                     for (int j = 0; j < tiles; j++)
 #pragma unroll
-                        for (int e = 0; e < 4; e++) ds[j][e] = s[j][e] == 0 ? 0 : ds[j][e] * slopes[(4 * j + e) * T::threads]; // a hidden key's slope may be NaN
+                        for (int e = 0; e < 4; e++) ds[j][e] = s[j][e] == 0 ? 0 : ds[j][e] * slopes[(4 * j + e) * T::threads]; // a hidden pair's slope may be NaN
 #pragma unroll
             for (int i = 0; i < kOut; i++) {
                 if (i == out0) break;
@@ -294,11 +298,11 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     int key_parts = D > T::out ? (max(p.dim, p.v_dim) + T::out - 1) / T::out : 1;
     int row_parts = D > T::row_out ? (p.dim + T::row_out - 1) / T::row_out : 1;
     int key_blocks = (p.kv_len + T::rows - 1) / T::rows * p.kv_heads * p.batch * key_parts;
-    if (at < key_blocks) { // first keys first: under a causal mask they have the most rows
+    if (at < key_blocks) { // first keys first, because under a causal mask the most rows see these keys
         int heads = p.kv_heads * p.batch, part = at % key_parts;
         at /= key_parts;
         gradients<D, true, features>(p, f, at / heads, part, at % heads % p.kv_heads, at % heads / p.kv_heads);
-    } else { // last rows first: they have the most keys
+    } else { // last rows first, because under a causal mask these rows see the most keys
         at -= key_blocks;
         int heads = p.heads * p.batch, part = at % row_parts;
         at /= row_parts;
@@ -307,12 +311,14 @@ template <int D, bool features> __device__ __forceinline__ void backward(const P
     }
 }
 
-// Computes both arrays of delta for 64 rows of a head, as the diagonals of O dO^T and dO O^T.
-// O dO^T uses the same instructions as V dO^T in tiles of keys, and dO O^T as dO V^T in tiles
-// of query rows. So dP - delta is exactly 0 if one key has all the weight.
+// Computes delta = rowsum(dO * O) - dLSE for 64 rows of a head, once for each array of delta.
+// The row sums for blocks that own keys are the diagonal of O dO^T, computed by the instructions
+// of dP^T = V dO^T. The row sums for blocks that own query rows are the diagonal of dO O^T,
+// computed by the instructions of dP = dO V^T. So dP - delta is exactly 0 if one key has all the
+// weight.
 constexpr int delta_threads = 128, delta_rows = 64;
 template <bool features> __device__ __forceinline__ void diagonal(const Params &p, const Features &f) {
-    constexpr int slice = 64; // columns per step, as in tensor core instances
+    constexpr int slice = 64; // columns per step
     extern __shared__ __align__(16) float shared[]; // [2][delta_rows][slice]: O and dO
     int tiles = (p.q_len + delta_rows - 1) / delta_rows, row = blockIdx.x % tiles * delta_rows, head = blockIdx.x / tiles;
     const Extent<features> e(p, f, head / p.heads);

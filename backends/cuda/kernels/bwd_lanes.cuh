@@ -9,7 +9,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     auto draw = [&] { return S::once ? blockIdx.x / (1 + S::pair) : threadIdx.x > 0 ? 0 : S::stays || p.q_len ? atomicAdd(p.turn, 1) : blockIdx.x; };
     const int drawn = draw();
     int nth = __shfl_sync(~0u, drawn, 0);
-    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // each part of a group counts as a KV head
+    const int parts = S::split ? p.splits : 1, kv_heads = p.kv_heads * parts; // if S::split, each part of a KV head's query heads counts as a KV head
     int ticket = nth / S::shares, head0 = 0, of = p.batch * kv_heads, tiles = (p.kv_len + S::keys - 1) / S::keys;
     [[maybe_unused]] bool none = false; // neither this ticket nor any higher one selects a tile
     if (S::features && f.key_slots) {
@@ -93,9 +93,9 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// dq_sum is an array of 64x64 blocks, of shape [2, B, H, R/rows, rows/64, dim/64], where R is N rounded up to a multiple of
-// 128. block_of returns the index of a warpgroup's block of dQ. earlier returns the number of tiles of keys that must add to
-// dQ of a tile of rows before this thread block adds.
+// dq_sum is an array of blocks of 64x64 elements, of shape [2, B, H, R/rows, rows/64, dim/64]. rows is S::rows, and R is N
+// rounded up to a multiple of 128. block_of returns the index of the block to which a warpgroup adds. earlier returns the
+// number of tiles of keys whose dQ must be added to a tile of rows before this thread block's dQ.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
     const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
     return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
@@ -108,7 +108,7 @@ template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, vo
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;
 }
 
-// Returns LSE (part 0) or delta (part 1) of a tile of rows.
+// Returns the address of LSE (part 0) or delta (part 1) of a tile of rows.
 template <class S> __device__ __forceinline__ const float *stats_at(const Params &p, volatile Work &w, int part, int head, int tile) {
     return p.delta + (((int64_t)part * p.batch + w.batch) * p.heads + head) * padded_rows(p) + tile * S::rows;
 }

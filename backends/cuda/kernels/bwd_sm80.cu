@@ -5,8 +5,8 @@
 //   bwd_sm80_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    writes dK and dV; adds to dq_sum
 //   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           writes dQ = dq_sum * scale
 //
-// <dim> is the least dim of an instance that is at least D and DV. The workspace is, with
-// T = B*H*ceil(N/64):
+// <dim> is the smallest of 32, 64, 96, 128, 192 and 256 that is at least D and at least DV.
+// With T = B*H*ceil(N/64), the workspace consists of
 //
 //   delta     T*64*2 floats       for each row, LSE in log2 units and delta
 //   dq_sum    T*64*<dim> floats
@@ -22,7 +22,7 @@
 //     dK *= scale
 //
 // K and V stay in shared memory, and dK and dV in registers. Each tile of Q and dO replaces an
-// earlier tile in shared memory. A team of `split` warps shares 16*blocks keys. Each warp
+// earlier tile in shared memory. A team of `split` warps shares 16*blocks keys (see Shape). Each warp
 // computes S^T and dP^T for a part of the query rows, and dK and dV for a part of the columns.
 // A warp's own P^T and dS^T already have the register layout of operands of dV and dK. The warp
 // loads P^T and dS^T of the team's other warps from shared memory. dS K needs the keys of all
@@ -31,7 +31,7 @@
 // If p.deterministic, the blocks of one head add to a tile of dq_sum in the order of their keys.
 // Each block takes a ticket and waits only for blocks with lower tickets, which have started.
 // All blocks loop from the last tile of rows to the first, so a block waits only a short time
-// for the block before it. The first block stores instead of adding.
+// for the block before it. The first block of a tile of dq_sum stores instead of adding.
 //
 // Hidden pairs of a query row and a key have P = dS = 0. But 0 * NaN is NaN, and hidden
 // and visible pairs share operands: dO in dV, Q in dK, K in dQ. So the non-finite elements
@@ -39,8 +39,8 @@
 // To find such elements in K, all elements of K are tested. Visible pairs still yield NaN: in dS
 // through S and dP, and in dV because the replaced elements of dO are added to dV after each tile.
 //
-// With features, functions of score.cuh compute P^T and change dP^T. With a mask, every tile
-// counts as a tile with hidden pairs.
+// With features, functions of score.cuh compute P^T and change dP^T. With a mask, the kernel
+// assumes hidden pairs in every tile.
 //
 // bwd_sm80.cuh has shapes, shared memory, copies and dQ. bwd_sm80_tile.cuh adds a tile
 // to a warp's sums of dK and dV. `backward` below is the loop over tiles.
@@ -83,8 +83,8 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         block.fetch_keys();
         if (L::stages == 2) block.fetch(work.hk * block.share, work.i_hi, 0, 0);
     }
-    // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The second warp adds dQ after its
-    // tile, not before it, so that the two warps do different work at the same time.
+    // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The first warp adds the previous
+    // dQ before it processes its tile, the second warp afterwards. So the two warps do different work at the same time.
     const bool late = L::warps > 4 && block.warp >= 4;
     // The outer loop is over the heads of the group. The inner loop is over tiles of rows, from last to first.
     int h = work.hk * block.share, i = work.i_hi;
@@ -121,7 +121,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
     leave<T, D, features, M, N>(block, dk, dv);
 }
 
-// Returns <dim> of the main kernel.
+// Returns the main kernel's <dim>, which is at least D and at least DV.
 __device__ __forceinline__ int padded(const Params &p) {
     const int d = max(p.dim, p.v_dim);
     return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : (d + 63) / 64 * 64;

@@ -11,8 +11,8 @@
 #define SHARED_KB 99
 #endif
 
-// NaturalLSE loads the LSE of a tile's rows in natural units. The LSE is Inf for rows after the end of the sequence, and
-// for rows that see no key.
+// A NaturalLSE returns the LSE, in natural units, of row r of a tile. It returns Inf if the row is after the end of the
+// sequence or sees no key.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -66,9 +66,8 @@ template <int D, bool features = false> struct Layout {
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
 };
 
-// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns; each group begins 16*step columns after the
-// previous group. The lane's address in b, which includes the result of place(), is the parameter b plus to_b. If guard,
-// non-finite elements of b count as 0.
+// Adds the product x b to c. b has 16 rows and N/2 groups of 16 columns. Each group begins 16*step columns after the
+// previous group. The lane loads b from address b + to_b (see place). If guard, non-finite elements of b count as 0.
 template <class T, int D, int step, int M, int N>
 __device__ __forceinline__ void accumulate(float (&c)[M][N][4], const uint32_t (&x)[M][4], uint32_t b, int to_b, bool guard) {
 #pragma unroll
@@ -95,7 +94,8 @@ template <class T, int D, bool features> struct Block {
         : p(p), f(f), shared(shared), base(shared_address(shared)), work(*(typename WorkOf<features>::type *)(shared + L::work)), thread(fresh(threadIdx.x)), warp(thread / 32), lane(thread % 32),
           tiles((p.q_len + 63) / 64 * (64 / L::rows)), share(p.heads / p.kv_heads) {}
 
-    // These functions return the sequence's numbers of rows and keys, its band, and the addresses of row i and key j in v.
+    // These functions return the sequence's numbers of rows and keys, and the bounds lo and hi: row i sees keys i+lo to i+hi.
+    // query and key_row return the addresses of row i and of key j in v.
     __device__ __forceinline__ int rows() const { if constexpr (features) return work.s.rows; else return p.q_len; }
     __device__ __forceinline__ int keys() const { if constexpr (features) return work.s.keys; else return p.kv_len; }
     __device__ __forceinline__ int key_end() const { if constexpr (features) return work.s.key_end; else return p.kv_len; }
@@ -108,7 +108,7 @@ template <class T, int D, bool features> struct Block {
         if constexpr (features) return NaturalLSE(p.lse, work.s.q_batch, head, work.s.q0 + r0, work.s.rows - r0);
         else return NaturalLSE(p.lse, work.b, head, r0, p.q_len - r0);
     }
-    // Reports whether the mask and the number of keys let row i of a head see a key. The band is not tested.
+    // Reports whether the key belongs to the sequence and the mask shows it to row i. The bounds lo and hi are not tested.
     __device__ __forceinline__ bool takes_part(int head, int i, int key) const {
         if constexpr (features) return key < keys() && Scores<T>(p, f, Sequence{}, work.b, head).takes_part(i, key);
         else return true;
@@ -165,7 +165,7 @@ template <class T, int D, bool features> struct Block {
         if (thread == 0) work.clear_k = !good; // read after the next barrier
     }
 
-    // Adds dS K of a tile of rows to dq_sum. dq_sum is an array [B*H*ceil(N/64)*4, <dim>/8] of
+    // Adds dS K of a tile of rows to dq_sum. dq_sum is an array [B][H][ceil(N/64)*4][D/8] of
     // fragments with 16 rows and 8 columns. In a fragment, the four sums of a lane are adjacent:
     // two columns of row r, then two columns of row r+8.
     __device__ __forceinline__ void add_dq(int h, int i, int buffer) const {

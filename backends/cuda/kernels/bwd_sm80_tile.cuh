@@ -2,11 +2,11 @@
 #pragma once
 #include "bwd_sm80.cuh"
 
-// edge: some pairs may be hidden.
+// Tile processes one tile of query rows. If edge, some pairs of a query row and a key may be hidden.
 template <class T, int D, bool features, bool edge> struct Tile {
     using L = Layout<D, features>;
     static constexpr int M = L::blocks, split = L::split, pitch = L::pitch, pitch_p = L::pitch_p;
-    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // query rows of a tile that one warp computes; rows that it computes in one step
+    static constexpr int part_rows = L::rows / split, chunk = part_rows < 32 ? part_rows : 32; // query rows of a tile that one warp computes; query rows of one step
     static constexpr int N = D / 16 / split;                                                   // groups of 16 columns of dK, dV per warp
     static_assert(split == 1 || part_rows == chunk, "warps that share keys do so once in a tile");
     using Chunk = float[M][chunk / 8][4]; // chunk of S^T or dP^T
@@ -18,7 +18,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
     const int part, key0, k0;        // index of the warp's part of the rows; the warp's first key minus the block's first key; the block's first key if edge, else 0
     const uint32_t q_tile, p_tile;   // address of Q; the lane's address in P^T of the warp's keys
     const int to_ds;                 // offset from P^T to dS^T
-    bool guard = false, far = false; // guard: Q or dO may have non-finite elements; far: some row is far from 0
+    bool guard = false, far = false; // guard: Q or dO may have non-finite elements; far: some row is far (see far.cuh)
     static constexpr int to_dout = L::dout - L::q;
 
     __device__ __forceinline__ Tile(const Block<T, D, features> &at, int r0, int head, int buffer, int turn)
@@ -64,7 +64,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
     }
 
   private:
-    // Returns the lane's address in P^T, or with offset to_ds in dS^T, for keys from `key` on and a chunk of 8 query rows.
+    // Returns the lane's address in P^T of key `key` and query row 8 * chunk. With offset to_ds, returns the address in dS^T.
     __device__ __forceinline__ uint32_t at_p(int key, int chunk, int offset = 0) const { return ::at<pitch_p>(p_tile + offset, key, chunk); }
     // Returns the address of the warp's columns in row `row` of the tile's Q.
     __device__ __forceinline__ uint32_t columns_of(int row) const { return ::at<pitch>(q_tile + row * pitch + place<pitch>(at.lane, false), 0, 2 * part); }
@@ -121,7 +121,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
                     for (int f = e; f < 4; f += 2) {
                         const int key = k0 + key0 + 16 * m + at.lane / 4 + f / 2 * 8;
                         const bool hidden = edge && (key < i + at.lo() || key > i + at.hi() || key >= at.keys() || i >= at.rows());
-                        if constexpr (features) { // dP of a hidden key may be NaN
+                        if constexpr (features) { // dP of a hidden pair may be NaN
                             if (hidden) s[m][n][f] = 0;
                             dp[m][n][f] = hidden || edge && s[m][n][f] == 0 ? 0 : s[m][n][f] * dp[m][n][f];
                             continue;
@@ -157,7 +157,7 @@ template <class T, int D, bool features, bool edge> struct Tile {
             }
         }
     }
-    // Adds to dV the elements of dO that were replaced by 0, for visible pairs.
+    // Adds the non-finite elements of dO, which were replaced by 0, to dV of all keys that the element's query row sees.
     __device__ __forceinline__ void add_lost(Sums &dv) const {
         for (int r = 0; r < min(L::rows, at.rows() - r0); r++) {
             if (finite(stat[r].y)) continue;

@@ -23,8 +23,8 @@
 //	wide                    dim 256: see bwd_wide.cuh
 //	features_<feature>      score features; features_groups and features_up correspond to groups and up
 //
-// With p.splits > 1, the query heads of each group are divided into p.splits parts. A block processes one part. It writes
-// dV and unscaled dK, as float32 of shape [B, G, splits, M, <dim> or <v_dim>]. A fourth kernel adds the parts in order.
+// With p.splits > 1, the query heads of each KV head are divided into p.splits parts. A block sums over one part. It writes
+// dV and unscaled dK, as float32 of shape [B, G, splits, M, <dim> or <v_dim>]. A fourth kernel adds these sums in order.
 //
 //	bwd_sm90_parts_<dtype>_d<dim>  p.splits times the grid  writes part_o and part_lse
 //	bwd_sm90_sums_<dtype>          grid 2*B*G*ceil(M/64)    writes dK and dV
@@ -35,9 +35,9 @@
 //	bwd_sm90_pairs_<dtype>_d<dim>  twice the grid           for dims 64 and 128
 //
 // The second and third kernel may start early, and then wait for the previous kernel (programmatic dependent launch).
-// The main kernels take MapParams by value, the other kernels Params. <dim> is the least of 64, 128, 192 and 256 that is at
-// least D and DV. d192_dv128 is for DV up to 128. Instances for features have no dim 192. bwd_wide.cuh has the kernels of
-// dim 192.
+// The main kernels take MapParams by value, the other kernels Params. <dim> is the smallest of 64, 128, 192 and 256 that is
+// at least D and at least DV. d192_dv128 is for DV up to 128. Instances for features have no dim 192. bwd_wide.cuh has the
+// kernels of dim 192.
 //
 // The workspace is, with R = N rounded up to a multiple of 128:
 //
@@ -59,8 +59,8 @@
 // dV and dK. dS K needs the keys of both warpgroups, so dS passes through shared memory, and each warpgroup computes a
 // 64x64 block of dQ. A third warpgroup moves data: two lanes load, and two lanes each add one block of dQ to dq_sum. If
 // S::releases, one lane loads, and another lane ends the turns of both warpgroups (see add in bwd_lanes.cuh). Ending a turn
-// takes as long as a product, so the adding lanes can begin their next turn sooner. One counter then serves both
-// warpgroups.
+// takes as long as a product. With S::releases, the lanes that add can begin their next turn meanwhile, and one counter
+// serves both warpgroups.
 //
 // At dim 256 the registers of a block hold only half of the columns of dK and dV. So two blocks share a tile of keys: both
 // compute all of S and dP, and each computes one half of the columns of dV, dK and dQ. Shared memory has no room for dQ,
@@ -75,10 +75,10 @@
 // At each tile of rows, the block of the first visible keys stores to dq_sum, and the blocks of later keys add to dq_sum.
 // With p.deterministic, they add in the order of keys. A block takes a ticket and waits only for blocks with lower tickets,
 // which have started. All blocks loop from the last tile of rows to the first, so a block waits only a short time for the
-// block before it. In up, the last keys have the first tickets, and each block begins at its first visible row. Blocks with
-// lower tickets began at later rows, so they are ahead. Persistent blocks, at most one per multiprocessor, draw one ticket
-// after another. They load the next tile of keys while they write the previous one. Blocks of once and pairs use their
-// indexes as tickets, and load before the delta kernel has ended.
+// block before it. In variant up, the last keys have the first tickets, and each block begins at its first visible row.
+// Blocks with lower tickets began at later rows, so they are ahead. Persistent blocks, at most one per multiprocessor, draw
+// one ticket after another. Each loads its next tile of keys while it writes dK and dV of the previous tile. In variants
+// once and pairs, a block's index is its ticket, and loads begin before the delta kernel has ended.
 //
 // A head's last block waits until all other blocks have processed the last rows. With few blocks, and if all rows see all
 // keys, this wait is long. With p.skew, each block begins at a different tile of rows, continues to the first tile, and
@@ -89,8 +89,8 @@
 //
 // For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN would still pass from dO to dV, from Q to dK, and
 // from K to dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must still yield
-// NaN: LSE and delta of a row reveal non-finite elements of Q and dO, `odd` marks keys with non-finite K, and at the end dV
-// gets the elements of dO that were set to 0.
+// NaN. LSE and delta of a row reveal non-finite elements of Q and dO, and `odd` marks keys with non-finite K. At the end, the
+// elements of dO that were set to 0 are added to dV.
 //
 // Instances for features (bwd_sm90_features) take FeatureParams, which begins with MapParams. Maps of packed tensors have
 // batch 1. If a tile has rows or keys of the next sequence, their pairs are hidden. Up to 32 sequences are processed
@@ -103,8 +103,8 @@
 #include "bwd_sm90_gradients.cuh"
 #include "bwd_sm90_scores.cuh"
 
-// Runs in a warpgroup whose keys are all after the last key. It computes only this warpgroup's 64x64 block of dQ, as the
-// product of the other warpgroup's dS and K.
+// compute_dq replaces compute in a warpgroup whose 64 keys are all past the end of K. Computes only the warpgroup's 64x64
+// block of dQ, from dS and K of the other warpgroup.
 template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int group) {
     volatile Work &w = sh.work();
     const int thread = threadIdx.x % 128, lane = threadIdx.x % 32;
@@ -140,7 +140,7 @@ template <class S> __device__ __forceinline__ void compute_dq(Shared<S> sh, int 
     if (S::frees_v) give(sh.k_empty(1));
 }
 
-// Visits a tile of rows.
+// Adds the terms of the current tile of query rows to dK, dV and dQ. n is the number of the visit. edge, hidden: see Visit.
 template <class S, class Edge> __device__ __forceinline__ void visit(KeyTile<S> &t, int n, Edge edge, bool hidden) {
     Visit<Edge> v(n, edge, hidden);
     t.load_stats(0, 0);
@@ -175,7 +175,7 @@ template <class S, class Edge> __device__ __forceinline__ void visit(KeyTile<S> 
     t.store_dq(n, done);
 }
 
-// One of the two computing warpgroups.
+// compute is the body of a computing warpgroup. It processes the keys of one Work.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     KeyTile<S> t(a, f, sh, group);
     if constexpr (S::stays && !S::features) // with features, another sequence may follow

@@ -23,13 +23,13 @@ constexpr float odd_delta = 2e38f;
 //	kOnce       all blocks run at the same time
 constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
 
-// A block's work.
+// A block's work: a tile of keys of one KV head, and the tiles of rows that see these keys.
 struct Work {
     int batch, kv_head, key0, share; // key0: first key; share: index of the share of columns
     int from, to, steps;             // row tiles that see these keys; number of visits to row tiles, over all heads of the group (-1: no work is left)
     int part;                        // index of the part of the group of query heads
-    int before, loads;               // persistent blocks: number of visits in earlier works; number of earlier works with visits
-    int hides, odd[2], lost;         // some pairs are hidden; a warpgroup's K was not finite; dO was not finite
+    int before, loads;               // persistent blocks: number of visits to row tiles in earlier Works; number of earlier Works with steps > 0
+    int hides, odd[2], lost;         // some pairs are hidden; K of a warpgroup's keys had non-finite elements; dO had non-finite elements
     int begin, last;                 // row tile of the first visit; row tiles after `last` add to the second sum of dQ
 };
 static_assert(sizeof(Work) == 64);
@@ -106,7 +106,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register
-    int turn = 0; // number of earlier works of a persistent block
+    int turn = 0; // number of Works that a persistent block has finished
     // The argument part is 0 for K, Q and LSE, and 1 for V, dO and delta.
     __device__ __forceinline__ uint32_t k(int part) const { return at + part * S::key_tile; } // [panels][keys][64]
     __device__ __forceinline__ uint32_t q(int part, int i) const { return at + S::q_at + part * S::stages * S::row_tile + i * (part ? S::v_row_tile : S::row_tile); } // [panels][rows][64]
@@ -133,20 +133,20 @@ template <class S> struct Shared {
     __device__ __forceinline__ uint32_t q_empty(int part, int i) const { return q_full(part, 2 * S::stages + i); }
 };
 
-// Reports whether the band hides pairs.
+// Reports whether p.lo or p.hi hides a pair of a query row and a key.
 __device__ __forceinline__ bool masks(const Params &p) { return p.hi < p.kv_len - 1 || p.lo > 1 - p.q_len; }
 template <class S> __device__ __forceinline__ int64_t head_bytes(const Params &p) { return (int64_t)padded_rows(p) * S::dim * (2 + 2 + 4); }
 // Blocks process `of` KV heads in sets of about equal size, one set after another. Returns the number of heads in a set.
 // With more heads in a set, fewer blocks wait for the same rows of dQ. But Q, dO and dQ of all these heads must fit into
-// the L2 cache, because a head's blocks do not stay at the same rows. If the band hides pairs, a head's later blocks again
-// start close together. Then a set of up to 16 heads may need several times the size of the cache.
+// the L2 cache, because a head's blocks do not stay at the same rows. If p.lo or p.hi hides pairs, a head's blocks stay
+// closer together. Then a set of up to 16 heads may need several times the size of the cache.
 template <class S> __device__ __forceinline__ int together(const Params &p, int of) {
     const int64_t group = p.heads / p.kv_heads / (S::split ? p.splits : 1), bytes = head_bytes<S>(p), walked = bytes * group;
     const int lane = fresh(threadIdx.x) % 32;
     auto fit = [&](int64_t most, int64_t each, int from, int end) { return __popc(__ballot_sync(~0u, from + lane < end && (from + 1 + lane) * each <= most)); }; // how many of the numbers from + 1 to end are at most most / each
     const int few = masks(p) ? fit(256 << 20, bytes, 0, 16) : fit(32 << 20, walked, 0, 16);
-    // If S::up, no block waits. If S::dim > 64, blocks seldom wait, because a tile takes longer. Then they wait only in
-    // calls with few keys, or with few rows compared to the number of keys.
+    // If S::up, no block waits. If S::dim > 64, blocks seldom wait, because a tile takes longer: they wait only in calls
+    // with few keys, or with few rows compared to the number of keys.
     const bool waits = p.kv_len <= 3 * S::keys || (S::dim > 128 ? p.q_len <= S::rows : p.q_len * group < p.kv_len / 2);
     const int heads = S::up || S::dim > 64 && !waits ? few : max(few, fit(16 << 20, walked, 0, 32) + fit(16 << 20, walked, 32, 64));
     const int times = (of + max(2, heads) - 1) / max(2, heads);
@@ -234,8 +234,8 @@ template <class S> __device__ __forceinline__ bool any_far(const float *lse) {
     });
     return __any_sync(~0u, far);
 }
-// NaturalLSE loads the LSE of a tile's rows in natural units. The LSE is Inf for rows after the last row, and for rows
-// that see no key.
+// A NaturalLSE returns the LSE, in natural units, of row r of a tile. It returns Inf if the row is after the last row or
+// sees no key.
 struct NaturalLSE {
     const float *at;
     int64_t row;
@@ -262,7 +262,8 @@ template <int n, class F> __device__ __forceinline__ void far_products(float (&s
     });
 }
 
-// Bounds gives the lengths, the band and the position of the block's sequence in the tensors.
+// Bounds returns the lengths of the block's sequence, lo and hi (row i sees keys i+lo to i+hi), and the sequence's position
+// in the tensors.
 template <class S> struct Bounds {
     const Params &p;
     Shared<S> sh;
@@ -410,7 +411,7 @@ __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int 
     return {b, own ? at : slot, own ? n : 0};
 }
 
-// A block's 64 rows of a head.
+// A block's tile of 64 query rows. bh is batch * heads + head.
 struct Rows64 { int bh, tile; };
 template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f) {
     const int tiles = max(1, (p.q_len + 63) / 64);
@@ -429,7 +430,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
     const int panels = panels_of<features>(p);
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels * 1024; // [panels][4][8][32]
-    const float4 *second = nullptr; // sum of the blocks that begin at earlier rows
+    const float4 *second = nullptr; // with p.skew: the second sum of dQ, see first_tile
     bool one = true;                // some block added to the first sum
     if (!features && p.skew) {
         const int first = first_tile(p, panels == 1 ? tile / 2 : tile);

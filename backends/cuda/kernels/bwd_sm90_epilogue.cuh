@@ -6,7 +6,7 @@ template <class S> __device__ __forceinline__ float *KeyTile<S>::part_of(float *
     return sums + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * S::dim + first_panel * 64;
 }
 
-// Stores dK and dV to the workspace as float32, if the block processed only a part of the group's query heads.
+// For blocks that sum over a part of the group's query heads: stores dK and dV to the workspace, as float32.
 template <class S> __device__ __forceinline__ void KeyTile<S>::write_part() const {
     each<2>([&](int r) {
         const int key = key0 + group * 64 + warp * 16 + 8 * r + lane / 4, at = lane % 4 * 2;
@@ -36,13 +36,13 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::stage(bool some, 
     });
 }
 
-// Reports whether the mask and the number of keys let row i of a head see a key. The band is not tested.
+// Reports whether the key belongs to the sequence and the mask shows it to row i. The bounds lo and hi are not tested.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::takes_part(int head, int i, int key) const {
     if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
     else return !S::features || key < e.keys();
 }
 
-// Adds to dV the elements of dO that clean_rows has set to 0, for visible pairs.
+// Adds the non-finite elements of dO, which clean_rows has set to 0, to dV of all keys that the element's query row sees.
 template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     auto add_tile = [&](int head, int tile) {
         for (int r = tile * S::rows; r < min((tile + 1) * S::rows, e.rows()); r++) {
@@ -61,7 +61,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
         }
         named_barrier(2 + group, 128); // the next tile may add to the same elements
     };
-    if constexpr (S::pair) { // also the other block's tiles of rows
+    if constexpr (S::pair) { // all tiles of rows, because dV includes the sums of the other block
         for (int head = first_head<S>(p, w), n = p.heads / p.kv_heads; n > 0; n--, head++)
             for (int tile = 0; tile * S::rows < e.rows(); tile++) add_tile(head, tile);
     } else walk<S>(p, w, add_tile);

@@ -1,6 +1,8 @@
-// KeyTile, which has the registers of bwd_sm90's computing warpgroups. Methods of KeyTile are in three further files:
-// bwd_sm90_scores.cuh hides and changes scores, bwd_sm90_gradients.cuh turns scores into weights and gradients, and
-// bwd_sm90_epilogue.cuh writes dK and dV.
+// KeyTile holds the registers of a computing warpgroup of bwd_sm90. Methods of KeyTile are also in three other files:
+//
+//	bwd_sm90_scores.cuh       hides and changes scores
+//	bwd_sm90_gradients.cuh    turns scores into weights and gradients
+//	bwd_sm90_epilogue.cuh     writes dK and dV
 #pragma once
 #include "bwd_lanes.cuh"
 
@@ -10,10 +12,10 @@ template <class Edge> struct Visit {
     int n;
     Edge edge;
     bool hidden;
-    float away;            // ALiBi: KeyTile::here, but for this tile of rows
+    float away;            // ALiBi: KeyTile::here minus the first row of this tile
     bool far = false;      // some row needs weights in natural units
     bool large = false;    // softcap: a score of the warp is not small
-    uint32_t shown[2];     // bits of the visible pairs of the lane's two keys, in the order of columns_before
+    uint32_t shown[2];     // bits of the visible pairs of each of the lane's two keys, in the bit order of columns_before
     __device__ __forceinline__ Visit(int n, Edge edge, bool hidden) : n(n), edge(edge), hidden(hidden) {}
 };
 
@@ -31,7 +33,7 @@ template <class S> struct KeyTile {
     const Bounds<S> e;
     volatile Work &w;
     const int thread, warp, lane; // thread: of the warpgroup
-    const int key0, from, to, steps, first_panel; // fields of Work; first_panel: first panel of the block's share of columns
+    const int key0, from, to, steps, first_panel; // fields of Work; first_panel: first panel (64 columns) of the block's share of columns
     const uint32_t ds_place; // place of the lane's row of four 8x8 blocks of dS^T in dS
 
     float dk[S::columns / 2], dv[S::columns / 2], s[S::rows / 2], dp[S::rows / 2], dq[32], stat[S::rows / S::parts / 4];

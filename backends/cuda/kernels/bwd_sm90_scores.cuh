@@ -70,8 +70,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::hide_missing() {
 }
 
 // Sets scores of hidden pairs to -inf, for the first (half = 0) or second (half = 1) of the lane's two keys. Bit i of `seen`
-// is 0 if the key's i-th pair is hidden. If S::changes, change() hides these pairs later. If the key has non-finite K, its
-// scores first become NaN.
+// is 0 if the key's i-th pair is hidden. If S::changes, change() hides these pairs later. If K of the key has non-finite
+// elements, all scores of the key first become NaN.
 template <class S> __device__ __forceinline__ void KeyTile<S>::hide(int half, uint32_t seen) {
     const int key = own_key();
     auto each_pair = [&](auto f) { each<S::rows / 4>([&](int i) { f(i, s[i / 2 * 4 + 2 * half + i % 2]); }); };
@@ -82,8 +82,8 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::hide(int half, ui
     if constexpr (!S::changes) each_pair([&](int i, float &x) { x = seen & 1u << i ? x : -infinity; });
 }
 
-// Hides masked pairs, pairs outside the band, and pairs of rows or keys outside the sequence. Also sets non-finite elements
-// of Q and dO to 0.
+// Hides masked pairs, pairs that lo and hi exclude, and pairs of rows or keys outside the sequence. Also sets non-finite
+// elements of Q and dO to 0.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::hide_pairs(Visit<Edge> &v) {
     clean_rows(sh, w, ring.stage, group, thread);
     const int row = tile * S::rows + fresh(lane) % 4 * 2, key = own_key();
@@ -110,9 +110,9 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
     }
 }
 
-// Sets the scores of hidden pairs to -inf. In rows with scores far from 0 (see far.cuh), replaces each dot product by the
-// result of far_product. If S::changes, change() does this later. With a softcap, sets v.large if some score is too large
-// for tiny_tanh.
+// Sets the scores of hidden pairs to -inf. In far rows (see far.cuh), replaces each dot product by the result of
+// far_product. If S::changes, change() performs these two steps later. With a softcap, sets v.large if some score is too
+// large for tiny_tanh.
 template <class S> template <class Edge> __device__ __forceinline__ void KeyTile<S>::hide_all(Visit<Edge> &v) {
     if (v.edge && !S::features && !S::ends_in_both && !v.hidden) hide_missing();
     else if (v.edge) hide_pairs(v);

@@ -1,8 +1,7 @@
 // The loop of bwd_wide.cuh for head dim 192 with 128 columns of V. One block computes dK, dV and dQ of a tile of keys. dK and
 // dV take 160 registers of a thread. To save other registers, P is rounded to 16 bits before dP is complete, and dS is computed
 // from the rounded P. S, dP and 64 columns of dQ share registers. The next S is computed while the rest of dQ is stored.
-// Of the 192 columns of dQ, one warpgroup computes the first 64, the other warpgroup the last 64. Each computes half of the
-// 64 columns in the middle.
+// Of the 192 columns of dQ, warpgroup 0 computes columns 0 to 95, and warpgroup 1 columns 96 to 191.
 #pragma once
 
 // wgmma for 32 columns.
@@ -10,7 +9,7 @@
 #define LIST_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 WGMMA(32, LIST_32, "{%16,%17,%18,%19}", "%20", "%21", "%22", "%16", "%17", "%18", "%19")
 
-// fetch_whole runs in one lane. It loads K and V and, for each tile of rows, Q and LSE, then dO and delta.
+// fetch_whole runs in one lane. It loads K and V once. For each tile of rows, it loads Q and LSE, then dO and delta.
 template <class S> __device__ __forceinline__ void fetch_whole(const MapParams &a, Shared<S> sh) {
     static_assert(S::stages == 2 && S::panels - S::v_panels < 2);
     const Params &p = a.p;
@@ -139,7 +138,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         };
         each<groups>([&](int i) { load_stats(stat + 4 * i, sh, 0, stage, i); }); // early, because loads cannot overtake the products
         const float *own_lse = (const float *)(sh.base + (sh.stats(0, stage) - sh.at));
-        const bool far = any_far<S>(own_lse); // some row is far from 0, see far.cuh
+        const bool far = any_far<S>(own_lse); // some row is far, see far.cuh
         barrier_wait(sh.q_full(1, stage), ring.parity);
         if (edge) clean_rows(sh, w, stage, group, thread()), hide(s, p, sh, key0, group, tile * S::rows, odd);
         if (__builtin_expect(far, false)) {
@@ -174,7 +173,7 @@ template <class S> __device__ __forceinline__ void compute_whole(const MapParams
         };
         ring.next(), tile = tile == uniform(w.to) ? uniform(w.from) : tile + S::step; // w.to and w.from are loaded again, to save registers
         queries<S>(dq, sh.ds(0), sh.k(0) + 2 * group * S::key_panel);
-        wgmma_wait<1>(); // dK is complete; keep the operands' registers until here: the compiler does not protect them
+        wgmma_wait<1>(); // dK is complete. The registers of its operands must stay unchanged until here, which the compiler does not ensure
         each<4 * groups>([&](int i) { asm volatile("" ::"r"(slopes[i / 4][i % 4])); });
         give(sh.q_empty(0, stage));
         queries<S>(half, sh.ds(0), sh.k(0) + S::key_panel + group * 64);

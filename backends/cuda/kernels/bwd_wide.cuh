@@ -1,13 +1,14 @@
-// bwd_sm90 for head dims 192 and 256: like compute of bwd_sm90.cu, without features, except:
+// bwd_sm90 for head dims 192 and 256, without features. The differences from compute of bwd_sm90.cu are:
 //
-//   - registers suffice for S, dP and only one of dK and dV. So one thread block sums dK and adds to dQ; another sums dV. The
-//     second computes S again, but not dP.
-//   - a tile has 64 rows, and its dQ three blocks of 64 columns. Each warpgroup computes an outer block, and the two take turns
-//     at the middle one. For each block of columns, one lane orders the adds. Shared memory has no room for dQ, so the threads
-//     add it from registers.
-//   - for head dim 192 with 128 columns of V, one thread block sums both dK and dV: see bwd_whole.cuh.
-//   - head dim 256 has one stage of Q and dO. The thread block that sums dV releases Q's buffer after S; the other releases
-//     dO's after dP. Each warpgroup has two blocks of 64 columns of dQ and one counter for both.
+//   - Registers suffice for S, dP and only one of dK and dV. So two thread blocks process a tile of keys. The first block sums
+//     dK and adds to dQ. The second block sums dV. It computes S again, but not dP.
+//   - A tile has 64 rows. For head dim 192, dQ has three blocks of 64 columns. Each warpgroup computes one outer block, and the
+//     warpgroups take turns at the middle block. For head dim 256, each warpgroup computes 128 columns of dQ.
+//   - For each block of columns, one lane orders the adds to dq_sum. Shared memory has no room for dQ, so the threads add dQ
+//     from registers.
+//   - For head dim 192 with 128 columns of V, one thread block sums both dK and dV: see bwd_whole.cuh.
+//   - For head dim 256, Q and dO have one buffer each. The block that sums dV frees the buffer of Q after S. The block that sums
+//     dK frees the buffer of dO after dP.
 #pragma once
 #include "bwd_sm90.cuh"
 
@@ -16,7 +17,7 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static constexpr bool split = knows & kParts, features = false, lies = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
     static constexpr int works = 1, step = -1;
     static constexpr bool up = false, once = false;
-    static constexpr int dim = dim_, v_dim = v_dim_; // columns of Q and K; of V and dO
+    static constexpr int dim = dim_, v_dim = v_dim_; // columns of Q and K; columns of V and dO
     static constexpr int rows = 64, keys = 128, stages = dim > 192 ? 1 : 2, threads = 384;
     static constexpr bool staged = v_dim <= 128; // dQ goes through shared memory
     static constexpr bool whole = dim == 192 && v_dim == 128; // one block has dK and dV
@@ -31,7 +32,8 @@ template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     static_assert(panels >= 3 && shared <= 227 * 1024);
 };
 
-// fetch_wide runs in one lane. It loads K, Q and LSE, then V, dO and delta; if dO is released before Q, dO and delta come first.
+// fetch_wide runs in one lane. It loads K and, if the block sums dK, V. For each tile of rows, it loads Q and LSE, then dO and
+// delta. If the buffer of dO is freed before the buffer of Q, it loads dO and delta first.
 template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();
@@ -61,13 +63,12 @@ template <class S> __device__ __forceinline__ void fetch_wide(const MapParams &a
     });
 }
 
-// Returns the address in the workspace of a key's dV or dK, summed over a part of a group.
+// Returns the workspace address of a key's dV or dK, which the block sums over its part of the group's query heads.
 template <class S, bool of_v> __device__ __forceinline__ float *part_of(const Params &p, volatile Work &w, int key) {
     return (of_v ? p.part_lse : p.part_o) + ((((int64_t)w.batch * p.kv_heads + w.kv_head) * p.splits + w.part) * p.kv_len + key) * (of_v ? S::v_dim : S::dim);
 }
 
-// Stages dV or dK of a warpgroup's keys in the shared memory of V or K. If S::split, it instead writes the sums over the part
-// of the group to the workspace.
+// Stores dV or dK of a warpgroup's keys in the shared memory of V or K or, if S::split, in the workspace as float32.
 template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(const Params &p, Shared<S> sh, float (&sum)[n], int group) {
     volatile Work &w = sh.work();
     const int thread = fresh(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
@@ -88,8 +89,8 @@ template <class S, bool of_v, int n> __device__ __forceinline__ void put_wide(co
     }
 }
 
-// Writes the staged dV or dK of a warpgroup's keys to global memory. To dV it first adds the non-finite elements of dO that were
-// replaced by 0.
+// Copies dV or dK of a warpgroup's keys from shared memory to global memory. If of_v, first adds to dV the non-finite elements
+// of dO that were replaced by 0.
 template <class S, bool of_v> __device__ __forceinline__ void leave_wide(const Params &p, Shared<S> sh, int group) {
     using T = typename S::T;
     constexpr int columns = of_v ? S::v_dim : S::dim;
@@ -153,7 +154,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
         wgmma<T, 1>(sum, operands[i], descriptor(sh.q(part, ring.stage), S::row_panel) + i * 2048 / 16, true);
         wgmma_commit();
     };
-    auto keep = [&] { // keep the operands' registers until here: the compiler does not protect them
+    auto keep = [&] { // the operands' registers must stay unchanged until here, which the compiler does not ensure
         each<S::rows / 4>([&](int i) { asm volatile("" ::"r"(operands[i / 4][i % 4])); });
     };
     auto cut = [&] { // whether the tile has hidden pairs
@@ -181,7 +182,7 @@ template <class S, bool of_v> __device__ __forceinline__ void compute_wide(const
             });
         };
         load_stats(0);
-        const bool far = any_far<S>(stats(0)); // some row is far from 0, see far.cuh
+        const bool far = any_far<S>(stats(0)); // some row is far, see far.cuh
         barrier_wait(sh.q_full(1, ring.stage), ring.parity);
         if constexpr (!of_v) scores<S, S::v_panels>(dp, sh.k(1), sh.q(1, ring.stage), group); // dP
         if (edge) {

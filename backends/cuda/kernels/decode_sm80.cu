@@ -7,20 +7,21 @@
 //                 O[r], m[r], l[r] <- the softmax sums with s, V[j]
 //     for each row: merge the parts' O, m, l                            the tile's last block to end, or a second kernel
 //
-// decode_sm80_<type>_d<D> supports every dim, v_dim <= D, and splits >= 1.
+// decode_sm80_<type>_d<D> supports dim and v_dim up to D, and splits >= 1.
 //     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
-// Workspace, for splits > 1 only; s is Q K^T or, if features change it, the score; c converts s to log2 units:
+// Workspace, for splits > 1 only. s is the dot product Q[r] . K[j], or the score if features change scores. c converts s to
+// log2 units.
 //     part_o   [splits, batch, heads, q_len, D]   sum of exp2(c (s - m)) V
 //     part_lse [splits, batch, heads, q_len, 2]   m = row maximum, l = sum of exp2(c (s - m))
-//     turn     [grid.x / splits]                  counts ended blocks; 0 at launch and at the end; if null, launch the merge kernel, too
+//     turn     [grid.x / splits]                  counts ended blocks; 0 at launch and at the end; if null, the host launches the merge kernel
 // decode_sm80_merge_<type>_d<D> merges the parts to O and LSE; grid.x = ceil(batch*heads*q_len / plan.rows)
 // decode_sm80_cluster_<type>_d<D>, for compute capability 9.0: a cluster of `splits` blocks, 2 to 8, merges the parts of a
 // tile through shared memory, without workspace, counters or a second kernel.
 //
-// Each warp loads its own keys into a ring of stages. It holds O, m and l of 16 rows (8 for float32) in registers. If the
-// tile has at most these rows, all warps hold the same rows. Each then processes only its own keys, without barriers before
-// the end. If the tile has more rows, warps with different rows form a team of 2, 4 or 8. Each warp then processes the keys
-// of all warps of its team.
+// Each warp loads its own keys into a ring of stages, and holds O, m and l of 16 rows (8 for float32) in registers. If the
+// tile has no more rows than this, all warps hold the same rows. Each warp then processes only the keys that it has loaded,
+// without barriers before the end. If the tile has more rows, warps with different rows form a team of 2, 4 or 8 warps.
+// Each warp then processes the keys that any warp of its team has loaded.
 //
 // With features, the keys of each sequence are split by the sequence's own length.
 #include "decode_sm80.cuh"
@@ -47,22 +48,23 @@ template <class T, int D> struct Layout {
     static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch: floats from row to row of O, which reuses the ring at the end
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
-    // Offsets of the block's merged sums of row r of warp w, which the other blocks of a cluster read. part is the offset of O,
-    // in place of Q or behind the warp's own O. part_sums is the offset of m and l, in the padding of the warp's own O.
+    // In a cluster, each block writes its merged sums to shared memory, where the other blocks read them. part is the offset of
+    // O for row r of warp w: in the memory of Q, or after the warp's O before the merge. part_sums is the offset of m and l, in
+    // the padding of the warp's O before the merge.
     static constexpr bool in_extra = extra >= rows * D * 4;
     static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
     static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
     static __device__ __forceinline__ int part_sums(int w, int r) { return w * ring + (r * o_pitch + D) * 4; }
 
-    // Returns the offset of 16-byte unit u of row r: units u of eight consecutive rows are in different banks.
+    // Returns the offset of the 16-byte unit u of row r. For each u, the units of eight consecutive rows are in different banks.
     static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
 };
 
-// A KV head's query rows of all heads of its group are packed: packed row r is query row r/group of the group's head r%group.
-// Row i of the tile sees keys first(i) to last(i) of the block's part of the keys.
+// The query rows of all heads of a KV head's group are numbered together. The packed row with number r is query row r/group of
+// head r%group of the group. Row i of the tile sees keys first(i) to last(i) of the block's part of the keys.
 struct Band {
-    unsigned row, group, total; // the tile's first packed row, packed rows per query row, all packed rows
-    int lo, hi, begin, end;     // row n sees keys n+lo to n+hi; the part has keys begin to end-1
+    unsigned row, group, total; // number of the tile's first packed row; heads per group; number of packed rows
+    int lo, hi, begin, end;     // query row n sees keys n+lo to n+hi; the part consists of keys begin to end-1
     __device__ int n(int i) const { return min(row + i, total - 1) / group; }
     __device__ int head(int i) const { return min(row + i, total - 1) % group; } // within the KV head's group
     __device__ int first(int i) const { return max(begin, n(i) + lo); }
@@ -76,7 +78,7 @@ struct RowOf {
     const char *bias, *mask; // addresses of the row's elements for key 0
 };
 
-// Score modification and dropout of a block's rows.
+// RowScores modifies scores and computes dropout for the rows of a block.
 template <class T> struct RowScores {
     const Params &p;
     const Features &f;
@@ -108,7 +110,7 @@ template <class T> struct RowScores {
     __device__ __forceinline__ uint32_t drops(int n, int h, int j) const { return drops_of(random_words(f, b, h, n, j), f.drop_below); }
 };
 
-// Returns 0 x + y for each of two elements: y, or NaN if x is not finite.
+// For each of two packed elements, returns 0 x + y: y if x is finite, else NaN.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y);
 template <> __device__ __forceinline__ uint32_t zero_times<BF16>(uint32_t x, uint32_t y) {
     asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
@@ -137,8 +139,8 @@ template <class T, int D, bool features> struct Tile {
         UNROLL for (int h = 0; h < 2; h++) rows[h] = x.row(band.n(lane / 4 + 8 * h), head + band.head(lane / 4 + 8 * h));
     }
 
-    // Adds 16 keys, the first of which is number key; their K and V are at k and v. edge is 0 if all rows see all 16 keys. It is
-    // 2 if rows may see different keys, and 1 if all rows see the same ones.
+    // Adds keys `key` to `key` + 15 to the softmax sums. K and V of these keys are at k and v. edge is 0 if every row sees all of
+    // these keys, else 1 if the bounds first and last are equal for all rows, else 2.
     __device__ __forceinline__ void step(const char *k, const char *v, int key, int edge, float c, int lane, const RowScores<T> &x) {
         float s[2][4] = {}, odd[2][4] = {}; // two independent sums per score, for even and odd i
         const uint32_t k_at = shared_address(k) + L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -244,8 +246,8 @@ template <class T, int D, bool features> struct Tile {
     }
 };
 
-// The same for float32: 8 rows, Q in shared memory. For scores, lane l multiplies key l%keys in every (32/keys)th group of
-// four columns. The lane holds `wide` adjacent columns of each 32*wide columns of O.
+// The warp's rows and their sums for float32: 8 rows, with Q in shared memory. Lane l computes dot products with key l%keys,
+// over each (32/keys)th group of four columns. It holds `wide` adjacent columns of each 32*wide columns of O.
 template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
     static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns per lane
@@ -322,7 +324,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// Loads the warp's rows (keys) of K or V. Each lane copies pieces of 16 bytes.
+// Source copies keys of K or V to a warp's ring, L::keys keys per round. Each lane copies pieces of 16 bytes.
 template <class L> struct Source {
     static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
     const char *data; // the lane's 16 bytes of the next round's first row
@@ -337,7 +339,7 @@ template <class L> struct Source {
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
         bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
     }
-    // Fetches the keys of one round from pages. begins of lane first + i is the offset of key i from data, in bytes.
+    // Copies the keys of one round from pages. Lane first + i passes in `begins` the offset of key i from data, in bytes.
     __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
             const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
@@ -353,7 +355,7 @@ template <class L> struct Source {
             ROLLED for (int i = 0; i < L::keys * units / 32; i++) copy(i, false);
         }
     }
-    // Fetches the warp's keys of the next round. Only the first `keys` of them exist; the others become zeros.
+    // Copies the keys of the next round. Only the first `keys` of the L::keys keys exist. The rows of missing keys become zeros.
     __device__ __forceinline__ void fetch(uint32_t to, int keys, int lane) {
         const char *from = data;
         data += L::warps * L::keys * row;
@@ -387,7 +389,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     int team = 1; // number of warps that hold different rows; see the start of the file
     while (team < W && team * R < total) team *= 2;
     const unsigned tiles = (total + team * R - 1) / (team * R);
-    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks have the parts of a tile if clusters merge, else the tiles of a part
+    const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks process, in a cluster, the parts of one tile; otherwise the tiles of one part
     const unsigned x = blockIdx.x / inner, y = x / outer;
     const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g = y % p.kv_heads, b = y / p.kv_heads;
     const unsigned start = tile * team * R;
@@ -420,7 +422,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
-    // page holds page table entries for at_once rounds, page_ahead for the following at_once rounds. Lane i holds the entry of round i if whole, else of key i%keys of round i/keys.
+    // page holds the page table entries of a group of at_once rounds, page_ahead of the next group. Lane i: round i of the group if whole, else key i%L::keys of round i/L::keys.
     const bool whole = paged && f.page % L::keys == 0; // a round's keys are in one page
     const int at_once = whole ? 32 : 32 / L::keys;
     auto key_of = [&](int round) { return mine + (whole ? (round + lane) * step : (round + lane / L::keys) * step + lane % L::keys); };
@@ -448,7 +450,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
         v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);
     };
     fetch(0, 0);
-    // Q goes to its own space or, if it moves to registers, to the last stage, which is still free.
+    // Q is copied to its own memory if it stays in shared memory, else to the last stage of the ring, which is still free.
     char *const q = L::extra ? shared + W * L::ring + warp * L::extra : ring + (L::stages - 1) * L::slot;
     ROLLED for (int i = lane; i < R * L::units; i += 32) {
         const unsigned r = band.row + i / L::units, h = g * group + r % group;
@@ -537,7 +539,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     }
     if (p.splits == 1 || !p.turn) return;
 
-    // The block that ends last merges the tile's parts. Its increment wraps the counter to 0.
+    // The block that ends last merges the tile's parts. The last increment wraps the counter to 0.
     __syncthreads(); // the part is written
     int ended = 0;
     if (threadIdx.x == 0) // release: the part is visible before its count; acquire: other parts are read after their counts

@@ -126,9 +126,10 @@ template <int threads, int slice, int count> __device__ __forceinline__ bool cle
     return true;
 }
 
-// Sets an element of o to NaN if its row sees an element that clean() has replaced in the same
-// column. o is weigh's result for 16 columns of the tile, from column `col` on. The lane's
-// row n (0 to 3) sees rows from + x to to + x of the tile, where x = n%2 + n/2*8.
+// Turns elements of o, weigh's result for 16 columns from column `col` on, into NaN. An element
+// in row i, column c becomes NaN if clean() has replaced an element of column c of the tile, in
+// a row that row i sees. Row n (0 to 3) of the lane sees rows from + x to `to` + x of the tile.
+// x is n%2 + n/2*8.
 __device__ __forceinline__ void spoil(float (&o)[2][4], const unsigned long long *bad, int col, int from, int to) {
 #pragma unroll
     for (int n = 0; n < 4; n++) {
@@ -244,7 +245,7 @@ __device__ __forceinline__ void score(float (&s)[tiles][4], const float *a, cons
 // Truncates x and y, bits of float32 numbers, to bf16 and packs them, x in the lower half.
 __device__ __forceinline__ uint32_t pair_bf16(uint32_t x, uint32_t y) { return __byte_perm(x, y, 0x7632); }
 
-// Returns the bit of lo that mma_tf32 ignores.
+// Returns the difference between lo and lo truncated to tf32. mma_tf32 ignores this difference.
 __device__ __forceinline__ uint32_t unread(uint32_t lo) { return __float_as_uint(__uint_as_float(lo) - __uint_as_float(lo & 0xffffe000)); }
 
 // Computes o = alpha o + p v for a slice of v. p has the layout of score's result. The product

@@ -12,7 +12,7 @@
 //
 // Tiles: each warp has 16 query rows; a block loops over tiles of 64 or 32 keys.
 // Q stays in shared memory. K, then V, pass through a ring of two stages in slices
-// of 64 columns: one is in use while the other is prefetched. In a tile with hidden
+// of 64 columns: one stage is in use while the other is prefetched. In a tile with hidden
 // keys, S is masked after Q·K, and non-finite elements of V are replaced by 0 before
 // P V.
 //
@@ -134,7 +134,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     float *ring = q_tile + T::rows * D;                                 // [2][keys][slice]
     auto *bad = (unsigned long long *)(ring + 2 * T::stage);            // [slice]
 
-    // Last tiles first: under a causal mask they are the longest.
+    // Last tiles of rows first, because under a causal mask their rows see the most keys.
     int at = blockIdx.x, parts = (p.v_dim + T::out - 1) / T::out, heads = p.heads * p.batch;
     parts = D > T::out ? parts : 1;
     int part = at % parts;
@@ -150,15 +150,15 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
     }
 
     int row0 = tile * T::rows, row1 = min(row0 + T::rows, s.rows());      // the rows of the block
-    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // some row sees keys key0 to key1-1, where
-    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // key0 is rounded down to a whole tile
+    int key0 = max(0, row0 + s.lo()) / keys * keys;                       // first key of the first tile that some row sees
+    int key1 = min(s.keys(), max(0, row1 + s.hi()));                        // no row sees key key1 or a later key
     if constexpr (features)
         if (row0 >= row1) key1 = key0;                          // all rows are padding
     const int k_slices = D > slice ? (p.dim + slice - 1) / slice : 1;
     const int v_slices = D > slice ? (min(p.v_dim - part * T::out, T::out) + slice - 1) / slice : 1;
 
     int g = lane_g(), t = lane_t(), warp = threadIdx.x / 32;
-    int row = row0 + 16 * warp + g;                                     // the lane has rows row and row + 8
+    int row = row0 + 16 * warp + g;                                     // the lane holds rows `row` and `row` + 8
     float o[T::out / slice][slice / 16][2][4] = {}, m[2] = {-kInf, -kInf}, l[2] = {};
 
     // Stages are loaded in the order of use: for each tile of keys, the slices of K,
@@ -193,7 +193,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
 
     bool scaled = true;
     if constexpr (features) scaled = Scores<float>(p, f, s.s, batch, head).changes();
-    const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to units of log2
+    const float factor = features && scaled ? kLog2E : p.scale_log2; // converts S to log2 units
     for (int key = key0; key < key1; key += keys) {
         float w[keys / 8][4] = {}; // S, which P replaces
         for (int i = 0; i < k_slices; i++) {
@@ -205,7 +205,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
         if (edge) hide(w, s, row, key + 2 * t);
         float alpha[2];
         weights<features>(w, m, l, alpha, factor, p);
-        [[maybe_unused]] const bool sparse = edge; // some row may have few keys
+        [[maybe_unused]] const bool sparse = edge; // some row may see only few keys of the tile
         if constexpr (features) {
             Scores<float>(p, f, s.s, batch, head).template drop<false>(w, row, key + 2 * t);
             edge |= f.mask.data != nullptr;
@@ -221,7 +221,7 @@ template <int D, bool features> __device__ __forceinline__ void forward(const Pa
             float *vt = next_stage();
             bool spoiled = edge && clean<T::threads, slice, keys>(vt, bad);
             if constexpr (features && D <= 32) {
-                // In a row with one key, O must equal V. As dP of the backward pass is precise for D <= 32, any difference would become a gradient.
+                // In a row with one visible key, O must equal V exactly, or dS would not be 0. For D > 32, errors of dP hide such a difference.
                 if (sparse) weigh<slice, true, true, true>(o[i], row_alpha, w, vt);
                 else weigh<slice, true, true>(o[i], row_alpha, w, vt);
             } else {

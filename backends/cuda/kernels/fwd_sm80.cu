@@ -16,21 +16,25 @@
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and loops over
 // tiles of keys. Shared memory: Q [rows, dim], then two stages of K [keys, dim] and
-// V [keys, dim]: one is prefetched while the other is in use. Rows are padded with zeros to
-// dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
+// V [keys, dim]: one stage is prefetched while the other is in use. Rows are padded with zeros
+// to dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
 // Registers: o, s and p in the layout of mma's sums.
 //
 // A hidden key has p = 0, but if its V is not finite, p V is NaN. If o has a NaN at the
 // end, the block starts again with the non-finite elements of V replaced by 0. At the end of
-// this second pass it adds the replaced elements, only to the rows that see them.
+// this second pass, the block adds the replaced elements to the rows that see their keys.
 //
-// fwd_sm80.cuh has shapes and the block's rows and keys, fwd_sm80_fetch.cuh the copies to shared memory. RowTile of
-// fwd_sm80_rows.cuh has a warp's registers and products, fwd_sm80_softmax.cuh its weights, fwd_sm80_epilogue.cuh its results.
-// `forward` below is the loop over tiles.
+// `forward` below is the loop over tiles. The other files are:
+//
+//	fwd_sm80.cuh             shapes; the rows and keys of a block
+//	fwd_sm80_fetch.cuh       copies to shared memory
+//	fwd_sm80_rows.cuh        RowTile: registers of a warp, and its matrix products
+//	fwd_sm80_softmax.cuh     weights
+//	fwd_sm80_epilogue.cuh    O and LSE
 #include "fwd_sm80_epilogue.cuh"
 #include "fwd_sm80_softmax.cuh"
 
-// Replaces non-finite elements of a pair by 0.
+// Replaces non-finite elements by 0 in a pair of 16-bit elements.
 template <class T> __device__ __forceinline__ uint32_t finite(uint32_t pair) {
     const float inf = __int_as_float(0x7f800000);
     return (fabsf(widen<T>(pair & 0xffff)) < inf ? pair & 0xffff : 0) | (fabsf(widen<T>(pair >> 16)) < inf ? pair & 0xffff0000 : 0);
@@ -99,8 +103,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     KERNEL(fwd_sm80_##type##_d##dim, Params, false, x, no_features, T, dim, __VA_ARGS__)                      \
     KERNEL(fwd_sm80_features_##type##_d##dim, FeatureParams, true, x.p, x.f, T, dim, __VA_ARGS__)
 
-// Shapes: warps, 16-row tiles per warp, keys per tile, minimum blocks per multiprocessor, whether Q stays in registers. The
-// three groups are for multiprocessors with 228, 100 and 164 KB of shared memory.
+// Arguments of Shape: warps, 16-row tiles per warp, keys per tile, minimum blocks per multiprocessor, whether Q stays in
+// registers. The three groups of definitions are for multiprocessors with 228, 100 and 164 KB of shared memory.
 #if __CUDA_ARCH__ >= 900
 #define SHAPE_32 4, 2, 64, 3, true
 #define SHAPE_64 4, 2, 64, 3, false

@@ -24,8 +24,8 @@ template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, 
 // Returns x, and keeps the compiler from recomputing it at each use.
 __device__ __forceinline__ uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
-// A block's tile of query rows of one head, and the tiles of keys that some row sees. With a band mask, blocks with adjacent
-// indices process several heads whose K and V fit into the L2 cache together. Row tiles with the most keys come first.
+// A block's tile of query rows of one head, and the tiles of keys that some row sees. If lo or hi hides pairs, blocks with
+// adjacent indices process several heads whose K and V fit into the L2 cache together. Row tiles with the most keys come first.
 template <class S, bool features> struct Work {
     const Params &p;
     const Features &f;
@@ -40,14 +40,14 @@ template <class S, bool features> struct Work {
     const int row0 = (rising ? row_tiles - 1 - place / size : place / size) * S::rows;
     const Extent<features> e;
     int rows;                // of the tile, without padding
-    int first_key, last_key; // some row sees these and the keys between them
+    int first_key, last_key; // first and last key that some row sees
     int from, to;            // first and last tile of these keys
-    int full_from, full_to;  // first and last tile whose keys every row sees
+    int full_from, full_to;  // first and last tile of which every row sees all keys
     bool edges;              // some tile has a hidden pair
 
     __device__ __forceinline__ Work(const Params &p, const Features &f) : p(p), f(f), e(p, f, batch) {}
 
-    // Finds the rows and keys. Returns false if the tile has no rows, not even padding.
+    // Sets the number of rows and the ranges of keys and tiles. Returns false if the tile has no rows, not even padding.
     __device__ __forceinline__ bool find() {
         if constexpr (features) {
             if (row0 >= e.row_end()) return false;

@@ -38,7 +38,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
     }
 }
 
-// Adds V's non-finite elements to the staged O, in the rows that see them.
+// Adds the non-finite elements of V to the staged O, in the rows that see their keys.
 template <class S, bool features> __device__ __forceinline__ void RowTile<S, features>::add_odd(char *rows) {
     const uint16_t *value = (const uint16_t *)p.v.data + w.e.kv_batch() * p.v.batch + w.kv_head * p.v.head;
 #pragma unroll 1

@@ -2,9 +2,10 @@
 #pragma once
 #include "fwd_sm80.cuh"
 
-// Copies the thread's chunk j of a row group into shared memory, asynchronously if aligned.
-// Columns number cols and higher are replaced by zeros, and if !row all columns. `to` and
-// `from` are addresses for the thread's chunk 0.
+// Copies the thread's chunk j, 8 columns of a row, to shared memory. The copy is asynchronous if
+// `aligned`. The row has `cols` columns; the columns after these become zeros. If `row` is false,
+// the row does not exist, and all 8 columns become zeros. `to` and `from` are the addresses of the
+// thread's chunk 0.
 template <class S>
 __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, int j, bool row, int cols, bool aligned) {
     to += j * S::group * 16, from += j * S::group * 8, cols -= (threadIdx.x % S::group + j * S::group) * 8;
@@ -17,7 +18,7 @@ __device__ __forceinline__ void copy_chunk(uint32_t to, const uint16_t *from, in
     store_shared16x8(to, x);
 }
 
-// A block's copies. They go from the last tile and row group to the first.
+// A block's copies to shared memory. The tiles, and the row groups of a tile (see Shape::step), are copied from last to first.
 template <class S, bool features> struct Copies {
     static constexpr int groups = S::keys / S::step, pieces = S::chunks / S::group, fetches = 2 * groups * pieces, stage_bytes = 2 * S::tile_bytes;
     const Work<S, features> &w;
@@ -25,10 +26,10 @@ template <class S, bool features> struct Copies {
     const Features &f = w.f;
     const uint16_t *q, *k, *v; // [rows, dim], [kv_len, dim], [kv_len, v_dim]
     bool aligned;                    // copies of 16 bytes are possible
-    int thread_row, thread_col;      // of the thread's chunk 0 in a row group
+    int thread_row, thread_col;      // row and column of the thread's chunk 0 in a row group
     uint32_t q_tile, tiles_at;       // addresses of Q and of the stages
     uint32_t copy_at;                // address of the thread's chunk 0 in Q
-    const uint16_t *k_next, *v_next; // the thread's chunk 0 of the next row group
+    const uint16_t *k_next, *v_next; // addresses of the thread's chunk 0 of the next row group
 
     __device__ __forceinline__ Copies(const Work<S, features> &w, char *shared) : w(w) {
         const uint16_t *q = (const uint16_t *)p.q.data + w.e.q_batch() * p.q.batch + w.head * p.q.head + w.row0 * p.q.row;
@@ -49,7 +50,7 @@ template <class S, bool features> struct Copies {
         copy_at = kept(q_tile + thread_row * S::row_bytes + ((thread_col / 8 ^ swizzle<S::row_bytes>(thread_row)) << 4));
     }
 
-    // Sets the next row group to the last one of the last tile.
+    // Makes the last row group of the last tile the next row group.
     __device__ __forceinline__ void rewind() {
         const int64_t last = w.to * S::keys + S::keys - S::step + thread_row;
         k_next = k + last * p.k.row + thread_col, v_next = v + last * p.v.row + thread_col;

@@ -3,8 +3,8 @@
 #pragma once
 #include "fwd_sm80_fetch.cuh"
 
-// A warp's rows of the block's tile. The thread's rows are row + 8 r, r < R. The arrays o and qf are apart from this struct:
-// the compiler promotes its other fields to registers before it unrolls loops over the arrays.
+// A warp's rows of the block's tile. The thread's rows are row + 8 r, r < R. The arrays o and qf are outside this struct,
+// because the compiler promotes fields of a struct to registers before it unrolls loops over arrays.
 template <class S, bool features> struct RowTile {
     using T = typename S::T;
     static constexpr int M = S::tiles, R = 2 * M; // 16-row tiles per warp, rows per thread
@@ -17,19 +17,19 @@ template <class S, bool features> struct RowTile {
     char *const shared;
     const int warp = w.warp, lane = w.lane;
 
-    // Offsets of the row of a 16x16 fragment that the lane addresses for ldmatrix. The four
-    // 8x8 matrices are in column-major order for Q and V, in row-major order for K.
+    // Offsets of the row of a 16x16 fragment whose address the lane passes to ldmatrix. The
+    // four 8x8 matrices are in column-major order for Q and V, in row-major order for K.
     uint32_t value_at, key_at, warp_q;
-    int top_row, row; // the first row of the warp, and of the thread
+    int top_row, row; // first row of the warp; first row of the thread
     Q &qf;
     O &o;
 
     // m and l are in shared memory, because S leaves no registers for them.
     float *m, *l;
-    uint16_t *lacks;              // upper halves of l's compensations, which are floats
+    uint16_t *lacks;              // upper halves of the float32 Kahan compensations of l
     bool changes;                 // features change scores
-    float factor, natural, slope; // factor and natural convert S to log2 units and to natural units; slope is ALiBi's
-    bool far;                     // some row of the warp has scores far from 0, see far.cuh
+    float factor, natural, slope; // factor converts S to log2 units, natural converts S to natural units; slope: ALiBi slope
+    bool far;                     // some row of the warp is far, see far.cuh
 
     __device__ __forceinline__ RowTile(const Work<S, features> &w, uint32_t q_tile, char *shared, Q &qf, O &o) : w(w), shared(shared), qf(qf), o(o) {
         const int down = lane & 15, across = (lane & 7) + (lane >> 4 << 3);
@@ -69,7 +69,7 @@ template <class S, bool features> struct RowTile {
     __device__ __forceinline__ void add_odd(char *rows);
 };
 
-// If features change scores, they scale them, too. Otherwise the exponential's factor includes the scale.
+// If features change scores, Scores::adjust multiplies the scores by the scale. Otherwise `factor` includes the scale.
 template <class S, bool features> __device__ __forceinline__ void RowTile<S, features>::take_features() {
     bool changes = false;
     float factor = p.scale_log2, natural = p.scale, slope = 0;

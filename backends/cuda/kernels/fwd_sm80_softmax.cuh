@@ -1,4 +1,4 @@
-// The softmax of fwd_sm80: scores that features change or hide, maxima of rows, also far ones, weights and their sums.
+// The softmax of fwd_sm80: changes of scores by features, hidden pairs, row maxima, weights, and sums of weights.
 #pragma once
 #include "fwd_sm80_rows.cuh"
 
@@ -20,8 +20,8 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
     l[r] = sum;
 }
 
-// Processes a tile whose keys all rows see, without raising m. Stops before keys whose
-// weights would be too large, and returns the number of keys processed.
+// Processes a tile of which every row sees all keys. Does not raise m. Stops before keys whose
+// weights would be too large for this m, and returns the number of keys processed.
 template <class S, bool features> __device__ __forceinline__ int RowTile<S, features>::attend_full(uint32_t stage, int key0) {
     Tile s;
     scores(s, stage);
@@ -77,7 +77,8 @@ template <class S, bool features> __device__ __forceinline__ int RowTile<S, feat
     return add(), S::keys;
 }
 
-// Hides pairs outside the band and the first `begin` keys. Sets top to the rows' maxima. Reports whether m must rise.
+// Sets the scores of hidden pairs, and of the tile's first `begin` keys, to -inf. Sets top to the row maxima of the tile.
+// Reports whether m must rise.
 template <class S, bool features> __device__ __forceinline__ bool RowTile<S, features>::hide(Tile &s, float (&top)[R], int key0, int begin) {
     const int key = key0 + lane % 4 * 2, left = w.e.keys() - key; // the thread's first key, and the number of keys from it on
     const uint32_t before = key - row - w.lo, band = w.hi - w.lo; // keys row + lo .. row + hi are visible
@@ -117,7 +118,8 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
     }
 }
 
-// Sets top to the summand of c S in the exponent. In a far row it is 0, and the maximum is subtracted from S.
+// Sets top[r] to the number that weight() adds to c S in row r: minus the scaled maximum. If the row is far (see far.cuh),
+// subtracts the maximum from S and sets top[r] to 0.
 template <class S, bool features> __device__ __forceinline__ void RowTile<S, features>::subtract_far(Tile &s, float (&top)[R]) {
     far = false;
 #pragma unroll
@@ -150,7 +152,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
     }
 }
 
-// Processes any tile, but skips its first `begin` keys.
+// Processes a tile, except its first `begin` keys, which attend_full has processed.
 template <class S, bool features> __device__ __forceinline__ void RowTile<S, features>::attend(uint32_t stage, int key0, int begin) {
     if (key0 > top_row + M * 16 - 1 + w.hi || key0 + S::keys <= top_row + w.lo) return; // hidden from all rows of the warp
     Tile s;

@@ -13,11 +13,12 @@
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
-// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0. The Plan
-// has the other launch parameters. p.turn is null or, only if a mask hides keys, the address of an int of value 0. From this
-// counter, blocks draw their tiles: first the tall tiles, most keys first, then the low tiles. If p.turn is null, the second
-// tiles of the blocks are in reverse order, to pair tiles that see many keys with tiles that see few keys. Tensor maps have
-// 16-bit elements, rank 4, a 128-byte swizzle, no interleaving, and zeros outside:
+// Launch: MapParams by value; grid.x = min(multiprocessors, tiles), where tiles = (tall + low) * heads * batch > 0. A tall tile
+// has plan.rows query rows, and a low tile low_rows (see MapParams). The Plan has the other launch parameters. p.turn is null
+// or, only if a mask hides keys, the address of an int of value 0. From this counter, blocks draw their tiles: first the tall
+// tiles, most keys first, then the low tiles. If p.turn is null, the second tiles of the blocks are in reverse order, to pair
+// tiles that see many keys with tiles that see few keys. Tensor maps have 16-bit elements, rank 4, a 128-byte swizzle, no
+// interleaving, and zeros outside:
 //
 //	   dims, innermost first            strides in bytes    box
 //	q  dim, q_len, heads, batch         row, head, batch    64, rows, 1, 1
@@ -25,9 +26,9 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes. If kv_len = 0, k and v are not read. Of the views in p, the kernel uses v,
-// o and lse. With features, or if p.skew is nonzero, warpgroups take turns at the tensor cores, at the times that turn_of
-// chooses.
+// Addresses and strides are multiples of 16 bytes. If kv_len = 0, k and v are not read. Of the views in MapParams::p, the
+// kernel uses v, o and lse. With features, or if p.skew is nonzero, warpgroups take turns at the tensor cores, at the times
+// that turn_of chooses.
 //
 // Blocks are persistent. They process the tall tiles of query rows of all heads, then the low tiles. If all tiles are low,
 // the tiles that see most keys are first. In a low tile only some warpgroups have rows. Low tiles let all multiprocessors
@@ -37,7 +38,7 @@
 //
 // A hidden key has p = 0, but 0 * NaN would still add NaN to o. A tile of V is called cut if some row does not see all of
 // its keys. The other three warps of the first warpgroup scan cut tiles of V and replace non-finite elements by 0. At the
-// end, these elements are added to O, in rows that see them.
+// end, these elements are added to O, in rows that see their keys.
 //
 // The split instances process parts of the keys: grid.x = min(multiprocessors, tiles * p.splits). For each part, they write
 // o, maximum and sum to part_o and part_lse, like decode_sm80. The kernel decode_sm80_merge for v_dim merges the parts.
@@ -61,7 +62,7 @@
 #include "fwd_sm90_softmax.cuh"
 
 // Computes the weights of the nth tile of keys, whose number is `tile`, and adds the product of the previous tile's weights
-// and values to o. masked: the nth tile is an edge.
+// and values to o. masked: the nth tile is an edge, so some of its pairs may be hidden.
 template <class S, class Next> __device__ __forceinline__ void step(RowTile<S> &t, bool masked, int n, int tile, Next next) {
     Group<S> &g = t.g;
     t.start_scores();
@@ -132,7 +133,7 @@ template <class S> __device__ __forceinline__ int skip(RowTile<S> &t, int end) {
     return uniform(n);
 }
 
-// One computing warpgroup.
+// compute is the body of a computing warpgroup.
 template <class S> __device__ __forceinline__ void compute(const MapParams &a, const Features &f, Shared<S> sh, int group) {
     Group<S> g(a, f, sh, group);
     while (true) {

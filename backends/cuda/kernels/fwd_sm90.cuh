@@ -36,13 +36,16 @@ struct alignas(16) Place { // the sequence of a tile of rows
     float slope, sink; // ALiBi slope and sink of the head
 };
 
-// A tile of query rows, and the tiles of keys that at least one of these rows sees. tile(n) is the number of the nth of
-// these tiles of keys, in this order: edges at the highest keys, in descending order; edges at the lowest keys, in ascending
-// order; the tiles of which every row sees all keys, in descending order.
+// A tile of query rows, and the tiles of keys that at least one of these rows sees. A tile of keys is an edge if some row may
+// not see all of its keys. tile(n) is the number of the nth tile of keys in this order:
+//
+//	edges at the highest keys, in descending order
+//	edges at the lowest keys, in ascending order
+//	tiles of which every row sees all keys, in descending order
 struct alignas(16) Work {
     int row0, end, count, edges;           // rows row0 to end-1, or row0 = -1 if no tile is left; numbers of tiles of keys and of edges
-    int first, right;                      // tile(0); number of edges on the right
-    int from, full_to, open_from, open_to; // leftmost tile; last tile that every row sees whole; the band cuts tiles before open_from or after open_to
+    int first, right;                      // tile(0); number of edges at the highest keys
+    int from, full_to, open_from, open_to; // lowest tile; highest tile of which every row sees all keys; tiles of V before open_from or after open_to are cut (see fwd_sm90.cu)
     int head, kv_head, batch;
     int odd;  // 1: a cut tile of V has non-finite elements
     int part; // Kind::split: index of the part of the keys; Kind::keys: index of the mask's Known
@@ -60,8 +63,8 @@ __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len
 constexpr int kKnown = 64; // words: enough for listedKeys keys (instances.go) in tiles of 64 keys
 struct Known { uint32_t seen[kKnown], whole[kKnown]; };
 // Describes a stage of K and V in instances of Kind::keys. Bit 2 i + e of shown[t] is 1 if key 8 i + 2 t + e of the tile of
-// K is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see the whole
-// tile. cut: some row does not see the whole tile of V.
+// K is visible (i < 16, t < 4, e < 2). tile is twice the number of the tile of K, plus 1 if some row does not see all keys of
+// this tile. cut: some row does not see all keys of the tile of V.
 struct alignas(16) Slot { uint32_t shown[4]; int tile, cut; };
 
 // The order of packed sequences, most keys first: of[i] is the number of the ith sequence in this order. The slots for the
@@ -101,8 +104,11 @@ template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, 
     static constexpr int compute_registers = reads ? 224 : groups == 2 ? 232 : 160;
 };
 
-// The block's shared memory. A stage has three barriers: "full" completes when the contents are ready, "raw" when a cut tile
-// of V has arrived but is not yet scanned, "empty" when all readers have read the contents.
+// The block's shared memory. A stage has up to three barriers:
+//
+//	full     completes when the contents are ready
+//	raw      completes when a cut tile of V has arrived, before it is scanned
+//	empty    completes when all readers have read the contents
 template <class S> struct Shared {
     char *base;
     uint32_t at; // address of base, in a uniform register

@@ -2,16 +2,17 @@
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
-// Merges a row's maximum m, in natural units, and sum l with the sink and the LSE of earlier keys, carried. After the call,
-// the row's LSE is m + ln(l). The row's O is own * o + before * (O of the earlier keys). If real is false, the row is
-// padding: own and before are 0, and m is -inf.
+// Merges a row's softmax sums with the sink and with the result of earlier keys, whose LSE is `carried`. Before the call, m is
+// the row maximum in natural units, and l the sum of weights. After the call, LSE is m + ln(l), and O is own * o + before *
+// (O of the earlier keys). If real is false, the row is padding: own and before become 0, and m becomes -inf.
 __device__ __forceinline__ void end_row(float &m, float &l, float &own, float &before, float keep, float sink, float carried, bool real) {
     const Shares x = real ? shares(m, l, sink, carried) : Shares{0, 0, -infinity, 1};
     const float by = __fdividef(1, x.sum);
     own = x.mine * by * keep, before = x.earlier * by, m = x.top, l = x.sum;
 }
 
-// Writes o, the maximum and the sum of weights of the thread's two rows, over a part of the keys, for decode_sm80_merge.
+// Writes o, the maximum and the sum of weights of the thread's two rows to the workspace. These sums are over a part of the
+// keys. decode_sm80_merge reads them.
 template <class S> __device__ __forceinline__ void write_part(const Params &p, const volatile Work &w, const float (&o)[S::v_dim / 2], const float (&m)[2], const float (&l)[2], int row, int end) {
     const int64_t first = (((int64_t)w.part * p.batch + w.batch) * p.heads + w.head) * p.q_len;
     const int lane = threadIdx.x % 32;
@@ -79,7 +80,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batc
     });
     if constexpr (S::features) {
         const Features &f = g.f;
-        float own[2], before[2]; // factors of O and of the earlier keys' O
+        float own[2], before[2]; // factors of o, and of O of the earlier keys
         each<2>([&](int r) {
             const int i = row + 8 * r;
             const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * g.p.heads + w.head) * g.p.q_len + i] : -infinity;

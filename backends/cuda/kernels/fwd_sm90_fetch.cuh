@@ -2,7 +2,7 @@
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
-// Runs in the loading lane or, with features, in the whole warp, whose lanes load pages in parallel.
+// fetch loads Q, K and V. It runs in one lane or, with features, in a warp, whose lanes load pages in parallel.
 template <class S> __device__ __forceinline__ void fetch(const MapParams &a, const Features &f, Shared<S> sh) {
     const Params &p = a.p;
     const Finder<S> finder(a, f, sh);
@@ -84,8 +84,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         } else from(w.tile(n), w.cut(n), [] {});
     };
 
-    // Each tile of K is loaded before the previous tile of V. The first tile of K of the next work is loaded before the last
-    // tile of V of the current work. The next Q is loaded in the middle of the current work, because a stage of Q is free
+    // Each tile of K is loaded before the previous tile of V. The first tile of K of the next Work is loaded before the last
+    // tile of V of the current Work. The next Q is loaded in the middle of the current Work, because a stage of Q is free
     // only after the previous O has left the stage. An earlier wait for this stage would delay K and V. The next Work
     // overwrites a Work that q_empty has released.
     int tile = blockIdx.x, place = 0;
@@ -96,7 +96,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
         volatile Work &w = sh.work(place);
         place = place == S::q_stages ? 0 : place + 1;
         volatile Work &next = sh.work(place);
-        // The next work is found while no free stage waits for data. With p.turn, the next tile is drawn when the current work
+        // The next Work is found while no free stage waits for data. With p.turn, the next tile is drawn when the current Work
         // is nearly done. Instances with three warpgroups draw earlier, because they lack registers.
         constexpr bool late = !S::features && S::groups < 3;
         const int some_way = max(1, min(w.count / 2, 4));
@@ -124,8 +124,8 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
     }
 }
 
-// Runs in the three warps that scan cut tiles of V. If S::finds, one lane also finds the next tile of rows, as soon as Q of
-// the current tile has arrived, because finding a tile takes as long as several tiles of keys.
+// look runs in three warps, which scan cut tiles of V and replace non-finite elements by 0. If S::finds, one lane also finds
+// the next tile of rows, as soon as Q of the current tile has arrived. Finding takes as long as several tiles of keys.
 template <class S> __device__ __forceinline__ void look(const MapParams &a, const Features &f, Shared<S> sh) {
     using T = typename S::T;
     const int thread = threadIdx.x - 32;

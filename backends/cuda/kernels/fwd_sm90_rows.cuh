@@ -1,6 +1,8 @@
-// Group and RowTile, which have the registers of fwd_sm90's computing warpgroups. Methods of RowTile are in three further
-// files: fwd_sm90_scores.cuh changes and hides scores, fwd_sm90_softmax.cuh turns scores into weights, and
-// fwd_sm90_epilogue.cuh writes the results.
+// Group and RowTile hold the registers of a computing warpgroup of fwd_sm90. Methods of RowTile are also in three other files:
+//
+//	fwd_sm90_scores.cuh      changes and hides scores
+//	fwd_sm90_softmax.cuh     turns scores into weights
+//	fwd_sm90_epilogue.cuh    writes the results
 #pragma once
 #include "fwd_sm90_schedule.cuh"
 
@@ -84,7 +86,7 @@ template <class S> struct RowTile {
     int now = 0; // Slot::tile of the scores
     uint32_t shown = 0;
     bool small = false;       // the tile's scores are small and not yet capped
-    bool banded_tile = true;  // masks: the band hides pairs of the tile
+    bool banded_tile = true;  // Kind::mask: lo, hi or the number of keys hides pairs of the tile
     uint32_t visible[2];      // Kind::mask: bits of the lane's visible pairs
     uint32_t kept[2];         // dropout masks of the lane's rows
     Counter own = {};         // Philox counter of the row for which the lane draws random words
@@ -103,7 +105,7 @@ template <class S> struct RowTile {
         own_words = row_words(own);
     }
 
-    // The band and the number of keys are read at each use, to save registers.
+    // lo, hi and the number of keys are read at each use, to save registers.
     __device__ __forceinline__ int lo() const { if constexpr (S::features) return g.sh.place(w).lo; else return g.p.lo; }
     __device__ __forceinline__ int hi() const { if constexpr (S::features) return g.sh.place(w).hi; else return g.p.hi; }
     __device__ __forceinline__ int keys() const { if constexpr (S::features) return g.sh.place(w).keys; else return g.p.kv_len; }
@@ -114,8 +116,8 @@ template <class S> struct RowTile {
     __device__ __forceinline__ void start_scores(); // starts the product s = Q K^T
     __device__ __forceinline__ void start_values(); // starts the product o += P V
 
-    // Defined in fwd_sm90_scores.cuh. tile is the number of the nth tile of keys of the work, and next() the number of the
-    // tile after it.
+    // Defined in fwd_sm90_scores.cuh. tile is the number of the nth tile of keys of the Work, and next() returns the number of
+    // tile n+1 in the same order.
     __device__ __forceinline__ void take_slope();
     __device__ __forceinline__ void hide_band(int tile);
     __device__ __forceinline__ void hide(int tile);

@@ -4,7 +4,7 @@
 
 __device__ __forceinline__ bool has(const volatile uint32_t *list, int tile) { return list[tile / 32] >> tile % 32 & 1; }
 
-// Sets `to` to the visible tiles of a mask, which has `end` keys. Each lane of the warp scans 16 keys at a time.
+// Sets the bits of `to` for a mask of `end` keys. Each lane of the warp scans 16 keys at a time.
 template <int keys> __device__ __forceinline__ void learn(volatile Known &to, const uint8_t *mask, int end) {
     constexpr int lanes = keys / 16, tiles = 32 / lanes; // lanes per tile; tiles per step
     constexpr uint32_t all = (1u << lanes) - 1;
@@ -61,9 +61,9 @@ __device__ __forceinline__ int heads_together(const Params &p, int all) {
     return most;
 }
 
-// A tile of rows of packed sequences. nth is the index of the tile among the head's `count` slots. Heads are numbered over
-// all sequences. behind is the first ticket after the nth tiles of all heads that are processed together. After the last
-// slot, head is -1.
+// A tile of rows of packed sequences. head is the sequence's index times p.heads plus the head's index. nth is the index of
+// the tile among the head's `count` slots. behind is the first ticket after the tickets for tile nth of all heads that are
+// processed together. After the last slot, head is -1.
 //
 // The slots for the tiles of sequence b begin at slot (starts[b] - starts[0]) / rows + b. A sequence may have one slot more
 // than tiles.
@@ -141,7 +141,7 @@ template <class S> struct Finder {
     again:
         const int rows_of = S::split ? tile / p.splits : tile; // the parts of a tile have adjacent numbers
         int head, row0, end, first = 0, size = 1, behind = 0;
-        [[maybe_unused]] int sequence = -1; // if tiles are sorted: the sequence in which heads are numbered
+        [[maybe_unused]] int sequence = -1; // if tiles are sorted: the tile's sequence; `head` is then an index in this sequence
         const bool alike = !S::features && a.tall == 0; // all tiles are low
         const int place = rows_of - a.tall * all, tiles = alike ? a.low : a.tall, rows = alike ? a.low_rows : S::rows;
         if (S::sorts && f.row_slots && p.batch <= 32) {
@@ -157,8 +157,8 @@ template <class S> struct Finder {
         } else if (alike || place < 0) {
             first = rows_of / (together * tiles) * together, size = min(together, all - first);
             const int nth = (rows_of - first * tiles) / size;
-            // One tile of a head may have fewer rows. If later rows see more keys, this is the first tile, which sees the
-            // fewest keys. But if the first row of a tile affects the order of a row's sums, this is the last tile.
+            // One tile of each head may have fewer rows than the others. If later rows see more keys, the first tile has
+            // fewer rows. But if the first row of a tile affects the order of a row's sums, the last tile has fewer rows.
             const bool ends = !S::features && S::groups == 3 && rising && !alike && p.lo + p.q_len + p.kv_len <= 0;
             const int spare = ends ? max(0, tiles * rows - p.q_len) / 64 * 64 : 0;
             head = rows_of - first * (tiles - 1) - nth * size, end = ((rising ? tiles - 1 - nth : nth) + 1) * rows - spare, row0 = max(0, end - rows);
@@ -206,7 +206,7 @@ template <class S> struct Finder {
     }
 };
 
-// Reduces the work's tiles of keys to tiles with visible keys. side is the index of `known` in shared memory.
+// Removes the tiles without visible keys from w, a Work. side is the index of `known` in shared memory.
 __device__ __forceinline__ void select(volatile Work &w, const volatile Known &known, int side) {
     const int lane = threadIdx.x % 32;
     int count = 0;

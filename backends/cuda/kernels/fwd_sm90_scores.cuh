@@ -1,4 +1,4 @@
-// Changes of fwd_sm90's scores between the product Q K^T and the softmax: softcap, ALiBi, bias, mask and band.
+// Changes of fwd_sm90's scores between the product Q K^T and the softmax: softcap, ALiBi, bias and hidden pairs.
 #pragma once
 #include "fwd_sm90_rows.cuh"
 
@@ -13,8 +13,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     g.c = steep ? kLog2E : g.unit, g.natural = steep ? 1 : S::shapes && g.f.cap_in != 0 ? g.f.cap : g.p.scale;
 }
 
-// Sets scores to -inf for pairs outside the band and for keys after the last key. With S::lists, also for masked keys. Tests
-// 64 keys at a time, because often every row sees all 64 keys.
+// Sets scores to -inf for pairs that lo and hi exclude, for keys after the last key and, with S::lists, for masked keys.
+// Tests 64 keys at a time, because often every row sees all 64 keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int tile) {
     const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
     uint32_t seen[2];
@@ -32,7 +32,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     });
 }
 
-// Sets the scores of pairs outside the band to -inf, in a tile of keys that is an edge. With S::lists, also of masked pairs.
+// Applies hide_band to a tile of keys that is an edge. Skips tiles in which hide_band would change nothing.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide(int tile) {
     if constexpr (S::masks)
         if (!banded_tile) return;
@@ -45,7 +45,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::prefetch_side(int
     if constexpr (sides) side.copy(side_at(), side_view(), g.p, top_row + g.warp * 16, tile * S::keys, g.lane);
 }
 
-// Runs while the product Q K^T is in flight, because it needs no scores: computes random words for dropout, or loads the
+// Prepares a feature of a tile while the product Q K^T is in flight. For dropout, computes random words. For a mask, loads the
 // tile's mask from shared memory and prefetches the next tile's mask.
 template <class S> template <class Next> __device__ __forceinline__ void RowTile<S>::prepare(int n, int tile, Next next) {
     if constexpr (S::drops) {
@@ -63,8 +63,8 @@ template <class S> template <class Next> __device__ __forceinline__ void RowTile
 // Adds ALiBi to the scores. The part of ALiBi that is equal for all keys of a row in the tile is stored in `offset` instead.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_alibi(int tile) {
     const Features &f = g.f;
-    // distance is the distance of the lane's first key from the diagonal. If the diagonal does not cross the warp's tile,
-    // distances only rise or only fall along a row.
+    // distance is the number of the lane's first key minus the diagonal of its row. If the diagonal does not cross the warp's
+    // tile, the absolute distance only rises or only falls along a row.
     const int distance = tile * S::keys + g.lane % 4 * 2 - row - seq.diagonal, least = tile * S::keys - (top_row + g.warp * 16 + 15) - seq.diagonal;
     if (steep) {
         const float unit = S::shapes && f.cap_in != 0 ? f.cap : g.p.scale;

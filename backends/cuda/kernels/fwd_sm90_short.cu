@@ -2,20 +2,20 @@
 //
 //	for each tile of 64 query rows i, by a warpgroup:
 //		m, l, o = -inf, 0, 0
-//		for each tile of keys that some row sees, from the left:
+//		for each tile of keys that some row sees, in ascending order:
 //			s = Q[i]·K[j] for each key j of the tile, -inf where i does not see j
 //			n = max(m, max(c s)); a = 2^(m-n); m = n
 //			p = 2^(c s - m); l = a l + sum(p); o = a o + p·V
 //		O[i] = o / l; LSE[i] = ln(2) m + ln(l)
 //
 // with c = scale log2(e). Unlike fwd_sm90, it has no persistent blocks and no specialized
-// warps. Instead, several small blocks share a multiprocessor: while one waits, the others
+// warps. Instead, several small blocks share a multiprocessor: while one block waits, others
 // multiply.
 //
 // Compiled with -gencode=arch=compute_90a,code=sm_90a only.
 //
 // Launch: MapParams by value; grid.x = batch * heads * tiles, where tiles = ceil(q_len / rows);
-// threads and shared memory from the Plan. The tensor maps have 16-bit elements, rank 4,
+// the Plan gives threads and shared memory. The tensor maps have 16-bit elements, rank 4,
 // 128-byte swizzle, no interleaving, and zeros outside the tensor:
 //
 //	   dims, innermost first            strides in bytes    box
@@ -24,18 +24,20 @@
 //	v  v_dim, kv_len, kv_heads, batch   row, head, batch    64, keys, 1, 1
 //	o  v_dim, q_len, heads, batch       row, head, batch    64, 64, 1, 1
 //
-// Addresses and strides are multiples of 16 bytes; size-1 dimensions may have any such stride.
-// With kv_len = 0, k and v are not read. Of the views in p, the kernel uses only v, o and lse.
+// Addresses and strides are multiples of 16 bytes; a dimension of size 1 may have any such stride.
+// With kv_len = 0, k and v are not read. Of the views in MapParams::p, the kernel uses only v,
+// o and lse.
 //
 // A block processes one tile of a head's rows, 64 per warpgroup. If all tiles of keys fit
 // into the stages, they are loaded at once; otherwise one thread refills stages that all
-// warps have released. Of its last visible tile, a warpgroup multiplies only the first 16, 64
-// or 80 keys if these suffice. O is staged in the shared memory of Q. s, o and p have wgmma's
-// layouts.
+// warps have released. If a warpgroup sees only few keys of its last tile of keys, its products
+// use only the first 16, 64 or 80 keys of this tile. O is staged in the shared memory of Q.
+// s, o and p have wgmma's layouts.
 //
-// A hidden key has p = 0, but if its V is not finite, p V is NaN. So with a band mask a block
-// checks o at the end. If o is not finite, it processes the rows again with V's non-finite
-// elements replaced by 0. It finally adds these elements to the rows that see them.
+// A hidden key has p = 0, but if its V is not finite, p V is NaN. So if lo or hi hides keys, the
+// block checks o at the end. If o is not finite, the block processes the rows again, with
+// non-finite elements of V replaced by 0. Finally it adds these elements to the rows that see
+// their keys.
 #include "far.cuh"
 #include "sm90.cuh"
 #include "tile.cuh"
@@ -63,8 +65,8 @@ template <class Type, int dim_, int groups_, int keys_, int stages_> struct Shap
 #define LIST_16 "%0,%1,%2,%3,%4,%5,%6,%7"
 WGMMA(16, LIST_16, "{%8,%9,%10,%11}", "%12", "%13", "%14", "%8", "%9", "%10", "%11")
 
-// The block's shared memory. The phase of a stage's "full" barrier ends when the contents have arrived, and the phase of its
-// "empty" barrier when all warps have read them. "cleared" has one phase per tile of V that is cleared.
+// The block's shared memory. A phase of a stage's "full" barrier ends when the contents have arrived. A phase of the stage's
+// "empty" barrier ends when all warps have read the contents. "cleared" has one phase per tile of V that is cleared.
 template <class S> struct Shared {
     uint32_t at; // in a uniform register
     static __device__ __forceinline__ char *pointer(uint32_t address) { return (char *)__cvta_shared_to_generic(address); }
@@ -88,7 +90,7 @@ template <class S> struct Shared {
     }
 };
 
-// Recomputed at each use, to save registers.
+// The results of these functions are recomputed at each use, to save registers.
 __device__ __forceinline__ unsigned thread() { return (unsigned)fresh(threadIdx.x) % 128; } // of the warpgroup
 __device__ __forceinline__ unsigned lane() { return (unsigned)fresh(threadIdx.x) % 32; }
 __device__ __forceinline__ bool leads() { return fresh(threadIdx.x) % 128 == 0; } // first of its warpgroup
@@ -111,7 +113,7 @@ template <class S> struct Block {
         from = first / S::keys, count = last < first ? 0 : last / S::keys - from + 1;
         stays = count <= S::stages;
     }
-    // The nth tile of keys is the round(n)th tile in stage(n).
+    // The nth tile of keys is loaded into stage(n), after round(n) earlier tiles in the same stage.
     __device__ __forceinline__ int stage(int n) const { return unsigned(n + base) % S::stages; }
     __device__ __forceinline__ int round(int n) const { return unsigned(n + base) / S::stages; }
     __device__ __forceinline__ int key(int n) const { return (from + n) * S::keys; }
@@ -136,7 +138,7 @@ template <class S> struct Block {
         barrier_expect(sh.q_full(g), S::q_bytes);
         each<S::panels>([&](int i) { box_load(sh.q(g) + i * S::q_panel, a.q, 64 * i, from, head, batch, sh.q_full(g)); });
     }
-    // Fills the stages, from tile n on.
+    // Loads tile n and the following tiles, up to one tile per stage.
     __device__ __forceinline__ void fill(const MapParams &a, const Shared<S> &sh, int n) const {
 #pragma unroll 1
         for (; n < min(S::stages, count); n++) ask_k(a, sh, n), ask_v(a, sh, n);
@@ -150,8 +152,8 @@ template <class S> struct Block {
     }
 };
 
-// Replaces the non-finite elements of the nth tile of V by 0, with all threads of the block. Warpgroups may call it from
-// different places, so they synchronize by a barrier in shared memory instead of __syncthreads.
+// Replaces the non-finite elements of the nth tile of V by 0. All threads of the block call clear. Because warpgroups may
+// call clear at different places of the code, a barrier in shared memory replaces __syncthreads.
 template <class S> __device__ __forceinline__ void clear(char *v, uint32_t cleared, int n) {
     using T = typename S::T;
     uint4 *const x = (uint4 *)v;
@@ -172,7 +174,7 @@ template <class S> struct Group {
     const Params &p = a.p;
     const Shared<S> &sh;
     const Block<S> &block;
-    const float c; // the factor from scores to units of log2
+    const float c; // factor that converts scores to log2 units
     const int group, top_row;
     const uint32_t q_tile, q_full; // addresses of Q and of its barrier
 
@@ -192,7 +194,7 @@ template <class S> struct Group {
     __device__ __forceinline__ void give(uint32_t empty) const {
         if (!block.stays && lane() == 0) barrier_arrive(empty);
     }
-    // Loads the next tile into the stage of tile n - 1. Called once for each n >= 1.
+    // Loads tile n - 1 + S::stages, if there is such a tile, into the stage of tile n - 1. Called once for each n >= 1.
     __device__ __forceinline__ void more(int n) const {
         if (block.stays || !asks()) return;
         const int next = n - 1 + S::stages;
@@ -200,15 +202,15 @@ template <class S> struct Group {
     }
 };
 
-// The sums of a warpgroup's rows, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two. They are apart from
-// RowTile: the compiler promotes its other fields to registers before it unrolls loops over arrays.
+// The sums of a warpgroup's rows, in the layout of wgmma: element i is in row i % 4 / 2 of the thread's two rows. The arrays are
+// outside RowTile, because the compiler promotes fields of a struct to registers before it unrolls loops over arrays.
 template <class S> struct Sums {
     float o[S::dim / 2], m[2] = {-infinity, -infinity}, l[2] = {}; // m and l: scaled maximum and sum of each row
-    float down[2], top[2];  // factors of o and l, as m rises; subtrahends of c s
+    float down[2], top[2];  // factors that rescale o and l when m rises; numbers to subtract from c s
     volatile float most[2]; // highest score of a far row; in local memory to save registers
 };
 
-// A pass of a warpgroup over the keys.
+// RowTile performs one pass of a warpgroup over the tiles of keys.
 template <class S> struct RowTile {
     using T = typename S::T;
     const Group<S> &g;
@@ -237,10 +239,10 @@ template <class S> struct RowTile {
         g.more(n + 1);
     }
 
-    // s has the scores of the tile's first 2 size keys.
+    // s holds the scores of the first 2 * size keys of tile n.
     template <int size> __device__ __forceinline__ void start_scores(int n, float (&s)[size]) const; // s = Q K^T, in flight
     template <int steps> __device__ __forceinline__ void start_values(int n, const uint32_t (&weights)[steps][4]); // o += P V, in flight
-    template <int size> __device__ __forceinline__ void hide(int n, float (&s)[size]) const; // pairs outside the band, and missing keys
+    template <int size> __device__ __forceinline__ void hide(int n, float (&s)[size]) const; // sets the scores of hidden pairs and missing keys to -inf
     template <int size> __device__ __forceinline__ void maxima(float (&s)[size]);
     template <int size> __device__ __forceinline__ void exponentials(float (&s)[size], uint32_t (&weights)[size / 8][4]);
     template <int width> __device__ __forceinline__ void step(int n);
@@ -284,7 +286,8 @@ template <class S> template <int size> __device__ __forceinline__ void RowTile<S
     each<size>([&](int i) { s[i] = seen[i % 4 / 2] & 1u << (i / 4 * 2 + i % 2) ? s[i] : -infinity; });
 }
 
-// Sets m to the maxima so far, top to the subtrahends of c s, and down to the factors of o and l.
+// Updates the row maxima m with the tile's scores. Sets top[r] to the number that is subtracted from c s in row r (0 or 1),
+// and down[r] to the factor that rescales o and l.
 template <class S> template <int size> __device__ __forceinline__ void RowTile<S>::maxima(float (&s)[size]) {
     top[0] = top[1] = -infinity;
     each<size / 2>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });
@@ -337,8 +340,8 @@ template <class S> template <int width> __device__ __forceinline__ void RowTile<
     g.give(g.sh.v_empty(g.block.stage(n)));
 }
 
-// Processes tiles n to last - 1, where see_to is the last key that some row sees. A last tile with few visible keys has
-// smaller products. Returns the next tile's number.
+// Processes tiles n to last - 1. see_to is the last key that some row sees. If the last tile has few visible keys, its products
+// are smaller. Returns `last`.
 template <class S> __device__ __forceinline__ int RowTile<S>::attend(int n, int last, int see_to) {
     barrier_wait(g.q_full, 0);
     const int left = see_to + 1 - g.block.key(last - 1), whole = left <= S::most_left ? last - 1 : last;
@@ -362,7 +365,7 @@ template <class S> __device__ __forceinline__ bool RowTile<S>::spoiled() const {
     return !(odd == 0);
 }
 
-// Adds the cleared elements of V to the staged O.
+// Adds the elements of V that clear() has replaced by 0 to the staged O, in the rows that see their keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int warp, int lane) const {
     const uint16_t *value = row_of(g.p.v, g.block.batch, g.block.kv_head, 0); // [kv_len, v_dim]
     __syncwarp(); // the warp's rows are written

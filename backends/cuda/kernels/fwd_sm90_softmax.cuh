@@ -3,8 +3,8 @@
 #include "far.cuh"
 #include "fwd_sm90_rows.cuh"
 
-// In a far row (see far.cuh), subtracts the row's highest score from s. m becomes the old maximum minus this score, in log2
-// units. top[r] is the lane's highest score in row r before the call, and 0 after the call.
+// For each far row r (see far.cuh), subtracts the row's highest score from s. Sets m[r] to the old maximum minus this score,
+// in log2 units, and top[r] to 0. Before the call, top[r] is the lane's highest score in row r.
 template <class S> __device__ __forceinline__ void RowTile<S>::subtract_far() {
     bool far = false;
     each<2>([&](int r) {
@@ -22,7 +22,7 @@ template <class S> __device__ __forceinline__ void RowTile<S>::subtract_far() {
 }
 
 // Updates the row maxima m with the tile's scores. Sets top[r] to the number that is subtracted from c s in row r (0 or 1),
-// and down[r] to the factor of o and l. masked: a row may have seen no key so far.
+// and down[r] to the factor that rescales o and l. masked: a row may have seen no key so far.
 template <class S> __device__ __forceinline__ void RowTile<S>::maxima(bool masked) {
     top[0] = top[1] = -infinity;
     each<S::keys / 4>([&](int i) { top[i % 2] = fmaxf(top[i % 2], fmaxf(s[2 * i], s[2 * i + 1])); });

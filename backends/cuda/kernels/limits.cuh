@@ -27,7 +27,7 @@ template <class T> __device__ __forceinline__ uint32_t random_pair(uint32_t seed
     return (x ^ x >> 13) & mantissas<T> | ones<T>;
 }
 
-// Stores x if x has one value, which never occurs. So the compiler cannot remove the computation of x.
+// Stores x if x equals a constant, which never happens. So the compiler cannot remove the computation of x.
 __device__ __forceinline__ void keep(const Limits &a, float x) {
     if (x == 0x1.234p77f) *(float *)a.to = x;
 }

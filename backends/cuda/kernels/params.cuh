@@ -30,7 +30,7 @@ struct Params {
     int deterministic; // backward: 1 if every sum of dQ has a fixed order
     int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns at the tensor cores
     int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles instead of row tiles
-    int16_t tile;      // bwd_sm90: the first row tile, if the call computes only a part of the rows; the first key tile times -1, if it computes only a part of the keys; else 0
+    int16_t tile;      // bwd_sm90: the first row tile, if the call computes only a part of the rows; the first key tile times -1, if the call computes only a part of the keys; else 0
 };
 
 // The host reads a Plan from the global variable <kernel>_plan.
@@ -41,8 +41,8 @@ struct Plan {
     int keys;    // keys per tile
 };
 
-// The arguments of features beyond dense attention with a band mask. features.go mirrors the
-// struct field for field. Fields of absent features are 0 or null.
+// The arguments of features. Params suffices for dense attention in which row i sees keys i+lo to
+// i+hi. features.go mirrors the struct field for field. Fields of absent features are 0 or null.
 struct Features {
     View bias, dbias, mask; // [batch, heads, rows, keys]; broadcast dimensions have stride 0. mask has 1-byte elements
     View slopes;            // [batch, heads] float32
@@ -52,15 +52,15 @@ struct Features {
     // are starts [batch + 1] of packed sequences. pages is the page table: page i of sequence b
     // is pages[b * page_width + i] of a pool [pages, heads, page, row elements].
     const int *q_lens, *q_starts, *kv_lens, *kv_starts, *pages;
-    int64_t left, right;  // number of visible keys left and right of a row's diagonal; -1: all
+    int64_t left, right;  // numbers of visible keys before and after a row's diagonal (the key at the row's own position); -1: all
     int64_t shift;        // number of keys by which the diagonal is moved right
     float *carried_lse;   // workspace: LSE of earlier keys, [batch, heads, q_len]
-    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows]; bwd_f32 has two arrays: this is the one for tiles of query rows
+    const float *delta;   // workspace: rowsum(dO * O) - dLSE, [batch, heads, delta_rows]; bwd_f32 has two arrays, and this is the array that blocks of query rows read
 
     uint32_t seed[2], drop_below; // a weight is dropped if its 16 random bits are below drop_below >> 16; the lower half of drop_below is 0
     float keep;                   // factor that multiplies the kept weights; 1 without dropout
     float cap_in, cap_out, cap;   // scale / softcap, softcap * log2(e), softcap; all 0 without a softcap
-    int top_left;                 // 1: row 0's diagonal is key shift; 0: the last row's diagonal is the last key plus shift
+    int top_left;                 // 1: the diagonal of row 0 is key `shift`; 0: the diagonal of the last row is the last key plus `shift`
     int page, page_width;         // keys per page, page table entries per sequence; 0 without pages
     uint32_t page_factor;         // j / page is j * page_factor >> page_shift
     int page_shift;
@@ -69,7 +69,7 @@ struct Features {
     int bias_pairs, mask_pairs;   // 1: the elements of keys 2j and 2j+1 can be loaded together
     int kv_type;                  // type of K and V if Q is float32: 0 float32, 1 float16, 2 bfloat16
     int carry;                    // 1: O holds the output of earlier keys, and carried_lse their LSE; the kernel merges this O and LSE into its results
-    int delta_rows, delta_step;   // strides of delta in rows per head and in floats per row
+    int delta_rows, delta_step;   // number of rows of delta per head; number of floats from one row of delta to the next
     int dbias_shape[3];           // sizes of DBias's dimensions batch, heads and rows
     int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the other tiles
     uint32_t first_batch, first_head, first_row, first_key; // position of the call's first element in the larger problem of which the call is a part, else 0; for the dropout counters. first_key is a multiple of 8

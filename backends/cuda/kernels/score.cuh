@@ -20,9 +20,9 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.69314718f;
 constexpr float kLog2ERest = 1.925963e-8f; // log2(e) - kLog2E
 constexpr int kReach = 1 << 30;
 
-// A sequence has query rows [0, rows), which begin at row q0 of batch q_batch of the tensors, and keys [0, keys), which begin
-// at row key0 of batch kv_batch. Rows [rows, row_end) and keys [keys, key_end) are padding, whose results are 0. Row i sees
-// keys i+lo to i+hi. The diagonal of row i is key i+diagonal.
+// A sequence has query rows 0 to rows-1 and keys 0 to keys-1. Its row 0 is row q0 of batch q_batch of the tensors. Its key 0
+// is row key0 of batch kv_batch. Rows `rows` to row_end-1 and keys `keys` to key_end-1 are padding, whose results are 0. Row i
+// sees keys i+lo to i+hi. The diagonal of row i is key i+diagonal.
 struct Sequence {
     int q_batch, q0, rows, row_end;
     int kv_batch, key0, keys, key_end;
@@ -52,7 +52,8 @@ __device__ __forceinline__ Sequence sequence(const Params &p, const Features &f,
     return s;
 }
 
-// Extent gives the position, lengths and band of sequence b. Without features, lengths and band come from the argument block.
+// Extent returns the position, lengths, lo and hi of sequence b. Without features, all sequences have the same lengths, lo
+// and hi.
 template <bool features> struct Extent {
     const Params &p;
     int b;
@@ -134,16 +135,16 @@ __device__ __forceinline__ float small_tanh(float x) {
     return fmaf(x * y, fmaf(y, fmaf(y, fmaf(y, fmaf(y, -0.00589516f, 0.02079597f), -0.05378383f), 0.13331924f), -0.33333298f), x);
 }
 
-// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. Near 0, the difference 1 - e would lose bits, so
-// a polynomial computes tanh.
+// Returns tanh(x), and sets slope to 1 - tanh(x)^2 without cancellation. For |x| < 0.6, the difference 1 - e would lose bits,
+// so a polynomial computes tanh.
 __device__ __forceinline__ float tanh_of(float x, float &slope) {
     const float a = fabsf(x), e = exp2_approx(-2 * kLog2E * a), r = __fdividef(1, 1 + e), small = small_tanh(x);
     slope = 4 * e * r * r;
     return a < 0.6f ? small : copysignf((1 - e) * r, x);
 }
 
-// Like tanh_of, but precise enough for float32 scores. The exponential e is corrected for the rounding of the exponent. Far
-// from 0, errors of e and r affect only the small term 2 e r. Near 0, slope is rounded only once.
+// Like tanh_of, but precise enough for float32 scores. The exponential e is corrected for the rounding of the exponent. For
+// |x| >= 0.6, errors of e and r affect only the small term 2 e r. For |x| < 0.6, slope is rounded only once.
 __device__ __forceinline__ float fine_tanh(float x, float &slope) {
     const float a = fabsf(x) > 64 ? 64 : fabsf(x), exponent = -2 * kLog2E * a; // keeps NaN
     const float rest = fmaf(-2 * kLog2E, a, -exponent) - 2 * kLog2ERest * a, power = exp2_approx(exponent);
@@ -223,7 +224,7 @@ template <class T> struct Scores {
 
     // Turns a tile's dot products into scores in natural units. Callers call adjust only if changes() is true. own is the
     // index of the lane's row g in the sequence. walked is the index of the lane's column 2t in the sequence. Masked scores
-    // become -inf. The band is not applied. Scores of rows or keys outside the tensors become arbitrary.
+    // become -inf. lo and hi are not applied. Scores of rows or keys outside the tensors become arbitrary.
     template <bool transposed, class Tiles> __device__ __forceinline__ void adjust(Tiles &s, int own, int walked) const {
         change_natural<transposed, false>(s, own, walked, [](int, int) { return 0.f; }, [](int, int, float) {});
     }
@@ -276,10 +277,9 @@ template <class T> struct Scores {
         if (f.mask.data) hide<transposed>(s, own, walked);
     }
 
-    // Computes scores in natural units and, if backward, subtracts LSE. unit is the factor by which s must still be multiplied.
-    // The first addition is a fused multiply-add with this factor, which does not round the product. So backward kernels
-    // round scores like forward kernels, and the weights are exactly the terms of the sum whose logarithm is LSE. For scores
-    // far from 0, however, forward and backward kernels round the product.
+    // Computes scores in natural units and, if backward, subtracts LSE. At each step, the score is s * unit. The first
+    // addition to a score is a fused multiply-add with unit, so the product s * unit is not rounded. Forward and backward
+    // kernels thus round scores in the same way. In far rows (see far.cuh), s * unit is rounded before LSE is subtracted.
     template <bool transposed, bool backward, class Tiles, class LSE, class Slope>
     __device__ __forceinline__ void change_natural(Tiles &s, int own, int walked, LSE lse, Slope told) const {
         float unit = p.scale;
@@ -424,10 +424,10 @@ template <class T> struct Scores {
                 }
         }
     }
-    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. Weight e (0 to 3) of group n (0 or 1) is
-    // bit 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox yields the random bits of eight keys of
-    // a row. The weights of these keys are in four lanes or, if transposed, in eight lanes. Each of these lanes calls Philox
-    // once, for its own choice of row and keys. Then the lanes exchange bits.
+    // Returns a bit mask of the lane's dropped weights in two groups of 8 columns. The lane has weights e = 0 to 3 of groups
+    // n = 0 and 1. Weight e of group n has bit 16 n + e / 2 * 8 + e % 2 or, if transposed, bit 8 e + n. One call of Philox
+    // yields the random bits of eight keys of a row. The weights of these keys are in four lanes or, if transposed, in eight
+    // lanes. Each lane calls Philox once, for a different row or different keys. Then the lanes exchange bits.
     template <bool transposed> __device__ __forceinline__ uint32_t drops(int own, int walked) const {
         const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4;
         if constexpr (transposed) {

@@ -58,7 +58,7 @@ struct Cap {
 // a time. The tiles are swizzled against bank conflicts.
 template <int size, int keys> struct SideRows {
     static constexpr int pitch = size * keys, chunks = pitch / 16, at_once = 32 / chunks; // at_once: rows that the warp copies at once
-    const char *own; // the lane's 16-byte chunk of the first keys: of the first row that the lane copies if `whole`, else of row 0
+    const char *own; // address of the lane's 16-byte chunk for the first tile of keys: in the first row that the lane copies if `whole`, else in row 0
     int64_t step;    // bytes between rows
     bool whole;      // the tensor has all 16 rows
     SideRows() = default;
@@ -106,8 +106,8 @@ __device__ __forceinline__ void ones(uint32_t (&y)[4]) {
     if ((y[0] | y[1] | y[2] | y[3]) & 0xfefefefe) each<4>([&](int j) { y[j] = __vcmpne4(y[j], 0) & 0x01010101; });
 }
 
-// Loads the staged mask of the lane's two rows as bits. The lane holds four of each 16 keys. Bit 8 b + c of shown[r] is for
-// row r (0 or 1) and for key b (0 to 3) of the lane's four keys among keys 16 c to 16 c + 15.
+// Loads the staged mask of the lane's two rows as bits. Of each 16 keys, the lane holds four keys: b = 0 to 3. shown[0] and
+// shown[1] are for the two rows. Bit 8 b + c is for the lane's key b among keys 16 c to 16 c + 15.
 template <int keys> __device__ __forceinline__ void staged_rows(uint32_t (&shown)[2], uint32_t from, int lane) {
     const uint32_t own = from + place<keys>(lane, false);
     uint32_t bits[2] = {}; // one word per row; bit 8 b + c is for key 16 c + 4 t + b

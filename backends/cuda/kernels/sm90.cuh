@@ -162,17 +162,17 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, int panel) {
 }
 
 // Returns a bit mask of the lane's columns of wgmma's result that are before column x. Columns are counted from the lane's
-// first column. Bit 2 i + j (j: 0 or 1) is for column 8 i + j. One instruction tests seven bits of a mask, while comparing
-// columns takes two instructions per element.
+// first column. Bit 2 i + j (j: 0 or 1) is for column 8 i + j. Tests of mask bits take fewer instructions than comparisons of
+// columns.
 __device__ __forceinline__ uint32_t columns_before(int x) {
     const int n = min(max(x, 0), 128);
     return (1ull << (n / 8 * 2 + min(n % 8, 2))) - 1;
 }
 
 // Starts a warpgroup's product d = a b or, if `add`, d += a b. The product is complete after
-// wgmma_wait. a is 64x16, and b is 16xN, where N is twice the length of d. Sums are float32.
-// x is a in registers or a's descriptor, and y is b's descriptor. b is column-major, or
-// row-major if `by_rows`.
+// wgmma_wait. The matrix a is 64x16, and the matrix b is 16xN, where N is twice the length of d.
+// Sums are float32. Argument x is matrix a in registers or its descriptor. Argument y is the
+// descriptor of matrix b, which is row-major if `by_rows`, else column-major.
 #define WGMMA_ASM(type, n, list, a, b, p, tail, in) \
     asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                  " {" list "}, " a ", " b ", p, 1, 1, " tail ";}" : OUT_##n : in, "l"(y), "r"((int)add), "n"(by_rows))
@@ -214,7 +214,7 @@ WGMMA(128, LIST_128, "{%64,%65,%66,%67}", "%68", "%69", "%70", "%64", "%65", "%6
 WGMMA(192, LIST_192, "{%96,%97,%98,%99}", "%100", "%101", "%102", "%96", "%97", "%98", "%99")
 WGMMA(256, LIST_256, "{%128,%129,%130,%131}", "%132", "%133", "%134", "%128", "%129", "%130", "%131")
 
-// Returns 0 * x + y for each of two packed elements: y, or NaN if the element of x is not finite.
+// For each of two packed elements, returns 0 x + y: y if x is finite, else NaN.
 template <class T> __device__ __forceinline__ uint32_t zero_times(uint32_t x, uint32_t y) {
     if constexpr (is_bf16<T>) asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));
     else asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(y) : "r"(x), "r"(0));

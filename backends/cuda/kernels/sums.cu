@@ -4,14 +4,17 @@
 //	sums_dsink   dSink[h] = - sum over the rows of all sequences of exp(sink - LSE) delta
 //	sums_dbias   dBias = P (dropout(dP) - delta), summed over broadcast dimensions
 //
-// Every sum has a fixed order. rows and keys are the Plan's. grid.x of sums_carry is
-// ceil(q_len / rows) * heads * batch, and of sums_dsink heads. grid.x of sums_dbias is
-// ceil(kv_len / keys) * ceil(rows of dBias / rows) * (heads of dBias) * (batch of dBias).
+// Every sum has a fixed order. With rows and keys from the kernel's Plan, grid.x is
+//
+//	sums_carry   ceil(q_len / rows) * heads * batch
+//	sums_dsink   heads
+//	sums_dbias   ceil(kv_len / keys) * ceil(rows of dBias / rows) * (heads of dBias) * (batch of dBias)
+//
 // Launch sums_dsink and sums_dbias after the backward kernels, which write delta.
 //
 // A block of sums_dbias owns a tile of dBias and visits all tiles of S whose gradients are
-// summed into it. S and dP are computed by the same instructions as in the type's other
-// kernels.
+// summed into this tile. S and dP are computed by the same instructions as in the other
+// kernels of the same type.
 #include "f32.cuh"
 #include "tile.cuh"
 
@@ -67,8 +70,8 @@ extern "C" __global__ void __launch_bounds__(sink_threads) sums_dsink(const __gr
 }
 extern "C" __device__ Plan sums_dsink_plan = {sink_threads, 0, 0, 0};
 
-// Slices iterates over the tiles of S and dP whose gradients are summed into a tile of dBias. It loads their operands Q, K, dO
-// and V in slices of 64 columns. After the last slice of a tile, fetch goes on with the next tile's slices.
+// Slices iterates over the tiles of S and dP whose gradients are summed into a tile of dBias. It loads Q, K, dO and V in slices
+// of 64 columns. After the last slice of a tile, fetch goes on with the next tile's slices.
 template <class T> struct Slices {
     static constexpr bool single = sizeof(T) == 4;
     static constexpr int stages = single || !kRoomy ? 2 : 3, floats = single ? kRows * kSlice : kRows * kSlice / 2; // floats: shared memory of one operand's slice, in 4-byte words
@@ -78,7 +81,7 @@ template <class T> struct Slices {
     const int key0, row_tile, head, heads, batches;
     const bool repeats; // dBias has one row, to which all query rows add
     int b, h, row0 = 0, last = 0, step, slot = 0;
-    int64_t rows = 0, keys = 0; // the thread's element offsets in the next slice of Q or dO, and of K or V
+    int64_t rows = 0, keys = 0; // offsets of the thread's first element in the next slice of Q or dO (rows), and of K or V (keys)
     bool whole = false;         // the tile's slices are complete and 16-byte aligned
     Sequence e;
     __device__ __forceinline__ Slices(const Params &p, const Features &f, int key0, int row_tile, int head, int heads, int batch, int batches, bool repeats)
@@ -131,7 +134,7 @@ template <class T> struct Slices {
         slot = slot == stages - 1 ? 0 : slot + 1;
     }
 
-    // Like copy_rows, for a complete slice; from points to the first 16 bytes that the thread copies.
+    // Like copy_rows, for a complete slice. `from` is the address of the first 16 bytes that the thread copies.
     static __device__ __forceinline__ void copy(uint32_t to, const uint16_t *from, int64_t row) {
         static_assert(kRows == kKeys && kSlice == 64);
         constexpr int pitch = 2 * kSlice, at_once = kThreads / 8;
@@ -212,11 +215,11 @@ template <class T> __device__ __forceinline__ void dbias(const Params &p, const 
     const uint32_t bias = shared_address(shared + slices.stages * 2 * slices.floats); // a tile of the bias
 #pragma unroll
     for (int i = 1; i < slices.stages; i++) slices.fetch(shared);
-    while (slices.there()) { // one tile per round; its first slices are in flight
+    while (slices.there()) { // one tile of S per iteration; the tile's first slices are in flight
         const int b = slices.b, h = slices.h, row0 = slices.row0, own = row0 + 16 * warp + g;
         const Sequence e = sequence(p, f, b);
         float s[tiles][4] = {}, ds[tiles][4] = {}, lse[2], delta[2];
-        [[maybe_unused]] bool far = false; // some row is far from 0, see far.cuh: weights are computed in natural units
+        [[maybe_unused]] bool far = false; // some row is far (see far.cuh), so weights are computed in natural units
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int i = own + 8 * r;

@@ -21,8 +21,8 @@ template <> __device__ __forceinline__ uint32_t clear_nonfinite<F16>(uint32_t x)
 template <int pitch> __device__ __forceinline__ int swizzle(int row) { return pitch % 128 ? row >> 1 & 3 : row & 7; }
 
 // Returns the address `row` rows below and `chunk` chunks right of `place`, which is a
-// tile's address plus a result of place(). row is a multiple of 8. chunk is even, so it can
-// be added by an exclusive or: place() is in chunk 0 or 1 before the swizzle.
+// tile's address plus a result of place(). row is a multiple of 8. chunk is even, and place()
+// chooses chunk 0 or 1, so an exclusive or adds the chunk numbers.
 template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int row, int chunk) {
     constexpr int mask = pitch % 128 ? 3 : 7;
     return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
@@ -76,7 +76,7 @@ __device__ __forceinline__ float stat_of(const View &v, int b, int h, int i) {
 }
 
 // Starts an asynchronous copy of `count` rows of `dim` elements into a tile of rows x D
-// elements. The tile's further rows and columns become zeros.
+// elements. The remaining rows and columns of the tile become zeros.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, int64_t stride, int count, int dim, bool aligned) {
     constexpr int width = D % 64 ? 4 : 8, pitch = 2 * D, step = threads / width; // width adjacent threads copy width chunks of a row; the block copies step rows at a time
@@ -100,7 +100,7 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, const uint16_t *from, i
         }
 }
 
-// Writes the first `count` rows of a tile to global memory, `dim` elements each.
+// Writes `dim` elements of each of the first `count` rows of a tile to global memory.
 template <int rows, int D, int threads>
 __device__ __forceinline__ void write_rows(const uint8_t *tile, uint16_t *to, int64_t stride, int count, int dim, bool aligned) {
     for (int i = threadIdx.x; i < rows * D / 8; i += threads) {
@@ -116,8 +116,8 @@ template <class T, int N> __device__ __forceinline__ void pack_block(uint32_t (&
     for (int i = 0; i < 4; i++) y[i] = pack<T>(x[2 * n + i / 2][i % 2 * 2] * factor, x[2 * n + i / 2][i % 2 * 2 + 1] * factor);
 }
 
-// Adds the product a b^T to c. a has 16*M rows, b has 8*N rows, each of D columns. The lane's
-// addresses in a and b are a + to_a and b + to_b, where place() computes to_a and to_b.
+// Adds the product a b^T to c. a has 16*M rows, b has 8*N rows, each of D columns. The lane
+// addresses a by a + to_a and b by b + to_b. Each of these two sums includes a result of place().
 template <class T, int D, int M, int N>
 __device__ __forceinline__ void product(float (&c)[M][N][4], uint32_t a, int to_a, uint32_t b, int to_b) {
 #pragma unroll
