@@ -60,7 +60,7 @@ def attention(
         top_left: the diagonal is that on which the first row meets the first key.
         shift: moves the diagonal to later keys.
         scale: x: multiply Q·K by x (default 1/sqrt(head dim)).
-        softcap: c: bend scores s to c*tanh(s/c), after the scale and before bias and masks.
+        softcap: c: replace scores s by c*tanh(s/c), after the scale and before bias and masks.
         bias: added to the scores: [B, H, N, M], float32 or q's type. Each dimension but M may be
             1, which repeats, or stride 0; leading ones may lack.
         mask: bool, shapes as of bias; True takes part.
