@@ -115,8 +115,7 @@ static int check(u32 at, int backward, u32 takes) {
 INLINE v4 load(const float *p) { return *(const v4 *)p; }
 INLINE void store(float *p, v4 x) { *(v4 *)p = x; }
 INLINE v4 splat(float x) { return (v4){x, x, x, x}; }
-// madd returns c + a b. kernel.wasm rounds the product and the sum; in relaxed.wasm, the engine may round
-// only once.
+// madd returns c + a b. kernel.wasm rounds twice; in relaxed.wasm, the engine may round only once.
 #ifdef RELAXED
 #define madd(a, b, c) __builtin_wasm_fma_f32x4(a, b, c)
 #else
