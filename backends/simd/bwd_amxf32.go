@@ -4,10 +4,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32. These products replace
-// a float32 product by six bf16 products. Each element of an operand is split into a sum of bf16.
-// Plane i of the operand holds the i-th bf16 of each element. Tiles and panels are visited in the
-// order of bwd_amxbf16.
+// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32: six bf16 products
+// replace a float32 product. Each element of an operand is split into a sum of three bf16. Plane i
+// of the operand holds the i-th bf16 of each element. Tiles and panels are visited in the order of
+// bwd_amxbf16.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -73,8 +73,9 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 }
 
 // planeDots sets s, [n][pairLanes], to the dot products of rows [from, from+n) of a with the rows
-// of another tensor. The slice lanes holds the rows of that tensor, one per lane, as planes of
-// [a.step/2][pairLanes] words. plane is the distance between planes, in words.
+// of another tensor. The slice lanes holds the rows of that tensor, one per lane. Its shape is
+// [planes][a.step/2][pairLanes], and its elements are pairs of columns. plane is the distance
+// between planes, in words. top is scratch.
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
@@ -195,7 +196,7 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 
 // addFeatured is the rest of addPanel in a call with score features or dropout. It swaps x.now and
 // x.next, so that x.now is the new panel. It computes S, dP, P and dS of this panel in float32. It
-// splits each element of P and dS into a sum of bf16, and adds Pᵀ dO and dSᵀ Q to dV and dK.
+// splits each element of P and dS into a sum of three bf16, and adds Pᵀ dO and dSᵀ Q to dV and dK.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)

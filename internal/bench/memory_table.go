@@ -162,8 +162,8 @@ func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	}
 }
 
-// from explains the bytes of a line: the parts of the sum, and which part is measured and which is
-// computed by formula.
+// from returns a text that explains the bytes of a line: the terms of the sum, and whether the
+// workspace is measured or computed by formula.
 func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note

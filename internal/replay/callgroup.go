@@ -12,7 +12,8 @@ import (
 )
 
 // A callGroup is the calls of a trace that have the same pass, problem and conditions. If the
-// number of keys grows from call to call, it has the same bit length in all calls of a group.
+// number of keys grows from call to call, all calls of a group have numbers of keys of the same bit
+// length.
 type callGroup struct {
 	step    *step            // a line of the trace that has calls of the group
 	problem flashkit.Problem // has the most keys of the group

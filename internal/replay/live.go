@@ -27,10 +27,10 @@ import (
 type liveRun struct {
 	trace  *Trace
 	groups []*callGroup
-	parts  [][]stepPart // groups of each step in order
+	parts  [][]stepPart // for each index of trace.order: the stretches of that step, with their groups
 	player *player
 	order  *rand.Rand
-	last   []string // kernel of each step's last call, in order
+	last   []string // for each index of trace.order: the kernel of that step's last call
 	frozen *dispatch.Dispatcher
 	forced map[string][]*caller // callers restricted to one kernel
 }
