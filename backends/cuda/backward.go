@@ -185,9 +185,9 @@ const (
 )
 
 // Limits of skewed starts. A block owns a key tile and loops over the row tiles of a head. By
-// default, the blocks of a head add to dQ of a row tile in a fixed order. Starts are skewed if these
-// blocks begin their loops at different row tiles. The blocks then wait less for each other, but
-// need a second array of sums of dQ.
+// default, the blocks of a head add to dQ of a row tile in a fixed order. Starts are skewed if
+// these blocks begin their loops at different row tiles. The blocks then wait less for each other,
+// but need a second array of sums of dQ.
 const (
 	maxSkewed  = 2 // starts are skewed only with at most this number of blocks per multiprocessor; with more, other blocks run during the waits
 	skewedKeys = 8 // with more than one block per multiprocessor, starts are skewed only if a head has more key tiles than this number

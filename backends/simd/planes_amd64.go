@@ -72,8 +72,8 @@ func (x *tensorRows) element(r, c int) float32 {
 	return y[0]
 }
 
-// eachOutlier calls f(r, c, y) for each outlier y of x, in row r and column c. row is scratch for one
-// row.
+// eachOutlier calls f(r, c, y) for each outlier y of x, in row r and column c. row is scratch for
+// one row.
 func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
 	if !x.outliers {
 		return

@@ -107,9 +107,9 @@ var sequenceMistakes = []mistake{
 	})},
 }
 
-// carryMistakes are mistakes in Carry (results for earlier keys), in K and V of another type than Q,
-// and in the mask's shift. Each has the name of the trap that catches it. A trap is a test case for
-// one mistake.
+// carryMistakes are mistakes in Carry (results for earlier keys), in K and V of another type than
+// Q, and in the mask's shift. Each has the name of the trap that catches it. A trap is a test case
+// for one mistake.
 var carryMistakes = []mistake{
 	{"carry_rescale", func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {

@@ -124,10 +124,10 @@ func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count 
 	t.compare(line)
 }
 
-// Add adds a kernel's line. It sets the line's bytes to the sum of LSE, the workspace in host memory
-// and the workspace in device memory. The host workspace is the measured size, or else the size by
-// formula. Add sets no bytes if the line has a note, or has neither a host workspace nor device
-// memory.
+// Add adds a kernel's line. It sets the line's bytes to the sum of LSE, the workspace in host
+// memory and the workspace in device memory. The host workspace is the measured size, or else the
+// size by formula. Add sets no bytes if the line has a note, or has neither a host workspace nor
+// device memory.
 func (t *MemoryTable) Add(line *MemoryLine) {
 	workspace := line.Measured
 	if workspace == nil {

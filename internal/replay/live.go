@@ -115,8 +115,8 @@ func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// note records the calls of step l.trace.order[at], a line of the trace. done is the number of calls
-// before these calls.
+// note records the calls of step l.trace.order[at], a line of the trace. done is the number of
+// calls before these calls.
 func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) {
 	walls := time.Duration(0)
 	for _, r := range list {

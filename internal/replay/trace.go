@@ -28,8 +28,8 @@ type Trace struct {
 	calls   int   // number of calls of all steps in order
 }
 
-// A step is a line of a trace: one or more calls of a pass on a problem. The number of keys may grow
-// from call to call.
+// A step is a line of a trace: one or more calls of a pass on a problem. The number of keys may
+// grow from call to call.
 type step struct {
 	line    int
 	pass    flashkit.Pass
