@@ -17,7 +17,7 @@ type trap struct {
 	types  []flashkit.DType // types that represent the inputs exactly; nil for all
 }
 
-// traps is the table of the traps of dense attention.
+// traps is the table of traps for mistakes in attention without features.
 var traps = []trap{
 	// Alignment of the causal mask for unequal numbers of rows and keys.
 	{name: "causal_short", catches: "a causal mask aligned to the top left when N < M", problem: "b1-h1-g1-n3-m19-d8-f32-causal"},

@@ -1,7 +1,7 @@
 package conformance
 
-// featureTraps is the table of the traps of features. newFeatures fills the bias, mask, slopes and
-// sinks with noise. Sequences are padded unless a trap sets another layout.
+// featureTraps is the table of traps for mistakes in features. newFeatures fills the bias, mask,
+// slopes and sinks with noise. Sequences are padded unless a trap sets another layout.
 var featureTraps = []trap{
 	// Softcap.
 	{name: "softcap_scale", catches: "the softcap of a score before its scale", problem: "b1-h2-g1-n5-m9-d8-f32-softcap2"},

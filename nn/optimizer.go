@@ -118,8 +118,8 @@ func squaresOf(x []float32) float64 {
 	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
-// shadows returns a parameter of zeros for each parameter p in params. The new parameter has the
-// shape of p, and the name prefix + p.Name.
+// shadows returns an optimizer's initial state: for each parameter p in params, an array of zeros
+// with the shape of p. The array is stored in a Param with the name prefix + p.Name.
 func shadows(params []*Param, prefix string) []*Param {
 	list := make([]*Param, len(params))
 	for i, p := range params {
@@ -128,8 +128,8 @@ func shadows(params []*Param, prefix string) []*Param {
 	return list
 }
 
-// shadow returns the data of s, the parameter that shadows made for p. If the length of p's data
-// has changed, shadow first replaces the data of s by zeros of the new shape.
+// shadow returns the data of s, an optimizer's state for parameter p. If the length of p's data has
+// changed, shadow first replaces the data of s by zeros of the new shape.
 func (s *Param) shadow(p *Param) []float32 {
 	if len(s.Data) != len(p.Data) {
 		s.Shape, s.Data = p.Shape, make([]float32, len(p.Data))

@@ -184,16 +184,14 @@ const (
 	sumBlocks  = 4
 )
 
-// Limits of skewed starts. Starts are skewed if the blocks of a head begin their loops at different
-// row tiles. The blocks then need a second array of sums of dQ. With more than maxSkewed blocks per
-// multiprocessor, blocks of the next heads run while other blocks wait to add to dQ. The second
-// array then costs more than the waits. With more than one block per multiprocessor, only heads
-// with more than skewedKeys key tiles are skewed. If query heads share keys, only heads with at
-// least skewedRows row tiles are skewed.
+// Limits of skewed starts. A block owns a key tile and loops over the row tiles of a head. By
+// default, the blocks of a head add to dQ of a row tile in a fixed order. Starts are skewed if
+// these blocks begin their loops at different row tiles. The blocks then wait less for each other,
+// but need a second array of sums of dQ.
 const (
-	maxSkewed  = 2
-	skewedKeys = 8 // key tiles of a head, with one block each; these blocks take turns to add to dQ
-	skewedRows = 8 // row tiles of a head, over which a block loops
+	maxSkewed  = 2 // starts are skewed only with at most this number of blocks per multiprocessor; with more, other blocks run during the waits
+	skewedKeys = 8 // with more than one block per multiprocessor, starts are skewed only if a head has more key tiles than this number
+	skewedRows = 8 // if query heads share keys, starts are skewed only if a head has at least this number of row tiles
 )
 
 // skew returns a code for the row tiles at which the blocks of a head begin their loops. If the

@@ -4,10 +4,10 @@ package simd
 
 import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 
-// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32. These products replace
-// a float32 product by six bf16 products. Each element of an operand is split into a sum of bf16.
-// Plane i of the operand holds the i-th bf16 of each element. Tiles and panels are visited in the
-// order of bwd_amxbf16.
+// bwd_amxf32 computes like bwd_avx512, but with the products of fwd_amxf32: six bf16 products
+// replace a float32 product. Each element of an operand is split into a sum of three bf16. Plane i
+// of the operand holds the i-th bf16 of each element. Tiles and panels are visited in the order of
+// bwd_amxbf16.
 //
 //	for each panel:
 //		S  = Q Kᵀ; dP = dO Vᵀ                  planes of rows of Q and dO
@@ -73,8 +73,9 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 }
 
 // planeDots sets s, [n][pairLanes], to the dot products of rows [from, from+n) of a with the rows
-// of another tensor. The slice lanes holds the rows of that tensor, one per lane, as planes of
-// [a.step/2][pairLanes] words. plane is the distance between planes, in words.
+// of another tensor. The slice lanes holds the rows of that tensor, one per lane. Its shape is
+// [planes][a.step/2][pairLanes], and its elements are pairs of columns. plane is the distance
+// between planes, in words. top is scratch.
 func planeDots(s []float32, a *planeRows, from, n int, lanes []uint32, plane int, top []float32) {
 	planeScoresAMXBF16(&s[0], &a.rows[from*a.step], a.step, 4*a.plane(), &lanes[0], 4*plane, a.step/2, n, &top[0])
 }
@@ -93,7 +94,7 @@ type planeGrads struct {
 	p, ds           []uint32  // P and dS of a panel, [planes][rows/2][lanes]
 	dsRows          []uint16  // dS, [planes][rows][tileDSStep]
 	top, row, sum   []float32 // [lanes], scratch for row maxima; one row of any tensor; scratch of planeSumsAMXBF16
-	outliers        bool      // dS of the tile has outliers: NaN, infinity or huge numbers, which planes cannot hold
+	outliers        bool      // dS of the tile has outliers: NaN, infinity or huge numbers, which no sum of three bf16 represents
 	kPlane, vPlane  int       // words between planes of K and V
 	pPlane, dsPlane int       // words between planes of P, and of rows of dS
 }
@@ -193,9 +194,9 @@ func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	x.now, x.next = x.next, x.now
 }
 
-// addFeatured is the rest of addPanel in a call with score features or dropout. It computes P and
-// dS of panel x.next in float32, then splits them into planes. It adds Pᵀ dO and dSᵀ Q of this
-// panel to dV and dK.
+// addFeatured is the rest of addPanel in a call with score features or dropout. It swaps x.now and
+// x.next, so that x.now is the new panel. It computes S, dP, P and dS of this panel in float32. It
+// splits each element of P and dS into a sum of three bf16, and adds Pᵀ dO and dSᵀ Q to dV and dK.
 func (x *planeGrads) addFeatured(j *job, y *tileStats) {
 	x.now, x.next = x.next, x.now
 	now, step := &x.now, tileDSStep(&j.plan)
@@ -233,7 +234,7 @@ func (x *planeGrads) addLast(j *job, y *tileStats) {
 // gradients computes P and dS of panel x.now, for the pairs [from, to) of rows. Interleaved with
 // this work, it computes dot products of n rows of a with the rows in the slice lanes. It stores
 // these dot products, which belong to panel x.next, in the slice next. It returns false if dS has
-// an outlier, which planes cannot hold.
+// an outlier, which no sum of three bf16 represents.
 func (x *planeGrads) gradients(j *job, y *tileStats, from, to int, next []float32, a *planeRows, n int, lanes []uint32, plane int) bool {
 	now, step, at := &x.now, tileDSStep(&j.plan), 2*from*pairLanes
 	row := now.lo + 2*from
@@ -277,7 +278,7 @@ func (x *planeGrads) addSums(j *job, y *tileStats, fits bool) {
 }
 
 // addOutliers adds to S and dP the products of two elements of which at least one is an outlier.
-// The planes have 0 in place of an outlier.
+// In the packed operands, the outliers are replaced by 0.
 func (s *scorePanel) addOutliers(x *planeGrads) {
 	at, keys := s.k-x.from, min(pairLanes, x.to-s.k)
 	q, do, kPart, vPart := x.q.part(s.lo, s.n), x.do.part(s.lo, s.n), x.k.part(at, keys), x.v.part(at, keys)

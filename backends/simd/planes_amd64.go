@@ -14,7 +14,7 @@ import (
 // bf16. An operand of a product is three planes: plane i holds the i-th bf16 of each element.
 //
 // An outlier is NaN, infinite, or so large that a partial product could overflow though the sum
-// does not. An outlier is packed as 0. Its products are added separately, in float32, for the rows
+// does not. An outlier is stored as 0. Its products are added separately, in float32, for the rows
 // that see it.
 
 const (
@@ -22,11 +22,11 @@ const (
 	planePad = 16 // words between planes, so that planes do not share cache lines
 )
 
-// planeOf returns the distance between planes of n words.
+// planeOf returns the distance in words from a plane of n words to the next plane.
 func planeOf(n int) int { return n + planePad }
 
-// planeWords returns the number of words of three planes, in any layout. The planes hold the given
-// number of rows of dim elements.
+// planeWords returns the number of words of an operand with the given number of rows of dim
+// elements: three planes, each with one bf16 per element.
 func planeWords(rows, dim int) int { return planes * planeOf(rows*pairWords(dim)) }
 
 func fitsAMXF32(p flashkit.Problem) string {
@@ -72,7 +72,8 @@ func (x *tensorRows) element(r, c int) float32 {
 	return y[0]
 }
 
-// eachOutlier calls f for each outlier. row is scratch for one row.
+// eachOutlier calls f(r, c, y) for each outlier y of x, in row r and column c. row is scratch for
+// one row.
 func (x *tensorRows) eachOutlier(row []float32, f func(r, c int, y float32)) {
 	if !x.outliers {
 		return
@@ -108,8 +109,8 @@ func addOutlierDots(s []float32, a, b *tensorRows, row []float32) {
 }
 
 // addOutlierSums adds to sum[c][i] the outliers in column c of a, each times its row's weight for
-// lane i. weights is planes of [n/2][lanes] pairs. Row r adds to lane i only if bit i of masks[r]
-// is set. row is scratch for one row.
+// lane i. The shape of weights is [planes][n/2][lanes], and its elements are pairs of rows. Row r
+// adds to lane i only if bit i of masks[r] is set. row is scratch for one row.
 func addOutlierSums(sum []float32, a *tensorRows, weights []uint32, plane int, masks []uint32, row []float32) {
 	w := halves(weights)
 	a.eachOutlier(row, func(r, c int, y float32) {
@@ -126,23 +127,24 @@ func planeSum(x []uint16, plane, at int) float32 {
 	return half.FromBF16(x[at]) + half.FromBF16(x[plane+at]) + half.FromBF16(x[2*plane+at])
 }
 
-// planeRows is rows of a tensor in planes, [planes][size][step].
+// planeRows is rows of a tensor. Each element is split into three bf16, and plane i of the slice
+// rows holds the i-th bf16 of each element.
 type planeRows struct {
 	tensorRows
 	size int // capacity in rows, a multiple of tileStep
 	step int
-	rows []uint16
+	rows []uint16 // [planes][size][step]
 }
 
 func newPlaneRows(ws *pool.Arena, dim, size int) planeRows {
 	return planeRows{size: size, step: upToTiles(dim), rows: halves(takeWords(ws, planeWords(size, dim)))}
 }
 
-// plane returns the words between planes.
+// plane returns the distance between planes, in words.
 func (x *planeRows) plane() int { return planeOf(x.size * x.step / 2) }
 
-// load splits n rows of t from row r on into planes. It pads rows and dim with 0 to multiples of
-// tileStep. row is scratch for one row.
+// load copies n rows of t, from row r on, and splits each element into three bf16. It pads rows and
+// dim with 0 to multiples of tileStep. row is scratch for one row.
 func (x *planeRows) load(t *flashkit.Tensor, b, h, r, n int, row []float32) {
 	x.split(tensorRows{t: t, b: b, h: h, at: r, n: n}, row)
 }
@@ -179,7 +181,8 @@ func (x *planeRows) split(rows tensorRows, row []float32) {
 	}
 }
 
-// toLanes sets dst to pairs of columns of x. dst is planes of [n/32][step/2][lanes].
+// toLanes sets dst, [planes][n/32][step/2][lanes], to pairs of columns of x, one row per lane.
+// plane is the distance between planes of dst, in words.
 func (x *planeRows) toLanes(dst []uint32, plane int) {
 	for i := range planes {
 		for r := 0; r < x.n; r += pairLanes {
@@ -188,15 +191,16 @@ func (x *planeRows) toLanes(dst []uint32, plane int) {
 	}
 }
 
-// toPairs sets dst to pairs of rows of x. dst is planes of [n/2][step].
+// toPairs sets dst, [planes][n/2][step], to pairs of rows of x. plane is the distance between
+// planes of dst, in words.
 func (x *planeRows) toPairs(dst []uint32, plane int) {
 	for i := range planes {
 		pairRowsAVX512BF16(&dst[i*plane], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)
 	}
 }
 
-// toColumns sets dst to the transpose of pairs of rows of x. dst is planes of [step][size/2]. buf
-// is scratch for one plane.
+// toColumns sets dst, [planes][step][size/2], to the transpose of pairs of rows of x. buf is
+// scratch for one plane.
 func (x *planeRows) toColumns(dst, buf []uint32) {
 	for i := range planes {
 		pairRowsAVX512BF16(&buf[0], &x.rows[2*i*x.plane()], x.step, x.step, upToTiles(x.n)/2)

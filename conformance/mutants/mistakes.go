@@ -9,7 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// denseMistakes are the mistakes that the cases in traps catch.
+// denseMistakes are mistakes in attention without features. Each has the name of the trap that
+// catches it. A trap is a test case for one mistake.
 var denseMistakes = []mistake{
 	// Alignment of the causal mask. Most of these mistakes give row i the keys of row i+n, for some n.
 	{"causal_short", moved(func(p problem) int { return -only(!p.Band.IsTopLeft(), max(0, p.KVLen-p.QLen)) })},
@@ -117,7 +118,8 @@ var denseMistakes = []mistake{
 	{"dlse", func(s *faults) { s.delta = func(_ *call, doDotO, _ float32) float32 { return doDotO } }},
 }
 
-// longMistakes are the mistakes of the long cases.
+// longMistakes are mistakes in problems with many rows or keys. Each has the name of the case that
+// catches it, a case of conformance.Long.
 var longMistakes = []mistake{
 	{"long_rows", func(s *faults) { s.sumKeys = toFloat32 }},
 	{"long_columns", func(s *faults) { s.sumRows = toFloat32 }},

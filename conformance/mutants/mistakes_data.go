@@ -5,7 +5,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// dropoutMistakes are the mistakes of the traps of dropout.
+// dropoutMistakes are mistakes in dropout. Each has the name of the trap that catches it. A trap is
+// a test case for one mistake.
 var dropoutMistakes = []mistake{
 	{"dropout_scale", func(s *faults) {
 		s.keep = func(c *call, at pair) float32 { return min(dropout(c, at), 1) }
@@ -44,7 +45,8 @@ var dropoutMistakes = []mistake{
 	{"dropout_rounded", func(s *faults) { s.makeUp = func(p float64) float32 { return float32(1 / (1 - p)) } }},
 }
 
-// sequenceMistakes are the mistakes of the traps of sequences and pages.
+// sequenceMistakes are mistakes in sequences and pages. Each has the name of the trap that catches
+// it. A trap is a test case for one mistake.
 var sequenceMistakes = []mistake{
 	{"lengths_neighbor", sequences(func(c *flashkit.Call, b int, s *flashkit.Seq) {
 		next := c.Seq((b + 1) % c.Batch)
@@ -105,8 +107,9 @@ var sequenceMistakes = []mistake{
 	})},
 }
 
-// carryMistakes are the mistakes of the traps of earlier keys, of K and V of another type, and of
-// shifts.
+// carryMistakes are mistakes in Carry (results for earlier keys), in K and V of another type than
+// Q, and in the mask's shift. Each has the name of the trap that catches it. A trap is a test case
+// for one mistake.
 var carryMistakes = []mistake{
 	{"carry_rescale", func(s *faults) {
 		s.carry = func(c *call, r *row, at pair) {

@@ -6,7 +6,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// edgeMistakes are the mistakes of edgeTraps.
+// edgeMistakes are mistakes at the edges of tiles and bands, among others. Each has the name of the
+// trap that catches it. A trap is a test case for one mistake.
 var edgeMistakes = []mistake{
 	{"edge_nan_bias", func(s *faults) {
 		s.masked = func(_ *call, x float32) (float32, bool) { return x + negInf, x != x }

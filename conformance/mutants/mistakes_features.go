@@ -8,7 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// featureMistakes are the mistakes of the traps of softcap, ALiBi, bias, mask and sink.
+// featureMistakes are mistakes in softcap, ALiBi, bias, mask and sink. Each has the name of the
+// trap that catches it. A trap is a test case for one mistake.
 var featureMistakes = []mistake{
 	// Softcap.
 	{"softcap_scale", scored(func(c *call, x float32, _ pair) (s, slope float32) {

@@ -2,7 +2,8 @@ package mutants
 
 import "math"
 
-// rangeMistakes are the mistakes of rangeTraps.
+// rangeMistakes are mistakes at the ends of the number range. Each has the name of the trap that
+// catches it. A trap is a test case for one mistake.
 var rangeMistakes = []mistake{
 	// The lowest finite scores.
 	{"bias_min_f32", scored(func(c *call, x float32, at pair) (s, slope float32) {

@@ -124,9 +124,10 @@ func (t *MemoryTable) rows(kind, name string, x flashkit.DType, elements, count 
 	t.compare(line)
 }
 
-// Add adds a kernel's line. It sets the line's bytes to the size of LSE plus the workspace: the
-// measured workspace, or else the workspace by formula. Add sets no bytes if the line has a note,
-// or has neither a workspace nor device memory.
+// Add adds a kernel's line. It sets the line's bytes to the sum of LSE, the workspace in host
+// memory and the workspace in device memory. The host workspace is the measured size, or else the
+// size by formula. Add sets no bytes if the line has a note, or has neither a host workspace nor
+// device memory.
 func (t *MemoryTable) Add(line *MemoryLine) {
 	workspace := line.Measured
 	if workspace == nil {
@@ -161,8 +162,8 @@ func (t *MemoryTable) AddMissing(missing []dispatch.Missing) {
 	}
 }
 
-// from explains the bytes of a line: the parts of the sum, and which part is measured and which is
-// computed by formula.
+// from returns a text that explains the bytes of a line: the terms of the sum, and whether the
+// workspace is measured or computed by formula.
 func (l *MemoryLine) from() string {
 	if l.Note != "" {
 		return l.Note

@@ -115,32 +115,30 @@ func widen3AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int,
 //go:noescape
 func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// finishNoneAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishNoneAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishNoneAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// finishReLUAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishReLUAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishReLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -150,17 +148,16 @@ func finishReLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *flo
 //go:noescape
 func slopeReLUAVX2(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishGELUAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -170,17 +167,16 @@ func finishGELUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *flo
 //go:noescape
 func slopeGELUAVX2(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX2 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishGELUTanhAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)

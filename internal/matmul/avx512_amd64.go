@@ -115,32 +115,30 @@ func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows in
 //go:noescape
 func transposeAVX512(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 
-// finishNoneAVX512 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishNoneAVX512 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishNoneAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
 
-// finishReLUAVX512 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishReLUAVX512 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -150,17 +148,16 @@ func finishReLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 //go:noescape
 func slopeReLUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUAVX512 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishGELUAVX512 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
@@ -170,17 +167,16 @@ func finishGELUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *f
 //go:noescape
 func slopeGELUAVX512(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX512 adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishGELUTanhAVX512 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUTanhAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)

@@ -77,32 +77,30 @@ func widen2NEON(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32,
 //go:noescape
 func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 
-// finishNoneNEON adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishNoneNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishNoneNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
 
-// finishReLUNEON adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishReLUNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -112,17 +110,16 @@ func finishReLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 //go:noescape
 func slopeReLUNEON(dx, x, dy *float32, n int)
 
-// finishGELUNEON adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishGELUNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -132,17 +129,16 @@ func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 //go:noescape
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
-// finishGELUTanhNEON adds bias and residual to sums, and applies the activation act. For r < rows
-// and i < cols:
+// finishGELUTanhNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
 //   - before[r][i] = x
 //   - y = act(x) + residual[r][i]
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
-// act is the activation in the routine's name. With None, act(x) is x. bias, before and residual
-// may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,
-// beforeStep and residualStep are row strides in elements. rows > 0.
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
 //
 //go:noescape
 func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)

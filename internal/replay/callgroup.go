@@ -12,9 +12,10 @@ import (
 )
 
 // A callGroup is the calls of a trace that have the same pass, problem and conditions. If the
-// number of keys grows from call to call, it has the same bit length in all calls of a group.
+// number of keys grows from call to call, all calls of a group have numbers of keys of the same bit
+// length.
 type callGroup struct {
-	step    *step            // one of the group's steps
+	step    *step            // a line of the trace that has calls of the group
 	problem flashkit.Problem // has the most keys of the group
 	fewest  int              // minimum keys
 	calls   int
@@ -28,8 +29,10 @@ type callGroup struct {
 	row     int
 }
 
-// A stretch is n consecutive calls of a step, from call number from. All of them are of one group.
-type stretch struct{ at, from, n int } // at is an index of the trace's order
+// A stretch is n consecutive calls of one line of a trace: the line's calls [from, from+n), counted
+// from 0. All n calls are in the same callGroup. Trace.order lists the lines in the order in which
+// they run, with loops unrolled. at is an index into this list.
+type stretch struct{ at, from, n int }
 
 type timedKernel struct {
 	name  string

@@ -27,10 +27,10 @@ import (
 type liveRun struct {
 	trace  *Trace
 	groups []*callGroup
-	parts  [][]stepPart // groups of each step in order
+	parts  [][]stepPart // for each index of trace.order: the stretches of that step, with their groups
 	player *player
 	order  *rand.Rand
-	last   []string // kernel of each step's last call, in order
+	last   []string // for each index of trace.order: the kernel of that step's last call
 	frozen *dispatch.Dispatcher
 	forced map[string][]*caller // callers restricted to one kernel
 }
@@ -115,8 +115,8 @@ func (l *liveRun) replay(ctx context.Context, d *dispatch.Dispatcher) error {
 	return nil
 }
 
-// note records the calls of one step, whose index in the trace's order is at. done is the number of
-// calls before this step.
+// note records the calls of step l.trace.order[at], a line of the trace. done is the number of
+// calls before these calls.
 func (l *liveRun) note(at int, list []timedCall, total time.Duration, done int) {
 	walls := time.Duration(0)
 	for _, r := range list {
@@ -150,8 +150,8 @@ func (g *callGroup) inARow(k *timedKernel) {
 	k.row = max(k.row, g.row)
 }
 
-// A visit is a few consecutive calls of a group, from one place of the trace. In the second phase,
-// the kernels of the group make these calls in turn.
+// A visit is a few consecutive calls of a group, all from one line of the trace. In the second
+// phase, each kernel of the group makes these calls.
 type visit struct {
 	stretch
 	group *callGroup

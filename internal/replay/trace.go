@@ -24,12 +24,12 @@ type Trace struct {
 	procs   int    // GOMAXPROCS, 0 for unchanged
 	godebug string // processor features to turn off
 	steps   []step
-	order   []int // indices of steps, with loops unrolled
+	order   []int // indices of steps in the order in which they run, with loops unrolled
 	calls   int   // number of calls of all steps in order
 }
 
-// A step is one or more calls of a pass on a problem. The number of keys may grow from call to
-// call.
+// A step is a line of a trace: one or more calls of a pass on a problem. The number of keys may
+// grow from call to call.
 type step struct {
 	line    int
 	pass    flashkit.Pass

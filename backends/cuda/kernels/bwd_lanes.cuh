@@ -127,7 +127,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     const int earlier_visits = before<S>(w);
     int seen = 0, parity = earlier_visits % 2, slot = group + earlier_visits % S::dq_buffers * S::dq_blocks, slot_parity = earlier_visits / S::dq_buffers % 2;
     if constexpr (S::once) {
-        wait_for_dependency(); // delta is written, and the counters are 0
+        wait_for_dependency(); // LSE and delta are written, and the counters are 0
         if (w.steps) bulk_load(sh.stats(group, 0), stats_at<S>(p, w, group, first_head<S>(p, w), w.begin), S::rows * 4, sh.q_full(group, 0));
     }
     [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
@@ -162,8 +162,9 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
     store_wait();
 }
 
-// fetch runs in one lane and loads parts `least` to `most`. Part 0 is K, Q and LSE, part 1 is V, dO and delta. If S::once,
-// add() loads the first LSE and delta, because add() waits anyway for the kernel that computes LSE and delta.
+// fetch runs in one lane and loads parts `least` to `most`. Part 0 is K, Q and LSE, part 1 is V, dO and delta. A preceding
+// kernel computes delta and converts LSE to base 2. If S::once, fetch does not wait for that kernel before it loads the first
+// tiles of K, Q, V and dO. add() waits for that kernel, and loads LSE and delta of the first tile of rows.
 template <class S, int least, int most> __device__ __forceinline__ void fetch(const MapParams &a, Shared<S> sh) {
     const Params &p = a.p;
     volatile Work &w = sh.work();

@@ -105,17 +105,16 @@ func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elemen
 
 func (g *generator) finishRows(a activation) {
 	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
-		"adds bias and residual to sums, and applies the activation act. For r < rows",
-		"and i < cols:",
+		"sets c to act(sums + bias) + residual, or adds these values to c. act is the",
+		"activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:",
 		"",
 		"  - x = sums[r][i] + bias[i]",
 		"  - before[r][i] = x",
 		"  - y = act(x) + residual[r][i]",
 		"  - c[r][i] = y, or the old c[r][i] + y if add != 0",
 		"",
-		"act is the activation in the routine's name. With None, act(x) is x. bias, before and residual",
-		"may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,",
-		"beforeStep and residualStep are row strides in elements. rows > 0.")
+		"bias, before and residual may be nil. For a nil array, the routine omits the addition or the",
+		"store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.")
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {

@@ -46,15 +46,14 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 
 func (g *generator) finishRows(a activation) {
 	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
-		"adds bias and residual to sums, and applies the activation act. For r < rows",
-		"and i < cols:\n//",
+		"sets c to act(sums + bias) + residual, or adds these values to c. act is the",
+		"activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:\n//",
 		"  - x = sums[r][i] + bias[i]",
 		"  - before[r][i] = x",
 		"  - y = act(x) + residual[r][i]",
 		"  - c[r][i] = y, or the old c[r][i] + y if add != 0\n//",
-		"act is the activation in the routine's name. With None, act(x) is x. bias, before and residual",
-		"may be nil. For a nil array, the routine omits the addition or the store. cStep, sumStep,",
-		"beforeStep and residualStep are row strides in elements. rows > 0.")
+		"bias, before and residual may be nil. For a nil array, the routine omits the addition or the",
+		"store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.")
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")

@@ -5,8 +5,9 @@
     o = flashkit.attention(q, k, v, causal=True)
 
 Arrays are NumPy's, PyTorch's tensors, or what speaks DLPack; none is copied. Types are
-float32, float16 and bfloat16: of NumPy by ml_dtypes, or uint16 with dtype="bfloat16". All
-functions may be called from any thread, several at once; they release Python's lock.
+float32, float16 and bfloat16. A NumPy array holds bfloat16 with the type of package ml_dtypes,
+or as uint16 with dtype="bfloat16". All functions may be called from any thread, several at
+once; they release Python's lock.
 flashkit.torch has operators with gradients.
 """
 
