@@ -143,8 +143,7 @@ INLINE v4 line(v4 a, v4 x, float b) {
 // exp2 returns 2^x for x <= 127 with an error of up to three ulps. The result is exactly 1 at 0, 0 below
 // -126.5, and NaN for NaN. With x = n + f, where n is an integer and |f| <= 1/2, the result is 2^n times a
 // minimax polynomial for 2^f. The last place of unit has the value 1, so that adding unit rounds x to n. The
-// sum has n+127, the biased exponent of 2^n, in its lowest bits. A multiplication by 2^23 is the cheapest way
-// to move these bits to the place of the exponent.
+// sum has n+127, the biased exponent of 2^n, in its lowest bits. A product with 2^23 moves these bits fastest.
 INLINE v4 exp2(v4 x) {
   const v4 unit = splat(12582912 + 127);  // 1.5 * 2^23, plus the exponent bias
   i4 up = (i4)splat(1.17549435e-38f);     // 2^23 as an integer
