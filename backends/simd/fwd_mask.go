@@ -63,8 +63,9 @@ func (pl *plan) keyMaskFloats(keys int) int {
 func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 
 // read reads the mask of rows [row, row+n) for the groups that contain keys [lo, hi). It reports
-// whether the mask shows some key to some row. It always reads whole groups, so the bits of a
-// tile's result do not depend on the tile's item.
+// whether the mask shows some key to some row. A tile may be computed in items of different
+// extents. So read always reads whole groups, which keeps the order of a tile's sums, and the bits
+// of its result.
 func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
 	t := &j.args.Mask
 	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]

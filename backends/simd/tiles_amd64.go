@@ -214,9 +214,11 @@ func (x *packedRows) eachNonFinite(from, n int, f func(r, c int, y float32)) {
 	}
 }
 
-// addNonFinite adds to sum[c][i] the NaN and infinite elements of column c, each times its row's
-// weight for lane i. weights is [n/2][lanes] of pairs. Row r adds to lane i only if bit i of
-// masks[r] is set.
+// addNonFinite adds to sum[c][i] the NaN and infinite elements of column c in rows [from, from+n),
+// each times its row's weight for lane i. If x has keys, a lane is a query row of the tile. If x
+// has query rows, a lane is a key. weights is [n/2][pairLanes]: the uint32 of pair j and lane i
+// holds the two bf16 weights of rows from+2j and from+2j+1. Row from+r adds to lane i only if bit i
+// of masks[r] is set.
 func (x *packedRows) addNonFinite(sum []float32, from, n int, weights, masks []uint32) {
 	w := halves(weights)
 	x.eachNonFinite(from, n, func(r, c int, y float32) {

@@ -50,7 +50,7 @@ func TestMarkdown(t *testing.T) {
 	r, err := readResult(fstest.MapFS{"a.json": {Data: []byte(small)}}, "a.json")
 	require.NoError(t, err)
 	require.Equal(t, "### A\n\nHow?\n\n| a | b\\|c | d |\n|---|--:|--:|\n| x | 1.60 |  |\n| 1, 2 | 10 | 2.0 |\n\n"+
-		"Machine: M. Date: 2026-11-29. Peers: P 1.0.\n\n```sh\nmake x\ny\n```\n\n- N.\n", r.markdown(3))
+		"Hardware: M. Date: 2026-11-29. Peers: P 1.0.\n\n```sh\nmake x\ny\n```\n\n- N.\n", r.markdown(3))
 }
 
 func TestErrors(t *testing.T) {

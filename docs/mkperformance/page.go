@@ -127,7 +127,7 @@ func (r *result) markdown(level int) string {
 		}
 		writeRow(&b, cells)
 	}
-	fmt.Fprintf(&b, "\nMachine: %s. Date: %s.", r.Machine, r.Date)
+	fmt.Fprintf(&b, "\nHardware: %s. Date: %s.", r.Machine, r.Date)
 	if len(r.Peers) > 0 {
 		fmt.Fprintf(&b, " Peers: %s.", strings.Join(r.Peers, ", "))
 	}

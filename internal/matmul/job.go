@@ -204,10 +204,11 @@ func (j *job) block(work []float32, row, first int) {
 	}
 }
 
-// follows returns the index in B of the part that comes after the given panel's part. After the
-// last part of an item, follows returns the index of the first part of the worker's next item, if
-// workers take items in turn. After the last part of B, the index is in the rest of B's Block. If C
-// has few rows, the next product reads the memory after B.
+// follows returns the index in B of the part to prefetch while the given panel's part is multiplied:
+// the part that comes next. After the last part of an item, this is the first part of the worker's
+// next item, if workers take items in turn. If no item is left, and all rows of C are in one item,
+// the index is beyond the end of B. There the next Packed matrix of B's Block follows, and the next
+// product usually reads that matrix.
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
