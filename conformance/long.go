@@ -55,8 +55,8 @@ func follow(to, from []float32) {
 	}
 }
 
-// firstKey sets V of all keys but the first to 0. All terms of the gradient of the first key's
-// score then have one sign, and so do all terms of the sink's gradient.
+// firstKey sets V to 1 for the first key, to 0 for the other keys, and dO to Q + 1. Most query rows
+// then add terms of the same sign to the gradients of the first key and of the sink.
 func firstKey(in *Inputs) {
 	follow(in.do, in.q)
 	eachRow(in.v, in.p.VShape(), func(j int, row []float32) {

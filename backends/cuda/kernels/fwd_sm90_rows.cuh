@@ -116,8 +116,8 @@ template <class S> struct RowTile {
     __device__ __forceinline__ void start_scores(); // starts the product s = Q K^T
     __device__ __forceinline__ void start_values(); // starts the product o += P V
 
-    // Defined in fwd_sm90_scores.cuh. tile is the number of the nth tile of keys of the Work, and next() returns the number of
-    // tile n+1 in the same order.
+    // Defined in fwd_sm90_scores.cuh. The tile of keys with the number `tile` is visited nth. next() returns the number of the
+    // tile that is visited after it.
     __device__ __forceinline__ void take_slope();
     __device__ __forceinline__ void hide_band(int tile);
     __device__ __forceinline__ void hide(int tile);
