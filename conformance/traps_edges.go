@@ -77,8 +77,9 @@ func hideInBand(keys ...int) func(in *Inputs) {
 	}
 }
 
-// maskEdges hides keys at the edges of blocks of 16 keys. The hidden keys depend on the row. The
-// last row sees only the first and the last key of each block.
+// maskEdges hides keys in patterns of blocks of 16 keys, a different pattern in each of five rows in
+// turn. Most patterns begin or end at the edge of a block. The last row sees only the first and the
+// last key of each block.
 func maskEdges(in *Inputs) {
 	in.mask.eachPair(func(i, j int, x *float32) {
 		hidden := false

@@ -134,8 +134,9 @@ type probe struct {
 	failed   bool
 }
 
-// probes returns a probe of each candidate that can run the call. It returns nil if the tensors
-// would exceed probeBytes.
+// probes returns an entry of a probe for each candidate that can run the call, all on the same example
+// tensors. It returns nil if there is only one candidate, or if the example tensors need more than
+// probeBytes.
 func (m *memory) probes(list []*candidate, asked *flashkit.Call) (probes []*probe) {
 	if len(list) < 2 || exampleBytes(asked.Problem) > probeBytes {
 		return nil

@@ -81,7 +81,8 @@ func (s *study) verdict() string {
 	return fmt.Sprintf("The best kernel for %d of %d problems; its choices together take %.3f times as long as the best ones.", best, n, chosen/fastest)
 }
 
-// choiceMap returns a map with a row for each sweep and a column for each length.
+// choiceMap returns a drawn grid of dispatch's choices, with a row for each sweep and a column for each
+// sequence length.
 func (s *study) choiceMap(sweeps []*sweep) *panel {
 	var points []*measured
 	for _, f := range sweeps {
