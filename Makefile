@@ -33,11 +33,11 @@ run: ## build flashrun and run it on the embedded sample
 	$(GO) run ./cmd/flashrun run
 
 test: ## every package's tests, conformance of every kernel included, in a minute or two
-	$(GO) test -short $(LIMIT) $(PACKAGES)
+	$(GO) test $(if $(LONG),,-short) $(LIMIT) $(PACKAGES)
 	cd examples/minilm && $(GO) test -short $(LIMIT) ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
-	$(GO) test $(LIMIT) ./...
+	$(MAKE) test LONG=yes
 
 build: ## bin/flashrun, one file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/flashrun ./cmd/flashrun
