@@ -15,7 +15,7 @@ type pace struct {
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a pair of a row and a key: mainly the exponential
 	element float64 // an element of a row that is loaded once, or stored
-	pack    float64 // an element that is loaded repeatedly: forward, of K or V for each item; backward, of Q or dO for each visit of a tile
+	pack    float64 // an element that is loaded repeatedly: forward, of K or V for each item; backward, of Q or dO for each visit of a tile; decode, of Q or O
 	widen   float64 // added to pack for an element of a 16-bit type
 	feature float64 // forward: factor of featureTimes
 }

@@ -4,6 +4,9 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
+// halfRow is the factor of the time of a row of Q and O that is converted from and to 16 bits.
+const halfRow = 1.65
+
 // times returns the predicted times of the chunks and of their merge. The products of a key take
 // the time of their arithmetic, or the time of reading K and V if this is longer. The arithmetic is
 // counted for whole register tiles.
@@ -14,7 +17,7 @@ func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 		element = t.widen
 	}
 	dims, pair := float64(c.Dim+c.VDim), t.pair+decodePairTime(c)
-	return decodeTimes(pl, t.start, func(n int) float64 {
+	return decodeTimes(pl, t, 0, func(n int) float64 {
 		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
 		return max(2*dims*rows*t.flop, dims*element) + rows*pair
 	})
@@ -42,20 +45,25 @@ var decodeFeatureTimes = [...]struct {
 	{flashkit.FeatureDropout, 1},
 }
 
-// decodeTimes returns the phases of the chunks and of their merge. start is the time to begin and
-// end a row of an item. key returns the time per key, for a KV head with the given number of rows.
-// Both times are in nanoseconds.
-func decodeTimes(pl *plan, start float64, key func(rows int) float64) (f [3]timedPhase) {
+// decodeTimes returns the phases of the chunks and of their merge. block is the time to begin a block
+// of keys. key returns the time per key, for a KV head with the given number of rows. Both times are
+// in nanoseconds.
+func decodeTimes(pl *plan, t *pace, block float64, key func(rows int) float64) (f [3]timedPhase) {
 	const (
 		item  = 600 // to begin and end an item
-		step  = 45  // for each row of each block of keys
+		step  = 20  // for each row of each block of keys
 		chunk = 60  // to merge a row of a chunk
 	)
+	start := float64(pl.p.Dim+pl.p.VDim) * t.pack
+	if pl.p.DType != flashkit.Float32 {
+		start *= halfRow
+	}
+	start += t.start
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
 		x := d.span()
 		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := key(d.rows) + rows*(step*float64(d.blocks(pl.call))+chunk*float64(d.chunks))/max(1, keys)
+		each := key(d.rows) + ((block+step*rows)*float64(d.blocks(pl.call))+chunk*rows*float64(d.chunks))/max(1, keys)
 		ends := item + rows*start
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
