@@ -152,8 +152,11 @@ def test_kvcache(rng, number):
     p = Problem(rng.spawn(number + 1)[-1])
     pick = lambda *x: x[p.rng.integers(len(x))]
     n, new, page = int(p.rng.integers(1, 6)), int(p.rng.integers(1, 6)), pick(1, 4, 16)
-    paged, append, indexed, padded, whole = (bool(p.rng.integers(2)) for _ in range(5))
-    indexed, rotary, whole = indexed and not paged, append and bool(p.rng.integers(2)), whole and not append
+    paged, indexed, padded, whole = (bool(p.rng.integers(2)) for _ in range(4))
+    append, rotary = number % 4 > 0, number % 4 > 1
+    indexed, whole = indexed and not paged, whole and not append
+    if number % 4 == 2:  # all rows of q are rotated by the same position
+        p.given |= {"causal": False, "window_size": (-1, -1)}
     capacity = pick(32, 48)
     pool = p.batch * (capacity // page) + 2 if paged else p.batch + 2
     k_cache, v_cache = (p.randn(pool, page if paged else capacity, p.kv_heads, p.dim) for _ in range(2))
@@ -265,6 +268,7 @@ def test_compile(randn):
 
 
 Q, CACHE, STARTS = torch.zeros(2, 3, 4, 16), torch.zeros(2, 8, 2, 16), torch.tensor([0, 2, 3])
+NEW = torch.ones(2, 2, 2, 16), torch.ones(2, 2, 2, 16), None, None, 3
 REFUSED = [
     (lambda: fa.flash_attn_func(Q[0], Q, Q), flashkit.DimensionError, "q.shape"),
     (lambda: fa.flash_attn_func(Q, Q[..., :8], Q), flashkit.DimensionError, "k.shape"),
@@ -297,6 +301,9 @@ REFUSED = [
     (lambda: fa.flash_attn_with_kvcache(Q, CACHE.half(), CACHE.half()), flashkit.DTypeError, "k_cache.dtype"),
     (lambda: fa.flash_attn_with_kvcache(Q, CACHE[:1], CACHE[:1]), flashkit.DimensionError, "k_cache.shape"),
     (lambda: fa.flash_attn_with_kvcache(Q.clone().requires_grad_(), CACHE, CACHE), flashkit.OptionError, "q"),
+    (lambda: fa.flash_attn_with_kvcache(Q, CACHE, CACHE, *NEW, softmax_scale=-1.0), flashkit.OptionError, "softmax_scale"),
+    (lambda: fa.flash_attn_with_kvcache(Q, CACHE, CACHE, *NEW, alibi_slopes=torch.zeros(3, 4)), flashkit.DimensionError, "alibi_slopes.shape"),
+    (lambda: fa.flash_attn_with_kvcache(Q[:, :, :3], CACHE, CACHE, *NEW), flashkit.DimensionError, "k_cache.shape"),
     (lambda: fa.flash_attn_with_kvcache(Q, CACHE, CACHE, num_splits=-1), flashkit.OptionError, "num_splits"),
     (lambda: fa.flash_attn_with_kvcache(Q, CACHE, CACHE, CACHE, CACHE, torch.zeros(8, 4), None, 0), flashkit.NullError, "rotary_sin"),
     (lambda: fa.flash_attn_with_kvcache(Q, CACHE, CACHE, CACHE[:, :2], CACHE[:, :2], *torch.zeros(2, 4, 4), 6), flashkit.DimensionError, "rotary_cos.shape"),

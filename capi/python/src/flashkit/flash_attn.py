@@ -61,16 +61,24 @@ def _options(softmax_scale: Any, causal: Any, window_size: Any, softcap: Any, al
         right = -1
     if isinstance(softcap, bool) or not isinstance(softcap, (int, float)) or softcap != softcap:
         raise _errors.OptionError(f"flashkit: softcap = {softcap!r}: must be a number; 0.0 leaves it out", "softcap")
+    if softmax_scale is not None and not (isinstance(softmax_scale, (int, float)) and softmax_scale > 0):
+        raise _errors.OptionError(f"flashkit: softmax_scale = {softmax_scale!r}: must be more than 0; None leaves it out", "softmax_scale")
     window = None if left == right == -1 else (None if left == -1 else left, None if right == -1 else right)
     return dict(causal=causal, window=window, scale=softmax_scale, softcap=softcap if softcap > 0 else None, slopes=alibi_slopes)
 
 
-def _attention(names: dict[str, str], q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """Return O and LSE. names has the caller's names of arguments."""
+def _check_heads(q: Tensor, k: Tensor, name: str, slopes: Any, batch: int) -> None:
+    """Check that the heads of k, which has a name, divide the heads of q, and that slopes fit."""
     heads, kv_heads = q.shape[2], k.shape[2]
     if kv_heads and heads % kv_heads:
-        name = names.get("k", "k")
         raise _errors.DimensionError(f"flashkit: {name}.shape: has {kv_heads} heads, which must divide the {heads} heads of q", f"{name}.shape")
+    if slopes is not None:
+        one = isinstance(slopes, Tensor) and slopes.dim() == 1
+        _shape(slopes, "alibi_slopes", *((heads,) if one else (batch, heads)))
+
+
+def _attention(names: dict[str, str], q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return O and LSE. names has the caller's names of arguments."""
     try:
         o, lse = attention(q, k, v, layout="bshd", return_lse=True, **options)
     except _errors.Error as e:
@@ -99,6 +107,7 @@ def _results(
     if flag(return_attn_probs, "return_attn_probs") and dropout_p:
         text = "flashkit: return_attn_probs: asks for the weights after dropout, which are not stored; dropout_p = 0 returns LSE"
         raise _errors.UnsupportedError(text, "return_attn_probs")
+    _check_heads(q, k, names.get("k", "k"), alibi_slopes, len(sequences["q_starts"]) - 1 if sequences else q.shape[0])
     o, lse = _attention(names, q, k, v, dropout=dropout_p, **options, **(sequences or {}))
     if sequences:
         o, lse = o.squeeze(0), lse.squeeze(0)
@@ -283,6 +292,8 @@ def _rotary(q: Tensor, k: Tensor, cos: Any, sin: Any, lens: Tensor, moves: bool,
     for name, t in (("rotary_cos", cos), ("rotary_sin", sin)):
         if t is None:
             raise _errors.NullError(f"flashkit: {name}: is missing; rotary_cos and rotary_sin are given together", name)
+        if t.device != q.device or not t.is_floating_point():
+            raise _errors.DTypeError(f"flashkit: {name}: is {t.dtype} on {t.device}, and must be of floating point on {q.device}, as q", name)
     positions, half = _shape(cos, "rotary_cos", "positions", "rotary_dim / 2")
     _shape(sin, "rotary_sin", positions, half)
     if 2 * half > q.shape[3]:
@@ -369,11 +380,11 @@ def flash_attn_with_kvcache(
     """Append k and v to a cache, and return O of [batch, seqlen, nheads, headdim], or (O, LSE) with return_softmax_lse.
 
     k_cache and v_cache are [batch, seqlen_cache, nheads_k, headdim], or with block_table pools of pages, [blocks, page,
-    nheads_k, headdim]. k and v of [batch, seqlen_new, nheads_k, headdim] are written to position cache_seqlens
-    and after. rotary_cos and rotary_sin of [positions, rotary_dim / 2] rotate k by its positions. They rotate row i of q by position cache_seqlens + i,
-    or by cache_seqlens without a causal mask or window. Batch b is at cache_batch_idx[b] of the cache, and its first key is
-    cache_leftpad[b]. num_splits has no effect. The values of integers on a GPU are not checked. A refused call
-    writes nothing.
+    nheads_k, headdim]. k and v of [batch, seqlen_new, nheads_k, headdim] are written to position cache_seqlens and after.
+    rotary_cos and rotary_sin of [positions, rotary_dim / 2] rotate k by its positions. They rotate row i of q by position
+    cache_seqlens + i, or by cache_seqlens without a causal mask or window. Batch b is at cache_batch_idx[b] of the
+    cache, and its first key is cache_leftpad[b]. num_splits has no effect. The values of integers on a GPU are not
+    checked.
     """
     names = {"k": "k_cache", "v": "v_cache", "kv_lens": "cache_seqlens"}
     flag(rotary_interleaved, "rotary_interleaved")
@@ -391,12 +402,13 @@ def flash_attn_with_kvcache(
         _, new, *_ = _shape(k, "k", b, "seqlen_new", g, d)
         _shape(v, "v", b, new, g, dv)
     _check_cache(q, {"k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v})
+    _check_heads(q, k_cache, "k_cache", alibi_slopes, b)
     table = _pages(block_table, cache_batch_idx, q, k_cache)
     capacity = page if table is None else page * table.shape[1]
     lens = _lengths(capacity if cache_seqlens is None else cache_seqlens, b, new, capacity, q.device)
     whole = cache_seqlens is None and table is None
-    if block_table is not None:
-        _check_pages(block_table, lens + new, page, pool)
+    if block_table is not None and table is not None:
+        _check_pages(table, lens + new, page, pool)
     if cache_leftpad is not None:
         first = _integers(cache_leftpad, "cache_leftpad", (b,), q.device, 0, capacity)
         options["mask"] = (torch.arange(capacity, device=q.device) >= first[:, None])[:, None, None]

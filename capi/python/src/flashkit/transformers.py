@@ -48,8 +48,8 @@ def attention_forward(
     """Return O of [batch, rows, heads, head dim], and None for the weights. transformers calls this function.
 
     query is [batch, heads, rows, head dim], key and value are [batch, KV heads, keys, head dim]. attention_mask is a
-    mask of bool, True for visible keys, or a bias. s_aux has a sink per head. Gradients flow to all of them. Other keywords than those of
-    transformers' sdpa raise UnsupportedError, if they are not None.
+    mask of bool, True for visible keys, or a bias. s_aux has a sink per head. Gradients flow to bias and sink too. Other
+    keywords that change results raise UnsupportedError, unless they are None.
     """
     for name, x in rest.items():
         if x is not None and x is not False and (name not in _IGNORED or name == "output_attentions"):

@@ -17,7 +17,7 @@ from .flash_attn import _integers, _results, _shape, _starts
 __all__ = ["varlen_attn"]
 
 _NAMES = {
-    "q": "query", "k": "key", "v": "value", "q_starts": "cu_seq_q", "kv_starts": "cu_seq_k", "kv_lens": "seqused_k", "scale": "scale",
+    "q": "query", "k": "key", "v": "value", "q_starts": "cu_seq_q", "kv_starts": "cu_seq_k", "kv_lens": "seqused_k",
 }  # fmt: skip
 
 
@@ -41,11 +41,13 @@ def varlen_attn(
     """Return O of [rows, heads, head dim], or (O, LSE) if return_aux.lse is set. LSE is [heads, rows].
 
     query is [rows, heads, head dim], key and value are [keys, KV heads, head dim]. Sequence b has rows cu_seq_q[b] to
-    cu_seq_q[b+1]-1, and keys likewise, but only the first seqused_k[b] of them. The window (-1, 0) is causal, and aligns the last row with the last
-    key. With block_table, key and value are pools of pages, [pages, page, KV heads, head dim], and there is no
-    backward pass. On a GPU, integers are copied to the host, and num_splits=1 is refused.
+    cu_seq_q[b+1]-1, and keys likewise, but only the first seqused_k[b] of them. The window (-1, 0) is causal, and aligns
+    the last row with the last key. With block_table, key and value are pools of pages, [pages, page, KV heads, head dim],
+    and there is no backward pass. On a GPU, integers are copied to the host, and num_splits=1 is refused.
     """
     flag(enable_gqa, "enable_gqa")
+    if scale is not None and not (isinstance(scale, (int, float)) and scale > 0):
+        raise _errors.OptionError(f"flashkit: scale = {scale!r}: must be more than 0; None leaves it out", "scale")
     if num_splits is not None and index(num_splits, "num_splits", "None, or an integer from 0", 0) == 1 and query.is_cuda:
         raise _errors.UnsupportedError("flashkit: num_splits = 1: asks for the same bits in any batch, which GPU kernels do not give", "num_splits")
     rows, heads, d = _shape(query, "query", "rows", "heads", "head dim")
