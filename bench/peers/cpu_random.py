@@ -2,7 +2,7 @@
 
     make peers-random SEED=7
     python bench/peers/cpu_random.py bin/peers-ours --random 7 --count 120 --threads 1,2 --json random.json
-    python bench/peers/cpu_random.py bin/peers-ours --random 7 --count 120 --start 40 --only f32 --passes bwd
+    python bench/peers/cpu_random.py bin/peers-ours --random 7 --count 120 --start 40 --only f32 --pass bwd
     python bench/peers/cpu_random.py --summary random.json
 
 A seed determines the problems: batch 1-64, 1-32 heads, groups of 1-8 query heads, 1-8192 query rows and keys, half of the
@@ -15,9 +15,12 @@ best peer is the peer with the smallest time. The ratio is its time over flashki
 outputs exist before the calls; "fresh" is a time with outputs that each call allocates.
 
 Linux shares processors between sessions before it shares them between processes. On a busy machine, start a session with a
-larger share:
+larger share, with root's rights:
 
     setsid --wait sh -c 'echo -19 >/proc/self/autogroup && exec python bench/peers/cpu_random.py bin/peers-ours --random 7'
+
+The peers' threads wait for each other by spinning. Where another program uses a processor, two threads of a peer can take
+far longer than one, so ratios of two threads need an idle machine.
 """
 
 import argparse
@@ -49,7 +52,7 @@ def arguments():
     parser.add_argument("--start", type=int, default=0, help="index of the first timed problem")
     parser.add_argument("--only", default="", help="only problems whose name contains this text")
     parser.add_argument("--threads", type=lambda s: [int(x) for x in s.split(",")], default=[1, 2])
-    parser.add_argument("--passes", type=names, default=list(PASSES))
+    parser.add_argument("--pass", dest="passes", type=names, default=list(PASSES), help="fwd, bwd or both (default both)")
     parser.add_argument("--flops", type=float, default=1.2e10, help="largest problem, forward and without mask")
     parser.add_argument("--bytes", type=float, default=4e8, help="largest problem, of Q, K, V and O in float32")
     parser.add_argument("--repeats", type=int, default=2)
@@ -62,7 +65,7 @@ def arguments():
     if not args.summary and not args.ours:
         parser.error("ours: the program bench/peers/ours, built, or --summary JSON")
     if unknown := set(args.passes) - set(PASSES):
-        parser.error(f"--passes {', '.join(sorted(unknown))}: not fwd or bwd")
+        parser.error(f"--pass {', '.join(sorted(unknown))}: not fwd or bwd")
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1 << 31)
     return args
