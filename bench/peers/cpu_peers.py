@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import forms_problem
-from forms_sides import Onnx, Unable, array, flat
+from forms_sides import SCORES, Onnx, Unable, array, flat
 
 logging.getLogger("torch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", category=UserWarning)
@@ -29,7 +29,6 @@ warnings.filterwarnings("ignore", category=UserWarning)
 BANDS = {"none": "", "causal": "-causal", "topleft": "-causal-topleft", "window": "-window{}.0"}
 APART = {"f32": 1e-5, "f16": 5e-3, "bf16": 4e-2}  # largest difference of two libraries' outputs, relative to the largest element
 SLOW = 2.5  # a peer is timed once if its first turn takes more than this many times the fastest peer's
-SCORES = 1 << 26  # elements of the largest matrix of scores for peers that store it
 OUTPUTS = {False: ("o",), True: ("dq", "dk", "dv")}
 
 
