@@ -27,7 +27,7 @@ logging.getLogger("torch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", category=UserWarning)
 
 BANDS = {"none": "", "causal": "-causal", "topleft": "-causal-topleft", "window": "-window{}.0"}
-APART = {"f32": 1e-5, "f16": 5e-3, "bf16": 4e-2}  # largest difference of two libraries' outputs, relative to the largest element
+APART = {"f32": 1e-5, "f16": 5e-3, "bf16": 6e-2}  # largest difference of two libraries' outputs, relative to the largest element
 SLOW = 2.5  # a peer is timed once if its first turn takes more than this many times the fastest peer's
 OUTPUTS = {False: ("o",), True: ("dq", "dk", "dv")}
 
@@ -238,9 +238,9 @@ def grouped(case):
 
 
 def appended(case):
-    if case.band in ("causal", "window") or case.band == "none" and case.n == 1:
-        return ""
-    return "has no such band"
+    if case.band not in ("causal", "window") and (case.band != "none" or case.n > 1):
+        return "has no such band"
+    return "has a cache and several rows only for batch 1" if case.b > 1 and 1 < case.n < case.m else ""
 
 
 @dataclasses.dataclass(frozen=True)
