@@ -218,7 +218,7 @@ def table(args, found):
         rows.append([str(threads), p, name, str(len(some)), f"{mean(ratio):.2f}", f"{min(ratio):.2f}", str(sum(x < 1 for x in ratio)), f"{mean(fresh):.2f}"])
     results.write(args.results, {
         "title": "Random problems", "question": "How fast is the Go API on random problems, compared with the fastest peer?",
-        "machine": found["machine"], "peers": found["versions"], "rows": rows,
+        "machine": found["machine"], "date": found["date"], "peers": found["versions"], "repeat": [found["command"]], "rows": rows,
         "columns": ["threads", "pass", "problems", "cells", "mean ratio", "least", "below 1", "mean ratio, new outputs"],
         "notes": [f"The seed is {found['seed']}. Means are geometric. The peer is the fastest of all calls in cpu_peers.py."]})
 
@@ -233,13 +233,13 @@ def save(path, found):
 def main():
     args = arguments()
     if args.summary:
-        print(summary(json.loads(args.summary.read_text())), end="")
-        return None
+        return report(args, json.loads(args.summary.read_text()))
     import cpu_peers
 
     r = random.Random(args.seed)
     cases = [draw(r, args) for _ in range(args.count)]
-    found = {"seed": args.seed, "count": args.count, "machine": results.machine(), "versions": cpu_peers.versions(), "cells": []}
+    found = {"seed": args.seed, "count": args.count, "date": results.today(), "machine": results.machine(),
+             "command": results.command(), "versions": cpu_peers.versions(), "cells": []}
     print(f"{found['machine']}; {', '.join(found['versions'])}; seed {args.seed}", flush=True)
     cells = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -260,6 +260,11 @@ def main():
                         show(repeat, i, cells[key])
                 if args.json:
                     save(args.json, found)
+    return report(args, found)
+
+
+def report(args, found):
+    """Print the summary and write the table. Return an error, or None."""
     print(summary(found), end="")
     if args.results:
         table(args, found)
