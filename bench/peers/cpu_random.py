@@ -3,11 +3,14 @@
     make peers-random SEED=7
     python bench/peers/cpu_random.py bin/peers-ours --random 7 --count 120 --threads 1,2 --json random.json
     python bench/peers/cpu_random.py bin/peers-ours --random 7 --count 120 --start 40 --only f32 --pass bwd
+    python bench/peers/cpu_random.py bin/peers-ours --problem b48-h1-g1-n3-m3-d40-f32-causal --repeats 5
+    python bench/peers/cpu_random.py bin/peers-ours --below random.json --repeats 5 --json again.json
     python bench/peers/cpu_random.py --summary random.json
 
 A seed determines the problems: batch 1-64, 1-32 heads, groups of 1-8 query heads, 1-8192 query rows and keys, half of the
 problems square, D from 32 to 256, three types, four masks. A problem has at most --flops FLOPs and --bytes bytes. Rows without
-keys are left out, as PyTorch returns NaN for them.
+keys are left out, as PyTorch returns NaN for them. --problem times named problems instead, and --below the problems that have
+a ratio below 1 in a file.
 
 Each pass of a problem is timed in --repeats runs over the whole list. In a run a new process of flashkit and the peers of
 cpu_peers.py alternate, in --rounds turns, with equal numbers of threads. A time is the median of the turns' medians. The
@@ -29,6 +32,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -51,6 +55,8 @@ def arguments():
     parser.add_argument("--count", type=int, default=120, help="number of problems")
     parser.add_argument("--start", type=int, default=0, help="index of the first timed problem")
     parser.add_argument("--only", default="", help="only problems whose name contains this text")
+    parser.add_argument("--problem", dest="problems", type=names, default=[], help="names of problems, instead of random problems")
+    parser.add_argument("--below", type=pathlib.Path, metavar="JSON", help="the problems with a ratio below 1 in a file that --json wrote")
     parser.add_argument("--threads", type=lambda s: [int(x) for x in s.split(",")], default=[1, 2])
     parser.add_argument("--pass", dest="passes", type=names, default=list(PASSES), help="fwd, bwd or both (default both)")
     parser.add_argument("--flops", type=float, default=1.2e10, help="largest problem, forward and without mask")
@@ -88,6 +94,27 @@ def draw(r, args):
         if 4 * b * h * n * m * d > args.flops or 8 * b * d * (h * n + g * m) > args.bytes:
             continue
         return dict(b=b, h=h, g=g, n=n, m=m, d=d, dtype=dtype, band=band, left=left if band == "window" else 0)
+
+
+def parse(name):
+    """Return the fields of the cpu_peers.Case with this name."""
+    sizes = "-".join(rf"{letter}(?P<{letter}>\d+)" for letter in "bhgnmd")
+    m = re.fullmatch(sizes + r"-(?P<dtype>f32|f16|bf16)(?P<causal>-causal(?P<topleft>-topleft)?)?(-window(?P<left>\d+)\.0)?", name)
+    if not m or m["causal"] and m["left"]:
+        raise SystemExit(f"--problem {name}: not a plain problem without mask, causal, or with a window of keys before the row's own")
+    band = "topleft" if m["topleft"] else "causal" if m["causal"] else "window" if m["left"] else "none"
+    return {x: int(m[x]) for x in "bhgnmd"} | dict(dtype=m["dtype"], band=band, left=int(m["left"] or 0))
+
+
+def chosen(args):
+    """Return the fields of the cases to time."""
+    if args.below:
+        judged = filter(None, map(judge, json.loads(args.below.read_text())["cells"]))
+        args.problems += dict.fromkeys(x["problem"] for x in judged if x["ratio"] < 1)
+    if args.problems:
+        return [parse(name) for name in args.problems]
+    r = random.Random(args.seed)
+    return [draw(r, args) for _ in range(args.count)]
 
 
 def settle():
@@ -237,9 +264,8 @@ def main():
         return report(args, json.loads(args.summary.read_text()))
     import cpu_peers
 
-    r = random.Random(args.seed)
-    cases = [draw(r, args) for _ in range(args.count)]
-    found = {"seed": args.seed, "count": args.count, "date": results.today(), "machine": results.machine(),
+    cases = chosen(args)
+    found = {"seed": args.seed, "count": len(cases), "date": results.today(), "machine": results.machine(),
              "command": results.command(), "versions": cpu_peers.versions(), "cells": []}
     print(f"{found['machine']}; {', '.join(found['versions'])}; seed {args.seed}", flush=True)
     cells = {}
