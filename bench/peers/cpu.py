@@ -239,7 +239,7 @@ def compare(args, problem, p, threads, folder):
             peers.measure(args.seconds)
     best, seconds = peers.best(args.rounds) if peers else (None, None)
     if able:  # the file for flashrun report: flashkit's results of the last round, the best peer's results of all rounds
-        results = found["results"] + [result(found["results"][0], best, peers.rounds[best])] * bool(best)
+        results = found["results"] + ([result(found["results"][0], best, peers.rounds[best])] if best else [])
         args.results = {**found, **args.results, "results": args.results.get("results", []) + results}
     median = {name: statistics.median(x) for name, x in rates.items()}
     exact = problem.exact() if problem.seq <= CHEAP and able else None
