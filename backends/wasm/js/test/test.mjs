@@ -28,4 +28,6 @@ for (const source of [wasm, wasm.buffer.slice(wasm.byteOffset, wasm.byteOffset +
 const golden = await vectors.run(attention, names, name => fs.readFileSync(path.join(testdata, name)));
 const wrong = hostile.run({ ...flashkit, attention }), count = 60;
 failures.push(...golden.failures, ...wrong.failures, ...random.run(attention, Number(seed), count));
-console.log(JSON.stringify({ cases: golden.cases, runs: golden.runs, random: count, wrong: wrong.count, failures: failures.slice(0, 20) }));
+console.log(JSON.stringify({ cases: golden.cases, runs: golden.runs, random: count, wrong: wrong.count }));
+for (const failure of failures.slice(0, 20)) console.error(failure);
+process.exitCode = failures.length ? 1 : 0;
