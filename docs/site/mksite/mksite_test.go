@@ -19,7 +19,7 @@ import (
 func TestFiles(t *testing.T) {
 	files, err := build(t.Context(), root)
 	require.NoError(t, err)
-	require.Len(t, files, 4)
+	require.Len(t, files, 5)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join("..", name))
 		require.NoError(t, err, "make site makes it")
@@ -27,7 +27,7 @@ func TestFiles(t *testing.T) {
 	}
 	made, err := filepath.Glob("../data/*")
 	require.NoError(t, err)
-	require.Len(t, made, 4, "nothing else makes files there, and go.mod is not made")
+	require.Len(t, made, 5, "nothing else makes files there, and go.mod is not made")
 }
 
 var packedText = regexp.MustCompile(`H4sI[A-Za-z0-9+/]*=*`)
@@ -125,7 +125,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	for _, path := range []string{"/", "/host.js", "/data/engines.js"} {
+	for _, path := range []string{"/", "/page.js", "/data/engines.js"} {
 		w := httptest.NewRecorder()
 		handler("..").ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		require.Equal(t, 200, w.Code, path)
