@@ -324,3 +324,25 @@ func TestJSBits(t *testing.T) {
 	}
 	require.Less(t, len(x.data), math.MaxInt32)
 }
+
+// The first results of docs/bindings.md and of the package's README run as printed, in a folder with the package.
+func TestJSGuides(t *testing.T) {
+	slow.UnderRace(t)
+	path, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("no node on this machine")
+	}
+	folder := jsPackage(t)
+	for _, guide := range []struct{ file, prints string }{{"../../docs/bindings.md", "0 1 2 3\n"}, {"js/README.md", ""}} {
+		text, err := os.ReadFile(guide.file)
+		require.NoError(t, err)
+		_, code, found := strings.Cut(string(text), "\n```js\n")
+		require.True(t, found, guide.file)
+		code, _, _ = strings.Cut(code, "```")
+		script := filepath.Join(folder, "guide.mjs")
+		require.NoError(t, os.WriteFile(script, []byte(code), 0o666))
+		out, err := exec.CommandContext(t.Context(), path, script).CombinedOutput()
+		require.NoError(t, err, "%s: %s", guide.file, out)
+		require.Equal(t, guide.prints, string(out))
+	}
+}

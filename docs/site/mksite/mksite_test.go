@@ -96,17 +96,18 @@ func TestQuickstart(t *testing.T) {
 	_, err := readQuickstart(folder, readme)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "docs"), 0o777))
-	c, python := "# x\n\n## C\n\n```c\nint x;\n```\n", "\n## Python\n\n```python\nimport x\n```\n"
+	c, python := "# x\n\n## JavaScript\n\n```js\nlet x\n```\n\n## C\n\n```c\nint x;\n```\n", "\n## Python\n\n```python\nimport x\n```\n"
 	require.NoError(t, os.WriteFile(filepath.Join(folder, bindings), []byte(c), 0o666))
 	_, err = readQuickstart(folder, readme)
 	require.ErrorContains(t, err, "no block of python under Python")
 	require.NoError(t, os.WriteFile(filepath.Join(folder, bindings), []byte(c+python), 0o666))
 	list, err := readQuickstart(folder, readme)
 	require.NoError(t, err)
-	require.Len(t, list, 3)
+	require.Len(t, list, 4)
 	require.Equal(t, []block{{"to install", "go get x"}, {"attention in Go", "a := 1 < 2"}}, list[0].Blocks)
-	require.Equal(t, "int x;", list[1].Blocks[0].Text)
-	require.Equal(t, "import x", list[2].Blocks[0].Text)
+	require.Equal(t, "let x", list[1].Blocks[0].Text)
+	require.Equal(t, "int x;", list[2].Blocks[0].Text)
+	require.Equal(t, "import x", list[3].Blocks[0].Text)
 	_, err = readQuickstart(folder, "# x\n")
 	require.ErrorContains(t, err, "README.md")
 }
