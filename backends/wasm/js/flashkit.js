@@ -74,24 +74,24 @@ function flag(field, x) {
 	return x === true;
 }
 
-// tensor returns a checked copy of a tensor: data as numbers of a known size, shape, and the strides of
-// the first three dimensions. A dimension of 1 gets stride 0 and so repeats. For 16-bit types, bits is a
-// view of the data as Uint16Array.
+// tensor returns a checked tensor: data, dtype, shape, and the strides of the first three dimensions. A
+// dimension of 1 gets stride 0 and so repeats. For 16-bit types, bits is a view of the data as Uint16Array.
+// last is the index of the last element.
 function tensor(at, x) {
 	require(x !== undefined, at, x, "is missing");
 	const t = known(at, x, ["data", "shape", "dtype", "strides"]), kind = kindOf(t.data);
 	require(TYPES[kind], `${at}.data`, t.data, "must be a Float32Array, Float16Array or Uint16Array, or a Uint8Array for a mask");
 	const types = TYPES[kind], dtype = t.dtype ?? (types.length === 1 ? types[0] : undefined);
 	require(types.includes(dtype), `${at}.dtype`, t.dtype, `must be ${types.map(show).join(" or ")} for a ${kind}`);
-	require(Array.isArray(t.shape) && t.shape.length === 4, `${at}.shape`, t.shape, "must be an array of 4 numbers");
-	const shape = Array.from(t.shape);
+	const shape = Array.isArray(t.shape) ? Array.from(t.shape) : [];
+	require(shape.length === 4, `${at}.shape`, t.shape, "must be an array of 4 numbers");
 	shape.forEach((n, d) => integer(`${at}.shape[${d}]`, n, 0, Number.MAX_SAFE_INTEGER));
 	const { length } = t.data, dense = t.strides === undefined, want = product(shape);
 	let strides = [shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3]], last = 0;
 	if (dense) require(length === want, `${at}.data`, t.data, `has ${length} elements, must have ${want} for shape ${show(shape)}`);
 	else {
-		require(Array.isArray(t.strides) && t.strides.length === 3, `${at}.strides`, t.strides, "must be an array of 3 numbers, for the first 3 dimensions");
-		strides = Array.from(t.strides);
+		strides = Array.isArray(t.strides) ? Array.from(t.strides) : [];
+		require(strides.length === 3, `${at}.strides`, t.strides, "must be an array of 3 numbers, for the first 3 dimensions");
 		strides.forEach((n, d) => integer(`${at}.strides[${d}]`, n, 0, Number.MAX_SAFE_INTEGER));
 		last = strides.reduce((sum, n, d) => sum + n * (shape[d] - 1), shape[3] - 1);
 		require(want === 0 || last < length, `${at}.data`, t.data, `has ${length} elements, must have ${last + 1} for shape ${show(shape)} and strides ${show(strides)}`);
@@ -108,11 +108,13 @@ function vector(at, data, shape) {
 	return tensor(at, { data, shape });
 }
 
+// shaped checks a tensor's shape. The first dimensions, up to the number repeats, may be 1 instead.
 function shaped(t, want, repeats = 0) {
 	require(t.shape.every((n, d) => n === want[d] || d < repeats && n === 1), `${t.at}.shape`, t.shape, `must be ${show(want)}${repeats ? `, or 1 in place of the first ${repeats === 1 ? "number" : `${repeats} numbers`}` : ""}`);
 	return t;
 }
 
+// typed checks a tensor's type.
 function typed(t, ...types) {
 	require((t.dtype === "mask") === (types[0] === "mask"), `${t.at}.data`, t.data, types[0] === "mask" ? "must be a Uint8Array" : "must be a Float32Array, Float16Array or Uint16Array");
 	require(types.includes(t.dtype), `${t.at}.dtype`, t.dtype, `must be ${types.map(show).join(" or ")}`);
@@ -146,6 +148,7 @@ function apart(outputs, all) {
 	}
 }
 
+// list returns a copy of an array of integers.
 function list(at, x) {
 	require(Array.isArray(x) || kindOf(x) === "Int32Array", at, x, "must be an array of numbers or an Int32Array");
 	return Array.from(x);
@@ -159,6 +162,7 @@ function lengths(at, x, batch, most) {
 	return all.map((n, b) => integer(`${at}[${b}]`, n, 0, most));
 }
 
+// band returns the mask by position: visible keys before and after the diagonal, and the diagonal's place.
 function band(a) {
 	const c = { left: Infinity, right: Infinity, topLeft: flag("topLeft", a.topLeft), shift: a.shift === undefined ? 0 : integer("shift", a.shift, -MAX_SHIFT, MAX_SHIFT) };
 	if (flag("causal", a.causal)) {
@@ -297,7 +301,8 @@ export function open(module) {
 	const refresh = () => (f32 = new Float32Array(memory.buffer), u32 = new Uint32Array(memory.buffer), u16 = new Uint16Array(memory.buffer), bytes = new Uint8Array(memory.buffer));
 	refresh();
 
-	// plan lays out the memory of a call by its function lay, which takes areas of so many floats.
+	// plan lays out the memory of a call, and grows it. lay gets a function that reserves memory for a number of
+	// floats and returns its offset.
 	function plan(lay) {
 		let end = base;
 		const w = lay(floats => {
@@ -323,6 +328,7 @@ export function open(module) {
 	};
 	const offset = (t, b, h, r) => b * t.strides[0] + h * t.strides[1] + r * t.strides[2];
 
+	// put copies n numbers of t, from index from on, to memory as float32 or bytes. get copies numbers back.
 	function put(at, t, from, n) {
 		if (t.dtype === "f32") f32.set(t.data.subarray(from, from + n), at / 4);
 		else if (t.dtype === "mask") for (let i = 0; i < n; i++) bytes[at + i] = t.data[from + i] === 0 ? 0 : 1;
@@ -392,6 +398,7 @@ export function open(module) {
 		call(`${c.kernel}_keys`, w.block, j0, j1);
 	};
 
+	// runForward packs the keys of a KV head as tiles of query rows need them, and keeps them for all its heads.
 	function runForward(c) {
 		const d8 = up(c.D, 8), dv8 = up(c.DV, 8), all = up(c.M, TILE), { D, DV } = c;
 		const w = plan(take => ({
@@ -463,8 +470,8 @@ export function open(module) {
 		}
 	}
 
-	// biasSum returns a function that adds a row of dBias from the stage, and one that writes the sums.
-	// Heads and sequences that share elements of the bias add in order. Long sums are in float64.
+	// biasSum returns functions that add tiles of dBias from the stage, and one that writes the sums. Heads and
+	// sequences that share elements of the bias add in order. Sums of more than 512 terms are in float64.
 	function biasSum(c) {
 		const t = c.dBias;
 		if (!t) return null;
@@ -495,6 +502,7 @@ export function open(module) {
 		};
 	}
 
+	// runBackward keeps a chunk of keys and their gradients in memory, and loops over the query rows.
 	function runBackward(c) {
 		const { D, DV } = c, d8 = up(D, 8), dv8 = up(DV, 8);
 		// The chunks of keys and the tiles of rows decide the bits of the gradients: they are as in Go.

@@ -57,15 +57,15 @@ const t = known(at, x, ["data", "shape", "dtype", "strides"]), kind = kindOf(t.d
 require(TYPES[kind], `${at}.data`, t.data, "must be a Float32Array, Float16Array or Uint16Array, or a Uint8Array for a mask");
 const types = TYPES[kind], dtype = t.dtype ?? (types.length === 1 ? types[0] : undefined);
 require(types.includes(dtype), `${at}.dtype`, t.dtype, `must be ${types.map(show).join(" or ")} for a ${kind}`);
-require(Array.isArray(t.shape) && t.shape.length === 4, `${at}.shape`, t.shape, "must be an array of 4 numbers");
-const shape = Array.from(t.shape);
+const shape = Array.isArray(t.shape) ? Array.from(t.shape) : [];
+require(shape.length === 4, `${at}.shape`, t.shape, "must be an array of 4 numbers");
 shape.forEach((n, d) => integer(`${at}.shape[${d}]`, n, 0, Number.MAX_SAFE_INTEGER));
 const { length } = t.data, dense = t.strides === undefined, want = product(shape);
 let strides = [shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3]], last = 0;
 if (dense) require(length === want, `${at}.data`, t.data, `has ${length} elements, must have ${want} for shape ${show(shape)}`);
 else {
-require(Array.isArray(t.strides) && t.strides.length === 3, `${at}.strides`, t.strides, "must be an array of 3 numbers, for the first 3 dimensions");
-strides = Array.from(t.strides);
+strides = Array.isArray(t.strides) ? Array.from(t.strides) : [];
+require(strides.length === 3, `${at}.strides`, t.strides, "must be an array of 3 numbers, for the first 3 dimensions");
 strides.forEach((n, d) => integer(`${at}.strides[${d}]`, n, 0, Number.MAX_SAFE_INTEGER));
 last = strides.reduce((sum, n, d) => sum + n * (shape[d] - 1), shape[3] - 1);
 require(want === 0 || last < length, `${at}.data`, t.data, `has ${length} elements, must have ${last + 1} for shape ${show(shape)} and strides ${show(strides)}`);

@@ -33,7 +33,7 @@ func TestInABrowser(t *testing.T) {
 		name string
 		test func(t *testing.T, c *chromium)
 	}{
-		{"page", testPage}, {"tokens", testTokens}, {"options", testOptions}, {"own tensors", testOwnTensors}, {"module", testModule}, {"conformance", testConformance}, {"finding", testFinding},
+		{"page", testPage}, {"tokens", testTokens}, {"options", testOptions}, {"coarse clock", testCoarseClock}, {"own tensors", testOwnTensors}, {"module", testModule}, {"conformance", testConformance}, {"finding", testFinding},
 		{"left out", testLeftOut}, {"folder", testFolder}, {"race", testRace}, {"measure", testMeasure},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, c) })

@@ -166,3 +166,17 @@ func testModule(t *testing.T, c *chromium) {
 	require.Greater(t, got.Runs, 4000)
 	x.quiet(t, server.URL+"/", "data:")
 }
+
+// With a clock of 100 ms, the coarsest of a browser, the page repeats the call and shows a time.
+func testCoarseClock(t *testing.T, c *chromium) {
+	server := httptest.NewServer(handler(".."))
+	t.Cleanup(server.Close)
+	x := c.openTab(t, 1440, "light")
+	x.call(t, "Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": `{ const now = performance.now.bind(performance); performance.now = () => Math.floor(now() / 100) * 100; }`}, nil)
+	x.visit(t, server.URL+"/")
+	var took string
+	x.eval(t, `document.getElementById("took").textContent`, &took)
+	require.Regexp(t, `^[0-9.]+ ms$`, took)
+	require.NotRegexp(t, `^[0.]+ ms$`, took)
+	require.NotEqual(t, "100.0 ms", took, "one step of the clock")
+}
