@@ -26,7 +26,7 @@ const failures = [...await refuses("another module", other), ...await refuses("n
 for (const source of [wasm, wasm.buffer.slice(wasm.byteOffset, wasm.byteOffset + wasm.length), path.relative(folder, path.join(folder, "kernel.wasm"))]) await flashkit.load(source);
 
 const golden = await vectors.run(attention, names, name => fs.readFileSync(path.join(testdata, name)));
-const wrong = hostile.run({ ...flashkit, attention }), count = 60;
+const wrong = hostile.run({ ...flashkit, attention }), count = 40;
 failures.push(...golden.failures, ...wrong.failures, ...random.run(attention, Number(seed), count));
 console.log(JSON.stringify({ cases: golden.cases, runs: golden.runs, random: count, wrong: wrong.count }));
 for (const failure of failures.slice(0, 20)) console.error(failure);
