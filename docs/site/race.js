@@ -119,8 +119,8 @@ function raceWorker() {
 		return x;
 	}
 
-	// measure returns times of a call during so many milliseconds. Each is the mean of r.count calls, which
-	// measure raises until the clock can tell their time.
+	// measure calls a racer for the given time, and returns times of a call. Each is the mean of r.count calls.
+	// measure doubles this number until the clock can tell the time of the calls.
 	async function measure(r, milliseconds) {
 		const times = [];
 		for (const end = performance.now() + milliseconds; performance.now() < end || times.length < 3;) {

@@ -2,11 +2,11 @@
 // little-endian bytes, a JSON header, and the numbers.
 "use strict";
 
-// decode returns the tensors of a file by name, as float32 with their shapes. It refuses a file that is not
-// whole, and ignores tensors whose type it does not know.
+// decode returns the tensors of a file by name, as float32 with their shapes. It refuses an incomplete file,
+// and ignores tensors of types other than F32, F16 and BF16.
 flashkit.decode = bytes => {
 	const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), size = bytes.length < 8 ? NaN : Number(view.getBigUint64(0, true));
-	if (!(size <= bytes.length - 8)) throw Error("it is no whole safetensors file");
+	if (!(size <= bytes.length - 8)) throw Error("it is not a complete safetensors file");
 	let header;
 	try {
 		header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes.subarray(8, 8 + size)));
@@ -17,7 +17,7 @@ flashkit.decode = bytes => {
 	for (const [name, t] of Object.entries(header ?? {})) {
 		if (name === "__metadata__" || !Object.hasOwn(types, t?.dtype)) continue;
 		const [width, numbers] = types[t.dtype], { shape, data_offsets: [from, to] = [] } = t, count = Array.isArray(shape) && shape.every(n => Number.isSafeInteger(n) && n >= 0) ? shape.reduce((a, b) => a * b, 1) : NaN;
-		if (!(Number.isSafeInteger(from) && from >= 0 && to <= bytes.length - 8 - size && to - from === count * width)) throw Error(`${name}: its shape and its bytes do not fit together`);
+		if (!(Number.isSafeInteger(from) && from >= 0 && to <= bytes.length - 8 - size && to - from === count * width)) throw Error(`${name}: its shape and its number of bytes disagree`);
 		tensors.set(name, { shape, data: numbers(bytes.slice(8 + size + from, 8 + size + to).buffer) });
 	}
 	return tensors;

@@ -115,9 +115,9 @@ func testOwnTensors(t *testing.T, c *chromium) {
 		file []byte
 		want string
 	}{
-		{nil, "no whole safetensors file"}, {good[:7], "no whole safetensors file"}, {good[:100], "no whole safetensors file"}, {good[:len(good)-1], "its shape and its bytes"},
+		{nil, "not a complete safetensors file"}, {good[:7], "not a complete safetensors file"}, {good[:100], "not a complete safetensors file"}, {good[:len(good)-1], "its shape and its number of bytes"},
 		{append([]byte{8, 0, 0, 0, 0, 0, 0, 0}, "12345678"...), "no tensor q"}, {append([]byte{8, 0, 0, 0, 0, 0, 0, 0}, "{]      "...), "not JSON"},
-		{[]byte(strings.Replace(string(good), "[2,9,8]", "[2,9,9]", 1)), "its shape and its bytes"}, {[]byte(strings.Replace(string(good), `"F32"`, `"I32"`, 3)), "no tensor q"},
+		{[]byte(strings.Replace(string(good), "[2,9,8]", "[2,9,9]", 1)), "its shape and its number of bytes"}, {[]byte(strings.Replace(string(good), `"F32"`, `"I32"`, 3)), "no tensor q"},
 		{file("F32", map[string][]int{"q": {2, 9, 8}, "k": {2, 9, 8}}), "no tensor v"}, {file("F32", map[string][]int{"q": {9, 8}, "k": {9, 8}, "v": {9, 8}}), "q has the shape"},
 		{file("F32", map[string][]int{"q": {2, 9, 8}, "k": {2, 8, 8}, "v": {2, 8, 8}}), "k has the shape"}, {file("F32", map[string][]int{"q": {1, 600, 1}, "k": {1, 600, 1}, "v": {1, 600, 1}}), "up to 16 heads and 512 rows"},
 		{file("F32", map[string][]int{"q": {3, 9, 8}, "k": {2, 9, 8}, "v": {2, 9, 8}}), "k.shape"},
@@ -130,7 +130,8 @@ func testOwnTensors(t *testing.T, c *chromium) {
 	x.quiet(t, address, "data:", "blob:")
 }
 
-// The ES module computes all golden vectors in a browser, under a strict policy.
+// In a browser, under a strict policy, the ES module computes all golden vectors and random problems, and
+// refuses wrong arguments.
 func testModule(t *testing.T, c *chromium) {
 	mux := http.NewServeMux()
 	for pattern, folder := range map[string]string{"/js/": "backends/wasm/js", "/kernel/": "backends/wasm/kernel", "/vectors/": "conformance/testdata"} {
@@ -154,16 +155,19 @@ func testModule(t *testing.T, c *chromium) {
 	x := c.openTab(t, 1440, "light")
 	x.visit(t, server.URL+"/")
 	var got struct {
-		Cases, Runs int
-		Failures    []string
+		Cases, Runs, Wrong int
+		Failures           []string
 	}
 	x.eval(t, fmt.Sprintf(`(async () => {
-		const { load } = await import("/js/flashkit.js"), { run } = await import("/js/test/vectors.mjs");
-		return run(await load("../kernel/kernel.wasm"), %s, async name => (await fetch("/vectors/" + name)).arrayBuffer());
-	})()`, list), &got)
+		const [flashkit, vectors, random, hostile] = await Promise.all(["flashkit.js", "test/vectors.mjs", "test/random.mjs", "test/hostile.mjs"].map(name => import("/js/" + name)));
+		const attention = await flashkit.load("../kernel/kernel.wasm"), wrong = hostile.run({ ...flashkit, attention });
+		const golden = await vectors.run(attention, %s, async name => (await fetch("/vectors/" + name)).arrayBuffer());
+		return { ...golden, wrong: wrong.count, failures: [...golden.failures, ...wrong.failures, ...random.run(attention, %d, 10)].slice(0, 20) };
+	})()`, list, rand.Uint32()), &got)
 	require.Empty(t, got.Failures)
 	require.Equal(t, len(files)+18, got.Cases)
 	require.Greater(t, got.Runs, 4000)
+	require.Greater(t, got.Wrong, 130)
 	x.quiet(t, server.URL+"/", "data:")
 }
 

@@ -24,8 +24,8 @@ function noise(label, shape) {
 	return { data, shape };
 }
 
-// problem returns the dimensions and the options of a call by the name of a problem. A part of the name
-// that it does not know is an error.
+// problem returns the dimensions and the options of a call by the name of a problem. An unknown part of the
+// name is an error.
 function problem(name) {
 	const p = { options: {} };
 	for (const part of name.split("-").join(" ").replace(/ (?=\d|inf)/g, "-").split(" ")) {
