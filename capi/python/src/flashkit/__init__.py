@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _arrays, _dispatcher
+from . import _arrays, _dispatcher, _fields
 from ._attention import attention
 from ._call import Options
 from ._dispatcher import Dispatcher, Gradients, Kernel, Memory, Verdict
@@ -44,7 +44,7 @@ from ._handle import Cancel
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__version__ = "0.1.0"
+__version__ = _fields.VERSION
 __all__ = [
     "Cancel", "CanceledError", "DTypeError", "DimensionError", "Dispatcher", "DriverError", "Error", "ForkedError", "Gradients", "HandleError",
     "HeadDimError", "InternalError", "Kernel", "Memory", "NullError", "OptionError", "Options", "OutOfMemoryError", "OverlapError", "SizeError",
