@@ -13,7 +13,7 @@ flashkit.torch has operators with gradients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from . import _arrays, _dispatcher, _fields
 from ._attention import attention
@@ -44,6 +44,8 @@ from ._handle import Cancel
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._types import Backward, DLPack, NumPy, Tensor
+
 __version__ = _fields.VERSION
 __all__ = [
     "Cancel", "CanceledError", "DTypeError", "DimensionError", "Dispatcher", "DriverError", "Error", "ForkedError", "Gradients", "HandleError",
@@ -53,6 +55,12 @@ __all__ = [
 ]  # fmt: skip
 
 
+@overload
+def attention_backward(d_o: NumPy, q: NumPy, k: NumPy, v: NumPy, o: NumPy, lse: NumPy, **options: Unpack[Backward]) -> Gradients[NumPy]: ...
+@overload
+def attention_backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, **options: Unpack[Backward]) -> Gradients[Tensor]: ...
+@overload
+def attention_backward(d_o: DLPack, q: DLPack, k: DLPack, v: DLPack, o: DLPack, lse: DLPack, **options: Unpack[Backward]) -> Gradients[Any]: ...
 def attention_backward(
     d_o: Any,
     q: Any,
@@ -66,7 +74,7 @@ def attention_backward(
     d_sink: bool = False,
     backend: str | Dispatcher | None = None,
     **options: Unpack[Options],
-) -> Gradients:
+) -> Gradients[Any]:
     """Return the gradients of sum(O*d_o) + sum(LSE*d_lse).
 
     o and lse are what attention returned, called with the same options. d_bias and d_sink
@@ -79,6 +87,12 @@ def attention_backward(
     return _dispatcher.shared(backend).backward(d_o, q, k, v, o, lse, d_lse, d_bias, d_sink, options)
 
 
+@overload
+def merge(o1: NumPy, lse1: NumPy, o2: NumPy, lse2: NumPy, *, layout: str = "bhsd") -> tuple[NumPy, NumPy]: ...
+@overload
+def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor, *, layout: str = "bhsd") -> tuple[Tensor, Tensor]: ...
+@overload
+def merge(o1: DLPack, lse1: DLPack, o2: DLPack, lse2: DLPack, *, layout: str = "bhsd") -> tuple[Any, Any]: ...
 def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "bhsd") -> tuple[Any, Any]:
     """Return (O, LSE) over both of two disjoint sets of keys, from those over each.
 

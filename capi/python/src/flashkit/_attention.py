@@ -3,14 +3,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from . import _arrays, _dispatcher
 from ._call import Options
 from ._dispatcher import Dispatcher
 from ._handle import Cancel
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from ._types import DLPack, Forward, NumPy, Tensor
+
+
+@overload
+def attention(q: NumPy, k: NumPy, v: NumPy, *, return_lse: Literal[False] = False, **options: Unpack[Forward]) -> NumPy: ...
+@overload
+def attention(q: NumPy, k: NumPy, v: NumPy, *, return_lse: Literal[True], **options: Unpack[Forward]) -> tuple[NumPy, NumPy]: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[Forward]) -> Tensor: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[Forward]) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(q: DLPack, k: DLPack, v: DLPack, *, return_lse: bool = False, **options: Unpack[Forward]) -> Any: ...
 def attention(
     q: Any,
     k: Any,

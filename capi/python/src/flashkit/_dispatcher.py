@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from . import _abi, _arrays, _errors, _fields, _names
 from ._call import Call, Options, flag
@@ -13,15 +14,18 @@ from ._handle import Handle
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._types import Array
 
-class Gradients(NamedTuple):
-    """What attention_backward returns. Those that were not asked for are None."""
+    class Gradients(NamedTuple, Generic[Array]):
+        d_q: Array
+        d_k: Array
+        d_v: Array
+        d_bias: Array | None
+        d_sink: Array | None
 
-    d_q: Any
-    d_k: Any
-    d_v: Any
-    d_bias: Any
-    d_sink: Any
+else:
+    Gradients = namedtuple("Gradients", "d_q d_k d_v d_bias d_sink")  # before Python 3.11, no NamedTuple is generic
+    Gradients.__doc__ = "What attention_backward returns. Those that were not asked for are None."
 
 
 class Kernel(NamedTuple):
@@ -135,7 +139,7 @@ class Dispatcher(Handle):
         c.run(_abi.call, "fk_forward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
         return o, lse
 
-    def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None) -> Gradients:
+    def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None) -> Gradients[Any]:
         c = Call(q, k, v, options)
         c.four(o, "o")
         c.column(lse, "lse")

@@ -12,7 +12,7 @@ and vmap take them; second and forward-mode derivatives are refused. Tensors are
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,7 +23,18 @@ from ._sdpa import FallbackWarning, Report, replace_sdpa
 
 __all__ = ["FallbackWarning", "Report", "attention", "replace_sdpa"]
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from ._types import Operator
+
+
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[Operator]) -> Tensor: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[Operator]) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: bool, **options: Unpack[Operator]) -> Any: ...
 def attention(
     q: Tensor,
     k: Tensor,
