@@ -1,4 +1,4 @@
-"""Builds libflashkit.so with Go, and a wheel for any Python 3 on this platform."""
+"""Builds libflashkit.so with Go and _torch.so, and a wheel for any Python 3 on this platform."""
 
 import os
 import pathlib
@@ -14,7 +14,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIBRARY = HERE / "src" / "flashkit" / "libflashkit.so"
+PACKAGE = HERE / "src" / "flashkit"
+LIBRARIES = ("libflashkit.so", "_torch.so")
 # The library's sources: in a source distribution, or in a clone of the repository.
 SOURCES = next((folder for folder in (HERE / "libflashkit", HERE.parents[1]) if (folder / "capi" / "flashkit.h").exists()), None)
 
@@ -28,8 +29,9 @@ def build_library() -> None:
     missing = [tool for tool in ("go", "make", os.environ.get("CC", "cc")) if shutil.which(tool) is None]
     if missing:
         sys.exit(f"flashkit: {', '.join(missing)}: not found; libflashkit is built with Go 1.25 or newer, make and a C compiler")
-    subprocess.run(["make", "-C", SOURCES / "capi", "lib"], check=True)
-    shutil.copyfile(SOURCES / "bin" / "capi" / "libflashkit.so", LIBRARY)
+    subprocess.run(["make", "-C", SOURCES / "capi", "python-lib"], check=True)
+    for name in LIBRARIES:
+        shutil.copyfile(SOURCES / "bin" / "capi" / name, PACKAGE / name)
 
 
 class Build(build_py):
@@ -48,7 +50,7 @@ class Sources(sdist):
 class Wheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tag of any Python 3 and manylinux (PEP 600): the newest symbol version of glibc, at least 2.28 as NumPy's wheels."""
-        minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", LIBRARY.read_bytes())]
+        minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", b"".join((PACKAGE / name).read_bytes() for name in LIBRARIES))]
         return "py3", "none", f"manylinux_2_{max(28, *minors)}_x86_64"
 
 
