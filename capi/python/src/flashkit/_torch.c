@@ -22,11 +22,12 @@
 
 typedef uint64_t value;              /* StableIValue: an integer, or a handle */
 typedef struct AtenTensorOpaque *tensor; /* AtenTensorHandle */
+typedef struct TorchLibraryOpaque *registry; /* TorchLibraryHandle */
 
 /* Addresses of functions, in the order of _compiled.py. Those of PyTorch return 0 or an error. */
 typedef struct functions {
-	int32_t (*library)(const char *name, const char *key, const char *file, uint32_t line, void **library);
-	int32_t (*implement)(void *library, const char *name, void (*kernel)(value *, uint64_t, uint64_t), uint64_t version);
+	int32_t (*library)(const char *name, const char *key, const char *file, uint32_t line, registry *);
+	int32_t (*implement)(registry, const char *name, void (*kernel)(value *, uint64_t, uint64_t), uint64_t version);
 	int32_t (*release)(tensor);
 	int32_t (*dim)(tensor, int64_t *);
 	int32_t (*sizes)(tensor, int64_t **);
@@ -449,7 +450,7 @@ __attribute__((visibility("default"))) int flashkit_torch_register(const functio
 	cpu = f.cpu();
 	cuda = f.cuda();
 	for (int i = 0; i < 2; i++) {
-		void *library;
+		registry library;
 		if (i == 1 && f.cuda_stream == NULL)
 			continue;
 		if (f.library("flashkit", i == 0 ? "CPU" : "CUDA", __FILE__, __LINE__, &library))
