@@ -19,7 +19,7 @@ _MOST = 256  # calls that a dispatcher keeps
 
 _ndarray, _empty = np.ndarray, np.empty
 
-# NumPy's C API says that the address of the elements follows the head of the object.
+# In NumPy's C API the address of the elements follows the head of the object.
 _HEAD = object.__basicsize__
 _pointer = ctypes.c_void_p.from_address
 
@@ -55,7 +55,7 @@ class Prepared:
     handle: Any = None  # None until a call has succeeded
 
     def keep(self, function: str, handle: int, problem: Any, args: Any, fields: tuple[str, ...], outputs: tuple[Any, ...]) -> None:
-        """Keep a call that has succeeded. fields are those of flashkit.h for its inputs and outputs, which come last."""
+        """Keep a call that has succeeded. fields are the names of its inputs and outputs in flashkit.h; the outputs come last."""
         self.fields, self.template = fields, (type(problem).from_buffer_copy(problem), type(args).from_buffer_copy(args))
         self.outputs = [(x.shape, x.dtype) for x in outputs]
         self.free: list[_Frame] = []
