@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -211,6 +212,24 @@ def test_signatures_are_those_of_the_headers(tmp_path):
     file.write_text("\n".join(['#define USE_CUDA', '#include <torch/csrc/stable/c/shim.h>', '#include "flashkit.h"', types, f"struct functions {{\n{body}\n}};", *checks]))
     include = pathlib.Path(torch.__file__).parent / "include"
     subprocess.run(["c++", "-std=c++20", "-fsyntax-only", f"-I{include}", f"-I{pathlib.Path(__file__).parents[2]}", file], check=True)
+
+
+def test_replaced_again_and_again(randn):
+    q, k, v = randn(2, 4, 7, 16), randn(2, 2, 9, 16), randn(2, 2, 9, 16)
+    for _ in range(3):
+        with ft.replace_sdpa() as report, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ft.FallbackWarning)
+            for options in ({}, {"is_causal": True}, {"scale": 0.3}, {"is_causal": True, "scale": 0.2}):
+                got = F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)
+                groups = [t.repeat_interleave(2, 1) for t in (k, v)]
+                assert torch.allclose(got, ft.attention(q, *groups, causal="is_causal" in options, top_left=True, scale=options.get("scale")), atol=1e-5)
+            with pytest.raises(RuntimeError):  # of PyTorch, as the numbers of heads differ
+                F.scaled_dot_product_attention(q, k, v)
+            with torch.autocast("cpu", torch.bfloat16):
+                assert F.scaled_dot_product_attention(q, k, v, enable_gqa=True).dtype == torch.bfloat16
+            assert F.scaled_dot_product_attention(q.double(), k.double(), v.double(), enable_gqa=True).dtype == torch.float64
+            F.scaled_dot_product_attention(q, k, v, scale=-1.0, enable_gqa=True)
+        assert report.calls == 5 and sorted(report.fallbacks.values()) == [1, 1, 1]
 
 
 class Rows(torch.utils.data.Dataset):

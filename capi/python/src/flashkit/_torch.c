@@ -196,8 +196,8 @@ static const int32_t *integers(call *c, tensor t, int64_t want_dims, int64_t *si
 	return list;
 }
 
-/* on_device reports whether kv_lens and pages are all on the GPU of q. They are read when the kernel runs. */
-static bool on_device(const call *c, const value *optional, int64_t given, bool *some)
+/* on_device sets device if the arrays of sequences are on the GPU of q. It returns false if only some are, or if one is on another device. */
+static bool on_device(const call *c, const value *optional, int64_t given, bool *device)
 {
 	int here = 0, all = 0;
 	for (int i = Q_LENS; i <= PAGES; i++) {
@@ -210,7 +210,7 @@ static bool on_device(const call *c, const value *optional, int64_t given, bool 
 		all++;
 		here += type != cpu;
 	}
-	*some = here > 0;
+	*device = here > 0;
 	return here == 0 || here == all;
 }
 
@@ -223,6 +223,8 @@ static bool sequences(call *c, const value *optional, int64_t given)
 	if (!(given >> Q_LENS & 31))
 		return true;
 	if (!on_device(c, optional, given, &device))
+		return false;
+	if (device && given & (1 << Q_LENS | 1 << Q_STARTS | 1 << KV_STARTS)) /* these are read on the host */
 		return false;
 	if (device)
 		a->seqs_device = a->q.device;
