@@ -157,6 +157,33 @@ def test_the_bits_of_python(rng, monkeypatch):
         assert (g - h).abs().max() <= 32 * eps * max(1, h.abs().max())
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_sequences(randn, rng, python, kind):
+    """Padded, packed and paged sequences, beside flashkit.attention, which describes them in Python."""
+    of = lambda *x: torch.tensor(x, dtype=kind)
+    q, k, v = randn(3, 4, 6, 8), randn(3, 2, 9, 8), randn(3, 2, 9, 8)
+    packed = [randn(1, heads, rows, 8) for heads, rows in ((4, 11), (2, 20), (2, 20))]
+    pools = [randn(7, 2, 4, 8) for _ in range(2)]
+    table = torch.from_numpy(rng.permutation(7)[:6].reshape(3, 2)).to(kind)
+    for arrays, options in (
+        ((q, k, v), {"q_lens": of(6, 0, 2), "kv_lens": of(3, 9, 0)}),
+        (packed, {"q_starts": of(0, 5, 5, 11), "kv_starts": of(0, 7, 12, 20), "causal": True}),
+        ((packed[0], k, v), {"q_starts": of(0, 5, 5, 11), "kv_lens": of(3, 9, 1)}),
+        ((q, *pools), {"kv_lens": of(8, 5, 1), "pages": table}),
+    ):
+        got = ft.attention(*arrays, return_lse=True, **options)
+        for a, b in zip(got, flashkit.attention(*arrays, return_lse=True, **options)):
+            assert torch.allclose(a, b, atol=1e-5)
+    assert not python
+    for wrong in ({"kv_lens": of(3, 9)}, {"kv_lens": of(3, 10, 0)}, {"kv_lens": of(3, -1, 0)}, {"q_starts": of(0, 5, 6)}):
+        with pytest.raises(flashkit.Error):
+            ft.attention(q, k, v, **wrong)
+    sink = torch.nn.Parameter(randn(4))
+    before = len(python)
+    ft.attention(q, k, v, sink=sink, kv_lens=of(3, 9, 0)).sum().backward()
+    assert len(python) == before and sink.grad.abs().sum() > 0
+
+
 def test_declines(randn, python):
     q, k, v = (randn(1, 2, 5, 8) for _ in range(3))
     expected = ft.attention(q, k, v)
