@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from . import _arrays, _dispatcher, _fields
+import numpy as np
+
+from . import _arrays, _dispatcher, _fields, _prepared
 from ._attention import attention
 from ._call import Options
 from ._dispatcher import Dispatcher, Gradients, Kernel, Memory, Verdict
@@ -81,10 +83,17 @@ def attention_backward(
     ask for the gradients of these, in the shape and type of them. A forward pass
     that returns LSE sums scores in the order of this pass, if both have the same backend.
     """
+    d, call = _dispatcher.shared(backend), None
+    if q.__class__ is np.ndarray and _prepared.kept(options):
+        arrays: Any = d_o, q, k, v, o, lse, d_lse, *(options.get(name) for name in _prepared.OPTIONAL)
+        rest = {name: x for name, x in options.items() if name not in _prepared.OPTIONAL}
+        call = _prepared.find(d, ("backward", d_bias, d_sink, *rest.items(), *map(type, rest.values()), str(rest.get("window"))), arrays)
+        if call is not None and call.handle is not None and (g := call.backward(arrays, d_bias, d_sink)) is not None:
+            return Gradients(*g)
     if _arrays.forward_mode():
         rest = {name: options.get(name) for name in ("bias", "slopes", "sink")}
         _arrays.without_tangents(d_o=d_o, q=q, k=k, v=v, o=o, lse=lse, d_lse=d_lse, **rest)
-    return _dispatcher.shared(backend).backward(d_o, q, k, v, o, lse, d_lse, d_bias, d_sink, options)
+    return d.backward(d_o, q, k, v, o, lse, d_lse, d_bias, d_sink, options, call=call)
 
 
 @overload

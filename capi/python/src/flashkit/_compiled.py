@@ -1,6 +1,6 @@
 """Operators of _torch.so, the compiled part of flashkit.torch, and their autograd functions.
 
-A compiled operator declines what it cannot compute, by empty results. Then the operators of
+A compiled operator declines a call that it cannot compute, by empty results. Then the operators of
 _operators.py compute the call, or raise its error. Without _torch.so, or with PyTorch before
 2.10, every call is declined.
 """
@@ -70,7 +70,7 @@ _forward, _forward_full, _backward, _backward_full = _define()
 
 
 class Plan:
-    """What calls with the same options share."""
+    """The options of calls, and their dispatcher."""
 
     def __init__(self, tensor: Tensor, swap: bool, rest: tuple[Any, ...]) -> None:
         self.tensor = tensor  #: for the compiled operators
@@ -144,12 +144,12 @@ _autocast = torch._C._is_any_autocast_enabled
 
 
 def eager() -> bool:
-    """Report whether PyTorch neither records, transforms nor casts what this thread calls, except for its gradients."""
+    """Report whether PyTorch neither records, transforms nor casts the calls of this thread, except to record gradients."""
     return not (_dispatch_modes() or _transforms() or _autocast() or forward_ad._current_level >= 0 or _tracing() is not None)
 
 
 def _packed(optional: tuple[Any, ...], given: int) -> tuple[list[Any], int]:
-    """Return the optional tensors with a placeholder for those that lack, and their bits."""
+    """Return the optional tensors with a placeholder for each missing one, and the bits of the others."""
     tensors = []
     for i, t in enumerate(optional):
         if t is not None:

@@ -242,3 +242,26 @@ def _differentiate_backward(keys: Any, *inputs: Any) -> Any:
 
 _library.impl("attention", _differentiate_attention, "Autograd", with_keyset=True)
 _library.impl("attention_backward", _differentiate_backward, "Autograd", with_keyset=True)
+
+
+def _cast(kind: str) -> None:
+    """Under autocast, cast q, k and v as PyTorch does for its own function, and a bias that is not float32 too."""
+    key = getattr(torch._C.DispatchKey, "Autocast" + kind)
+    keys: Any = torch._C.DispatchKeySet(key)
+    without: Any = torch._C._ExcludeDispatchKeyGuard
+
+    def lower(t: Tensor) -> Tensor:
+        return t.to(torch.get_autocast_dtype(t.device.type)) if t.is_floating_point() and t.dtype != torch.float64 else t
+
+    def autocast(*inputs: Any) -> Any:
+        q, k, v, bias, *rest = inputs
+        if bias is not None and bias.dtype != torch.float32:
+            bias = lower(bias)
+        with without(keys):
+            return attention(lower(q), lower(k), lower(v), bias, *rest)
+
+    _library.impl("attention", autocast, f"Autocast{kind}")
+
+
+for _kind in ("CPU", "CUDA"):
+    _cast(_kind)

@@ -22,11 +22,12 @@
 
 typedef uint64_t value;              /* StableIValue: an integer, or a handle */
 typedef struct AtenTensorOpaque *tensor; /* AtenTensorHandle */
+typedef struct TorchLibraryOpaque *registry; /* TorchLibraryHandle */
 
-/* Addresses of functions, in the order of _compiled.py. Those of PyTorch return 0 or an error. */
+/* Addresses of functions, in the order of _compiled.py. PyTorch's functions return 0 or an error code. */
 typedef struct functions {
-	int32_t (*library)(const char *name, const char *key, const char *file, uint32_t line, void **library);
-	int32_t (*implement)(void *library, const char *name, void (*kernel)(value *, uint64_t, uint64_t), uint64_t version);
+	int32_t (*library)(const char *name, const char *key, const char *file, uint32_t line, registry *);
+	int32_t (*implement)(registry, const char *name, void (*kernel)(value *, uint64_t, uint64_t), uint64_t version);
 	int32_t (*release)(tensor);
 	int32_t (*dim)(tensor, int64_t *);
 	int32_t (*sizes)(tensor, int64_t **);
@@ -48,7 +49,7 @@ typedef struct functions {
 static functions f;
 static int32_t types[4], int32_type, int64_type, cpu, cuda; /* types by FK_ code */
 
-/* A plan: what calls with the same options share, in a tensor of int64 on the host. */
+/* A plan: the options of a call and its dispatcher, in a tensor of int64 on the host. Calls with the same options share a plan. */
 enum { VERSION = 0x666b0001, LONGEST = 1 << 20 };
 typedef struct plan {
 	int64_t version;
@@ -115,7 +116,7 @@ static void exchange(int64_t *x, int i, int j)
 	x[j] = kept;
 }
 
-/* four describes q, k, v and what has their dimensions. */
+/* four describes a tensor of four dimensions: q, k, v, o or d_o. */
 static bool four(call *c, tensor t, fk_tensor *to)
 {
 	int64_t dims;
@@ -128,7 +129,7 @@ static bool four(call *c, tensor t, fk_tensor *to)
 	return true;
 }
 
-/* spread moves dims dimensions to those from first on. The others have one element. */
+/* spread moves the dims dimensions of t to first, first+1 and so on. The other dimensions become 1. */
 static void spread(fk_tensor *t, int64_t dims, int first)
 {
 	int64_t shape[4] = {1, 1, 1, 1}, strides[4] = {0, 0, 0, 1};
@@ -162,7 +163,7 @@ static bool features(call *c, const value *optional, int64_t given)
 	return true;
 }
 
-/* integers returns the elements of an array of sequences as int32, and copies those of an array of int64. */
+/* integers returns the elements of an array of sequences as int32. It copies an array of int64. */
 static const int32_t *integers(call *c, tensor t, int64_t want_dims, int64_t *sizes)
 {
 	int64_t dims, *shape, *strides, n = 1;
@@ -195,8 +196,8 @@ static const int32_t *integers(call *c, tensor t, int64_t want_dims, int64_t *si
 	return list;
 }
 
-/* on_device reports whether kv_lens and pages are all on the GPU of q. They are read when the kernel runs. */
-static bool on_device(const call *c, const value *optional, int64_t given, bool *some)
+/* on_device sets device if the arrays of sequences are on the GPU of q. It returns false if only some are, or if one is on another device. */
+static bool on_device(const call *c, const value *optional, int64_t given, bool *device)
 {
 	int here = 0, all = 0;
 	for (int i = Q_LENS; i <= PAGES; i++) {
@@ -209,7 +210,7 @@ static bool on_device(const call *c, const value *optional, int64_t given, bool 
 		all++;
 		here += type != cpu;
 	}
-	*some = here > 0;
+	*device = here > 0;
 	return here == 0 || here == all;
 }
 
@@ -222,6 +223,8 @@ static bool sequences(call *c, const value *optional, int64_t given)
 	if (!(given >> Q_LENS & 31))
 		return true;
 	if (!on_device(c, optional, given, &device))
+		return false;
+	if (device && given & (1 << Q_LENS | 1 << Q_STARTS | 1 << KV_STARTS)) /* these are read on the host */
 		return false;
 	if (device)
 		a->seqs_device = a->q.device;
@@ -310,7 +313,7 @@ static bool like(const call *c, const fk_tensor *t, int64_t row, fk_tensor *to, 
 	return true;
 }
 
-/* end frees what the call holds and its tensors, and returns the outputs. If ok is false, these are empty vectors. */
+/* end frees the call's copies and its tensors, and returns the outputs. If ok is false, the outputs are empty vectors. */
 static void end(call *c, bool ok, value *stack, const value *in, uint64_t tensors, const value *out, uint64_t outputs)
 {
 	const int64_t none = 0, step = 1;
@@ -332,7 +335,7 @@ static void end(call *c, bool ok, value *stack, const value *in, uint64_t tensor
 	}
 }
 
-/* inputs describes what both passes read. in holds q, k and v, optional the tensors of the bits of given. */
+/* inputs describes the tensors that both passes read. in holds q, k and v, optional the tensors of the bits of given. */
 static bool inputs(call *c, const value *in, const value *optional, int64_t given)
 {
 	fk_args *a = &c->args;
@@ -383,7 +386,7 @@ static void forward(value *stack, uint64_t n, uint64_t outputs)
 
 enum { BACKWARD_PLAIN = 7, BACKWARD_FULL = BACKWARD_PLAIN + 1 + OPTIONAL + 2 };
 
-/* optional_gradients allocates the gradients of bias and sink. Those that given does not ask for are empty vectors. */
+/* optional_gradients allocates the gradients of bias and sink, or empty vectors if given does not ask for them. */
 static bool optional_gradients(call *c, const value *optional, int64_t given, value *out)
 {
 	for (int i = 0; i < 2; i++) {
@@ -433,7 +436,7 @@ static void backward(value *stack, uint64_t n, uint64_t outputs)
 	end(&c, ok, stack, in, n == BACKWARD_FULL ? n - 2 : n, out, outputs);
 }
 
-/* flashkit_torch_register registers the kernels of the operators, which Python has defined. It returns 0, or not if PyTorch refuses. */
+/* flashkit_torch_register registers the kernels of the operators, which Python has defined. It returns 0, or 1 if PyTorch refuses. */
 __attribute__((visibility("default"))) int flashkit_torch_register(const functions *addresses)
 {
 	static const struct {
@@ -449,7 +452,7 @@ __attribute__((visibility("default"))) int flashkit_torch_register(const functio
 	cpu = f.cpu();
 	cuda = f.cuda();
 	for (int i = 0; i < 2; i++) {
-		void *library;
+		registry library;
 		if (i == 1 && f.cuda_stream == NULL)
 			continue;
 		if (f.library("flashkit", i == 0 ? "CPU" : "CUDA", __FILE__, __LINE__, &library))

@@ -27,6 +27,7 @@ __all__ = ["FallbackWarning", "Report", "attention", "replace_sdpa"]
 
 _grad_enabled = torch.is_grad_enabled
 _eager, _plans, _forward, _apply = _compiled.eager, _compiled.plans, _compiled._forward, _compiled.apply
+_KINDS = frozenset((Tensor, torch.nn.Parameter))
 _NONE = (None,) * len(_compiled.OPTIONAL)
 
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ def attention(
 
 def _takes(q: Tensor, slopes: Any, recorded: bool, *optional: Any) -> bool | None:
     """Return whether a gradient is recorded, or None if the compiled part does not take the optional tensors. The first two are bias and sink."""
-    if slopes is not None and (slopes.__class__ is not Tensor or slopes.requires_grad and _grad_enabled()):
+    if slopes is not None and (slopes.__class__ not in _KINDS or slopes.requires_grad and _grad_enabled()):
         return None
     for t in optional:
-        if t is not None and t.__class__ is not Tensor:
+        if t is not None and t.__class__ not in _KINDS:
             return None
     return recorded or _grad_enabled() and any(t is not None and t.requires_grad for t in optional[:2])
 
