@@ -298,12 +298,15 @@ PUBLIC const char *fk_error_string(int code)
 	return texts[code];
 }
 
-PUBLIC const char *fk_version(void) { return "0.1"; }
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+PUBLIC const char *fk_version(void) { return TEXT(FK_VERSION_MAJOR) "." TEXT(FK_VERSION_MINOR) "." TEXT(FK_VERSION_PATCH); }
 
 static int check_params(const FlashAttentionParams *p)
 {
 	if (forked)
-		return FLASH_ATTENTION_ERR_INTERNAL;
+		return FLASH_ATTENTION_ERR_FORKED;
 	if (p == NULL)
 		return FLASH_ATTENTION_ERR_NULL;
 	if (p->batch < 1 || p->heads < 1 || p->seq_len < 1)

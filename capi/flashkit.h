@@ -31,9 +31,10 @@
 extern "C" {
 #endif
 
-/* The version of this interface. The library's soname has the same major version. */
+/* The version of this interface and of the library. The soname has the same major version. */
 #define FK_VERSION_MAJOR 0
 #define FK_VERSION_MINOR 1
+#define FK_VERSION_PATCH 0
 
 /* Error codes. */
 enum {
@@ -349,7 +350,7 @@ int fk_cancel_free(fk_cancel *c, fk_error *err);
  */
 const char *fk_error_string(int code);
 
-/* fk_version returns the library's version, such as "0.1", as a constant string. */
+/* fk_version returns the library's version, such as "0.1.0", as a constant string. */
 const char *fk_version(void);
 
 static inline fk_error fk_error_init(void)
@@ -403,7 +404,7 @@ static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch,
 }
 
 /*
- * A second, smaller interface, on the CPU: Q, K, V and O are dense row-major float32
+ * A second, smaller interface, on the CPU, also by #include <flash_attention.h>: Q, K, V and O are dense row-major float32
  * tensors of the same shape, [batch, heads, seq_len, head_dim]. head_dim is at most 512.
  */
 enum {
@@ -414,7 +415,8 @@ enum {
 	FLASH_ATTENTION_ERR_BLOCK = -4,     /* block_m or block_n is negative */
 	FLASH_ATTENTION_ERR_OVERLAP = -5,   /* an output shares memory with another tensor */
 	FLASH_ATTENTION_ERR_MEMORY = -6,    /* out of memory */
-	FLASH_ATTENTION_ERR_INTERNAL = -7   /* any other error */
+	FLASH_ATTENTION_ERR_INTERNAL = -7,  /* any other error */
+	FLASH_ATTENTION_ERR_FORKED = -8     /* the process was forked after the library was loaded */
 };
 
 #define FLASH_ATTENTION_MAX_HEAD_DIM 512

@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include <flashkit.h>
+#include <flash_attention.h>
 
 int main(void)
 {

@@ -11,6 +11,7 @@ import (
 type field struct{ Name, CType string }
 
 type header struct {
+	Version       string // major.minor.patch
 	Problem, Args []field
 	Bits          []bit // the bits of fk_problem.features
 }
@@ -22,6 +23,7 @@ var (
 	comments  = regexp.MustCompile(`(?s)/\*.*?\*/`)
 	fieldLine = regexp.MustCompile(`(?m)^\s*(?:const )?(\w+) (\*?)(\w+);`)
 	bitLine   = regexp.MustCompile(`FK_(\w+) = (\d+)`)
+	version   = regexp.MustCompile(`(?m)^#define FK_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$`)
 	bitsEnum  = regexp.MustCompile(`(?s)/\* Features of a problem.*?\};`)
 )
 
@@ -31,6 +33,13 @@ var ctypes = map[string]string{
 
 func parse(text string) (h *header, err error) {
 	h = new(header)
+	var numbers []string
+	for _, m := range version.FindAllStringSubmatch(text, -1) {
+		numbers = append(numbers, m[1])
+	}
+	if h.Version = strings.Join(numbers, "."); len(numbers) != 3 {
+		return nil, fmt.Errorf("FK_VERSION is %q, and must have three parts", h.Version)
+	}
 	for _, m := range bitLine.FindAllStringSubmatch(comments.ReplaceAllString(bitsEnum.FindString(text)[2:], ""), -1) {
 		h.Bits = append(h.Bits, bit{m[1], m[2]})
 	}

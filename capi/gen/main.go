@@ -150,7 +150,7 @@ func (l *lists) replaceParts(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, part := range []struct{ name, line string }{{"parameters", "    %[1]s: float | None = None,\n"}, {"numbers", "        %[1]q: %[1]s,\n"}} {
+	for _, part := range []struct{ name, line string }{{"parameters", "    %[1]s: float | None = None,\n"}, {"numbers", "        %[1]s,\n"}, {"kinds", "        %[1]s.__class__,\n"}} {
 		var b strings.Builder
 		for _, x := range l.Keywords {
 			fmt.Fprintf(&b, part.line, x.Name)

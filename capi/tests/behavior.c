@@ -204,7 +204,8 @@ static void test_questions(fk_dispatcher *d)
 	SAY(fk_workspace(d, &w.p, FK_PASS_BACKWARD, &m, &e) == FK_OK && m.host > 0 && m.device == 0, "%g", m.host);
 	for (int code = -1; code <= FK_ERR_INTERNAL + 1; code++)
 		CHECK((strcmp(fk_error_string(code), "unknown error") == 0) == (code < 0 || code > FK_ERR_INTERNAL));
-	CHECK(strcmp(fk_version(), "0.1") == 0);
+	snprintf(text, sizeof text, "%d.%d.%d", FK_VERSION_MAJOR, FK_VERSION_MINOR, FK_VERSION_PATCH);
+	CHECK(strcmp(fk_version(), text) == 0);
 	free(w.memory);
 }
 
@@ -326,7 +327,8 @@ static void test_fork(fk_dispatcher *d)
 	if (child == 0) {
 		FlashAttentionParams p = {1, 1, 4, 8, 0, 0, 0};
 		int ok = fk_forward(d, &w.p, &w.a, &e) == FK_ERR_FORKED && e.message[0] != 0 && fk_close(d, NULL) == FK_ERR_FORKED;
-		ok &= flash_attention_cpu_forward(w.a.q.data, w.a.k.data, w.a.v.data, w.a.o.data, &p) == FLASH_ATTENTION_ERR_INTERNAL;
+		ok &= flash_attention_cpu_forward(w.a.q.data, w.a.k.data, w.a.v.data, w.a.o.data, &p) == FLASH_ATTENTION_ERR_FORKED;
+		ok &= flash_attention_cpu_backward(w.a.q.data, w.a.k.data, w.a.v.data, w.a.d_o.data, w.a.d_q.data, w.a.d_k.data, w.a.d_v.data, &p) == FLASH_ATTENTION_ERR_FORKED;
 		_exit(ok ? 0 : 1);
 	}
 	int status = -1;

@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -29,4 +30,16 @@ o = flashkit.attention(q, k, v)
 s = np.exp(q.astype(np.float64) @ k.swapaxes(-1, -2) / np.sqrt(32))
 error = np.abs(o - s / s.sum(-1, keepdims=True) @ v).max()
 assert error < 1e-5, error
+
+
+def refused(code: str, text: str) -> None:
+    r = subprocess.run([sys.executable, "-c", "import flashkit; " + code], capture_output=True, text=True)
+    assert r.returncode == 1 and text in r.stderr, (code, r.stderr)
+
+
+refused("flashkit._fields.VERSION = '0.1.9999'; flashkit.kernels()", f"has version {flashkit.__version__}, and the package has 0.1.9999")
+other = pathlib.Path(flashkit.__file__).parents[1] / "flashkit-1.0.6.dist-info"
+other.mkdir()
+refused("", f"ImportError: flashkit: {other} is another project")
+other.rmdir()
 print(f"installed: {flashkit.__version__}, {len(flashkit.kernels())} kernels, error {error:.2g}")

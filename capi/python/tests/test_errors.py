@@ -163,6 +163,17 @@ def test_classes():
     assert (type(again), again.field, str(again)) == (flashkit.HeadDimError, "q.shape", "text")
 
 
+@pytest.mark.parametrize("version, fits", [("0.1.9999", True), ("0.2.0", False), ("1.0.0", False)])
+def test_version(monkeypatch, version, fits):
+    monkeypatch.setattr(flashkit._fields, "VERSION", version)
+    if fits:
+        flashkit._abi._load()
+        return
+    with pytest.raises(flashkit.UnavailableError, match=f"has version {flashkit.__version__}; this package needs ") as caught:
+        flashkit._abi._load()
+    assert caught.value.field == "FLASHKIT_LIBRARY"
+
+
 def test_closed():
     d = flashkit.Dispatcher("simd")
     d.close()

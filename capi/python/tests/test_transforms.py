@@ -241,11 +241,32 @@ def test_kinds_of_tensors(p):
     assert torch.equal(p.ours(torch.complex(p.q, -p.q).conj().imag), expected)  # a tensor with a lazy negation
     assert torch.equal(p.ours(torch._efficientzerotensor(p.q.shape)), p.ours(torch.zeros_like(p.q)))
     assert torch.equal(p.ours(p.q.mT.contiguous().mT), expected)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(p.ours(p.q), expected)
     meta = [t.to("meta") for t in (p.q, p.k, p.v)]
     o, lse = ft.attention(*meta, return_lse=True)
     assert o.is_meta and o.shape == p.q.shape and lse.shape == p.q.shape[:3]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(p, randn, dtype):
+    q = p.q.clone().requires_grad_()
+    lowered = [t.detach().to(dtype) for t in (p.q, p.k, p.v)]
+    bias = randn(5, 5)
+    leaf = lowered[0].clone().requires_grad_()
+    expected = ft.attention(leaf, *lowered[1:], bias=bias)
+    (g,) = torch.autograd.grad(expected.float().square().sum(), leaf)
+    compiled = torch.compile(p.ours, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype):
+        got = p.ours(q, bias=bias)
+        theirs = F.scaled_dot_product_attention(p.q, p.k, p.v)
+        assert got.dtype == theirs.dtype == dtype and p.ours(p.q).dtype == compiled(p.q).dtype == dtype
+        assert p.ours(p.q, bias=bias.half()).dtype == dtype
+        with pytest.raises(flashkit.DTypeError):
+            ft.attention(*(t.double() for t in (p.q, p.k, p.v)))
+        with torch.autocast("cpu", enabled=False):
+            assert p.ours(p.q).dtype == torch.float32
+    assert torch.equal(got, expected) and torch.equal(p.ours(p.q), p.ours(p.q.clone()))
+    (h,) = torch.autograd.grad(got.float().square().sum(), q)
+    assert h.dtype == torch.float32 and torch.equal(h, g.float())
 
 
 def nested(t, **keywords):

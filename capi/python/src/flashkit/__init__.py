@@ -13,9 +13,11 @@ flashkit.torch has operators with gradients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from . import _arrays, _dispatcher
+import numpy as np
+
+from . import _arrays, _dispatcher, _fields, _prepared
 from ._attention import attention
 from ._call import Options
 from ._dispatcher import Dispatcher, Gradients, Kernel, Memory, Verdict
@@ -44,7 +46,9 @@ from ._handle import Cancel
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__version__ = "0.1.0"
+    from ._types import Backward, DLPack, NumPy, Tensor
+
+__version__ = _fields.VERSION
 __all__ = [
     "Cancel", "CanceledError", "DTypeError", "DimensionError", "Dispatcher", "DriverError", "Error", "ForkedError", "Gradients", "HandleError",
     "HeadDimError", "InternalError", "Kernel", "Memory", "NullError", "OptionError", "Options", "OutOfMemoryError", "OverlapError", "SizeError",
@@ -53,6 +57,12 @@ __all__ = [
 ]  # fmt: skip
 
 
+@overload
+def attention_backward(d_o: NumPy, q: NumPy, k: NumPy, v: NumPy, o: NumPy, lse: NumPy, **options: Unpack[Backward]) -> Gradients[NumPy]: ...
+@overload
+def attention_backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, **options: Unpack[Backward]) -> Gradients[Tensor]: ...
+@overload
+def attention_backward(d_o: DLPack, q: DLPack, k: DLPack, v: DLPack, o: DLPack, lse: DLPack, **options: Unpack[Backward]) -> Gradients[Any]: ...
 def attention_backward(
     d_o: Any,
     q: Any,
@@ -66,19 +76,32 @@ def attention_backward(
     d_sink: bool = False,
     backend: str | Dispatcher | None = None,
     **options: Unpack[Options],
-) -> Gradients:
+) -> Gradients[Any]:
     """Return the gradients of sum(O*d_o) + sum(LSE*d_lse).
 
     o and lse are what attention returned, called with the same options. d_bias and d_sink
     ask for the gradients of these, in the shape and type of them. A forward pass
     that returns LSE sums scores in the order of this pass, if both have the same backend.
     """
+    d, call = _dispatcher.shared(backend), None
+    if q.__class__ is np.ndarray and _prepared.kept(options):
+        arrays: Any = d_o, q, k, v, o, lse, d_lse, *(options.get(name) for name in _prepared.OPTIONAL)
+        rest = {name: x for name, x in options.items() if name not in _prepared.OPTIONAL}
+        call = _prepared.find(d, ("backward", d_bias, d_sink, *rest.items(), *map(type, rest.values()), str(rest.get("window"))), arrays)
+        if call is not None and call.handle is not None and (g := call.backward(arrays, d_bias, d_sink)) is not None:
+            return Gradients(*g)
     if _arrays.forward_mode():
         rest = {name: options.get(name) for name in ("bias", "slopes", "sink")}
         _arrays.without_tangents(d_o=d_o, q=q, k=k, v=v, o=o, lse=lse, d_lse=d_lse, **rest)
-    return _dispatcher.shared(backend).backward(d_o, q, k, v, o, lse, d_lse, d_bias, d_sink, options)
+    return d.backward(d_o, q, k, v, o, lse, d_lse, d_bias, d_sink, options, call=call)
 
 
+@overload
+def merge(o1: NumPy, lse1: NumPy, o2: NumPy, lse2: NumPy, *, layout: str = "bhsd") -> tuple[NumPy, NumPy]: ...
+@overload
+def merge(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor, *, layout: str = "bhsd") -> tuple[Tensor, Tensor]: ...
+@overload
+def merge(o1: DLPack, lse1: DLPack, o2: DLPack, lse2: DLPack, *, layout: str = "bhsd") -> tuple[Any, Any]: ...
 def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "bhsd") -> tuple[Any, Any]:
     """Return (O, LSE) over both of two disjoint sets of keys, from those over each.
 

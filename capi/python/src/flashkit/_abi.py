@@ -11,14 +11,20 @@ from typing import Any
 
 from . import _errors, _fields
 
+# This package is the distribution flashkit-attention. The distribution flashkit is another project with the same import name:
+# installed second, it overwrites files of the first, and uninstalling one removes files of both.
+for _other in pathlib.Path(__file__).parents[1].glob("flashkit-[0-9]*-info"):
+    raise ImportError(
+        f"flashkit: {_other} is another project with the same import name, so files of both are mixed; "
+        "uninstall flashkit and flashkit-attention, then install flashkit-attention"
+    )
+
 F32, F16, BF16, BOOL = range(4)
 HOST, CUDA = range(2)
 FORWARD, BACKWARD = range(2)
 BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)
 UNLIMITED = -1
 FLAGS = FROZEN, PAIRED, BLANK, ANY_ORDER, UNPAIRED = 1, 2, 4, 8, 16
-
-VERSION = (0, 1)  # version of the interface with the structures below
 
 
 class Failure(ctypes.Structure):
@@ -88,10 +94,8 @@ def library() -> ctypes.CDLL:
 
 
 def _load() -> ctypes.CDLL:
-    name = os.environ.get("FLASHKIT_LIBRARY")
-    if not name:
-        own = pathlib.Path(__file__).with_name("libflashkit.so")
-        name = str(own) if own.exists() else "libflashkit.so.0"
+    own = pathlib.Path(__file__).with_name("libflashkit.so")
+    name = os.environ.get("FLASHKIT_LIBRARY") or (str(own) if own.exists() else "libflashkit.so.0")
     try:
         lib = ctypes.CDLL(name)
         version, names = lib.fk_version, [getattr(lib, f) for f in _SIGNATURES]
@@ -99,9 +103,11 @@ def _load() -> ctypes.CDLL:
         raise _errors.UnavailableError(f"flashkit: the library {name} cannot be loaded: {e}", "FLASHKIT_LIBRARY") from e
     version.restype = c_char_p
     text = version().decode()
-    major, minor = (int(x) for x in text.split(".")[:2])
-    if major != VERSION[0] or minor < VERSION[1]:
-        raise _errors.UnavailableError(f"flashkit: {name} has version {text}; this package needs {VERSION[0]}.{VERSION[1]} or newer of major {VERSION[0]}", "FLASHKIT_LIBRARY")
+    (major, minor), (want, least) = ([int(x) for x in v.split(".")[:2]] for v in (text, _fields.VERSION))
+    if name == str(own) and text != _fields.VERSION:
+        raise _errors.UnavailableError(f"flashkit: {name} has version {text}, and the package has {_fields.VERSION}; install the package again", "FLASHKIT_LIBRARY")
+    if major != want or minor < least:
+        raise _errors.UnavailableError(f"flashkit: {name} has version {text}; this package needs {want}.{least} or newer of major {want}", "FLASHKIT_LIBRARY")
     for f, arguments in zip(names, _SIGNATURES.values()):
         f.argtypes, f.restype = arguments, c_int
     return lib

@@ -3,14 +3,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from . import _arrays, _dispatcher
+import numpy as np
+
+from . import _arrays, _dispatcher, _prepared
 from ._call import Options
 from ._dispatcher import Dispatcher
 from ._handle import Cancel
 
+_ndarray = np.ndarray
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._types import DLPack, Forward, NumPy, Tensor
+
+
+@overload
+def attention(q: NumPy, k: NumPy, v: NumPy, *, return_lse: Literal[False] = False, **options: Unpack[Forward]) -> NumPy: ...
+@overload
+def attention(q: NumPy, k: NumPy, v: NumPy, *, return_lse: Literal[True], **options: Unpack[Forward]) -> tuple[NumPy, NumPy]: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[Forward]) -> Tensor: ...
+@overload
+def attention(q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[Forward]) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(q: DLPack, k: DLPack, v: DLPack, *, return_lse: bool = False, **options: Unpack[Forward]) -> Any: ...
 def attention(
     q: Any,
     k: Any,
@@ -90,6 +109,19 @@ def attention(
     Raises:
         Error: one of its classes, with the field at fault in ``field``.
     """
+    d, call = _dispatcher.shared(backend), None
+    if (
+        q.__class__ is _ndarray and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
+        and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
+    ):  # fmt: skip
+        kinds = (  # as True, 1 and 1.0 are equal keys
+            causal.__class__, top_left.__class__, shift.__class__, scale.__class__, softcap.__class__, workers.__class__, return_lse.__class__,
+            carry.__class__, dropout.__class__, seed.__class__, None if window is None else str(window),
+        )  # fmt: skip
+        key = causal, window, top_left, shift, scale, softcap, layout, dtype, workers, return_lse, kinds
+        call = _prepared.find(d, key, (q, k, v, bias, mask, slopes, sink, out, lse))
+        if call is not None and call.handle is not None and (r := call.forward(q, k, v, (bias, mask, slopes, sink), out, lse)) is not None:
+            return tuple(r) if return_lse else r[0]
     if _arrays.forward_mode():
         _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(
@@ -97,7 +129,7 @@ def attention(
         slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip
-    o, l = _dispatcher.shared(backend).forward(q, k, v, out, lse, return_lse, carry, options)
+    o, l = d.forward(q, k, v, out, lse, return_lse, carry, options, call)
     if out is not None or lse is not None:
         _arrays.written(out, lse)
     return (o, l) if return_lse else o

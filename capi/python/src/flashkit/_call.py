@@ -64,7 +64,7 @@ class Call:
         self.args = _abi.Args(size=ctypes.sizeof(_abi.Args))
         self.q, self.k, self.v = (self.four(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         self.features(options)
-        self.band(options)
+        band(self.problem, options)
         self.sequences(options)
         self.limits(options)
         self.run(_abi.call, "fk_problem_of", ctypes.byref(self.args), ctypes.byref(self.problem))
@@ -90,9 +90,7 @@ class Call:
 
     def features(self, o: Options) -> None:
         p, a = self.problem, self.args
-        for name in _fields.NUMBERS:
-            setattr(p, name, positive(o, name))
-        p.dropout = number(o, "dropout")
+        parameters(p, o)
         a.seed = index(o.get("seed", 0), "seed", "an integer from 0 to 2**64-1", 0, 2**64 - 1)
         if (origin := o.get("origin")) is not None:
             want = "(batch, head, row, key), integers from 0 to 2**31-1"
@@ -109,22 +107,6 @@ class Call:
             x = _arrays.take(x, name)
             self.given[name] = x
             setattr(a, name, _arrays.pairs(x, name, self.dtype) if name in ("bias", "mask") else _arrays.per_head(x, name, name == "slopes"))
-
-    def band(self, o: Options) -> None:
-        p, window = self.problem, o.get("window")
-        causal, p.top_left, p.shift = flag(o.get("causal", False), "causal"), flag(o.get("top_left", False), "top_left"), index(o.get("shift", 0), "shift", "an integer")
-        if causal:
-            p.band = _abi.BAND_CAUSAL
-        if window is not None:
-            want = "(left, right), numbers of keys, or None for no limit"
-            if not isinstance(window, (tuple, list)) or len(window) != 2:
-                raise _errors.OptionError(f"flashkit: window = {window!r}: must be {want}", "window")
-            left, right = (_abi.UNLIMITED if side is None else index(side, "window", want, _abi.UNLIMITED, given=window) for side in window)
-            if causal:
-                if right > 0:
-                    raise _errors.OptionError(f"flashkit: window = {window!r}: a causal row sees no key after the diagonal; right must be 0 or None", "window")
-                right = 0
-            p.band, p.left, p.right = _abi.BAND_WINDOW, left, right
 
     def sequences(self, o: Options) -> None:
         a, seqs, first = self.args, None, ""
@@ -179,6 +161,31 @@ class Call:
     def columns(self) -> tuple[int, int, int]:
         """Return the shape of lse."""
         return tuple(self.args.q.shape[:3])
+
+
+def parameters(p: Any, o: Options) -> None:
+    """Set the numbers of a problem."""
+    for name in _fields.NUMBERS:
+        setattr(p, name, positive(o, name))
+    p.dropout = number(o, "dropout")
+
+
+def band(p: Any, o: Options) -> None:
+    """Set the band of a problem."""
+    window = o.get("window")
+    causal, p.top_left, p.shift = flag(o.get("causal", False), "causal"), flag(o.get("top_left", False), "top_left"), index(o.get("shift", 0), "shift", "an integer")
+    if causal:
+        p.band = _abi.BAND_CAUSAL
+    if window is not None:
+        want = "(left, right), numbers of keys, or None for no limit"
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise _errors.OptionError(f"flashkit: window = {window!r}: must be {want}", "window")
+        left, right = (_abi.UNLIMITED if side is None else index(side, "window", want, _abi.UNLIMITED, given=window) for side in window)
+        if causal:
+            if right > 0:
+                raise _errors.OptionError(f"flashkit: window = {window!r}: a causal row sees no key after the diagonal; right must be 0 or None", "window")
+            right = 0
+        p.band, p.left, p.right = _abi.BAND_WINDOW, left, right
 
 
 def uncovered(starts: Any, rows: int) -> bool:

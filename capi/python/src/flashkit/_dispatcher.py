@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from . import _abi, _arrays, _errors, _fields, _names
+from . import _abi, _arrays, _errors, _fields, _names, _prepared
 from ._call import Call, Options, flag
 from ._handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ._types import Array
 
-class Gradients(NamedTuple):
-    """What attention_backward returns. Those that were not asked for are None."""
+    class Gradients(NamedTuple, Generic[Array]):
+        d_q: Array
+        d_k: Array
+        d_v: Array
+        d_bias: Array | None
+        d_sink: Array | None
 
-    d_q: Any
-    d_k: Any
-    d_v: Any
-    d_bias: Any
-    d_sink: Any
+else:
+    Gradients = namedtuple("Gradients", "d_q d_k d_v d_bias d_sink")  # before Python 3.11, no NamedTuple is generic
+    Gradients.__doc__ = "What attention_backward returns. Those that were not asked for are None."
 
 
 class Kernel(NamedTuple):
@@ -94,10 +98,12 @@ class Dispatcher(Handle):
         handle = ctypes.c_void_p()
         _abi.call("fk_open", None if backend is None else backend.encode(), flags, ctypes.byref(handle))
         self._handle = handle.value
+        self._prepared: dict[Any, _prepared.Prepared] = {}
         self._backend, self._options = backend, {name: True for name, x in options.items() if x}
 
     def close(self) -> None:
         """Wait for the calls in progress and free everything. A second time does nothing."""
+        self._prepared.clear()
         self._end()
 
     def __enter__(self) -> Dispatcher:
@@ -115,7 +121,7 @@ class Dispatcher(Handle):
         text = f"{type(self).__name__}({', '.join(given)})"
         return text if "_handle" in vars(self) else f"<closed {text}>"
 
-    def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options) -> tuple[Any, Any]:
+    def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options, call: _prepared.Prepared | None = None) -> tuple[Any, Any]:
         c = Call(q, k, v, options)
         gaps = c.gaps["q_starts"]
         if flag(carry, "carry"):
@@ -132,10 +138,14 @@ class Dispatcher(Handle):
         if lse is not None:
             c.args.lse = _arrays.column(_arrays.writable(lse, "lse"), "lse")
             c.given["lse"] = lse
-        c.run(_abi.call, "fk_forward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
+        handle = self._take()
+        c.run(_abi.call, "fk_forward", handle, ctypes.byref(c.problem), ctypes.byref(c.args))
+        if call is not None:
+            inputs = tuple(name for name in _prepared.INPUTS if name in c.given and name not in ("o", "lse"))
+            call.keep("fk_forward", handle, c.problem, c.args, (*inputs, "o", "lse")[: None if lse is not None else -1], (o,) if lse is None else (o, lse))
         return o, lse
 
-    def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None) -> Gradients:
+    def backward(self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, d_lse: Any, d_bias: bool, d_sink: bool, options: Options, given: tuple[Any, Any, Any] | None = None, call: _prepared.Prepared | None = None) -> Gradients[Any]:
         c = Call(q, k, v, options)
         c.four(o, "o")
         c.column(lse, "lse")
@@ -158,7 +168,12 @@ class Dispatcher(Handle):
             g = _arrays.new(_arrays.take(x, name), tuple(x.shape))
             setattr(c.args, "d_" + name, _arrays.pairs(g, "d_bias", c.dtype) if name == "bias" else _arrays.per_head(g, "d_sink", False))
             out.append(g)
-        c.run(_abi.call, "fk_backward", self._take(), ctypes.byref(c.problem), ctypes.byref(c.args))
+        handle = self._take()
+        c.run(_abi.call, "fk_backward", handle, ctypes.byref(c.problem), ctypes.byref(c.args))
+        if call is not None:
+            inputs = tuple(name for name in _prepared.INPUTS if name in c.given)
+            made = {name: x for name, x in zip(("d_q", "d_k", "d_v", "d_bias", "d_sink"), out) if x is not None}
+            call.keep("fk_backward", handle, c.problem, c.args, (*inputs, *made), tuple(made.values()))
         return Gradients(*out)
 
     def kernels(self) -> list[Kernel]:
@@ -187,6 +202,9 @@ def shared(backend: str | Dispatcher | None, unpaired: bool = False) -> Dispatch
         return backend
     if backend is not None and not isinstance(backend, str):
         raise _errors.OptionError(f"flashkit: backend = {backend!r}: must be a name or a Dispatcher", "backend")
+    d = _shared.get((backend, unpaired))
+    if d is not None:
+        return d
     with _lock:
         d = _shared.get((backend, unpaired))
         if d is None:

@@ -13,7 +13,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from . import _dispatcher, _errors, _fields
+from . import _compiled, _dispatcher, _errors, _fields
 from ._call import Options, uncovered
 
 # The arguments of both operators. A window side of -1 means no limit. A number of 0 means that
@@ -79,8 +79,25 @@ def _options(shared: tuple[Any, ...]) -> tuple[Options, str | None, bool]:
     return o, backend, paired
 
 
+def _plan(q: Tensor, shared: tuple[Any, ...]) -> Any:
+    """Return the plan of the arguments that both operators take, or None without a compiled part."""
+    causal, window, top_left, shift, *numbers, dropout, backend, paired = shared[len(TENSORS) :]
+    sides = None if window is None else tuple(window)
+    key = causal, sides, top_left, shift, *numbers, dropout, backend, paired
+    return _compiled.plans.get(key) or _compiled.plan(key, causal, sides, top_left, shift, tuple(numbers), dropout, backend, paired, False)
+
+
+def _optional(shared: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """Return the optional tensors without the seed, and the seed."""
+    at = TENSORS.index("seed")
+    return (*shared[:at], *shared[at + 1 : len(TENSORS)]), shared[at]
+
+
 @_kernel("attention")
 def _attention(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Tensor, Tensor]:
+    plan = _plan(q, shared)
+    if plan is not None and (r := _compiled.compute(plan, q, k, v, *_optional(shared))) is not None:
+        return r
     options, backend, paired = _options(shared)
     gaps = _gaps(options.get("q_starts"), q)
     o = _result(q, v.shape[-1], gaps)
@@ -104,6 +121,9 @@ def _attention_shapes(q: Tensor, k: Tensor, v: Tensor, *shared: Any) -> tuple[Te
 @_kernel("attention_backward")
 def _attention_backward(d_o: Tensor, d_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *shared, d_bias, d_sink = rest
+    plan = _plan(q, tuple(shared))
+    if plan is not None and (r := _compiled.gradients(plan, d_o, q, k, v, o, lse, d_lse, *_optional(tuple(shared)), d_bias, d_sink)) is not None:
+        return tuple(r)
     options, backend, paired = _options(tuple(shared))
     q_gaps, kv_gaps = _gaps(options.get("q_starts"), q), _gaps(options.get("kv_starts"), k)
     given = _result(q, q.shape[-1], q_gaps), _result(k, k.shape[-1], kv_gaps), _result(v, v.shape[-1], kv_gaps)
@@ -222,3 +242,26 @@ def _differentiate_backward(keys: Any, *inputs: Any) -> Any:
 
 _library.impl("attention", _differentiate_attention, "Autograd", with_keyset=True)
 _library.impl("attention_backward", _differentiate_backward, "Autograd", with_keyset=True)
+
+
+def _cast(kind: str) -> None:
+    """Under autocast, cast q, k and v as PyTorch does for its own function, and a bias that is not float32 too."""
+    key = getattr(torch._C.DispatchKey, "Autocast" + kind)
+    keys: Any = torch._C.DispatchKeySet(key)
+    without: Any = torch._C._ExcludeDispatchKeyGuard
+
+    def lower(t: Tensor) -> Tensor:
+        return t.to(torch.get_autocast_dtype(t.device.type)) if t.is_floating_point() and t.dtype != torch.float64 else t
+
+    def autocast(*inputs: Any) -> Any:
+        q, k, v, bias, *rest = inputs
+        if bias is not None and bias.dtype != torch.float32:
+            bias = lower(bias)
+        with without(keys):
+            return attention(lower(q), lower(k), lower(v), bias, *rest)
+
+    _library.impl("attention", autocast, f"Autocast{kind}")
+
+
+for _kind in ("CPU", "CUDA"):
+    _cast(_kind)
