@@ -113,7 +113,7 @@ def reference(q, k, v, o):
 def test_random_problems(rng, python, one_thread):
     """Both passes, beside float64 and beside PyTorch's own error in the same type."""
     worst = {}
-    for number in range(int(os.environ.get("FLASHKIT_PROBLEMS", 100))):
+    for number in range(int(os.environ.get("FLASHKIT_PROBLEMS", 60))):
         q, k, v, o = draw(rng)
         leaves = {"q": q, "k": k, "v": v} | {name: o[name] for name in ("bias", "sink") if name in o}
         ours, exact, same = ({name: t.detach().to(kind or t.dtype).requires_grad_() for name, t in leaves.items()} for kind in (None, torch.float64, None))

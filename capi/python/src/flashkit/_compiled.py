@@ -24,6 +24,7 @@ from . import _abi, _call, _dispatcher, _fields
 
 _FULL = "Tensor bias, Tensor mask, Tensor slopes, Tensor sink, Tensor q_lens, Tensor kv_lens, Tensor q_starts, Tensor kv_starts, Tensor pages, int seed, int given"
 _SCHEMAS = (
+    "_forward_o(Tensor q, Tensor k, Tensor v, Tensor plan) -> Tensor",
     "_forward(Tensor q, Tensor k, Tensor v, Tensor plan) -> (Tensor, Tensor)",
     f"_forward_full(Tensor q, Tensor k, Tensor v, Tensor plan, {_FULL}) -> (Tensor, Tensor)",
     "_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor plan) -> (Tensor, Tensor, Tensor)",
@@ -50,6 +51,10 @@ _MOST = 256  # plans kept
 _library: Any = torch.library.Library("flashkit", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
+def _decline_one(*inputs: Any) -> Tensor:
+    return torch.empty(0)
+
+
 def _decline(*inputs: Any) -> tuple[Tensor, ...]:
     """Stand for a kernel on devices for which there is none."""
     return tuple(torch.empty(0) for _ in range(5 if len(inputs) > 15 else 3 if len(inputs) == 7 else 2))
@@ -61,12 +66,12 @@ def _define() -> list[Any]:
         name = schema[: schema.index("(")]
         _library.define(schema)
         _library.impl(name, torch.library.fallthrough_kernel, "Autograd")
-        _library.impl(name, _decline, "CompositeExplicitAutograd")
+        _library.impl(name, _decline_one if name == "_forward_o" else _decline, "CompositeExplicitAutograd")
         operators.append(getattr(torch.ops.flashkit, name).default._op)
     return operators
 
 
-_forward, _forward_full, _backward, _backward_full = _define()
+_forward_o, _forward, _forward_full, _backward, _backward_full = _define()
 
 
 class Plan:

@@ -6,6 +6,7 @@
  * The kernels never raise an error. If a kernel cannot compute a call, it declines: its outputs
  * are empty vectors, and Python computes the call or raises the error.
  *
+ *     _forward_o(q, k, v, plan) -> o
  *     _forward(q, k, v, plan) -> (o, lse)
  *     _backward(d_o, q, k, v, o, lse, plan) -> (d_q, d_k, d_v)
  *     _forward_full(q, k, v, plan, OPTIONAL..., seed, given) -> (o, lse)
@@ -361,7 +362,7 @@ static bool inputs(call *c, const value *in, const value *optional, int64_t give
 
 enum { FORWARD_PLAIN = 4, FORWARD_FULL = FORWARD_PLAIN + OPTIONAL + 2 };
 
-static bool run_forward(call *c, const value *in, uint64_t n, value *out)
+static bool run_forward(call *c, const value *in, uint64_t n, value *out, bool want_lse)
 {
 	fk_args *a = &c->args;
 	if (!begin(c, handle(in[3]), handle(in[0])))
@@ -369,9 +370,13 @@ static bool run_forward(call *c, const value *in, uint64_t n, value *out)
 	a->seed = n == FORWARD_FULL ? in[n - 2] : 0;
 	if (!inputs(c, in, in + FORWARD_PLAIN, n == FORWARD_FULL ? (int64_t)in[n - 1] : 0))
 		return false;
-	if (!like(c, &a->q, a->v.shape[3], &a->o, &out[0]) || !dense(c, 3, a->q.shape, FK_F32, &a->lse, &out[1]))
+	if (!like(c, &a->q, a->v.shape[3], &a->o, &out[0]))
 		return false;
-	spread(&a->lse, 3, 0);
+	if (want_lse) {
+		if (!dense(c, 3, a->q.shape, FK_F32, &a->lse, &out[1]))
+			return false;
+		spread(&a->lse, 3, 0);
+	}
 	return f.forward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, NULL) == FK_OK;
 }
 
@@ -380,7 +385,7 @@ static void forward(value *stack, uint64_t n, uint64_t outputs)
 	call c;
 	value in[FORWARD_FULL], out[2] = {0};
 	memcpy(in, stack, n * sizeof *in);
-	bool ok = run_forward(&c, in, n, out);
+	bool ok = run_forward(&c, in, n, out, outputs == 2);
 	end(&c, ok, stack, in, n == FORWARD_FULL ? n - 2 : n, out, outputs);
 }
 
@@ -442,7 +447,7 @@ __attribute__((visibility("default"))) int flashkit_torch_register(const functio
 	static const struct {
 		const char *name;
 		void (*kernel)(value *, uint64_t, uint64_t);
-	} kernels[] = {{"_forward", forward}, {"_forward_full", forward}, {"_backward", backward}, {"_backward_full", backward}};
+	} kernels[] = {{"_forward_o", forward}, {"_forward", forward}, {"_forward_full", forward}, {"_backward", backward}, {"_backward_full", backward}};
 	const uint64_t version = (uint64_t)2 << 56 | (uint64_t)10 << 48; /* PyTorch 2.10: the newest functions and conversions that this file uses */
 	f = *addresses;
 	int32_t of_type[] = {f.float32(), f.float16(), f.bfloat16(), f.boolean()};

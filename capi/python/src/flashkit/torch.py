@@ -26,7 +26,7 @@ from ._sdpa import FallbackWarning, Report, replace_sdpa
 __all__ = ["FallbackWarning", "Report", "attention", "replace_sdpa"]
 
 _grad_enabled = torch.is_grad_enabled
-_eager, _plans, _forward, _apply = _compiled.eager, _compiled.plans, _compiled._forward, _compiled.apply
+_eager, _plans, _forward_o, _forward, _apply = _compiled.eager, _compiled.plans, _compiled._forward_o, _compiled._forward, _compiled.apply
 _KINDS = frozenset((Tensor, torch.nn.Parameter))
 _NONE = (None,) * len(_compiled.OPTIONAL)
 
@@ -114,7 +114,10 @@ def attention(
                     if not plain or dropout:
                         r = _compiled.with_all(plan, q, k, v, (bias, mask, slopes, sink, q_lens, kv_lens, q_starts, kv_starts, pages), _seed(dropout, seed), recorded)
                     elif not recorded:
-                        o, lse = _forward(q, k, v, plan.tensor)
+                        if return_lse:
+                            o, lse = _forward(q, k, v, plan.tensor)
+                        else:
+                            o = _forward_o(q, k, v, plan.tensor)
                         if o.dim() == 4:
                             return (o, lse) if return_lse else o
                     elif return_lse:
