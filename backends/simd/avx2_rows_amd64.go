@@ -20,3 +20,9 @@ func copyRowsAVX2(dst *float32, step int, src *float32, rows int)
 //
 //go:noescape
 func addRowsAVX2(dst *float32, step int, src *float32, rows int)
+
+// scaleRowsAVX2 multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
+// multiple of 16. n, rows > 0.
+//
+//go:noescape
+func scaleRowsAVX2(x *float32, step int, n int, rows int, by *float32)

@@ -69,3 +69,35 @@ row:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+// func scaleRowsAVX2(x *float32, step int, n int, rows int, by *float32)
+// Requires: AVX, SSE
+TEXT ·scaleRowsAVX2(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    x+0(FP), AX
+	MOVQ    step+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    n+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    rows+24(FP), BX
+	MOVQ    by+32(FP), SI
+
+row:
+	VBROADCASTSS (SI), Y0
+	XORQ         DI, DI
+
+vector:
+	VMULPS  (AX)(DI*1), Y0, Y1
+	VMOVUPS Y1, (AX)(DI*1)
+	ADDQ    $0x00000020, DI
+	CMPQ    DI, DX
+	JL      vector
+	ADDQ    CX, AX
+	ADDQ    $0x04, SI
+	DECQ    BX
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET

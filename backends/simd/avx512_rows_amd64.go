@@ -15,3 +15,9 @@ func copyRowsAVX512(dst *float32, step int, src *float32, rows int)
 //
 //go:noescape
 func addRowsAVX512(dst *float32, step int, src *float32, rows int)
+
+// scaleRowsAVX512 multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
+// multiple of 16. n, rows > 0.
+//
+//go:noescape
+func scaleRowsAVX512(x *float32, step int, n int, rows int, by *float32)

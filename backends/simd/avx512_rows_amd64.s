@@ -51,3 +51,35 @@ row:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+// func scaleRowsAVX512(x *float32, step int, n int, rows int, by *float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·scaleRowsAVX512(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    x+0(FP), AX
+	MOVQ    step+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    n+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    rows+24(FP), BX
+	MOVQ    by+32(FP), SI
+
+row:
+	VBROADCASTSS (SI), Z0
+	XORQ         DI, DI
+
+vector:
+	VMULPS  (AX)(DI*1), Z0, Z1
+	VMOVUPS Z1, (AX)(DI*1)
+	ADDQ    $0x00000040, DI
+	CMPQ    DI, DX
+	JL      vector
+	ADDQ    CX, AX
+	ADDQ    $0x04, SI
+	DECQ    BX
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET

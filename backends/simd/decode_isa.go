@@ -20,6 +20,8 @@ type decodeRoutines struct {
 	halves bool // Q is kept in K's type, and sums in O are weightUnit times too large
 	pace   pace // element is the time of reading a float32 of K or V, widen of reading a 16-bit element
 
+	gradPace pace // of the backward kernel
+
 	attend  [3]attendFunc // indexed by the type in which K and V are read
 	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 }

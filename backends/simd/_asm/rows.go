@@ -12,6 +12,31 @@ func (g *generator) rowRoutines() {
 	}
 	g.copyRows(false)
 	g.copyRows(true)
+	g.scaleRows()
+}
+
+// scaleRows emits the routine that finishes rows of O in workspace.
+func (g *generator) scaleRows() {
+	g.arithmetic("scaleRows", "func(x *float32, step, n, rows int, by *float32)",
+		"multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a",
+		"multiple of 16. n, rows > 0.")
+	x, step, n, rows, by := param("x"), bytes(param("step")), bytes(param("n")), param("rows"), param("by")
+	factor, z, i := g.registers[0], g.registers[1], GP64()
+	Label("row")
+	VBROADCASTSS(Mem{Base: by}, factor)
+	XORQ(i, i)
+	Label("vector")
+	at := Mem{Base: x, Index: i, Scale: 1}
+	VMULPS(at, factor, z)
+	VMOVUPS(z, at)
+	ADDQ(U32(uint32(g.vectorBytes)), i)
+	CMPQ(i, n)
+	JL(LabelRef("vector"))
+	ADDQ(step, x)
+	ADDQ(Imm(4), by)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
 }
 
 func (g *generator) copyRows(add bool) {
