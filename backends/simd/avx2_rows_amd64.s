@@ -101,3 +101,45 @@ vector:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+// func splitRowAVX2(x *float32, n int)
+// Requires: AVX, AVX2
+TEXT ·splitRowAVX2(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+group:
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VSHUFPS $0x88, Y1, Y0, Y2
+	VSHUFPS $0xdd, Y1, Y0, Y3
+	VPERMPD $0xd8, Y2, Y2
+	VPERMPD $0xd8, Y3, Y3
+	VMOVUPS Y2, (AX)
+	VMOVUPS Y3, 32(AX)
+	ADDQ    $0x00000040, AX
+	SUBQ    $0x00000010, CX
+	JNZ     group
+	VZEROUPPER
+	RET
+
+// func joinRowAVX2(x *float32, n int)
+// Requires: AVX
+TEXT ·joinRowAVX2(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+group:
+	VMOVUPS    (AX), Y0
+	VMOVUPS    32(AX), Y1
+	VUNPCKLPS  Y1, Y0, Y2
+	VUNPCKHPS  Y1, Y0, Y3
+	VPERM2F128 $0x20, Y3, Y2, Y0
+	VPERM2F128 $0x31, Y3, Y2, Y1
+	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y1, 32(AX)
+	ADDQ       $0x00000040, AX
+	SUBQ       $0x00000010, CX
+	JNZ        group
+	VZEROUPPER
+	RET

@@ -21,3 +21,13 @@ func addRowsAVX512(dst *float32, step int, src *float32, rows int)
 //
 //go:noescape
 func scaleRowsAVX512(x *float32, step int, n int, rows int, by *float32)
+
+// splitRowAVX512 moves the even elements of each group of 32 elements of x before the odd ones. n, the number of elements, is a positive multiple of 32.
+//
+//go:noescape
+func splitRowAVX512(x *float32, n int)
+
+// joinRowAVX512 reverses splitRowAVX512, with groups of 32 elements. n, the number of elements, is a positive multiple of 32.
+//
+//go:noescape
+func joinRowAVX512(x *float32, n int)

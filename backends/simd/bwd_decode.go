@@ -175,8 +175,10 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 	if isa.splits(x.as) {
 		copy(x.qs, x.q)
 		copy(x.dos, x.do)
-		split(x.qs, x.scratch, isa.split)
-		split(x.dos, x.scratch, isa.split)
+		if n := x.rows; n > 0 {
+			isa.splitRow(&x.qs[0], n*x.qStep)
+			isa.splitRow(&x.dos[0], n*x.doStep)
+		}
 	}
 	if p.Band != (flashkit.Band{}) && x.rows > 0 {
 		sums := x.s[:isa.lanes]

@@ -10,4 +10,6 @@ var avx2Decode = decodeRoutines{
 
 	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
 	weights: decodeWeightsAVX2,
+
+	splitRow: splitRowAVX2, joinRow: joinRowAVX2,
 }

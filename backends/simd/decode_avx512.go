@@ -10,4 +10,6 @@ var avx512Decode = decodeRoutines{
 
 	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
 	weights: decodeWeightsAVX512,
+
+	splitRow: splitRowAVX512, joinRow: joinRowAVX512,
 }

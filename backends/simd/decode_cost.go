@@ -75,14 +75,14 @@ func decodeTimes(pl *plan, t *pace, block float64, key func(rows int) float64) (
 	return f
 }
 
-// blocks returns an upper bound of the number of blocks of a KV head's keys. A block ends where the
-// rows that see its keys change. So each edge of the band adds at most one block per query row.
+// blocks returns the approximate number of blocks of a KV head's keys. Each edge of the band adds
+// about one block.
 func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)
 	for _, side := range [2]int{c.Band.Left(), c.Band.Right()} {
 		if side != flashkit.Unlimited {
-			n += d.N - 1
+			n += min(1, d.N-1)
 		}
 	}
 	return max(0, min(n, keys))

@@ -24,5 +24,5 @@ var avx512Lanes = laneRoutines{
 		setPanel: copyRowsAVX512, accumulateRows: addRowsAVX512, dropoutMask: dropoutMaskAVX512,
 	},
 
-	addSum: addSumAVX512, scoreMod: scoreModAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
+	addSum: addSumAVX512, scaleRows: scaleRowsAVX512, scoreMod: scoreModAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
 }
