@@ -103,23 +103,23 @@ vector:
 	RET
 
 // func splitRowAVX2(x *float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·splitRowAVX2(SB), NOSPLIT, $0-16
 	MOVQ x+0(FP), AX
 	MOVQ n+8(FP), CX
 
 group:
-	VMOVUPS (AX), Y0
-	VMOVUPS 32(AX), Y1
-	VSHUFPS $0x88, Y1, Y0, Y2
-	VSHUFPS $0xdd, Y1, Y0, Y3
-	VPERMPD $0xd8, Y2, Y2
-	VPERMPD $0xd8, Y3, Y3
-	VMOVUPS Y2, (AX)
-	VMOVUPS Y3, 32(AX)
-	ADDQ    $0x00000040, AX
-	SUBQ    $0x00000010, CX
-	JNZ     group
+	VMOVUPS    (AX), Y0
+	VMOVUPS    32(AX), Y1
+	VPERM2F128 $0x20, Y1, Y0, Y2
+	VPERM2F128 $0x31, Y1, Y0, Y3
+	VSHUFPS    $0x88, Y3, Y2, Y0
+	VSHUFPS    $0xdd, Y3, Y2, Y3
+	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y3, 32(AX)
+	ADDQ       $0x00000040, AX
+	SUBQ       $0x00000010, CX
+	JNZ        group
 	VZEROUPPER
 	RET
 

@@ -52,11 +52,12 @@ func (g *generator) splitRow(back bool) {
 			continue
 		}
 		even, odd := out[2*i], out[2*i+1]
-		VSHUFPS(Imm(0x88), in[2*i+1], in[2*i], even)
-		VSHUFPS(Imm(0xdd), in[2*i+1], in[2*i], odd)
-		VPERMPD(Imm(0xd8), even, even)
-		VPERMPD(Imm(0xd8), odd, odd)
-		VMOVUPS(even, at(i))
+		first, second := in[2*i], in[2*i+1]
+		VPERM2F128(Imm(0x20), second, first, even)
+		VPERM2F128(Imm(0x31), second, first, odd)
+		VSHUFPS(Imm(0x88), odd, even, first)
+		VSHUFPS(Imm(0xdd), odd, even, odd)
+		VMOVUPS(first, at(i))
 		VMOVUPS(odd, at(pairs+i))
 	}
 	ADDQ(U32(uint32(4*n)), x)
