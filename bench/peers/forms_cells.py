@@ -6,11 +6,11 @@ import random
 
 from forms_ggml import Ggml
 from forms_problem import Form
-from forms_sides import (Ours, Reading, onnx_added, onnx_attention, onnx_gqa, onnx_mha, torch_added, torch_loop, torch_nested,
-                         torch_padded, torch_side)
+from forms_sides import (Ours, Reading, onnx_added, onnx_attention, onnx_gqa, onnx_mha, torch_added, torch_loop, torch_math,
+                         torch_nested, torch_padded, torch_side)
 
 SPEED = 1.3  # required speed, relative to the fastest peer
-PEERS = {"PyTorch": torch_side, "PyTorch float mask": torch_added, "PyTorch nested": torch_nested, "PyTorch loop": torch_loop, "PyTorch padded": torch_padded,
+PEERS = {"PyTorch": torch_side, "PyTorch math": torch_math, "PyTorch float mask": torch_added, "PyTorch nested": torch_nested, "PyTorch loop": torch_loop, "PyTorch padded": torch_padded,
          "ORT MHA": onnx_mha, "ORT Attention": onnx_attention,
          "ORT Attention float mask": onnx_added, "ORT GQA": onnx_gqa}
 

@@ -145,6 +145,8 @@ def load(path):
     kinds = {name: kind for kind, name in NAMES.items()}
     out = {}
     for name, x in json.loads(blob[8 : 8 + size]).items():
+        if name == "__metadata__":
+            continue
         begin, end = (8 + size + at for at in x["data_offsets"])
         raw = torch.frombuffer(blob[begin:end], dtype=torch.uint8) if end > begin else torch.empty(0, dtype=torch.uint8)
         out[name] = raw.view(kinds[x["dtype"]]).reshape(x["shape"])

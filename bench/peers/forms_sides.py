@@ -19,6 +19,9 @@ logging.getLogger("torch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", category=UserWarning)
 
 
+SCORES = 1 << 26  # elements of the largest matrix of scores for sides that store it
+
+
 class Unable(Exception):
     """The reason why a side does not compute a form."""
 
@@ -142,7 +145,18 @@ def onnx_added(form, x, threads):
     return onnx_attention(*added(form, x), threads)
 
 
-def torch_side(form, x, threads):
+def torch_math(form, x, threads):
+    """Return the operator of SDPA's backend MATH, which stores the matrix of scores."""
+    if form.b * form.h * form.n * form.m > SCORES >> form.backward:
+        raise Unable("stores a matrix of scores that is too large here")
+    def attend(q, k, v, attn_mask, is_causal, enable_gqa):
+        if form.mask and not form.bias:  # the operator needs a float mask, which SDPA makes too
+            attn_mask = torch.zeros(form.mask, dtype=q.dtype).masked_fill_(~attn_mask, -torch.inf)
+        return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, 0.0, is_causal, enable_gqa=enable_gqa)[0]
+    return torch_side(form, x, threads, attend)
+
+
+def torch_side(form, x, threads, function=torch.nn.functional.scaled_dot_product_attention):
     """Return scaled_dot_product_attention with a bool mask, or with a bias that is -Inf at hidden pairs."""
     if form.softcap or form.alibi or form.sink or form.dropout or form.lens or form.page or form.kv:
         raise Unable("has no such argument")
@@ -156,7 +170,7 @@ def torch_side(form, x, threads):
         extra = x["bias"] if extra is None else x["bias"].masked_fill(~extra, -torch.inf)
         extra = extra.clone().requires_grad_(form.bias_gradient)
         leaves |= {"dbias": extra} if form.bias_gradient else {}
-    attend = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=extra, is_causal=form.causal, enable_gqa=form.h != form.g)
+    attend = lambda: function(q, k, v, attn_mask=extra, is_causal=form.causal, enable_gqa=form.h != form.g)
     if not form.backward:
         def call():
             with torch.inference_mode():

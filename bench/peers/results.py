@@ -43,15 +43,19 @@ def encode(table):
 
 
 def write(path, table):
-    """Write a table with today's date and this command. Keep title, question and notes of an existing file."""
+    """Write a table, by default with today's date and this command. Keep title, question and notes of an existing file."""
     path = pathlib.Path(path)
-    table = {"notes": []} | table | {"date": datetime.date.today().isoformat(), "repeat": [command()]}
+    table = {"notes": [], "date": today(), "repeat": [command()]} | table
     if path.exists():
         old = json.loads(path.read_text())
         table |= {key: old[key] for key in ("title", "question", "notes")}
         lost = [x for x in old["columns"] if x not in table["columns"]]
         print(f"{path}: check its notes" + (f"; columns without new figures are gone: {', '.join(lost)}" if lost else ""), file=sys.stderr)
     path.write_text(encode(table))
+
+
+def today():
+    return datetime.date.today().isoformat()
 
 
 def versions(*packages):

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxTables = 12
+	maxTables = 13
 	maxWords  = 1500 // without tables and commands
 )
 

@@ -101,25 +101,32 @@ func (c *cell) note(ctx context.Context) (reply, error) {
 	return reply{Kernel: c.kernel, Seconds: took.Seconds(), Calls: 1, Bytes: bytes}, err
 }
 
-// outputs recognizes the files that save writes, so that save replaces no other file.
-var outputs = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin []byte) bool {
+// saved recognizes the files that save writes, so that save replaces no other file.
+var saved = outfile.Kind{Name: "outputs of bench/peers/ours", Is: func(begin []byte) bool {
 	return bytes.Contains(begin, []byte(`{"__metadata__":{"writer":"bench/peers/ours"}`))
 }}
 
+// outputs returns the tensors that the pass writes, by the argument's name in lower case.
+func (c *cell) outputs() map[string]*flashkit.Tensor {
+	found := map[string]*flashkit.Tensor{}
+	for _, a := range flashkit.Arguments() {
+		if x := a.Of(c.args); a.Role(&c.p, c.pass)&flashkit.Output != 0 && !x.IsZero() {
+			found[strings.ToLower(a.Name)] = x
+		}
+	}
+	return found
+}
+
 func (c *cell) save(path string) error {
 	f := safetensors.File{Metadata: map[string]string{"writer": "bench/peers/ours"}}
-	for _, a := range flashkit.Arguments() {
-		x := *a.Of(c.args)
-		if a.Role(&c.p, c.pass)&flashkit.Output == 0 || x.IsZero() {
-			continue
-		}
-		t, err := safetensors.Encode(strings.ToLower(a.Name), x)
+	for name, x := range c.outputs() {
+		t, err := safetensors.Encode(name, *x)
 		if err != nil {
 			return err
 		}
 		f.Tensors = append(f.Tensors, t)
 	}
-	out, err := outfile.Create(path, outputs)
+	out, err := outfile.Create(path, saved)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,8 @@
 //
 //	open      make a cell, that is, the arguments of a pass of a problem, and call the cell once;
 //	          reply with the number of the "cell"
-//	time      call the cell for "seconds"; reply with the median time of a call in seconds
+//	time      call the cell for "seconds"; reply with the median and "least" times of a call in
+//	          seconds; with "fresh" each call allocates its outputs
 //	overhead  call the cell "calls" times, and run its kernel alone after or before each call; with
 //	          "grow" each call has one key more in every sequence
 //	read      measure the time to read K and V of a cell on all cores, without computing
@@ -51,6 +52,7 @@ type request struct {
 	Limit   float64 // most seconds: open: of the first call; overhead: of all calls
 	Calls   int     // overhead
 	Grow    bool    // overhead
+	Fresh   bool    // time: each call allocates its outputs
 }
 
 // A reply is a line of the output.
@@ -59,6 +61,7 @@ type reply struct {
 	Cell     int     `json:"cell"`
 	Kernel   string  `json:"kernel,omitempty"`   // kernel of the last observed call
 	Seconds  float64 `json:"seconds"`            // time of a call: after open of the first call, else the median
+	Least    float64 `json:"least,omitempty"`    // least time of a call in seconds
 	Calls    int     `json:"calls,omitempty"`    // timed calls
 	Pairs    int64   `json:"pairs,omitempty"`    // visible pairs of query rows and keys, in all heads
 	Bytes    float64 `json:"bytes,omitempty"`    // bytes of K and V
@@ -119,7 +122,7 @@ func (s *server) answer(ctx context.Context, r *request) (reply, error) {
 	}
 	switch r.Op {
 	case "time":
-		return c.time(ctx, r.Seconds)
+		return c.time(ctx, r)
 	case "overhead":
 		return c.overhead(ctx, r)
 	case "read":

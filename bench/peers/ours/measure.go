@@ -14,23 +14,28 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// time repeats the call for the given duration and returns the median time. If a call is short, one
-// untimed call comes before the timed calls. After these calls, another untimed call records the
-// kernel.
-func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
-	limit := time.Duration(seconds * float64(time.Second))
+// time repeats the call for r.Seconds and returns the median and least times. If a call is short,
+// one untimed call comes before the timed calls. After these calls, another untimed call records
+// the kernel. With r.Fresh, each timed call first allocates its outputs.
+func (c *cell) time(ctx context.Context, r *request) (reply, error) {
+	limit := time.Duration(r.Seconds * float64(time.Second))
 	if c.last < limit/4 {
 		if _, err := c.call(ctx, c.d); err != nil {
 			return reply{}, err
 		}
 	}
 	var times []time.Duration
+	outputs := c.outputs()
 	for start := time.Now(); len(times) == 0 || time.Since(start) < limit; {
+		var before time.Duration
+		if r.Fresh {
+			before = allocate(outputs)
+		}
 		took, err := c.call(ctx, c.d)
 		if err != nil {
 			return reply{}, err
 		}
-		times = append(times, took)
+		times = append(times, before+took)
 	}
 	median := medianOf(times)
 	if c.last = median; median < limit/4 {
@@ -39,7 +44,17 @@ func (c *cell) time(ctx context.Context, seconds float64) (reply, error) {
 		}
 		c.last = median
 	}
-	return reply{Kernel: c.kernel, Seconds: median.Seconds(), Calls: len(times)}, nil
+	return reply{Kernel: c.kernel, Seconds: median.Seconds(), Least: times[0].Seconds(), Calls: len(times)}, nil
+}
+
+// allocate replaces tensors by new tensors of zeros and returns the time.
+func allocate(tensors map[string]*flashkit.Tensor) time.Duration {
+	start := time.Now()
+	for _, t := range tensors {
+		s := t.Shape()
+		*t = flashkit.Zeros(t.DType(), s[0], s[1], s[2], s[3])
+	}
+	return time.Since(start)
 }
 
 func medianOf(times []time.Duration) time.Duration {
