@@ -4,10 +4,11 @@
 #   tools/release-check.sh [FOLDER]     (dist by default)
 #
 # The checksums must match the files, and a second run must give the same checksums.
-# Each archive must hold the right files and a program for its platform. The static
-# program must run without any other file: in a container if podman, docker or buildah
-# works here, else in an empty root folder, which needs root or user namespaces. If
-# GOCACHE is an empty folder, the second run compiles everything again.
+# Each archive must hold the right files and a program for its platform, and the npm
+# package the files of backends/wasm/js/package.sh. The static program must run without
+# any other file: in a container if podman, docker or buildah works here, else in an
+# empty root folder, which needs root or user namespaces. If GOCACHE is an empty
+# folder, the second run compiles everything again.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -56,6 +57,14 @@ check_archive() { # archive
 		grep -qF "\"$part\"" "$out/flashrun-$version.cdx.json" || fail "$name holds $part, which the bill of materials lacks"
 	done
 	echo "release-check: $name"
+}
+
+check_npm() { # archive
+	backends/wasm/js/package.sh "$work/files" "${version#v}"
+	tar -C "$work" -xzf "$1"
+	diff -r "$work/files" "$work/package" || fail "$1 does not hold the files of the npm package"
+	grep -q "\"version\": \"${version#v}\"" "$work/package/package.json" || fail "$1 has another version"
+	echo "release-check: flashkit for npm"
 }
 
 # Runs the static program by a command. The program computes the sample and compares it with the oracle.
@@ -127,5 +136,6 @@ for archive in "$out"/flashrun-*.tar.gz "$out"/flashrun-*.zip; do
 	archives=$((archives + 1))
 done
 [ "$archives" = 7 ] || fail "$archives archives, want 7"
+check_npm "$out/flashkit-${version#v}.tgz"
 run_static
 echo "release-check: $version is right"

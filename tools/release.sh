@@ -5,7 +5,7 @@
 #
 # FOLDER gets an archive for each platform, static/ with a static linux/amd64
 # program without CUDA (Containerfile copies this folder), a bill of materials of
-# all programs (CycloneDX), and SHA256SUMS.
+# all programs (CycloneDX), the npm package flashkit, and SHA256SUMS.
 #
 # The script builds in a clone, so the release has no uncommitted changes. Two runs
 # give the same bytes: the Go tool leaves out paths, and archives hold sorted names,
@@ -44,13 +44,13 @@ names() {
 	(cd "$work" && find "$1" | sort)
 }
 
-# Packs the folder $1 of $work: as zip for Windows, as tar.gz for other platforms.
+# Packs the folder $1 of $work: as zip for Windows, as tar.gz for other platforms, or as the file $2.
 pack() {
 	find "$work/$1" -exec touch -h -d "@$mtime" {} +
 	case $1 in
 	*-windows-*) names "$1" | (cd "$work" && zip -q -X -9 -@ "$work/dist/$1.zip") ;;
 	*) names "$1" | tar -C "$work" --format=ustar --no-recursion --owner=0 --group=0 --numeric-owner -cf - -T - |
-		gzip -9 -n >"$work/dist/$1.tar.gz" ;;
+		gzip -9 -n >"$work/dist/${2:-$1.tar.gz}" ;;
 	esac
 }
 
@@ -77,8 +77,10 @@ for platform in $PLATFORMS linux/amd64/static; do
 	esac
 	pack "$name"
 done
+backends/wasm/js/package.sh "$work/package" "${version#v}"
+pack package "flashkit-${version#v}.tgz"
 GOOS= GOARCH= go run ./internal/house/sbom "$(TZ=UTC date -d "@$mtime" +%Y-%m-%dT%H:%M:%SZ)" "$work"/flashrun-*/flashrun* >"$work/dist/flashrun-$version.cdx.json"
-(cd "$work/dist" && sha256sum flashrun-* static/* >SHA256SUMS)
+(cd "$work/dist" && sha256sum flashkit-* flashrun-* static/* >SHA256SUMS)
 
 rm -rf "$out"
 mv "$work/dist" "$out"

@@ -116,27 +116,35 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A JavaScript host reads the problems of golden.json.
+// js/flashkit.js reads the options of golden.json. Tensors are noise, in the order of newCall.
 func goldenJSON(t *testing.T) string {
 	var text strings.Builder
 	text.WriteString("[\n")
 	for i, name := range goldenProblems {
 		p := problem(t, name)
-		x := newPlan(&variants[1], p.Ask(flashkit.PassBackward)) // the chunks of keys of the backward plan decide the bits of the gradients
-		s := p.Ask(flashkit.PassBackward).Seq(0)
-		threshold, keep := dropout(p.Score.Dropout)
-		args, err := json.Marshal(map[string]any{
-			"name": name, "N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "first": s.Lo, "last": s.Hi, "scale": float64(x.scale()),
-			"rows": x.rows, "chunk": x.chunk,
-			"softcap": p.Score.Softcap, "alibi": p.Score.ALiBi, "bias": p.Score.Bias, "mask": p.Score.Mask, "sink": p.Score.Sink,
-			"dropout": p.Score.Dropout, "threshold": threshold, "keep": keep, "seed": [2]uint32{goldenSeed & math.MaxUint32, goldenSeed >> 32}, "diagonal": s.Diagonal,
+		options := map[string]any{"topLeft": p.Band.IsTopLeft(), "shift": p.Band.Shifted(), "seed": fmt.Sprint(goldenSeed)}
+		if p.Score.Softcap != 0 {
+			options["softcap"] = p.Score.Softcap
+		}
+		if p.Score.Dropout != 0 {
+			options["dropout"] = p.Score.Dropout
+		}
+		side := func(n int) any {
+			if n == flashkit.Unlimited {
+				return nil
+			}
+			return n
+		}
+		call, err := json.Marshal(map[string]any{
+			"name": name, "N": p.QLen, "M": p.KVLen, "D": p.Dim, "DV": p.VDim, "options": options, "window": [2]any{side(p.Band.Left()), side(p.Band.Right())},
+			"alibi": p.Score.ALiBi, "bias": p.Score.Bias, "mask": p.Score.Mask, "sink": p.Score.Sink,
 		})
 		require.NoError(t, err)
 		end := ",\n"
 		if i == len(goldenProblems)-1 {
 			end = "\n]\n"
 		}
-		text.Write(args)
+		text.Write(call)
 		text.WriteString(end)
 	}
 	return text.String()

@@ -52,14 +52,15 @@
 	function check(module, variant, c, data) {
 		const p = c.problem, want = tensors(c, data), bits = x => new Uint32Array(x.buffer, x.byteOffset, x.length);
 		const run = () => {
-			const x = tensors(c, data), instance = flashkit.host.open(module, p, true);
-			x.o.fill(unwritten), x.lse.fill(unwritten);
-			instance.forward(variant, x);
-			const forward = { o: x.o, lse: x.lse };
-			x.o = want.o, x.lse = want.lse;
-			for (const name of ["dq", "dk", "dv"]) x[name].fill(unwritten);
-			instance.backward(variant, x);
-			return { ...forward, dq: x.dq, dk: x.dk, dv: x.dv };
+			const x = tensors(c, data), host = flashkit.host.open(module), poison = () => new Float32Array(host.memory.buffer).fill(NaN);
+			const q = [p.B, p.H, p.N, p.D], k = [p.B, p.G, p.M, p.D], v = [p.B, p.G, p.M, p.DV], o = [p.B, p.H, p.N, p.DV], t = (data, shape) => ({ data, shape });
+			const empty = shape => t(new Float32Array(shape.reduce((a, b) => a * b)).fill(unwritten), shape), lse = new Float32Array(p.B * p.H * p.N).fill(unwritten);
+			const call = { q: t(x.q, q), k: t(x.k, k), v: t(x.v, v), window: p.window.map(n => n ?? Infinity), topLeft: p.topLeft, scale: p.scale };
+			poison();
+			const forward = host.forward({ ...call, o: empty(o), lse, kernel: `fwd_${variant}` });
+			poison();
+			const g = host.backward({ ...call, o: t(want.o, o), lse: want.lse, dO: t(x.do, o), dLSE: x.dlse, dQ: empty(q), dK: empty(k), dV: empty(v), kernel: `bwd_${variant}` });
+			return { o: forward.o.data, lse, dq: g.dQ.data, dk: g.dK.data, dv: g.dV.data };
 		};
 		try {
 			const got = run(), again = run();
@@ -89,7 +90,7 @@
 	count(0, 0, cases.length);
 
 	async function run() {
-		const data = flashkit.floats(await flashkit.unpack(flashkit.vectors.data)), engines = [], missing = [];
+		const data = await flashkit.numbers(Float32Array, flashkit.vectors.data), engines = [], missing = [];
 		for (const engine of flashkit.engines) {
 			try {
 				engines.push({ engine, module: (await flashkit.load(engine)).module });

@@ -5,48 +5,60 @@
 "use strict";
 
 (async () => {
-	const { $, make } = flashkit, tokens = flashkit.sample.tokens;
-	let p, x, head = 0, row = flashkit.sample.row;
+	const { $, make } = flashkit;
+	let host, p, x, result, own = false, tokens = flashkit.sample.tokens, head = 0, row = 0, buttons = [], bars = [];
 
 	const shown = token => token.replace(/^##/, "");
 	const words = i => {
+		if (own) return `row ${tokens[i]}`;
 		let text = shown(tokens[i]);
 		for (let j = i; tokens[j].startsWith("##"); j--) text = shown(tokens[j - 1]) + text;
 		for (let j = i + 1; tokens[j]?.startsWith("##"); j++) text += shown(tokens[j]);
 		return text === shown(tokens[i]) ? `“${text}”` : `“${shown(tokens[i])}” of “${text}”`;
 	};
 
-	// weights computes row i of softmax(scale Q K^T) from Q, K and LSE.
+	// weights computes row i of the softmax from Q, K and LSE.
 	function weights(i) {
-		const q = x.q.subarray((head * p.N + i) * p.D, (head * p.N + i + 1) * p.D), lse = x.lse[head * p.N + i];
+		const { causal, window = [Infinity, causal ? 0 : Infinity], softcap, slopes } = p.call, lse = result.lse[head * p.N + i], group = Math.floor(head / (p.H / p.G));
+		const q = x.q.data.subarray((head * p.N + i) * p.D, (head * p.N + i + 1) * p.D);
 		return Float32Array.from({ length: p.M }, (_, j) => {
-			let dot = 0;
-			for (let d = 0, k = (head * p.M + j) * p.D; d < p.D; d++) dot += q[d] * x.k[k + d];
-			return Math.exp(dot * p.scale - lse);
+			if (j < i - window[0] || j > i + window[1]) return 0;
+			let s = 0;
+			for (let d = 0, k = (group * p.M + j) * p.D; d < p.D; d++) s += q[d] * x.k.data[k + d];
+			s *= p.scale;
+			if (softcap) s = softcap * Math.tanh(s / softcap);
+			if (slopes) s -= slopes[head] * Math.abs(j - i);
+			return Math.exp(s - lse);
 		});
 	}
 
+	flashkit.weights = weights; // the page's tests read it
+
+	// draw makes a button and a bar for each token.
 	const list = $("tokens");
-	let whole; // the element of the current word; no line break divides a word
-	const buttons = tokens.map((token, i) => {
-		const special = /^\[.*\]$/.test(token);
-		const b = make("button", { type: "button", className: "token", tabIndex: -1 }, shown(token));
-		if (token.startsWith("##")) b.classList.add("piece");
-		if (/^[.,?]$/.test(token)) b.classList.add("stop");
-		if (special) b.classList.add("special");
-		b.addEventListener("pointerenter", () => show(i));
-		b.addEventListener("focus", () => show(i));
-		b.addEventListener("click", () => show(i, true));
-		if (!b.matches(".piece,.stop")) list.append(whole = make("span", { className: "word" }), " ");
-		whole.append(b);
-		return b;
-	});
-	const bars = tokens.map((_, j) => {
-		const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-		bar.setAttribute("x", j * 8 + 1), bar.setAttribute("width", 6);
-		$("row").append(bar);
-		return bar;
-	});
+	function draw() {
+		list.replaceChildren(), $("row").replaceChildren(), $("row").setAttribute("viewBox", `0 0 ${8 * tokens.length} 60`);
+		let whole; // the element of the current word; no line break divides a word
+		buttons = tokens.map((token, i) => {
+			const special = /^\[.*\]$/.test(token);
+			const b = make("button", { type: "button", className: "token", tabIndex: -1 }, shown(token));
+			if (token.startsWith("##")) b.classList.add("piece");
+			if (/^[.,?]$/.test(token)) b.classList.add("stop");
+			if (special) b.classList.add("special");
+			b.addEventListener("pointerenter", () => show(i));
+			b.addEventListener("focus", () => show(i));
+			b.addEventListener("click", () => show(i, true));
+			if (!b.matches(".piece,.stop")) list.append(whole = make("span", { className: "word" }), " ");
+			whole.append(b);
+			return b;
+		});
+		bars = tokens.map((_, j) => {
+			const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+			bar.setAttribute("x", j * 8 + 1), bar.setAttribute("width", 6);
+			$("row").append(bar);
+			return bar;
+		});
+	}
 
 	// show shades all tokens by the weight that token i gives to them. If say is true, a
 	// screen reader also says the result.
@@ -54,9 +66,9 @@
 		buttons[row].classList.remove("asks"), buttons[row].tabIndex = -1;
 		row = i;
 		buttons[row].classList.add("asks"), buttons[row].tabIndex = 0;
-		// The first and the last token stand for no word. These two tokens get the weight
-		// that no word gets.
-		const w = weights(i), most = Math.max(...w.slice(1, -1)), part = j => Math.min(1, w[j] / most);
+		// In the sample, the first and the last token stand for no word. These two tokens get the weight that
+		// no word gets.
+		const w = weights(i), shared = own ? w : w.slice(1, -1), most = shared.reduce((a, b) => Math.max(a, b), 0) || 1, part = j => Math.min(1, w[j] / most);
 		for (let j = 0; j < p.M; j++) {
 			buttons[j].style.setProperty("--share", `${Math.round(Math.sqrt(part(j)) * 60)}%`);
 			const h = Math.max(.5, part(j) * 56);
@@ -76,38 +88,80 @@
 		buttons[Math.min(Math.max(to, 0), tokens.length - 1)].focus();
 	});
 
-	try {
-		const engine = flashkit.engines[0], { module, checked } = await flashkit.load(engine);
-		const { heads, dim, scale, sha256 } = flashkit.sample, n = tokens.length;
-		const data = halves(await flashkit.unpack(flashkit.sample.data)), size = heads.length * n * dim;
-		p = { B: 1, H: heads.length, G: heads.length, N: n, M: n, D: dim, DV: dim, first: -2 * n, last: 2 * n, scale };
-		x = { q: data.subarray(0, size), k: data.subarray(size, 2 * size), v: data.subarray(2 * size), o: new Float32Array(size).fill(NaN), lse: new Float32Array(heads.length * n).fill(NaN) };
-		const instance = flashkit.host.open(module, p), start = performance.now();
-		instance.forward("simd128", x);
-		const time = performance.now() - start, got = await flashkit.sha256(x.o);
-		$("hash").textContent = engine.sha256;
-		$("hash-checked").textContent = checked ? "checked here" : "not checked: this address is not a secure one";
-		$("took").textContent = `${time.toFixed(1)} ms`;
-		$("same").textContent = got === "" ? "" : got === sha256 ? "O has the same bits as in Go." : `O differs from that in Go: its SHA-256 is ${got}, want ${sha256}.`;
-		$("same").classList.toggle("bad", got !== "" && got !== sha256);
-		heads.forEach((number, i) => {
+	// options returns the options of the next call, and their key in the sample's hashes.
+	function options() {
+		const causal = $("causal").checked, window = +$("window").value, softcap = +$("softcap").value, alibi = $("alibi").checked, call = {};
+		if (window) call.window = [window, causal ? 0 : window];
+		else if (causal) call.causal = true;
+		if (softcap) call.softcap = softcap;
+		if (alibi) call.slopes = Float32Array.from({ length: p.H }, (_, h) => 2 ** (-8 * (h + 1) / p.H));
+		return { call, key: [+causal, window, softcap, +alibi].join() };
+	}
+
+	// compute computes O and LSE with the chosen options.
+	function compute(say) {
+		try {
+			const { call, key } = options(), args = { ...x, ...call, kernel: "fwd_simd128", lse: true };
+			p.call = call;
+			result = host.forward(args);
+			const time = flashkit.time(() => host.forward({ ...args, o: result.o, lse: result.lse })), want = own ? undefined : flashkit.sample.outputs[key];
+			const got = flashkit.host.sha256(new Uint8Array(result.o.data.buffer));
+			$("took").textContent = `${time < .1 ? time.toFixed(3) : time.toFixed(1)} ms`;
+			$("same").textContent = !want ? "" : got.startsWith(want) ? "O has the same bits as in Go." : `O differs from that in Go: its SHA-256 is ${got}, want ${want}….`;
+			$("same").classList.toggle("bad", want !== undefined && !got.startsWith(want));
+			show(row, say);
+			$("live").dataset.state = "ready";
+		} catch (error) {
+			$("said").textContent = `This browser cannot run the module: ${error.message}`;
+			$("live").dataset.state = "failed";
+		}
+	}
+
+	// use shows tensors: q, k and v are float32, [1][H][N][D], and words are the names of the rows.
+	function use(q, k, v, words, heads) {
+		const [, H, N, D] = q.shape;
+		p = { H, G: k.shape[1], N, M: N, D, scale: Math.fround(1 / Math.sqrt(D)) };
+		x = { q, k, v }, tokens = words, head = 0, row = own ? N - 1 : flashkit.sample.row;
+		draw();
+		$("heads").replaceChildren($("heads").firstElementChild, ...heads.map((number, i) => {
 			const choice = make("input", { type: "radio", name: "head", id: `head${i}`, checked: i === head });
 			choice.addEventListener("change", () => { head = i, show(row, true); });
-			$("heads").append(make("label", { htmlFor: `head${i}` }, choice, ` head ${number}`));
-		});
-		show(row);
-		$("live").dataset.state = "ready";
+			return make("label", { htmlFor: `head${i}` }, choice, ` head ${number}`);
+		}));
+		$("head-count").textContent = H, $("pairs").textContent = `${N} × ${N}`;
+		compute();
+	}
+
+	$("own").addEventListener("change", async () => {
+		try {
+			const file = $("own").files[0];
+			if (!file) return;
+			const { q, k, v } = flashkit.attentionOf(new Uint8Array(await file.arrayBuffer()));
+			host.forward({ q, k, v }); // checks the shapes
+			own = true;
+			use(q, k, v, Array.from({ length: q.shape[2] }, (_, i) => String(i)), Array.from({ length: q.shape[1] }, (_, i) => i));
+			$("own-said").textContent = `${file.name}: ${q.shape[1]} query heads, ${k.shape[1]} KV heads, ${q.shape[2]} rows, head dim ${q.shape[3]}.`;
+			$("save").hidden = false;
+		} catch (error) {
+			$("own-said").textContent = `The file was not used: ${error.message}`;
+		}
+	});
+	$("save").addEventListener("click", () => {
+		const url = URL.createObjectURL(new Blob([flashkit.encode({ o: result.o, lse: { data: result.lse, shape: result.o.shape.slice(0, 3) } })]));
+		make("a", { href: url, download: "attention.safetensors" }).click();
+		setTimeout(() => URL.revokeObjectURL(url), 1000);
+	});
+	for (const id of ["causal", "window", "softcap", "alibi"]) $(id).addEventListener("change", () => compute(true));
+
+	try {
+		const engine = flashkit.engines[0], { module } = await flashkit.load(engine), { dim, data } = flashkit.sample, n = tokens.length;
+		host = flashkit.host.open(module);
+		$("hash").textContent = engine.sha256, $("hash-checked").textContent = "checked here";
+		const numbers = flashkit.wide("f16", await flashkit.numbers(Uint16Array, data)), size = numbers.length / 3;
+		const part = i => ({ data: numbers.subarray(i * size, (i + 1) * size), shape: [1, flashkit.sample.heads.length, n, dim] });
+		use(part(0), part(1), part(2), tokens, flashkit.sample.heads);
 	} catch (error) {
 		$("said").textContent = `This browser cannot run the module: ${error.message}`;
 		$("live").dataset.state = "failed";
-	}
-
-	// halves converts float16 numbers to float32.
-	function halves(bytes) {
-		const view = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
-		return Float32Array.from(view, h => {
-			const e = h >> 10 & 31, m = h & 1023, sign = h >> 15 ? -1 : 1;
-			return sign * (e === 0 ? m * 2 ** -24 : e === 31 ? (m ? NaN : Infinity) : (1 + m / 1024) * 2 ** (e - 15));
-		});
 	}
 })();

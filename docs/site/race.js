@@ -5,23 +5,22 @@
 // raceWorker is the script of a worker that runs an engine. In the worker, the text of
 // flashkitHost precedes the text of raceWorker.
 function raceWorker() {
-	const host = flashkitHost();
-	let instance, x, from, to, shared;
-	const once = () => {
-		const start = performance.now();
-		instance.forward("simd128", x, from, to);
-		return performance.now() - start;
-	};
+	let host, x, calls, shared;
 	const does = {
+		// open prepares the calls for the tiles [from, to) of query rows, counted through all heads.
 		open(m) {
-			instance = host.open(new WebAssembly.Module(m.bytes), m.problem);
-			({ x, from, to, shared } = m);
+			const { H, N, D } = m.problem, tiles = Math.ceil(N / m.tile);
+			const rows = (data, from, n) => ({ data: data.subarray(from * D, (from + n) * D), shape: [1, 1, n, D] });
+			host = flashkitHost().open(m.bytes), { x, shared } = m, calls = [];
+			for (let h = 0; h < H; h++) {
+				const i0 = Math.max(m.from - h * tiles, 0) * m.tile, n = Math.min((m.to - h * tiles) * m.tile, N) - i0;
+				if (n > 0) calls.push({ q: rows(x.q, h * N + i0, n), k: rows(x.k, h * N, N), v: rows(x.v, h * N, N), o: rows(x.o, h * N + i0, n), kernel: "fwd_simd128" });
+			}
 		},
-		once,
-		measure({ milliseconds }) {
-			const times = [];
-			for (const end = performance.now() + milliseconds; performance.now() < end || times.length < 3;) times.push(once());
-			return times;
+		run({ count }) {
+			const start = performance.now();
+			for (let i = 0; i < count; i++) for (const call of calls) host.forward(call);
+			return performance.now() - start;
 		},
 		output: () => x.o,
 	};
@@ -30,7 +29,7 @@ function raceWorker() {
 			const result = does[data.does](data);
 			// Without shared memory, the answer to a call includes the part of O that this
 			// worker computed.
-			postMessage({ result, part: data.does === "once" && !shared ? x.o.slice(data.part[0], data.part[1]) : null });
+			postMessage({ result, part: data.does === "run" && !shared ? x.o.slice(data.part[0], data.part[1]) : null });
 		} catch (error) {
 			postMessage({ error: String(error.message ?? error) });
 		}
@@ -38,7 +37,7 @@ function raceWorker() {
 }
 
 (() => {
-	const { $, make } = flashkit, ROUND = 250, ROUNDS = 5, WARM = 500;
+	const { $, make } = flashkit, TILE = 128, ROUND = 250, ROUNDS = 5, WARM = 500;
 	const isolated = globalThis.crossOriginIsolated === true, cores = navigator.hardwareConcurrency || 1;
 	const ort = document.querySelector("meta[name=onnxruntime-web]").content, version = document.querySelector("meta[name=onnxruntime-web]").dataset.version;
 	let stop = false, results = [], setting = "";
@@ -53,23 +52,20 @@ function raceWorker() {
 	const ours = (engine, threads) => async (p, x) => {
 		const { bytes } = await flashkit.load(engine);
 		const text = `"use strict";\n${flashkitHost}\n(${raceWorker})();`, url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
-		const workers = Array.from({ length: threads }, () => new Worker(url)), all = flashkit.host.tiles(p);
+		const workers = Array.from({ length: threads }, () => new Worker(url)), all = p.H * Math.ceil(p.N / TILE);
 		const cut = i => Math.floor(all * i / threads);
 		const parts = workers.map((_, i) => [cut(i), cut(i + 1)].map(n => p.H * p.N * p.DV * n / all)); // every tile has the same number of rows
-		await Promise.all(workers.map((w, i) => ask(w, { does: "open", bytes, problem: p, x, from: cut(i), to: cut(i + 1), shared: isolated })));
+		await Promise.all(workers.map((w, i) => ask(w, { does: "open", bytes, problem: p, x, tile: TILE, from: cut(i), to: cut(i + 1), shared: isolated })));
 		const o = x.o;
-		const once = async () => {
-			const start = performance.now();
-			const answers = await Promise.all(workers.map((w, i) => ask(w, { does: "once", part: parts[i] })));
-			if (!isolated) answers.forEach(({ part }, i) => o.set(part, parts[i][0]));
-			return performance.now() - start;
-		};
 		return {
-			async measure(milliseconds) {
-				if (threads === 1) return (await ask(workers[0], { does: "measure", milliseconds })).result;
-				const times = [];
-				for (const end = performance.now() + milliseconds; performance.now() < end || times.length < 3;) times.push(await once());
-				return times;
+			async run(count) {
+				if (threads === 1) return (await ask(workers[0], { does: "run", count, part: [0, 0] })).result;
+				const start = performance.now();
+				for (let n = 0; n < count; n++) {
+					const answers = await Promise.all(workers.map((w, i) => ask(w, { does: "run", count: 1, part: parts[i] })));
+					if (!isolated) answers.forEach(({ part }, i) => o.set(part, parts[i][0]));
+				}
+				return performance.now() - start;
 			},
 			output: async () => threads === 1 ? (await ask(workers[0], { does: "output" })).result : o,
 			close: () => (workers.forEach(w => w.terminate()), URL.revokeObjectURL(url)),
@@ -80,7 +76,7 @@ function raceWorker() {
 		const worker = new Worker("raceort.js", { type: "module" });
 		await ask(worker, { does: "open", path: new URL(ort, location.href).href, threads, problem: p, x });
 		return {
-			measure: async milliseconds => (await ask(worker, { does: "measure", milliseconds })).result,
+			run: async count => (await ask(worker, { does: "run", count })).result,
 			output: async () => (await ask(worker, { does: "output" })).result,
 			close: () => worker.terminate(),
 		};
@@ -123,23 +119,36 @@ function raceWorker() {
 		return x;
 	}
 
+	// measure calls a racer for the given time, and returns times of a call. Each is the mean of r.count calls.
+	// measure doubles this number until the clock can tell the time of the calls.
+	async function measure(r, milliseconds) {
+		const times = [];
+		for (const end = performance.now() + milliseconds; performance.now() < end || times.length < 3;) {
+			const time = await r.run(r.count);
+			if (time < 10 * flashkit.tick()) r.count *= 2;
+			else times.push(time / r.count);
+		}
+		return times;
+	}
+
 	async function race() {
 		const n = +$("length").value, d = +$("dim").value, h = +$("race-heads").value;
-		const p = { B: 1, H: h, G: h, N: n, M: n, D: d, DV: d, first: -2 * n, last: 2 * n, scale: 1 / Math.sqrt(d) };
+		const p = { B: 1, H: h, G: h, N: n, M: n, D: d, DV: d, scale: 1 / Math.sqrt(d) };
 		const flops = 4 * n * n * d * h, entered = racers.filter(r => r.box.checked), open = [];
 		setting = `${h === 1 ? "1 head" : h + " heads"}, ${n} rows and keys, head dim ${d}, float32, forward`;
 		results = entered.map(r => ({ name: r.name, color: r.color, hollow: r.hollow, times: [] }));
 		try {
 			for (const [i, r] of entered.entries()) {
 				$("race-state").textContent = `Starting ${r.name}.`;
-				open.push(await r.open(p, inputs(p)));
-				await open[i].measure(WARM); // so that browsers first optimize the code that runs often
+				open.push({ ...await r.open(p, inputs(p)), count: 1 });
+				await measure(open[i], WARM); // so that browsers first optimize the code that runs often
 			}
 			for (let round = 0; round < ROUNDS && !stop; round++) {
 				for (const [i, o] of open.entries()) {
 					if (stop) break;
 					$("race-state").textContent = `Round ${round + 1} of ${ROUNDS}: ${results[i].name}.`;
-					results[i].times.push(...await o.measure(ROUND));
+					results[i].times.push(...await measure(o, ROUND));
+					results[i].count = o.count;
 					draw(flops);
 				}
 			}
@@ -186,7 +195,7 @@ function raceWorker() {
 		});
 		plot.append(svg("text", { x: 0, y: rows.length * ROW + 10, class: "dim" }, "0"), svg("text", { x: W, y: rows.length * ROW + 10, class: "dim end" }, milliseconds(most)));
 		plot.setAttribute("aria-label", `Time of a call, ${setting}: ${rows.map(r => `${r.name} ${milliseconds(r.median)}`).join(", ")}.`);
-		$("times").tBodies[0].replaceChildren(...rows.map(r => make("tr", {}, ...[r.name, milliseconds(r.median), milliseconds(r.low), milliseconds(r.high), String(r.times.length), (flops / r.median / 1e6).toFixed(1), (first / r.median).toFixed(2), r.apart === undefined ? "" : r.apart.toExponential(0)].map(text => make("td", {}, text)))));
+		$("times").tBodies[0].replaceChildren(...rows.map(r => make("tr", {}, ...[r.name, milliseconds(r.median), milliseconds(r.low), milliseconds(r.high), String(r.times.length * r.count), (flops / r.median / 1e6).toFixed(1), (first / r.median).toFixed(2), r.apart === undefined ? "" : r.apart.toExponential(0)].map(text => make("td", {}, text)))));
 		$("race-result").hidden = false;
 	}
 

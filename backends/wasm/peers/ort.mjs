@@ -3,7 +3,7 @@
 // packages onnxruntime-web and onnx-proto.
 import ort from 'onnxruntime-web';
 import proto from 'onnx-proto';
-import { noise } from './host.mjs';
+import { noise } from './noise.mjs';
 
 const [, , t, d] = process.argv, T = +t, D = +d, { onnx } = proto;
 ort.env.wasm.numThreads = 1;
@@ -20,7 +20,7 @@ const model = onnx.ModelProto.encode(onnx.ModelProto.create({
   },
 })).finish();
 const session = await ort.InferenceSession.create(model, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' });
-const feeds = Object.fromEntries(['q', 'k', 'v'].map((name) => [name, new ort.Tensor('float32', noise(T * D), [1, T, D])]));
+const feeds = Object.fromEntries(['q', 'k', 'v'].map((name) => [name, new ort.Tensor('float32', noise(T * D).data, [1, T, D])]));
 const cpu = () => { const u = process.cpuUsage(); return (u.user + u.system) / 1e6; };
 const times = [];
 for (const end = performance.now() + 800; performance.now() < end || times.length < 10;) {

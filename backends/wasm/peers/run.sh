@@ -21,6 +21,7 @@ go test -c -o "$work/wasm.test" .. && go test -c -o "$work/simd.test" ../../simd
 if have gcc; then gcc -O3 -msse4.2 -o "$work/native" native.c -lm; fi
 if have clang-14; then CFLAGS=-DUNROLL=1 ../kernel/build.sh "$work/v8.wasm"; fi
 cp ./*.mjs "$work"
+flashkit=$PWD/../js/flashkit.js
 if have npm; then (cd "$work" && npm install --silent --no-audit --no-fund onnxruntime-web@1.30.0 onnx-proto@8.0.1 >/dev/null 2>&1) || true; fi
 
 bench() { # binary pattern
@@ -36,7 +37,7 @@ for round in $(seq "$rounds"); do
 		for pass in forward backward; do
 			if [ -x "$work/native" ]; then echo "native $pass $d $("$work/native" $pass 1024 $d)"; fi
 			if [ -x "$work/native" ]; then echo "peak $pass $d $("$work/native" peak)"; fi
-			if have node && [ -f "$work/v8.wasm" ]; then echo "v8 $pass $d $(node node.mjs "$work/v8.wasm" $pass 1024 $d)"; fi
+			if have node && [ -f "$work/v8.wasm" ]; then echo "v8 $pass $d $(node node.mjs "$flashkit" "$work/v8.wasm" $pass 1024 $d)"; fi
 		done
 		if [ -d "$work/node_modules/onnxruntime-web" ]; then echo "ort forward $d $(node "$work/ort.mjs" 1024 $d)"; fi
 	done

@@ -1,5 +1,6 @@
 """The operators of flashkit.torch, and the replacement of PyTorch's function."""
 
+import gc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -195,7 +196,7 @@ def test_sdpa_falls_back_and_says_so(randn):
 def test_sdpa_says_that_it_saw_no_call(randn):
     x = randn(2, 6, 32)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
-    with pytest.warns(ft.FallbackWarning, match="saw no call.*TransformerEncoderLayer in eval") as caught, torch.no_grad():
+    with pytest.warns(ft.FallbackWarning, match="saw no call: .*a TransformerEncoderLayer in eval mode calls C\\+\\+") as caught, torch.no_grad():
         with ft.replace_sdpa():
             layer(x)
     assert len(caught) == 1 and caught[0].filename == __file__
@@ -205,6 +206,30 @@ def test_sdpa_says_that_it_saw_no_call(randn):
             F.scaled_dot_product_attention(x, x, x)
         with pytest.raises(KeyError), ft.replace_sdpa():
             raise KeyError
+
+
+def unseen():
+    """Return the warning of a with statement without calls."""
+    gc.collect()
+    with pytest.warns(ft.FallbackWarning, match="saw no call: ") as caught, ft.replace_sdpa():
+        pass
+    return str(caught[0].message)
+
+
+def test_sdpa_says_why_it_saw_no_call(monkeypatch):
+    assert "it sees only calls by the name" in unseen()
+    monkeypatch.setitem(globals(), "attend", F.scaled_dot_product_attention)
+    assert f"{__name__}.attend was imported before" in unseen()
+    monkeypatch.undo()
+    layer = torch.nn.MultiheadAttention(8, 2)
+    assert "a MultiheadAttention calls" in unseen()
+    del layer
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    model = transformers.BertModel._from_config(transformers.BertConfig(**sizes), attn_implementation="eager")
+    assert "a BertModel has attn_implementation='eager', not 'sdpa'" in unseen()
+    del model
+    assert "BertModel" not in unseen()
 
 
 def test_sdpa_in_a_transformer_layer(randn):

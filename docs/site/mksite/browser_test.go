@@ -33,7 +33,7 @@ func TestInABrowser(t *testing.T) {
 		name string
 		test func(t *testing.T, c *chromium)
 	}{
-		{"page", testPage}, {"tokens", testTokens}, {"conformance", testConformance}, {"finding", testFinding},
+		{"page", testPage}, {"tokens", testTokens}, {"options", testOptions}, {"coarse clock", testCoarseClock}, {"own tensors", testOwnTensors}, {"module", testModule}, {"conformance", testConformance}, {"finding", testFinding},
 		{"left out", testLeftOut}, {"folder", testFolder}, {"race", testRace}, {"measure", testMeasure},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.test(t, c) })
@@ -128,7 +128,7 @@ func requireNames(t *testing.T, x *tab) {
 		}
 	}
 	require.GreaterOrEqual(t, controls["button"], 121+3, "%v", controls)
-	require.Equal(t, 3, controls["combobox"], "%v", controls)
+	require.Equal(t, 5, controls["combobox"], "%v", controls)
 	require.Equal(t, len(heads), controls["radio"], "%v", controls)
 	require.GreaterOrEqual(t, controls["checkbox"], len(engines), "%v", controls)
 }

@@ -32,6 +32,8 @@ type page struct {
 		Heads                []int
 		Tokens, Width, Bytes int
 	}
+	Windows    []int
+	Softcaps   []float32
 	Vectors    *vectors
 	Quickstart []start
 	Results    []result
@@ -57,6 +59,7 @@ func build(ctx context.Context, root string) (map[string][]byte, error) {
 		return nil, err
 	}
 	p := page{ORT: ortVersion, Module: thousands(list[0].Bytes), Vectors: v, Provenance: source("internal/input/sample/PROVENANCE.md"), Data: []string{"engines.js", "sample.js", "vectors.js"}}
+	p.Windows, p.Softcaps = windows[1:], softcaps[1:]
 	p.Sample.Model, p.Sample.Heads, p.Sample.Tokens, p.Sample.Width = s.Model, s.Heads, len(s.Tokens), 8*len(s.Tokens)
 	if err := p.readTexts(root); err != nil {
 		return nil, err
@@ -66,6 +69,9 @@ func build(ctx context.Context, root string) (map[string][]byte, error) {
 		if files["data/"+name+".js"], err = script(name, value); err != nil {
 			return nil, err
 		}
+	}
+	if files["data/flashkit.js"], err = host(root); err != nil {
+		return nil, err
 	}
 	var text bytes.Buffer
 	if err := pageTemplate.Execute(&text, p); err != nil {

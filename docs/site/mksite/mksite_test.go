@@ -19,7 +19,7 @@ import (
 func TestFiles(t *testing.T) {
 	files, err := build(t.Context(), root)
 	require.NoError(t, err)
-	require.Len(t, files, 4)
+	require.Len(t, files, 5)
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join("..", name))
 		require.NoError(t, err, "make site makes it")
@@ -27,7 +27,7 @@ func TestFiles(t *testing.T) {
 	}
 	made, err := filepath.Glob("../data/*")
 	require.NoError(t, err)
-	require.Len(t, made, 4, "nothing else makes files there, and go.mod is not made")
+	require.Len(t, made, 5, "nothing else makes files there, and go.mod is not made")
 }
 
 var packedText = regexp.MustCompile(`H4sI[A-Za-z0-9+/]*=*`)
@@ -96,17 +96,18 @@ func TestQuickstart(t *testing.T) {
 	_, err := readQuickstart(folder, readme)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "docs"), 0o777))
-	c, python := "# x\n\n## C\n\n```c\nint x;\n```\n", "\n## Python\n\n```python\nimport x\n```\n"
+	c, python := "# x\n\n## JavaScript\n\n```js\nlet x\n```\n\n## C\n\n```c\nint x;\n```\n", "\n## Python\n\n```python\nimport x\n```\n"
 	require.NoError(t, os.WriteFile(filepath.Join(folder, bindings), []byte(c), 0o666))
 	_, err = readQuickstart(folder, readme)
 	require.ErrorContains(t, err, "no block of python under Python")
 	require.NoError(t, os.WriteFile(filepath.Join(folder, bindings), []byte(c+python), 0o666))
 	list, err := readQuickstart(folder, readme)
 	require.NoError(t, err)
-	require.Len(t, list, 3)
+	require.Len(t, list, 4)
 	require.Equal(t, []block{{"to install", "go get x"}, {"attention in Go", "a := 1 < 2"}}, list[0].Blocks)
-	require.Equal(t, "int x;", list[1].Blocks[0].Text)
-	require.Equal(t, "import x", list[2].Blocks[0].Text)
+	require.Equal(t, "let x", list[1].Blocks[0].Text)
+	require.Equal(t, "int x;", list[2].Blocks[0].Text)
+	require.Equal(t, "import x", list[3].Blocks[0].Text)
 	_, err = readQuickstart(folder, "# x\n")
 	require.ErrorContains(t, err, "README.md")
 }
@@ -125,7 +126,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	for _, path := range []string{"/", "/host.js", "/data/engines.js"} {
+	for _, path := range []string{"/", "/page.js", "/data/engines.js"} {
 		w := httptest.NewRecorder()
 		handler("..").ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		require.Equal(t, 200, w.Code, path)

@@ -18,9 +18,15 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// heads are the heads of the sample that the page shows. The page shows 3 of 12 heads, to limit its
+// heads are the heads of the sample that the page shows. The page shows 2 of 12 heads, to limit its
 // size. first is the token that is selected at first.
-var heads = []int{1, 8, 10}
+var heads = []int{1, 8}
+
+// The page's choices for the window, in tokens on each side, and for the softcap. 0 is none.
+var (
+	windows  = []int{0, 4, 16}
+	softcaps = []float32{0, 1, 5}
+)
 
 const first = "his"
 
@@ -29,10 +35,12 @@ type sample struct {
 	Tokens []string `json:"tokens"`
 	Heads  []int    `json:"heads"` // indices of the heads in the model's layer
 	Dim    int      `json:"dim"`
-	Scale  float64  `json:"scale"`
-	Row    int      `json:"row"`    // index of the selected token
-	SHA256 string   `json:"sha256"` // SHA-256 of O in float32, computed in Go from Data
-	Data   string   `json:"data"`   // Q, K and V in float16, each [heads][tokens][dim], packed by pack
+	Row    int      `json:"row"`  // index of the selected token
+	Data   string   `json:"data"` // Q, K and V in float16, each [heads][tokens][dim], packed by packNumbers
+
+	// The first 16 digits of the SHA-256 of O in float32, computed in Go from Data. The key has the page's
+	// options: causal, window, softcap, ALiBi.
+	Outputs map[string]string `json:"outputs"`
 }
 
 func readSample(ctx context.Context, root string) (*sample, error) {
@@ -69,31 +77,57 @@ func readSample(ctx context.Context, root string) (*sample, error) {
 			}
 		}
 	}
-	s.Data = pack(data)
+	s.Data = packNumbers(data, 2)
 	return s, s.compute(ctx, qkv)
 }
 
-// compute sets SHA256 to the hash of O, which it computes with the WebAssembly module in Go.
+// compute sets Outputs. It computes O with the WebAssembly module in Go, for every choice of options.
 func (s *sample) compute(ctx context.Context, qkv [3][]float32) error {
-	h, n := len(heads), len(s.Tokens)
-	o := make([]float32, h*n*s.Dim)
-	args := flashkit.Args{Q: flashkit.F32(qkv[0], 1, h, n, s.Dim), K: flashkit.F32(qkv[1], 1, h, n, s.Dim), V: flashkit.F32(qkv[2], 1, h, n, s.Dim), O: flashkit.F32(o, 1, h, n, s.Dim)}
-	p := flashkit.ProblemOf(&args, flashkit.Band{})
-	s.Scale = float64(float32(p.SoftmaxScale()))
 	backend, err := wasm.New(ctx)
 	if err != nil {
 		return err
 	}
 	k := backend.Kernels()[slices.IndexFunc(backend.Kernels(), func(k flashkit.Kernel) bool { return strings.HasSuffix(k.Name, "fwd_simd128") })]
-	if err := errors.Join(k.Compute(ctx, p, &args), backend.Close()); err != nil {
-		return err
+	s.Outputs = map[string]string{}
+	for choice := range 4 * len(windows) * len(softcaps) {
+		causal, alibi, window, softcap := choice%2, choice/2%2, windows[choice/4%len(windows)], softcaps[choice/4/len(windows)]
+		sum, err := s.output(ctx, &k, qkv, causal == 1, alibi == 1, window, softcap)
+		if err != nil {
+			return errors.Join(err, backend.Close())
+		}
+		s.Outputs[fmt.Sprintf("%d,%d,%v,%d", causal, window, softcap, alibi)] = sum[:16]
+	}
+	return backend.Close()
+}
+
+// output returns the SHA-256 of O for a choice of options.
+func (s *sample) output(ctx context.Context, k *flashkit.Kernel, qkv [3][]float32, causal, alibi bool, window int, softcap float32) (string, error) {
+	h, n := len(heads), len(s.Tokens)
+	o, tensor := make([]float32, h*n*s.Dim), func(x []float32) flashkit.Tensor { return flashkit.F32(x, 1, h, n, s.Dim) }
+	args := flashkit.Args{Q: tensor(qkv[0]), K: tensor(qkv[1]), V: tensor(qkv[2]), O: tensor(o), LSE: flashkit.Zeros(flashkit.Float32, 1, h, n, 1)}
+	if alibi {
+		args.Slopes = flashkit.Zeros(flashkit.Float32, 1, h, 1, 1)
+		for i := range h {
+			args.Slopes.Float32s()[i] = float32(math.Exp2(-8 * float64(i+1) / float64(h)))
+		}
+	}
+	left, right := flashkit.Unlimited, flashkit.Unlimited
+	if window > 0 {
+		left, right = window, window
+	}
+	if causal {
+		right = 0
+	}
+	p := flashkit.ProblemOf(&args, flashkit.Window(left, right))
+	p.Score.Softcap = softcap
+	if err := k.Compute(ctx, p, &args); err != nil {
+		return "", err
 	}
 	var b []byte
 	for _, v := range o {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
 	}
-	s.SHA256 = hash(b)
-	return nil
+	return hash(b), nil
 }
 
 var word = regexp.MustCompile(`\w+|[^\w\s]`)

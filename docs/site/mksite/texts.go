@@ -26,7 +26,7 @@ const bindings = "docs/bindings.md"
 
 // guides are the sections of the file bindings that the page shows. From each section, the page
 // shows the first code block in the section's language.
-var guides = []struct{ title, language string }{{"C", "c"}, {"Python", "python"}}
+var guides = []struct{ title, language string }{{"JavaScript", "js"}, {"C", "c"}, {"Python", "python"}}
 
 func readQuickstart(root, readme string) ([]start, error) {
 	install, code := fenced(section(readme, "Install"), "sh"), fenced(section(readme, "Use"), "go")
@@ -43,7 +43,7 @@ func readQuickstart(root, readme string) ([]start, error) {
 		if code == "" {
 			return nil, fmt.Errorf("%s: no block of %s under %s", bindings, g.language, g.title)
 		}
-		list = append(list, start{Title: g.title, Blocks: []block{{"attention in " + g.title, code}}, Link: source(bindings + "#" + g.language), LinkText: "flashkit for " + g.title})
+		list = append(list, start{Title: g.title, Blocks: []block{{"attention in " + g.title, code}}, Link: source(bindings + "#" + strings.ToLower(g.title)), LinkText: "flashkit for " + g.title})
 	}
 	return list, nil
 }

@@ -27,7 +27,7 @@ var layouts = []string{"stride_zero", "row_gaps", "bshd", "size_one_strides"}
 
 type vectors struct {
 	Cases []vector `json:"cases"`
-	Data  string   `json:"data"` // the float32 numbers of all tensors, packed by pack
+	Data  string   `json:"data"` // the float32 numbers of all tensors, packed by packNumbers
 
 	All   int    `json:"-"` // number of vectors in the repository
 	Which string `json:"-"` // describes which vectors are on the page
@@ -42,11 +42,11 @@ type vector struct {
 	Tensors map[string][2]int  `json:"tensors"` // by name, the index of a tensor's first number in Data and its count of numbers; the page generates absent inputs
 }
 
-// A problem has the fields that host.js reads.
+// A problem has dimensions and the options of a call that conform.js reads.
 type problem struct {
 	B, H, G, N, M, D, DV int
-	First                int     `json:"first"`
-	Last                 int     `json:"last"`
+	Window               [2]*int `json:"window"` // null for no limit
+	TopLeft              bool    `json:"topLeft"`
 	Scale                float64 `json:"scale"`
 }
 
@@ -93,13 +93,18 @@ func readVectors(root string) (*vectors, error) {
 		}
 		v.Cases = append(v.Cases, x)
 	}
-	v.Data = pack(data)
+	v.Data = packNumbers(data, 4)
 	return v, nil
 }
 
 func problemOf(p flashkit.Problem) problem {
-	first, last := p.Band.Diagonals(p.QLen, p.KVLen)
-	return problem{B: p.Batch, H: p.Heads, G: p.KVHeads, N: p.QLen, M: p.KVLen, D: p.Dim, DV: p.VDim, First: first, Last: last, Scale: float64(float32(p.SoftmaxScale()))}
+	x := problem{B: p.Batch, H: p.Heads, G: p.KVHeads, N: p.QLen, M: p.KVLen, D: p.Dim, DV: p.VDim, TopLeft: p.Band.IsTopLeft(), Scale: float64(float32(p.SoftmaxScale()))}
+	for i, keys := range []int{p.Band.Left(), p.Band.Right()} {
+		if keys != flashkit.Unlimited {
+			x.Window[i] = &keys
+		}
+	}
+	return x
 }
 
 func parse(packed []byte) (*safetensors.File, error) {

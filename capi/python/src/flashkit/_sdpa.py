@@ -10,16 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _operators
+from . import _operators, _unseen
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, torch.nn.Parameter)
-
-
-_UNSEEN = (
-    "it sees those of torch.nn.functional.scaled_dot_product_attention by that name, not of a name that was imported before, of C++ "
-    "such as TransformerEncoderLayer in eval, or of a model with another attention, such as attn_implementation='eager'"
-)
 
 
 class FallbackWarning(UserWarning):
@@ -160,4 +154,4 @@ def replace_sdpa(backend: str | None = None) -> Iterator[Report]:
         functional.scaled_dot_product_attention = theirs
         report.say(4)
     if not report.calls and not report.fallbacks:
-        warnings.warn(f"flashkit: replace_sdpa saw no call: {_UNSEEN}", FallbackWarning, stacklevel=3)
+        warnings.warn(f"flashkit: replace_sdpa saw no call: {_unseen.reasons(theirs)}", FallbackWarning, stacklevel=3)
