@@ -21,7 +21,8 @@ import (
 // the tensors of a training step stay on the device.
 //
 // A family has all kernels of one variant, such as fwd_avx2, decode_avx2 and bwd_avx2. A family's
-// error is the error of the family's backward kernel after the family's fwd kernel. A pair is a
+// error is the error of the family's backward kernel after the family's fwd kernel. The kernels
+// decode_avx2 and bwd_decode_avx2 are a family, too. A pair is a
 // forward and a backward kernel, often of two families. A pair's bound is three times the larger of
 // the two families' errors, plus a floor: see allowed.
 
@@ -46,11 +47,14 @@ const mixedSeeds = 3 // number of random inputs per case
 // order. The check fails if the error of a listed pair is within the bound, or if the error of an
 // unlisted pair exceeds the bound.
 var mixedMisses = map[string][]string{
-	"simd/bwd_avx512":  {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_avx2":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_neon":    {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_neonfhm", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_amxf32":  {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
-	"simd/bwd_generic": {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128"},
+	"simd/bwd_avx512":        {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_avx2":          {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_neon":          {"fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_neonfhm", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_decode_avx512": {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "fwd_generic", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_decode_avx2":   {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "fwd_generic", "decode_avx512", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_decode_neon":   {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_amxf32":        {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128", "fwd_scalar"},
+	"simd/bwd_generic":       {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128"},
 
 	"wasm/bwd_simd128": {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "fwd_generic", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_scalar"},
 	"wasm/bwd_scalar":  {"fwd_avx512", "fwd_avx2", "fwd_neon", "fwd_amxf32", "decode_avx512", "decode_avx2", "decode_neon", "decode_simd128", "fwd_simd128"},
@@ -69,13 +73,21 @@ func family(k *flashkit.Kernel) (backend, variant string) {
 	return backend, variant
 }
 
-// mixed returns the checks of backward kernel k after each forward kernel, except after the fwd
-// kernel of k's own family.
+// forwardOf returns the name of a family's forward kernel.
+func forwardOf(backend, variant string) string {
+	if strings.HasPrefix(variant, "decode_") {
+		return backend + "/" + variant
+	}
+	return backend + "/fwd_" + variant
+}
+
+// mixed returns the checks of backward kernel k after each forward kernel, except after the
+// forward kernel of k's own family.
 func mixed(k flashkit.Kernel, kernels []flashkit.Kernel) (list []kernelCheck) {
 	backend, variant := family(&k)
 	for _, f := range kernels {
 		b, v := family(&f)
-		if k.Pass != flashkit.PassBackward || f.Pass != flashkit.PassForward || f.Name == backend+"/fwd_"+variant || (b == "cuda") != (backend == "cuda") {
+		if k.Pass != flashkit.PassBackward || f.Pass != flashkit.PassForward || f.Name == forwardOf(backend, variant) || (b == "cuda") != (backend == "cuda") {
 			continue
 		}
 		var rivals []pairOf
@@ -103,7 +115,7 @@ type pairOf struct{ forward, backward flashkit.Kernel }
 // matched returns the forward and backward kernels of a family, such as simd/avx2.
 func matched(kernels []flashkit.Kernel, family string) (p pairOf, ok bool) {
 	backend, variant, _ := strings.Cut(family, "/")
-	f := slices.IndexFunc(kernels, func(k flashkit.Kernel) bool { return k.Name == backend+"/fwd_"+variant })
+	f := slices.IndexFunc(kernels, func(k flashkit.Kernel) bool { return k.Name == forwardOf(backend, variant) })
 	b := slices.IndexFunc(kernels, func(k flashkit.Kernel) bool { return k.Name == backend+"/bwd_"+variant })
 	if f < 0 || b < 0 {
 		return p, false

@@ -36,8 +36,11 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 	case !named || backend != owner || kernel == stem:
 		return backend == owner
 	}
-	// The variant selects kernels of the other pass only: decode_avx2 admits bwd_avx2, but not
-	// fwd_avx2.
+	// The variant selects kernels of the other pass only: decode_avx2 admits bwd_avx2 and
+	// bwd_decode_avx2, but not fwd_avx2.
+	if "bwd_"+kernel == stem || "bwd_"+stem == kernel {
+		return true
+	}
 	pass, variant, _ := strings.Cut(kernel, "_")
 	otherPass, otherVariant, _ := strings.Cut(stem, "_")
 	return variant == otherVariant && (pass == "bwd") != (otherPass == "bwd") && (otherPass == "fwd" || otherPass == "bwd")

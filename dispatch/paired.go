@@ -1,6 +1,8 @@
 package dispatch
 
 import (
+	"math"
+
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/fastest"
 )
@@ -10,9 +12,8 @@ import (
 //
 // The backward kernel recomputes the weights from LSE. With equal orders, the rounding errors of
 // the scores cancel. With different orders, the rounding errors change the weights, which matters
-// for large scores. Pairing has a high price for one query row: a decode kernel is many times
-// faster, but no backward kernel sums scores in a decode kernel's order. Pairing has no effect on
-// problems for which no backward kernel exists.
+// for large scores. So the two kernels of a training step are chosen together, by the sum of their
+// times. Pairing has no effect on problems for which no backward kernel exists.
 type pairing uint8
 
 const (
@@ -62,4 +63,33 @@ func (d *Dispatcher) scores(x *plan, tried []int) string {
 		}
 	}
 	return ""
+}
+
+// forwardBefore returns the predicted nanoseconds of the forward pass that is paired with backward
+// kernel c, or 0 if d pairs no passes. If no forward kernel sums scores in the order of c, any may
+// run.
+func (d *Dispatcher) forwardBefore(x *plan, c *candidate) float64 {
+	if x.Pass != flashkit.PassBackward || d.pairing == pairedNever {
+		return 0
+	}
+	y := d.memory.plan(fastest.Subject{Problem: x.Problem, Pass: flashkit.PassForward, Traits: x.Traits})
+	a, all := y.anchor(), math.Inf(1)
+	shortest := all
+	for i := range y.candidates {
+		f := &y.candidates[i]
+		if !d.eligible(f, "", nil) {
+			continue
+		}
+		t := math.Exp(f.log + f.expectedFactor(&a))
+		if all = min(all, t); d.memory.kernels[f.kernel].Scores == d.memory.kernels[c.kernel].Scores {
+			shortest = min(shortest, t)
+		}
+	}
+	switch {
+	case !math.IsInf(shortest, 1):
+		return shortest
+	case !math.IsInf(all, 1):
+		return all
+	}
+	return 0
 }

@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,7 +25,23 @@ func orders(ran *[]string) (f *fake) {
 	summing(f.add("fwd_a", 4, "", nil), "line")
 	summing(f.add("fwd_b", 3, "", nil), "line")
 	summing(f.add("bwd_a", 9, "", nil), "line")
-	return summing(f.add("bwd_b", 10, "", nil), "tree")
+	return summing(f.add("bwd_b", 20, "", nil), "tree")
+}
+
+// The kernels of a training step have the shortest sum of times, not each the shortest time.
+func TestPairIsTheFastestTogether(t *testing.T) {
+	var ran []string
+	step := func(decode, backward time.Duration) [2]string {
+		f := &fake{name: "x", ran: &ran}
+		summing(f.add("fwd_a", 4, "", nil), "line")
+		summing(f.add("decode_b", decode, "", nil), "tree")
+		summing(f.add("bwd_a", 10, "", nil), "line")
+		summing(f.add("bwd_b", backward, "", nil), "tree")
+		return names(dispatch.New(f).Paired())
+	}
+	require.Equal(t, [2]string{"x/decode_b", "x/bwd_b"}, step(5, 6))
+	require.Equal(t, [2]string{"x/fwd_a", "x/bwd_a"}, step(9, 6), "the backward pass alone would be faster")
+	require.Equal(t, [2]string{"x/decode_b", "x/bwd_b"}, step(1, 11), "the backward pass alone is slower")
 }
 
 func TestPairedTakesTheOrderOfTheBackwardPass(t *testing.T) {

@@ -76,8 +76,9 @@ func (m *memory) choiceNumber(c choice) uint64 {
 }
 
 // fastest returns the eligible candidate with the shortest predicted time, or nil if no candidate
-// is eligible. If a candidate has no measurement near the problem's size, its time is multiplied by
-// margin, unless its own prediction is the shortest.
+// is eligible. The time of a backward kernel includes the forward pass; see forwardBefore. If a
+// candidate has no measurement near the problem's size, its time is multiplied by margin, unless its
+// own prediction is the shortest.
 func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 	scores := d.scores(x, tried)
 	first := d.fastestOwn(x, scores, tried)
@@ -90,19 +91,20 @@ func (d *Dispatcher) fastest(x *plan, tried []int) *candidate {
 		if !d.eligible(c, scores, tried) {
 			return 0, false
 		}
-		t := c.log + c.expectedFactor(&a)
+		t, may := math.Exp(c.log+c.expectedFactor(&a)), true
 		if _, near := c.near(); !near && c != first {
-			return t + math.Log(margin), c.own <= maxShift*first.own
+			t, may = t*margin, c.own <= maxShift*first.own
 		}
-		return t, true
+		return t + d.forwardBefore(x, c), may
 	})]
 }
 
 // fastestOwn returns the eligible candidate with the shortest own prediction, or nil if no
-// candidate is eligible.
+// candidate is eligible. The prediction of a backward kernel includes the forward pass.
 func (d *Dispatcher) fastestOwn(x *plan, scores string, tried []int) *candidate {
 	i := fastest.Least(len(x.candidates), func(i int) (float64, bool) {
-		return x.candidates[i].own, d.eligible(&x.candidates[i], scores, tried)
+		c := &x.candidates[i]
+		return c.own + d.forwardBefore(x, c), d.eligible(c, scores, tried)
 	})
 	if i < 0 {
 		return nil

@@ -508,35 +508,35 @@ TEXT ·maskScoresAVX2(SB), NOSPLIT, $8-32
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
-	MOVQ         s+0(FP), AX
-	MOVQ         masks+8(FP), CX
-	MOVQ         keys+16(FP), DX
-	MOVQ         rowMax+24(FP), BX
+	MOVQ         rowMax+24(FP), AX
+	VMOVUPS      (AX), Y4
+	VMOVUPS      32(AX), Y5
+	MOVQ         s+0(FP), CX
+	MOVQ         masks+8(FP), DX
+	MOVQ         keys+16(FP), BX
 	MOVL         $0xff800000, SI
 	VMOVD        SI, X2
 	VPBROADCASTD X2, Y2
-	VMOVUPS      (BX), Y4
-	VMOVUPS      32(BX), Y5
 
 key:
-	VPBROADCASTD (CX), Y1
+	VPBROADCASTD (DX), Y1
 	VPAND        laneBits<>+0(SB), Y1, Y1
 	VPCMPEQD     laneBits<>+0(SB), Y1, Y1
-	VBLENDVPS    Y1, (AX), Y2, Y0
-	VMOVUPS      Y0, (AX)
+	VBLENDVPS    Y1, (CX), Y2, Y0
+	VMOVUPS      Y0, (CX)
 	VMAXPS       Y4, Y0, Y4
-	VPBROADCASTD (CX), Y1
+	VPBROADCASTD (DX), Y1
 	VPAND        laneBits<>+32(SB), Y1, Y1
 	VPCMPEQD     laneBits<>+32(SB), Y1, Y1
-	VBLENDVPS    Y1, 32(AX), Y2, Y0
-	VMOVUPS      Y0, 32(AX)
+	VBLENDVPS    Y1, 32(CX), Y2, Y0
+	VMOVUPS      Y0, 32(CX)
 	VMAXPS       Y5, Y0, Y5
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x04, CX
-	DECQ         DX
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x04, DX
+	DECQ         BX
 	JNZ          key
-	VMOVUPS      Y4, (BX)
-	VMOVUPS      Y5, 32(BX)
+	VMOVUPS      Y4, (AX)
+	VMOVUPS      Y5, 32(AX)
 	LDMXCSR      (SP)
 	VZEROUPPER
 	RET

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func attendTileAVX2(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)
+// func attendTileAVX2(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
-TEXT ·attendTileAVX2(SB), NOSPLIT, $8-136
+TEXT ·attendTileAVX2(SB), NOSPLIT, $8-144
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -18,7 +18,7 @@ TEXT ·attendTileAVX2(SB), NOSPLIT, $8-136
 	LEAQ    64(CX), SI
 
 queries:
-	MOVQ dim+96(FP), R9
+	MOVQ dim+104(FP), R9
 	MOVQ AX, DI
 	MOVQ CX, R8
 
@@ -93,8 +93,8 @@ dims:
 	MOVQ         queries+72(FP), BX
 	MOVQ         kStep+48(FP), SI
 	SHLQ         $0x02, SI
-	MOVQ         keys+112(FP), DI
-	MOVQ         ahead+120(FP), R8
+	MOVQ         keys+120(FP), DI
+	MOVQ         ahead+128(FP), R8
 	LEAQ         (SI)(SI*2), R9
 
 keys3:
@@ -116,7 +116,7 @@ keys3:
 	VXORPS Y11, Y11, Y11
 	MOVQ   DX, R9
 	MOVQ   BX, R10
-	MOVQ   dim+96(FP), R11
+	MOVQ   dim+104(FP), R11
 	SUBQ   $0x00000008, R11
 	JL     keys3by8end
 
@@ -316,7 +316,7 @@ keys2:
 	VXORPS Y7, Y7, Y7
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+96(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000008, R10
 	JL     keys2by8end
 
@@ -470,7 +470,7 @@ keys1:
 	VXORPS Y3, Y3, Y3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+96(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000008, R10
 	JL     keys1by8end
 
@@ -575,6 +575,43 @@ keys1by1end:
 	JMP     keys1
 
 keys1done:
+	MOVQ         masks+88(FP), AX
+	TESTQ        AX, AX
+	JZ           weights
+	MOVL         $0xff800000, CX
+	VMOVD        CX, X4
+	VPBROADCASTD X4, Y4
+	MOVL         $0xff800000, CX
+	VMOVD        CX, X5
+	VPBROADCASTD X5, Y5
+	MOVQ         s+80(FP), CX
+	MOVQ         keys+120(FP), DX
+	MOVQ         totals+16(FP), BX
+	MOVL         $0xff800000, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+
+hide:
+	VPBROADCASTD (AX), Y1
+	VPAND        laneBits<>+0(SB), Y1, Y1
+	VPCMPEQD     laneBits<>+0(SB), Y1, Y1
+	VBLENDVPS    Y1, (CX), Y2, Y0
+	VMOVUPS      Y0, (CX)
+	VMAXPS       Y4, Y0, Y4
+	VPBROADCASTD (AX), Y1
+	VPAND        laneBits<>+32(SB), Y1, Y1
+	VPCMPEQD     laneBits<>+32(SB), Y1, Y1
+	VBLENDVPS    Y1, 32(CX), Y2, Y0
+	VMOVUPS      Y0, 32(CX)
+	VMAXPS       Y5, Y0, Y5
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x04, AX
+	DECQ         DX
+	JNZ          hide
+	VMOVUPS      Y4, (BX)
+	VMOVUPS      Y5, 32(BX)
+
+weights:
 	MOVL         $0x3f800000, AX
 	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
@@ -599,7 +636,7 @@ keys1done:
 	MOVL         $0x4b40007f, AX
 	VMOVD        AX, X15
 	VPBROADCASTD X15, Y15
-	VBROADCASTSS scale+128(FP), Y7
+	VBROADCASTSS scale+136(FP), Y7
 	MOVQ         totals+16(FP), AX
 	MOVQ         totals+16(FP), CX
 	ADDQ         $0x00000040, CX
@@ -612,7 +649,7 @@ keys1done:
 	VMAXPS       32(AX), Y1, Y4
 	VMOVUPS      Y0, 32(CX)
 	MOVQ         s+80(FP), DX
-	MOVQ         keys+112(FP), BX
+	MOVQ         keys+120(FP), BX
 
 	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ BX, SI
@@ -673,7 +710,7 @@ key:
 	ADDQ         $0x000000c0, DX
 	MOVQ         totals+16(FP), BX
 	ADDQ         $0x00000080, BX
-	VBROADCASTSS unit+132(FP), Y6
+	VBROADCASTSS unit+140(FP), Y6
 	VMOVUPS      (CX), Y0
 	MOVL         $0x3f3504f3, SI
 	VMOVD        SI, X5
@@ -820,8 +857,8 @@ key:
 	VPBROADCASTD X5, Y5
 	VBLENDVPS    Y7, Y5, Y4, Y4
 	VMOVUPS      Y4, 32(DX)
-	MOVQ         keys+112(FP), AX
-	IMULQ        vdim+104(FP), AX
+	MOVQ         keys+120(FP), AX
+	IMULQ        vdim+112(FP), AX
 	CMPQ         AX, $0x00001000
 	JLE          few
 	MOVQ         oStep+8(FP), CX
@@ -830,11 +867,11 @@ key:
 	MOVQ         vStep+64(FP), DI
 	SHLQ         $0x02, DI
 	LEAQ         (DI)(DI*2), R8
-	MOVQ         vdim+104(FP), R9
+	MOVQ         vdim+112(FP), R9
 	MOVQ         o+0(FP), R10
 
 allpanel:
-	MOVQ rows+88(FP), R11
+	MOVQ rows+96(FP), R11
 	MOVQ s+80(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
@@ -859,7 +896,7 @@ all6:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1035,7 +1072,7 @@ all4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1165,7 +1202,7 @@ all2:
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1251,7 +1288,7 @@ all1:
 	JL     all1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1324,11 +1361,11 @@ few:
 	MOVQ vStep+64(FP), DI
 	SHLQ $0x02, DI
 	LEAQ (DI)(DI*2), R8
-	MOVQ vdim+104(FP), R9
+	MOVQ vdim+112(FP), R9
 	MOVQ o+0(FP), R10
 
 fewpanel:
-	MOVQ rows+88(FP), R11
+	MOVQ rows+96(FP), R11
 	MOVQ s+80(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
@@ -1353,7 +1390,7 @@ few3:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1507,7 +1544,7 @@ few2:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1628,7 +1665,7 @@ few1:
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1722,3 +1759,21 @@ end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+DATA laneBits<>+0(SB)/4, $0x00000001
+DATA laneBits<>+4(SB)/4, $0x00000002
+DATA laneBits<>+8(SB)/4, $0x00000004
+DATA laneBits<>+12(SB)/4, $0x00000008
+DATA laneBits<>+16(SB)/4, $0x00000010
+DATA laneBits<>+20(SB)/4, $0x00000020
+DATA laneBits<>+24(SB)/4, $0x00000040
+DATA laneBits<>+28(SB)/4, $0x00000080
+DATA laneBits<>+32(SB)/4, $0x00000100
+DATA laneBits<>+36(SB)/4, $0x00000200
+DATA laneBits<>+40(SB)/4, $0x00000400
+DATA laneBits<>+44(SB)/4, $0x00000800
+DATA laneBits<>+48(SB)/4, $0x00001000
+DATA laneBits<>+52(SB)/4, $0x00002000
+DATA laneBits<>+56(SB)/4, $0x00004000
+DATA laneBits<>+60(SB)/4, $0x00008000
+GLOBL laneBits<>(SB), RODATA|NOPTR, $64

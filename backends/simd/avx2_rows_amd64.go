@@ -20,3 +20,19 @@ func copyRowsAVX2(dst *float32, step int, src *float32, rows int)
 //
 //go:noescape
 func addRowsAVX2(dst *float32, step int, src *float32, rows int)
+
+// scaleRowsAVX2 multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
+// multiple of 16. n, rows > 0.
+//
+//go:noescape
+func scaleRowsAVX2(x *float32, step int, n int, rows int, by *float32)
+
+// splitRowAVX2 moves the even elements of each group of 16 elements of x before the odd ones. n, the number of elements, is a positive multiple of 16.
+//
+//go:noescape
+func splitRowAVX2(x *float32, n int)
+
+// joinRowAVX2 reverses splitRowAVX2, with groups of 16 elements. n, the number of elements, is a positive multiple of 16.
+//
+//go:noescape
+func joinRowAVX2(x *float32, n int)

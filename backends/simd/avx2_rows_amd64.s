@@ -69,3 +69,77 @@ row:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+// func scaleRowsAVX2(x *float32, step int, n int, rows int, by *float32)
+// Requires: AVX, SSE
+TEXT ·scaleRowsAVX2(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    x+0(FP), AX
+	MOVQ    step+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    n+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    rows+24(FP), BX
+	MOVQ    by+32(FP), SI
+
+row:
+	VBROADCASTSS (SI), Y0
+	XORQ         DI, DI
+
+vector:
+	VMULPS  (AX)(DI*1), Y0, Y1
+	VMOVUPS Y1, (AX)(DI*1)
+	ADDQ    $0x00000020, DI
+	CMPQ    DI, DX
+	JL      vector
+	ADDQ    CX, AX
+	ADDQ    $0x04, SI
+	DECQ    BX
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func splitRowAVX2(x *float32, n int)
+// Requires: AVX
+TEXT ·splitRowAVX2(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+group:
+	VMOVUPS    (AX), Y0
+	VMOVUPS    32(AX), Y1
+	VPERM2F128 $0x20, Y1, Y0, Y2
+	VPERM2F128 $0x31, Y1, Y0, Y3
+	VSHUFPS    $0x88, Y3, Y2, Y0
+	VSHUFPS    $0xdd, Y3, Y2, Y3
+	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y3, 32(AX)
+	ADDQ       $0x00000040, AX
+	SUBQ       $0x00000010, CX
+	JNZ        group
+	VZEROUPPER
+	RET
+
+// func joinRowAVX2(x *float32, n int)
+// Requires: AVX
+TEXT ·joinRowAVX2(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+group:
+	VMOVUPS    (AX), Y0
+	VMOVUPS    32(AX), Y1
+	VUNPCKLPS  Y1, Y0, Y2
+	VUNPCKHPS  Y1, Y0, Y3
+	VPERM2F128 $0x20, Y3, Y2, Y0
+	VPERM2F128 $0x31, Y3, Y2, Y1
+	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y1, 32(AX)
+	ADDQ       $0x00000040, AX
+	SUBQ       $0x00000010, CX
+	JNZ        group
+	VZEROUPPER
+	RET

@@ -550,30 +550,30 @@ TEXT ·maskScoresAVX512(SB), NOSPLIT, $8-32
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
-	MOVQ         s+0(FP), AX
-	MOVQ         masks+8(FP), CX
-	MOVQ         keys+16(FP), DX
-	MOVQ         rowMax+24(FP), BX
+	MOVQ         rowMax+24(FP), AX
+	VMOVUPS      (AX), Z4
+	VMOVUPS      64(AX), Z5
+	MOVQ         s+0(FP), CX
+	MOVQ         masks+8(FP), DX
+	MOVQ         keys+16(FP), BX
 	MOVL         $0xff800000, SI
 	VPBROADCASTD SI, Z2
-	VMOVUPS      (BX), Z4
-	VMOVUPS      64(BX), Z5
 
 key:
-	KMOVW     (CX), K1
-	VBLENDMPS (AX), Z2, K1, Z0
-	VMOVUPS   Z0, (AX)
+	KMOVW     (DX), K1
+	VBLENDMPS (CX), Z2, K1, Z0
+	VMOVUPS   Z0, (CX)
 	VMAXPS    Z4, Z0, Z4
-	KMOVW     2(CX), K1
-	VBLENDMPS 64(AX), Z2, K1, Z0
-	VMOVUPS   Z0, 64(AX)
+	KMOVW     2(DX), K1
+	VBLENDMPS 64(CX), Z2, K1, Z0
+	VMOVUPS   Z0, 64(CX)
 	VMAXPS    Z5, Z0, Z5
-	ADDQ      $0x00000080, AX
-	ADDQ      $0x04, CX
-	DECQ      DX
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x04, DX
+	DECQ      BX
 	JNZ       key
-	VMOVUPS   Z4, (BX)
-	VMOVUPS   Z5, 64(BX)
+	VMOVUPS   Z4, (AX)
+	VMOVUPS   Z5, 64(AX)
 	LDMXCSR   (SP)
 	VZEROUPPER
 	RET

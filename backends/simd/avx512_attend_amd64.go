@@ -4,12 +4,12 @@
 
 package simd
 
-// attendTileAVX512 computes o, the attention of query rows q over keys k with values v. Every query
-// sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.
+// attendTileAVX512 computes o, the attention of query rows q over keys k with values v. Query i sees
+// key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.
 // totals is [4][32]. For query row i:
 //
-//   - totals[0][i] = m, the largest dot product of row i of q and a row of k
-//   - totals[1][i] = l = Σ over all keys of 2^(scale·(dot product - m))
+//   - totals[0][i] = m, the largest dot product of row i of q and a row of k that it sees
+//   - totals[1][i] = l = Σ over these keys of 2^(scale·(dot product - m))
 //   - totals[2][i] = 1/l, or 0 if l is 0
 //   - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0
 //
@@ -20,4 +20,4 @@ package simd
 // scoresAVX512 does. rows > 0, keys > 0.
 //
 //go:noescape
-func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)
+func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)
+// func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·attendTileAVX512(SB), NOSPLIT, $8-136
+TEXT ·attendTileAVX512(SB), NOSPLIT, $8-144
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -18,7 +18,7 @@ TEXT ·attendTileAVX512(SB), NOSPLIT, $8-136
 	LEAQ    128(CX), SI
 
 queries:
-	MOVQ dim+96(FP), R9
+	MOVQ dim+104(FP), R9
 	MOVQ AX, DI
 	MOVQ CX, R8
 
@@ -175,8 +175,8 @@ dims:
 	MOVQ         queries+72(FP), BX
 	MOVQ         kStep+48(FP), SI
 	SHLQ         $0x02, SI
-	MOVQ         keys+112(FP), DI
-	MOVQ         ahead+120(FP), R8
+	MOVQ         keys+120(FP), DI
+	MOVQ         ahead+128(FP), R8
 	LEAQ         (SI)(SI*2), R9
 
 keys4:
@@ -200,7 +200,7 @@ keys4:
 	VXORPS Z15, Z15, Z15
 	MOVQ   DX, R10
 	MOVQ   BX, R11
-	MOVQ   dim+96(FP), R12
+	MOVQ   dim+104(FP), R12
 	SUBQ   $0x00000008, R12
 	JL     keys4by8end
 
@@ -440,7 +440,7 @@ keys2:
 	VXORPS Z7, Z7, Z7
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+96(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000008, R10
 	JL     keys2by8end
 
@@ -594,7 +594,7 @@ keys1:
 	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+96(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000008, R10
 	JL     keys1by8end
 
@@ -699,6 +699,36 @@ keys1by1end:
 	JMP     keys1
 
 keys1done:
+	MOVQ         masks+88(FP), AX
+	TESTQ        AX, AX
+	JZ           weights
+	MOVL         $0xff800000, CX
+	VPBROADCASTD CX, Z4
+	MOVL         $0xff800000, CX
+	VPBROADCASTD CX, Z5
+	MOVQ         s+80(FP), CX
+	MOVQ         keys+120(FP), DX
+	MOVQ         totals+16(FP), BX
+	MOVL         $0xff800000, SI
+	VPBROADCASTD SI, Z2
+
+hide:
+	KMOVW     (AX), K1
+	VBLENDMPS (CX), Z2, K1, Z0
+	VMOVUPS   Z0, (CX)
+	VMAXPS    Z4, Z0, Z4
+	KMOVW     2(AX), K1
+	VBLENDMPS 64(CX), Z2, K1, Z0
+	VMOVUPS   Z0, 64(CX)
+	VMAXPS    Z5, Z0, Z5
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x04, AX
+	DECQ      DX
+	JNZ       hide
+	VMOVUPS   Z4, (BX)
+	VMOVUPS   Z5, 64(BX)
+
+weights:
 	MOVL         $0x3f800000, AX
 	VPBROADCASTD AX, Z24
 	MOVL         $0x3f31725d, AX
@@ -711,7 +741,7 @@ keys1done:
 	VPBROADCASTD AX, Z28
 	MOVL         $0x3af4ba89, AX
 	VPBROADCASTD AX, Z29
-	VBROADCASTSS scale+128(FP), Z7
+	VBROADCASTSS scale+136(FP), Z7
 	MOVQ         totals+16(FP), AX
 	MOVQ         totals+16(FP), CX
 	ADDQ         $0x00000080, CX
@@ -723,7 +753,7 @@ keys1done:
 	VMAXPS       64(AX), Z1, Z4
 	VMOVUPS      Z0, 64(CX)
 	MOVQ         s+80(FP), DX
-	MOVQ         keys+112(FP), BX
+	MOVQ         keys+120(FP), BX
 
 	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ BX, SI
@@ -776,7 +806,7 @@ key:
 	ADDQ         $0x00000180, DX
 	MOVQ         totals+16(FP), BX
 	ADDQ         $0x00000100, BX
-	VBROADCASTSS unit+132(FP), Z6
+	VBROADCASTSS unit+140(FP), Z6
 	VMOVUPS      (CX), Z0
 	MOVL         $0x3f3504f3, SI
 	VPBROADCASTD SI, Z5
@@ -893,8 +923,8 @@ key:
 	VPBROADCASTD AX, Z5
 	VMOVAPS      Z4, K1, Z5
 	VMOVUPS      Z5, 64(DX)
-	MOVQ         keys+112(FP), AX
-	IMULQ        vdim+104(FP), AX
+	MOVQ         keys+120(FP), AX
+	IMULQ        vdim+112(FP), AX
 	CMPQ         AX, $0x00001000
 	JLE          few
 	MOVQ         oStep+8(FP), CX
@@ -903,11 +933,11 @@ key:
 	MOVQ         vStep+64(FP), DI
 	SHLQ         $0x02, DI
 	LEAQ         (DI)(DI*2), R8
-	MOVQ         vdim+104(FP), R9
+	MOVQ         vdim+112(FP), R9
 	MOVQ         o+0(FP), R10
 
 allpanel:
-	MOVQ rows+88(FP), R11
+	MOVQ rows+96(FP), R11
 	MOVQ s+80(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
@@ -934,7 +964,7 @@ all8:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1152,7 +1182,7 @@ all4:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1282,7 +1312,7 @@ all2:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1368,7 +1398,7 @@ all1:
 	JL     all1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1441,11 +1471,11 @@ few:
 	MOVQ vStep+64(FP), DI
 	SHLQ $0x02, DI
 	LEAQ (DI)(DI*2), R8
-	MOVQ vdim+104(FP), R9
+	MOVQ vdim+112(FP), R9
 	MOVQ o+0(FP), R10
 
 fewpanel:
-	MOVQ rows+88(FP), R11
+	MOVQ rows+96(FP), R11
 	MOVQ s+80(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
@@ -1472,7 +1502,7 @@ few4:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1655,7 +1685,7 @@ few2:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1776,7 +1806,7 @@ few1:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	MOVQ   keys+112(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14

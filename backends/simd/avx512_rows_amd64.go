@@ -15,3 +15,19 @@ func copyRowsAVX512(dst *float32, step int, src *float32, rows int)
 //
 //go:noescape
 func addRowsAVX512(dst *float32, step int, src *float32, rows int)
+
+// scaleRowsAVX512 multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
+// multiple of 16. n, rows > 0.
+//
+//go:noescape
+func scaleRowsAVX512(x *float32, step int, n int, rows int, by *float32)
+
+// splitRowAVX512 moves the even elements of each group of 32 elements of x before the odd ones. n, the number of elements, is a positive multiple of 32.
+//
+//go:noescape
+func splitRowAVX512(x *float32, n int)
+
+// joinRowAVX512 reverses splitRowAVX512, with groups of 32 elements. n, the number of elements, is a positive multiple of 32.
+//
+//go:noescape
+func joinRowAVX512(x *float32, n int)

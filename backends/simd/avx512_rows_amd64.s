@@ -51,3 +51,93 @@ row:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+// func scaleRowsAVX512(x *float32, step int, n int, rows int, by *float32)
+// Requires: AVX, AVX512F, SSE
+TEXT ·scaleRowsAVX512(SB), NOSPLIT, $8-40
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    x+0(FP), AX
+	MOVQ    step+8(FP), CX
+	SHLQ    $0x02, CX
+	MOVQ    n+16(FP), DX
+	SHLQ    $0x02, DX
+	MOVQ    rows+24(FP), BX
+	MOVQ    by+32(FP), SI
+
+row:
+	VBROADCASTSS (SI), Z0
+	XORQ         DI, DI
+
+vector:
+	VMULPS  (AX)(DI*1), Z0, Z1
+	VMOVUPS Z1, (AX)(DI*1)
+	ADDQ    $0x00000040, DI
+	CMPQ    DI, DX
+	JL      vector
+	ADDQ    CX, AX
+	ADDQ    $0x04, SI
+	DECQ    BX
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func splitRowAVX512(x *float32, n int)
+// Requires: AVX
+TEXT ·splitRowAVX512(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+group:
+	VMOVUPS    (AX), Y0
+	VMOVUPS    32(AX), Y1
+	VMOVUPS    64(AX), Y2
+	VMOVUPS    96(AX), Y3
+	VPERM2F128 $0x20, Y1, Y0, Y4
+	VPERM2F128 $0x31, Y1, Y0, Y5
+	VSHUFPS    $0x88, Y5, Y4, Y0
+	VSHUFPS    $0xdd, Y5, Y4, Y5
+	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y5, 64(AX)
+	VPERM2F128 $0x20, Y3, Y2, Y6
+	VPERM2F128 $0x31, Y3, Y2, Y7
+	VSHUFPS    $0x88, Y7, Y6, Y2
+	VSHUFPS    $0xdd, Y7, Y6, Y7
+	VMOVUPS    Y2, 32(AX)
+	VMOVUPS    Y7, 96(AX)
+	ADDQ       $0x00000080, AX
+	SUBQ       $0x00000020, CX
+	JNZ        group
+	VZEROUPPER
+	RET
+
+// func joinRowAVX512(x *float32, n int)
+// Requires: AVX
+TEXT ·joinRowAVX512(SB), NOSPLIT, $0-16
+	MOVQ x+0(FP), AX
+	MOVQ n+8(FP), CX
+
+group:
+	VMOVUPS    (AX), Y0
+	VMOVUPS    32(AX), Y1
+	VMOVUPS    64(AX), Y2
+	VMOVUPS    96(AX), Y3
+	VUNPCKLPS  Y2, Y0, Y4
+	VUNPCKHPS  Y2, Y0, Y5
+	VPERM2F128 $0x20, Y5, Y4, Y0
+	VPERM2F128 $0x31, Y5, Y4, Y2
+	VMOVUPS    Y0, (AX)
+	VMOVUPS    Y2, 32(AX)
+	VUNPCKLPS  Y3, Y1, Y6
+	VUNPCKHPS  Y3, Y1, Y7
+	VPERM2F128 $0x20, Y7, Y6, Y1
+	VPERM2F128 $0x31, Y7, Y6, Y3
+	VMOVUPS    Y1, 64(AX)
+	VMOVUPS    Y3, 96(AX)
+	ADDQ       $0x00000080, AX
+	SUBQ       $0x00000020, CX
+	JNZ        group
+	VZEROUPPER
+	RET

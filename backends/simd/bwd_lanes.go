@@ -45,6 +45,11 @@ import (
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
 // of keys, and finishes the tiles.
 func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
+	seen := func(j *job, ws *pool.Arena, item int) {
+		if !j.clearUnseen(item) {
+			block(j, ws, item)
+		}
+	}
 	return func(ctx context.Context, j *job) {
 		tiles, blocks := j.work[0], j.work[1]
 		j.cutBlocks()
@@ -59,12 +64,27 @@ func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena,
 		j.parallel(ctx, prepare, tiles)
 		isa.storeDSink(j)
 		j.beginDBias(ctx)
-		j.parallel(ctx, block, blocks)
+		j.parallel(ctx, seen, blocks)
 		j.endDBias(ctx)
 		if isa.copies(&j.plan) > 0 {
 			j.parallel(ctx, finish, pool.Phase{Items: tiles.Items})
 		}
 	}
+}
+
+// clearUnseen reports whether no row sees a key of the item's block. It then zeros dK and dV of the
+// keys, and loads nothing. It leaves blocks with a bias alone, since these write dBias, too.
+func (j *job) clearUnseen(item int) bool {
+	var x seqTile
+	x.findKeys(&j.plan, item)
+	if first, end := j.visited(&x); first < end || j.p.Score.Bias {
+		return false
+	}
+	clearRows(&j.args.DK, x.KVBatch, x.g, x.K0+x.from, x.K0+x.to)
+	clearRows(&j.args.DV, x.KVBatch, x.g, x.K0+x.from, x.K0+x.to)
+	j.clearGradKeys(&x)
+	j.progress[item].Store(math.MaxInt64)
+	return true
 }
 
 // bwdPrepare sets the tileStats of a tile of query rows, and sets the sums of dQ of the tile to 0.

@@ -92,6 +92,14 @@ func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor,
 		isa.load(dst[:n*dim], t, at)
 		return
 	}
+	if t.DType() == flashkit.Float32 && n > 0 {
+		rows := t.Float32s()[at:]
+		for i := range n {
+			row := dst[i*step:][:step]
+			clear(row[copy(row, rows[i*next:][:dim]):])
+		}
+		return
+	}
 	for i := range n {
 		row := dst[i*step:][:step]
 		isa.load(row[:dim], t, at+i*next)
@@ -107,8 +115,19 @@ func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []
 		isa.store(t, t.Offset(b, h, r), src[:n*dim])
 		return
 	}
+	if n == 0 {
+		return
+	}
+	at, next := t.Offset(b, h, r), rowStep(t)
+	if t.DType() == flashkit.Float32 {
+		rows := t.Float32s()[at:]
+		for i := range n {
+			copy(rows[i*next:][:dim], src[i*step:])
+		}
+		return
+	}
 	for i := range n {
-		isa.store(t, t.Offset(b, h, r+i), src[i*step:][:dim])
+		isa.store(t, at+i*next, src[i*step:][:dim])
 	}
 }
 

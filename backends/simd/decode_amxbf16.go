@@ -25,7 +25,7 @@ import (
 
 var amxDecode = decodeRoutines{
 	laneRoutines: &avx512Lanes, tails: true,
-	pace:    pace{start: 40, flop: .001, pair: .72, pack: .85, widen: .091},
+	pace:    pace{start: 49, flop: .001, pair: .87, pack: .52, widen: .12},
 	attend:  avx512Decode.attend, // for non-finite values
 	weights: decodeWeightsAVX512,
 }
@@ -49,14 +49,15 @@ func fitsDecodeAMXBF16(p flashkit.Problem) string {
 func decodeAMXBF16Times(pl *plan) [3]timedPhase {
 	const (
 		page  = 300  // nanoseconds to begin copying the rows of a page of K and of V
-		block = 1200 // nanoseconds to pack the tiles of a block, beyond its rows and keys
+		item  = 1650 // nanoseconds to begin and end an item
+		block = 570  // nanoseconds to pack the tiles of a block, beyond its rows and keys
 	)
 	t, c := &amxDecode.pace, pl.call
-	dims, pair, pages := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.0
+	dims, pair, pages := float64(upToTiles(c.Dim)+upToTiles(c.VDim)), t.pair+decodePairTime(c), 0.0
 	if c.Page > 0 {
 		pages = page / float64(c.Page)
 	}
-	return decodeTimes(pl, t, block, func(n int) float64 {
+	return decodeTimes(pl, t, item, block, func(n int) float64 {
 		lanes := float64(ceilDiv(n, tileQueries) * tileQueries)
 		return dims*(t.widen+2*lanes*t.flop) + float64(n)*pair + pages
 	})

@@ -5,8 +5,11 @@ package simd
 // avx2Decode has the routines of decode_avx2. A vector holds 8 elements of a row.
 var avx2Decode = decodeRoutines{
 	laneRoutines: &avx2Lanes, rows: 2, split: 16,
-	pace: pace{start: 20, flop: .01, pair: 3, element: .18, pack: .6, widen: .06},
+	pace:     pace{start: 60, flop: .01, pair: 3.2, element: .18, pack: .27, widen: .06},
+	gradPace: pace{start: 1450, flop: .013, pair: 1, element: .85, pack: .54},
 
 	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
 	weights: decodeWeightsAVX2,
+
+	splitRow: splitRowAVX2, joinRow: joinRowAVX2,
 }

@@ -5,8 +5,11 @@ package simd
 // avx512Decode has the routines of decode_avx512. A vector holds 16 elements of a row.
 var avx512Decode = decodeRoutines{
 	laneRoutines: &avx512Lanes, rows: 4, split: 32, tails: true,
-	pace: pace{start: 20, flop: .005, pair: 2.6, element: .16, pack: .6, widen: .055},
+	pace:     pace{start: 60, flop: .005, pair: 2.6, element: .16, pack: .21, widen: .055},
+	gradPace: pace{start: 1160, flop: .008, pair: 1.9, element: .48, pack: .54},
 
 	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
 	weights: decodeWeightsAVX512,
+
+	splitRow: splitRowAVX512, joinRow: joinRowAVX512,
 }

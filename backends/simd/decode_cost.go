@@ -5,7 +5,7 @@ package simd
 import "github.com/flashkit-go/flashkit"
 
 // halfRow is the factor of the time of a row of Q and O that is converted from and to 16 bits.
-const halfRow = 1.65
+const halfRow = 1.25
 
 // times returns the predicted times of the chunks and of their merge. The products of a key take
 // the time of their arithmetic, or the time of reading K and V if this is longer. The arithmetic is
@@ -17,7 +17,7 @@ func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 		element = t.widen
 	}
 	dims, pair := float64(c.Dim+c.VDim), t.pair+decodePairTime(c)
-	return decodeTimes(pl, t, 0, func(n int) float64 {
+	return decodeTimes(pl, t, decodeItemTime, 0, func(n int) float64 {
 		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
 		return max(2*dims*rows*t.flop, dims*element) + rows*pair
 	})
@@ -45,26 +45,24 @@ var decodeFeatureTimes = [...]struct {
 	{flashkit.FeatureDropout, 1},
 }
 
-// decodeTimes returns the phases of the chunks and of their merge. block is the time to begin a block
-// of keys. key returns the time per key, for a KV head with the given number of rows. Both times are
+// decodeItemTime is the time to begin and end an item of a decode kernel, in nanoseconds.
+const decodeItemTime = 500
+
+// decodeTimes returns the phases of the chunks and of their merge. item is the time to begin and end
+// an item, and block the time to begin a block of keys. key returns the time per key, for a KV head with the given number of rows. All times are
 // in nanoseconds.
-func decodeTimes(pl *plan, t *pace, block float64, key func(rows int) float64) (f [3]timedPhase) {
-	const (
-		item  = 600 // to begin and end an item
-		step  = 20  // for each row of each block of keys
-		chunk = 60  // to merge a row of a chunk
-	)
-	start := float64(pl.p.Dim+pl.p.VDim) * t.pack
+func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) float64) (f [3]timedPhase) {
+	const chunk = 60 // to merge a row of a chunk
+	row := float64(pl.p.Dim+pl.p.VDim) * t.pack
 	if pl.p.DType != flashkit.Float32 {
-		start *= halfRow
+		row *= halfRow
 	}
-	start += t.start
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
 		x := d.span()
 		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := key(d.rows) + ((block+step*rows)*float64(d.blocks(pl.call))+chunk*rows*float64(d.chunks))/max(1, keys)
-		ends := item + rows*start
+		each := key(d.rows) + ((block+t.start*rows)*float64(d.blocks(pl.call))+chunk*rows*float64(d.chunks))/max(1, keys)
+		ends := item + rows*row
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
 		if d.isSplit() {
@@ -75,14 +73,14 @@ func decodeTimes(pl *plan, t *pace, block float64, key func(rows int) float64) (
 	return f
 }
 
-// blocks returns an upper bound of the number of blocks of a KV head's keys. A block ends where the
-// rows that see its keys change. So each edge of the band adds at most one block per query row.
+// blocks returns the approximate number of blocks of a KV head's keys. Each edge of the band adds
+// about one block.
 func (d *kvSplit) blocks(c *flashkit.Call) int {
 	keys := d.last - d.first
 	n := ceilDiv(keys, d.block)
 	for _, side := range [2]int{c.Band.Left(), c.Band.Right()} {
 		if side != flashkit.Unlimited {
-			n += d.N - 1
+			n += min(1, d.N-1)
 		}
 	}
 	return max(0, min(n, keys))

@@ -100,7 +100,7 @@ func TestBF16IsAddedAsWidened(t *testing.T) {
 				x := newHalfTile(r, half.ToBF16, half.FromBF16, dim, rows, keys)
 				s, o := x.attend(attendBF16NEON, x.wide, aheadBytes)
 				for row := range rows {
-					split(o[row*halfTileStep:][:dim/neonSplit*neonSplit], make([]float32, neonSplit), neonSplit)
+					splitGroups(o[row*halfTileStep:][:dim/neonSplit*neonSplit])
 				}
 				for i := range o {
 					o[i] *= weightUnit
@@ -143,5 +143,15 @@ func TestHalvesAreChosen(t *testing.T) {
 			}
 		}
 		require.Equal(t, want, best, name)
+	}
+}
+
+// splitGroups reverses joinGroups.
+func splitGroups(row []float32) {
+	for ; len(row) > 0; row = row[neonSplit:] {
+		group := [neonSplit]float32(row)
+		for i := range neonSplit / 2 {
+			row[i], row[neonSplit/2+i] = group[2*i], group[2*i+1]
+		}
 	}
 }

@@ -20,8 +20,13 @@ type decodeRoutines struct {
 	halves bool // Q is kept in K's type, and sums in O are weightUnit times too large
 	pace   pace // element is the time of reading a float32 of K or V, widen of reading a 16-bit element
 
+	gradPace pace // of the backward kernel
+
 	attend  [3]attendFunc // indexed by the type in which K and V are read
 	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
+
+	splitRow func(x *float32, n int) // puts the even elements of each group first
+	joinRow  func(x *float32, n int) // reverses this order
 }
 
 type attendFunc func(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep, dim, qRows, kKeys int,
@@ -52,27 +57,6 @@ func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 		return flashkit.Float32
 	}
 	return t
-}
-
-// split reorders each group of n elements of row: even elements first, then odd ones. buf is
-// scratch.
-func split(row, buf []float32, n int) {
-	for ; len(row) > 0; row = row[n:] {
-		copy(buf, row[:n])
-		for i := range n / 2 {
-			row[i], row[n/2+i] = buf[2*i], buf[2*i+1]
-		}
-	}
-}
-
-// unsplit reverses split.
-func unsplit(row, buf []float32, n int) {
-	for ; len(row) > 0; row = row[n:] {
-		copy(buf, row[:n])
-		for i := range n / 2 {
-			row[2*i], row[2*i+1] = buf[i], buf[n/2+i]
-		}
-	}
 }
 
 // weigh does the work of isa.weights for any number of keys. It first pads each row of scores with

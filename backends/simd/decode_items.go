@@ -58,29 +58,38 @@ func (x *itemOfKeys) result(chunk int) (m, o []float32) {
 	return part[:x.rows], part[x.part-x.rows*x.oStep:]
 }
 
-// seenKeys is a block of keys. All keys of the block are inside the band for the same rows.
+// seenKeys is a block of keys.
 type seenKeys struct {
 	from, n   int       // first key and number of keys
-	row, rows int       // first row that sees the keys, and number of these rows
+	row, rows int       // first row that sees any of the keys, and number of rows up to the last such row
+	edge      bool      // the band hides some of the keys from some of the rows
 	s         []float32 // [rows][decodeStep], scores and then weights
-	seen      []uint32  // [rows][words], a bit for each key that the mask shows; nil if it hides none
+	seen      []uint32  // [rows][words], a bit for each key that a row sees; nil if all rows see all keys
 	head      int       // index of the KV head among the item's heads
 	kAt, vAt  *int      // first entry of the tables with the offsets of the rows of K and V
 }
 
 // cut returns the block that begins at key from. The block ends before key to or earlier: after
-// d.block keys, or where the rows that see the keys change.
+// d.block keys, or where the rows that see the keys change. If the rows change within edgeKeys keys,
+// the block continues, and some rows do not see some of its keys.
 func (d *kvSplit) cut(from, to int) seenKeys {
+	const edgeKeys = 16
 	first, last := d.Queries(from)
 	to = min(to, from+d.block)
+	end := to
 	if first < last {
-		_, end := d.Keys(first)
-		to = min(to, end)
+		_, end = d.Keys(first)
+		end = min(end, to)
 	}
 	if last < d.N {
 		if begin, _ := d.Keys(last); begin > from {
-			to = min(to, begin)
+			end = min(end, begin)
 		}
 	}
-	return seenKeys{from: from, n: to - from, row: first * d.group, rows: max(0, last-first) * d.group}
+	edge := first < last && end < min(to, from+edgeKeys)
+	if edge {
+		end = to
+		_, last = d.Queries(end - 1)
+	}
+	return seenKeys{from: from, n: end - from, row: first * d.group, rows: max(0, last-first) * d.group, edge: edge}
 }

@@ -25,7 +25,7 @@ import (
 // Then the kernels merge the chunks of each head in order. (Dao et al. 2023, Flash-Decoding.)
 //
 // The head dim is in the lanes. The rows for which a key is inside the band are neighbors. A block
-// ends where these rows change, so a block needs no masks for the band. The routine attend
+// ends where these rows change, unless it would be short. The routine attend
 // alternates, every four keys, between the scores of a block and the values of the block before. So
 // attend reads K and V all the time.
 //
@@ -92,7 +92,7 @@ func decodeFloats(c *flashkit.Call) int {
 	qStep, oStep := decodeSteps(&c.Problem)
 	n := (rows+decodePad)*2*decodeStep + keyFloats(c, c.Dim) + keyFloats(c, c.VDim) + decodePad*oStep
 	n += decodeTurnsOf(c) * ((rows+decodePad)*qStep + sumFloats(rows, oStep) + scoreFloats(c, rows))
-	if c.Score.Mask {
+	if hidesPairs(c) {
 		n += rows * oStep
 	}
 	return n
@@ -149,7 +149,7 @@ func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item i
 	for i := range x.s {
 		x.s[i] = ws.Take((h.rows + decodePad) * decodeStep)
 	}
-	if j.p.Score.Mask {
+	if hidesPairs(j.call) {
 		x.before = ws.Take(h.rows * h.oStep)
 	}
 	for i := range x.turns {
@@ -165,18 +165,19 @@ func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item i
 func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
 	q := &j.args.Q
 	h.q = ws.Take((h.rows + decodePad) * h.qStep)
-	clear(h.q)
+	clear(h.q[h.rows*h.qStep:])
 	for r := range h.rows {
 		row := h.q[r*h.qStep:][:h.qStep]
 		head, i := h.queryOf(h.g, r)
 		at := q.Offset(h.QBatch, head, h.Q0+i)
 		if isa.halves {
+			clear(row)
 			copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), j.p.Dim), q.Uint16s()[at:])
 			continue
 		}
-		isa.load(row[:j.p.Dim], q, at)
-		if x.as == flashkit.BFloat16 && isa.split > 0 {
-			split(row, x.scratch, isa.split)
+		isa.loadPadded(row, q, at, j.p.Dim)
+		if isa.splits(x.as) {
+			isa.splitRow(&row[0], h.qStep)
 		}
 	}
 }

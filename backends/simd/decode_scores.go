@@ -31,21 +31,26 @@ type decodeScores struct {
 func scoreFloats(c *flashkit.Call, rows int) int {
 	const fewest = 16 // lanes
 	words, n := decodeBlock/fewest, 0
-	if c.Score == (flashkit.Score{}) {
+	if c.Score == (flashkit.Score{}) && !hidesPairs(c) {
 		return 0
 	}
 	if c.Score.Bias {
 		n += rows * decodeStep
 	}
-	if c.Score.Mask {
+	if hidesPairs(c) {
 		n += 2 * rows * words
 	}
 	return n + rows + 3*decodeWidest + words + 1
 }
 
+// hidesPairs reports whether a row may not see all keys of a block.
+func hidesPairs(c *flashkit.Call) bool {
+	return c.Score.Mask || c.QLen > 1 && !isUnbounded(c.Band)
+}
+
 func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *itemOfKeys) {
 	score := &j.p.Score
-	if *score == (flashkit.Score{}) {
+	if *score == (flashkit.Score{}) && !hidesPairs(j.call) {
 		return
 	}
 	f.words = decodeBlock / isa.lanes
@@ -63,7 +68,7 @@ func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *i
 	if score.Bias {
 		f.bias = ws.Take(x.rows * decodeStep)
 	}
-	if score.Mask && x.rows > 0 {
+	if hidesPairs(j.call) && x.rows > 0 {
 		f.bools = unsafe.Slice((*bool)(unsafe.Pointer(&ws.Take(isa.lanes)[0])), isa.lanes)
 		for i := range f.seen {
 			f.seen[i] = takeWords(ws, x.rows*f.words)
@@ -74,25 +79,39 @@ func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *i
 	}
 }
 
-// mask sets block.seen to the bits of the visible keys, unless the mask shows all keys of the block
-// to all rows of the block. It reports whether any row sees any key.
+// mask sets block.seen to the bits of the visible keys, unless all rows of the block see all its
+// keys. It reports whether any row sees any key.
 func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
-	t := &j.args.Mask
-	if !j.p.Score.Mask {
+	if !j.p.Score.Mask && !block.edge {
 		return true
 	}
-	bools, words := t.Bools(), ceilDiv(block.n, isa.lanes)
+	words := ceilDiv(block.n, isa.lanes)
 	some, all, last := uint32(0), true, -1
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)
-		row, at := f.seen[0][r*f.words:][:words], t.Repeated(x.b, h, i)+block.from
-		if at == last {
+		row, at := f.seen[0][r*f.words:][:words], 0
+		if j.p.Score.Mask {
+			at = j.args.Mask.Repeated(x.b, h, i) + block.from
+		}
+		if at == last && (!block.edge || h > x.g*x.group) {
 			copy(row, f.seen[0][(r-1)*f.words:])
 			continue
 		}
 		last = at
-		f.setBits(isa, row, bools[at:][:block.n])
-		for w, seen := range row {
+		first, end := 0, block.n
+		if block.edge {
+			first, end = x.Keys(i)
+			first, end = first-block.from, min(end-block.from, block.n)
+		}
+		if j.p.Score.Mask {
+			f.setBits(isa, row, j.args.Mask.Bools()[at:][:block.n])
+		}
+		for w := range row {
+			seen := laneMask(first-w*isa.lanes, end-w*isa.lanes, isa.lanes)
+			if j.p.Score.Mask {
+				seen &= row[w]
+			}
+			row[w] = seen
 			some |= seen
 			all = all && seen == laneMask(0, block.n-w*isa.lanes, isa.lanes)
 		}

@@ -159,17 +159,23 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 		if isa.halves {
 			whole = p.VDim / isa.split * isa.split
 		}
-		unsplit(o[:whole], buf, isa.split)
+		if whole > 0 {
+			isa.joinRow(&o[0], whole)
+		}
 	}
-	o, buf = o[:p.VDim], buf[:p.VDim]
+	unit := 1.
 	if isa.halves {
-		scalar.Scale(o, 1./weightUnit)
+		unit = 1. / weightUnit
 	}
 	h, i := x.queryOf(x.g, r)
 	i += x.Q0
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)
 	switch {
 	case p.Score.Sink || p.Carry:
+		o, buf = o[:p.VDim], buf[:p.VDim]
+		if isa.halves {
+			scalar.Scale(o, float32(unit))
+		}
 		sink, before := j.otherLogits(x.QBatch, h, i)
 		if !p.Score.Sink && l == 0 && !math.IsInf(before, -1) {
 			return // O and LSE keep the result of the earlier keys
@@ -181,15 +187,24 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 	case l == 0: // no key, or none with a score above -Inf
 		clear(o)
 	default:
-		scalar.Scale(o, float32(j.keep()/float64(l)))
-		lse = j.unit*float64(m) + math.Log(float64(l))
+		by := &buf[x.lColumn]
+		*by = float32(j.keep() / float64(l) * unit)
+		isa.scaleRows(&o[0], 0, pad(p.VDim), 1, by)
+		if !j.args.LSE.IsZero() {
+			lse = j.unit*float64(m) + math.Log(float64(l))
+		}
 	}
-	isa.store(&j.args.O, at, o)
+	isa.store(&j.args.O, at, o[:p.VDim])
 	j.storeLSE(x.QBatch, h, i, float32(lse))
 }
 
 // keep returns the dropout factor of the kept weights.
-func (j *job) keep() float64 { return float64(philox.Keep(j.p.Score.Dropout)) }
+func (j *job) keep() float64 {
+	if j.p.Score.Dropout == 0 {
+		return 1
+	}
+	return float64(philox.Keep(j.p.Score.Dropout))
+}
 
 // otherLogits returns the logit of a row's sink and the LSE of its earlier keys. sink is -Inf if
 // the call has no sink. before is -Inf if there are no earlier keys.

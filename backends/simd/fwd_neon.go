@@ -21,5 +21,5 @@ var neonLanes = laneRoutines{
 		setPanel: copyRowsNEON, accumulateRows: addRowsNEON, dropoutMask: dropoutMaskNEON,
 	},
 
-	addSum: addSumNEON, scoreMod: scoreModNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
+	addSum: addSumNEON, scaleRows: scaleRowsNEON, scoreMod: scoreModNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
 }

@@ -77,7 +77,7 @@ func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 // attendTile computes all tiles.
 func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
-	if isa.takesWhole(pl) && p.KVLen <= isa.keys && isUnbounded(p.Band) && !masksPairs(pl.call) {
+	if isa.takesWhole(pl) && p.KVLen <= isa.keys && !masksPairs(pl.call) {
 		return &isa.shortPace
 	}
 	return &isa.fwdPace

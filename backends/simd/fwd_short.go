@@ -7,8 +7,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// If all rows of a tile see the same keys, and these keys are in one block, the routine attendTile
-// computes the whole tile. The results of attendTile equal, bit for bit, the results of the
+// If the keys that a tile sees are neighbors in one block, the routine attendTile computes the whole
+// tile. The results of attendTile equal, bit for bit, the results of the
 // separate routines. So a short sequence has the same bits in any batch.
 
 // isShort reports whether all keys of an item are in one block, and attendTile supports the call.
@@ -28,8 +28,8 @@ func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *la
 		}
 		ws.Free = free
 		n := min(isa.lanes, at.to-r)
-		if from, to := x.wholeKeys(at, r, n); from < to {
-			isa.wholeTile(j, ws, x, &at.seqTile, r, n, from, to)
+		if from, to, edge := x.wholeKeys(at, r, n); from < to && !(edge && isa.hidesWild(j, x, from, to)) {
+			isa.wholeTile(j, ws, x, &at.seqTile, r, n, from, to, edge)
 			continue
 		}
 		*t = laneTile{}
@@ -40,16 +40,24 @@ func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *la
 	j.clearRows(&at.seqTile)
 }
 
-// wholeKeys returns the range [from, to) of keys of the block that rows [r, r+n) all see. The range
-// is empty if these rows see different keys, or if the visible keys are not contiguous.
-func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
+// hidesWild reports whether V of the keys [from, to) may have NaN or infinity.
+func (isa *laneRoutines) hidesWild(j *job, x *laneScratch, from, to int) bool {
+	return !isa.finite(x.v[(from-x.lo)*x.vStep:], x.vStep, to-from, j.p.VDim, x.factors)
+}
+
+// wholeKeys returns the range [from, to) of keys of the block that rows [r, r+n) see. edge reports
+// whether the band hides some of these keys from some of the rows. The range is empty if the mask
+// differs between rows, if the visible keys are not contiguous, or if mask and band both hide keys.
+func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int, edge bool) {
 	first, allUntil := at.Keys(r)
 	allFrom, last := at.Keys(r + n - 1)
-	if from, to = max(x.lo, first), min(x.hi, last); allFrom > from || allUntil < to || x.mask.ofRows {
-		return 0, 0
+	from, to = max(x.lo, first), min(x.hi, last)
+	edge = allFrom > from || allUntil < to
+	if x.mask.ofRows || edge && x.mask.ofKeys {
+		return 0, 0, false
 	}
 	if !x.mask.ofKeys || from >= to {
-		return from, to
+		return from, to, edge
 	}
 	until, hides := x.mask.part(from, to)
 	if hides == hidesAll && until < to {
@@ -57,19 +65,24 @@ func (x *laneScratch) wholeKeys(at *laneRange, r, n int) (from, to int) {
 		until, hides = x.mask.part(from, to)
 	}
 	if hides != hidesNothing {
-		return 0, 0
+		return 0, 0, false
 	}
 	if until < to {
 		if end, hides := x.mask.part(until, to); hides != hidesAll || end < to {
-			return 0, 0
+			return 0, 0, false
 		}
 	}
-	return from, until
+	return from, until, false
 }
 
-// wholeTile computes query rows [r, r+n), all of which see keys [from, to) of the block and no
-// others.
-func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int) {
+// wholeTile computes query rows [r, r+n), which see keys [from, to) of the block and no others. If
+// edge is set, the band hides some of these keys from some of the rows.
+func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *seqTile, r, n, from, to int, edge bool) {
+	var masks *uint32
+	if edge {
+		x.setBand(seq, r, n, from, to-from)
+		masks = &x.masks[0]
+	}
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
 	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)
 	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)
@@ -79,7 +92,7 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 		rows, step = o.Float32s()[o.Offset(seq.QBatch, seq.h, row):], rowStep(o)
 	}
 	k, v := &x.k[(from-x.lo)*x.kStep], &x.v[(from-x.lo)*x.vStep]
-	isa.attendTile(&rows[0], step, &totals[0], &q[0], qStep, k, x.kStep, v, x.vStep, &queries[0], &x.s[0],
+	isa.attendTile(&rows[0], step, &totals[0], &q[0], qStep, k, x.kStep, v, x.vStep, &queries[0], &x.s[0], masks,
 		n, j.p.Dim, vdim, to-from, x.ahead.take(to-from, j.p.Dim, k), j.base2, float32(j.unit))
 	if !direct {
 		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)

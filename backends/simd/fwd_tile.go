@@ -117,7 +117,8 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 }
 
 // accumulate adds the current block's keys to the sums of the tile. It cuts the block into parts:
-// only parts at the edges of the band, or in which the mask hides some pairs, need masks.
+// only parts at the edges of the band, or in which the mask hides some pairs, need masks. If the block
+// has all keys of the tile, one part has all of them.
 func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	first, allUntil := t.seq.Keys(t.from) // keys of the first row; the next line has the keys of the last row
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
@@ -128,6 +129,8 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	for from < to {
 		until, masked := to, true
 		switch {
+		case first >= x.lo && last <= x.hi && !x.mask.asked(): // all keys at once, as in attendTile
+			masked = allFrom > from || allUntil < to
 		case allFrom >= allUntil: // no key is visible to all rows
 		case from < allFrom:
 			until = min(to, allFrom)
@@ -176,13 +179,22 @@ func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 	if !edge {
 		return
 	}
+	if !hidden {
+		x.setBand(&t.seq, t.from, t.n, from, keys)
+		return
+	}
 	for c := range keys {
 		first, last := t.seq.Queries(from + c)
-		rows := laneMask(first-t.from, last-t.from, t.n)
-		if hidden {
-			rows &= x.masks[c]
-		}
-		x.masks[c] = rows
+		x.masks[c] &= laneMask(first-t.from, last-t.from, t.n)
+	}
+}
+
+// setBand sets x.masks for the keys [from, from+keys) and the n rows from row on, to the bits of the
+// rows that see a key.
+func (x *laneScratch) setBand(seq *seqTile, row, n, from, keys int) {
+	for c := range keys {
+		first, last := seq.Queries(from + c)
+		x.masks[c] = laneMask(first-row, last-row, n)
 	}
 }
 

@@ -10,6 +10,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		b.kernel("fwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.planForward, avx512Lanes.fwdTimes, forward(avx512Lanes.fwdItem)),
 		b.kernel("decode_avx512", avx512.missing, fitsDecodeAVX512, planDecodeLanes, avx512Decode.times, decode(avx512Decode.chunks, avx512Decode.merge)),
 		b.kernel("bwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.planBackward, avx512Lanes.bwdTimes, avx512Lanes.backward(avx512Lanes.bwdPrepare, avx512Lanes.bwdBlock, avx512Lanes.bwdFinish)),
+		b.kernel("bwd_decode_avx512", avx512.missing, fitsBwdDecodeAVX512, planBwdDecode, avx512Decode.bwdTimes, avx512Decode.backward()),
 		b.kernel("fwd_amxf32", missingAMX, fitsAMXF32, fwdAMXF32Plan, fwdAMXF32Times, forward(fwdAMXF32Item)),
 		b.kernel("bwd_amxf32", missingAMX, fitsAMXF32, bwdAMXF32Plan, bwdAMXF32Times, avx512Lanes.backward(bwdAMXF32Prepare, bwdAMXF32Block, avx512Lanes.bwdFinish)),
 		b.kernel("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdAMXBF16Plan, fwdAMXBF16Times, forward(fwdAMXBF16Item)),
@@ -20,6 +21,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		b.kernel("fwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.planForward, avx2Lanes.fwdTimes, forward(avx2Lanes.fwdItem)),
 		b.kernel("decode_avx2", avx2.missing, fitsDecodeAVX2, planDecodeLanes, avx2Decode.times, decode(avx2Decode.chunks, avx2Decode.merge)),
 		b.kernel("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.planBackward, avx2Lanes.bwdTimes, avx2Lanes.backward(avx2Lanes.bwdPrepare, avx2Lanes.bwdBlock, avx2Lanes.bwdFinish)),
+		b.kernel("bwd_decode_avx2", avx2.missing, fitsBwdDecodeAVX2, planBwdDecode, avx2Decode.bwdTimes, avx2Decode.backward()),
 	}
 }
 
@@ -34,3 +36,7 @@ func fitsAVX2(p flashkit.Problem) string { return avx2.refuses(p) }
 func fitsDecodeAVX512(p flashkit.Problem) string { return fitsDecode(avx512, p) }
 
 func fitsDecodeAVX2(p flashkit.Problem) string { return fitsDecode(avx2, p) }
+
+func fitsBwdDecodeAVX512(p flashkit.Problem) string { return fitsBwdDecode(avx512, p) }
+
+func fitsBwdDecodeAVX2(p flashkit.Problem) string { return fitsBwdDecode(avx2, p) }

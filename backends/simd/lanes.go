@@ -28,6 +28,7 @@ type laneRoutines struct {
 
 	// Routines of both passes.
 	addSum      func(sum, x *float32, rows int, alpha *float32)
+	scaleRows   func(x *float32, step, n, rows int, by *float32)
 	scoreMod    func(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 	maskBits    func(masks *uint32, mask *bool, step, rows int)
 	fetch       func(from *byte, step, bytes, rows int)
@@ -58,7 +59,7 @@ type backwardRoutines struct {
 }
 
 type (
-	attendTileFunc    func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)
+	attendTileFunc    func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)
 	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
 )

@@ -218,6 +218,13 @@ func TestTransposeAndPanels(t *testing.T) {
 				requireThat(t, near(float64(was[i])*float64(by[i%n])+float64(x), sum[i], 1e-5), "sum")
 			}
 			to.requireFence(t, n, step)
+
+			was = append([]float32(nil), to.x...)
+			isa.scaleRows(&to.x[0], step, n, count, &by[0])
+			for i := range count * n {
+				require.Equal(t, was[i/n*step+i%n]*by[i/n], to.x[i/n*step+i%n])
+			}
+			to.requireFence(t, n, step)
 		}
 	})
 }

@@ -130,6 +130,12 @@ func copyRowsNEON(dst *float32, step int, src *float32, rows int)
 //go:noescape
 func addRowsNEON(dst *float32, step int, src *float32, rows int)
 
+// scaleRowsNEON multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
+// multiple of 16. n, rows > 0.
+//
+//go:noescape
+func scaleRowsNEON(x *float32, step, n, rows int, by *float32)
+
 // fmaPeakNEON measures the peak rate of multiply-adds. It runs n iterations. One iteration is 192
 // FLOP: 24 independent multiply-adds of 4 float32 each.
 //

@@ -3654,6 +3654,36 @@ row:
 	BNE row
 	RET
 
+// func scaleRowsNEON(x *float32, step, n, rows int, by *float32)
+TEXT ·scaleRowsNEON(SB), NOSPLIT, $0-40
+	MOVD x+0(FP), R0
+	MOVD step+8(FP), R1
+	LSL $2, R1
+	MOVD n+16(FP), R2
+	MOVD rows+24(FP), R3
+	MOVD by+32(FP), R4
+row:
+	WORD $0x4d40c884 // ld1r {v4.4s}, [x4]
+	MOVD R0, R5
+	LSR $4, R2, R6
+vector:
+	WORD $0xad4004a0 // ldp q0, q1, [x5, #0]
+	WORD $0xad410ca2 // ldp q2, q3, [x5, #32]
+	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
+	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
+	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
+	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0xad0004a0 // stp q0, q1, [x5, #0]
+	WORD $0xad010ca2 // stp q2, q3, [x5, #32]
+	ADD $64, R5
+	SUBS $1, R6
+	BNE vector
+	ADD R1, R0
+	ADD $4, R4
+	SUBS $1, R3
+	BNE row
+	RET
+
 // func fmaPeakNEON(n int)
 TEXT ·fmaPeakNEON(SB), NOSPLIT, $0-8
 	MOVD n+0(FP), R0

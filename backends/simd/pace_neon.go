@@ -15,13 +15,14 @@ const (
 
 // Paces of the kernels, in cycles instead of nanoseconds.
 var (
-	fwdCycles    = pace{start: 4000, flop: .033, pair: 1.4, element: .6, widen: .6, pack: .4, feature: 1.5}
-	bwdCycles    = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
-	decodeCycles = pace{start: 600, flop: .05, pair: 6, element: .5, widen: .3}
+	fwdCycles       = pace{start: 4000, flop: .033, pair: 1.4, element: .6, widen: .6, pack: .4, feature: 1.5}
+	bwdCycles       = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
+	bwdDecodeCycles = pace{start: 2000, flop: .06, pair: 8, element: 1.5, pack: 1.5}
+	decodeCycles    = pace{start: 200, flop: .05, pair: 6, element: .5, widen: .3, pack: .8}
 
 	fwdQuadCycles = pace{start: 4000, flop: .009, pair: 1.7, element: .6, pack: .4, feature: 1.5}
 
-	decodeHalvesCycles = pace{start: 600, flop: .037, pair: 6, widen: .25}
+	decodeHalvesCycles = pace{start: 200, flop: .037, pair: 6, widen: .25, pack: .8}
 )
 
 // neonPace converts cycles to nanoseconds at the typical clock of the operating system's machines.

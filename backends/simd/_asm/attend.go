@@ -8,20 +8,20 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// attend emits the routine that computes a tile's attention in one call, if each query sees all
-// keys. Its results equal, bit for bit, the results of transpose, scores, expScores, finalizeLSE,
-// addValues and transpose in sequence. Each of these routines sets and restores MXCSR. Every write
+// attend emits the routine that computes a tile's attention in one call, if V has no NaN or
+// infinity that a mask hides. Its results equal, bit for bit, the results of transpose, scores, maskScores, expScores,
+// finalizeLSE, addValues and transpose in sequence. Each of these routines sets and restores MXCSR. Every write
 // to MXCSR waits for pending instructions. Short sequences have too little work to hide these
 // waits, so one routine does all steps. The product O = P V has columns of O in the lanes, so O
 // needs no transpose.
 func (g *generator) attend() {
-	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
-		"computes o, the attention of query rows q over keys k with values v. Every query",
-		"sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.",
+	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
+		"computes o, the attention of query rows q over keys k with values v. Query i sees",
+		"key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.",
 		"totals is [4][LANES]. For query row i:",
 		"",
-		"  - totals[0][i] = m, the largest dot product of row i of q and a row of k",
-		"  - totals[1][i] = l = Σ over all keys of 2^(scale·(dot product - m))",
+		"  - totals[0][i] = m, the largest dot product of row i of q and a row of k that it sees",
+		"  - totals[1][i] = l = Σ over these keys of 2^(scale·(dot product - m))",
 		"  - totals[2][i] = 1/l, or 0 if l is 0",
 		"  - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0",
 		"",
@@ -32,6 +32,7 @@ func (g *generator) attend() {
 		"scores"+g.suffix+" does. rows > 0, keys > 0.")
 	g.transposeQuery()
 	g.attendScores()
+	g.attendMasks()
 	g.attendWeights()
 	g.attendValues()
 	g.done()
@@ -85,6 +86,17 @@ func (g *generator) attendScores() {
 	}
 	x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead")}
 	x.groups("keys")
+}
+
+func (g *generator) attendMasks() {
+	masks := param("masks")
+	TESTQ(masks, masks)
+	JZ(LabelRef("weights"))
+	for _, z := range g.registers[4:6] {
+		g.constant(float32(math.Inf(-1)), z)
+	}
+	g.hideScores("hide", param("s"), masks, param("keys"), g.total(totalMax))
+	Label("weights")
 }
 
 func (g *generator) attendWeights() {

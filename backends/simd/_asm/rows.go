@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -12,6 +14,80 @@ func (g *generator) rowRoutines() {
 	}
 	g.copyRows(false)
 	g.copyRows(true)
+	g.scaleRows()
+	g.splitRow(false)
+	g.splitRow(true)
+}
+
+// splitRow emits the routine that puts the even elements of each group first, or its reverse.
+func (g *generator) splitRow(back bool) {
+	n := 2 * g.vectorBytes / 4 // elements of a group
+	name, does := "splitRow", "moves the even elements of each group of %d elements of x before the odd ones"
+	if back {
+		name, does = "joinRow", "reverses splitRow"+g.suffix+", with groups of %d elements"
+	}
+	g.routine(name, "func(x *float32, n int)", fmt.Sprintf(does, n)+fmt.Sprintf(". n, the number of elements, is a positive multiple of %d.", n))
+	x, left := param("x"), param("n")
+	at := func(v int) Mem { return Mem{Base: x, Disp: 32 * v} }
+	Label("group")
+	pairs := n / 16 // of vectors of 8 elements
+	r := make([]VecPhysical, 4*pairs)
+	for i := range r {
+		r[i] = g.registers[i].AsY().(VecPhysical)
+	}
+	in, out := r[:2*pairs], r[2*pairs:]
+	for i, z := range in {
+		VMOVUPS(at(i), z)
+	}
+	for i := range pairs {
+		if back { // in has the even elements, then the odd ones
+			even, odd := in[i], in[pairs+i]
+			low, high := out[2*i], out[2*i+1]
+			VUNPCKLPS(odd, even, low)
+			VUNPCKHPS(odd, even, high)
+			VPERM2F128(Imm(0x20), high, low, even)
+			VPERM2F128(Imm(0x31), high, low, odd)
+			VMOVUPS(even, at(2*i))
+			VMOVUPS(odd, at(2*i+1))
+			continue
+		}
+		even, odd := out[2*i], out[2*i+1]
+		first, second := in[2*i], in[2*i+1]
+		VPERM2F128(Imm(0x20), second, first, even)
+		VPERM2F128(Imm(0x31), second, first, odd)
+		VSHUFPS(Imm(0x88), odd, even, first)
+		VSHUFPS(Imm(0xdd), odd, even, odd)
+		VMOVUPS(first, at(i))
+		VMOVUPS(odd, at(pairs+i))
+	}
+	ADDQ(U32(uint32(4*n)), x)
+	SUBQ(U32(uint32(n)), left)
+	JNZ(LabelRef("group"))
+	g.done()
+}
+
+// scaleRows emits the routine that finishes rows of O in workspace.
+func (g *generator) scaleRows() {
+	g.arithmetic("scaleRows", "func(x *float32, step, n, rows int, by *float32)",
+		"multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a",
+		"multiple of 16. n, rows > 0.")
+	x, step, n, rows, by := param("x"), bytes(param("step")), bytes(param("n")), param("rows"), param("by")
+	factor, z, i := g.registers[0], g.registers[1], GP64()
+	Label("row")
+	VBROADCASTSS(Mem{Base: by}, factor)
+	XORQ(i, i)
+	Label("vector")
+	at := Mem{Base: x, Index: i, Scale: 1}
+	VMULPS(at, factor, z)
+	VMOVUPS(z, at)
+	ADDQ(U32(uint32(g.vectorBytes)), i)
+	CMPQ(i, n)
+	JL(LabelRef("vector"))
+	ADDQ(step, x)
+	ADDQ(Imm(4), by)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
 }
 
 func (g *generator) copyRows(add bool) {

@@ -184,13 +184,20 @@ func (g *generator) maskScores() {
 	g.arithmetic("maskScores", "func(s *float32, masks *uint32, keys int, rowMax *float32)",
 		"sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the",
 		"largest s[j][i], ignoring NaN. s is [keys][LANES], masks is [keys]. keys > 0.")
-	s, masks, keys, rowMax := param("s"), param("masks"), param("keys"), param("rowMax")
-	x, visible, lowest, max := g.registers[0], g.registers[1], g.registers[2], g.registers[4:6]
-	g.constant(float32(math.Inf(-1)), lowest)
+	rowMax, max := param("rowMax"), g.registers[4:6]
 	for v, z := range max {
 		VMOVUPS(g.part(Mem{Base: rowMax}, v), z)
 	}
-	Label("key")
+	g.hideScores("key", param("s"), param("masks"), param("keys"), rowMax)
+	g.done()
+}
+
+// hideScores emits a loop over the keys that hides scores and raises the maxima of two registers, 4
+// and 5. Then it stores the maxima.
+func (g *generator) hideScores(label string, s, masks, keys, rowMax GPVirtual) {
+	x, visible, lowest, max := g.registers[0], g.registers[1], g.registers[2], g.registers[4:6]
+	g.constant(float32(math.Inf(-1)), lowest)
+	Label(label)
 	for v, z := range max {
 		score := g.part(Mem{Base: s}, v)
 		if g.avx512 {
@@ -206,11 +213,10 @@ func (g *generator) maskScores() {
 	ADDQ(U32(uint32(g.rowBytes)), s)
 	ADDQ(Imm(4), masks)
 	DECQ(keys)
-	JNZ(LabelRef("key"))
+	JNZ(LabelRef(label))
 	for v, z := range max {
 		VMOVUPS(z, g.part(Mem{Base: rowMax}, v))
 	}
-	g.done()
 }
 
 // beginWeights sets shift to the larger of rowMax and the lowest finite number. It sets alpha to

@@ -80,6 +80,7 @@ func (g *generator) laneRoutines() {
 	g.productT()
 	g.copyRows(false)
 	g.copyRows(true)
+	g.scaleRows()
 	g.limits()
 }
 

@@ -165,6 +165,30 @@ func (g *generator) copyRows(add bool) {
 	g.done()
 }
 
+// scaleRows writes the routine that finishes rows of O in workspace.
+func (g *generator) scaleRows() {
+	g.routine("scaleRows", "x *float32, step, n, rows int, by *float32",
+		"multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a",
+		"multiple of 16. n, rows > 0.")
+	x, step, n, rows, by := g.param("x"), g.stepParam("step"), g.param("n"), g.param("rows"), g.param("by")
+	at, left := g.temp(), g.temp()
+	const factor = 4
+	g.label("row")
+	g.v("ld1r {v%d.4s}, [x%d]", factor, by)
+	g.op("MOVD %v, %v", x, at)
+	g.op("LSR $4, %v, %v", n, left)
+	g.label("vector")
+	g.loadRow(at, 0, 0)
+	each(func(q int) { g.v("fmul v%d.4s, v%d.4s, v%d.4s", q, q, factor) })
+	g.storeRow(0, at, 0)
+	g.op("ADD $%d, %v", rowBytes, at)
+	g.count(left, "vector")
+	g.op("ADD %v, %v", step, x)
+	g.op("ADD $4, %v", by)
+	g.count(rows, "row")
+	g.done()
+}
+
 // fetch writes the routine that prefetches rows of a matrix. Kernels read several rows in parallel,
 // more than the hardware prefetcher tracks, so the kernels prefetch rows themselves.
 func (g *generator) fetch() {
