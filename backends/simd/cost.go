@@ -104,6 +104,12 @@ func readRows(p *flashkit.Problem, step, keys int) float64 {
 	return pairs(p, step, keys) / float64(keys)
 }
 
+// paddedDims returns the sum of both head dims, each rounded up to a multiple of step: tile products
+// take whole steps.
+func paddedDims(p *flashkit.Problem, step int) float64 {
+	return float64((ceilDiv(p.Dim, step) + ceilDiv(p.VDim, step)) * step)
+}
+
 // rowElements returns the number of elements of Q and O. keyElements returns the number of elements
 // of K and V. Rows and keys are rounded up to a multiple of lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
@@ -174,7 +180,7 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 // forwardOf does the work of forward for sequences of equal lengths. feature is the time of the
 // score features per pair.
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
-	heads, dims := p.Batch*p.Heads, float64(p.Dim+p.VDim)
+	heads, dims := p.Batch*p.Heads, paddedDims(p, step)
 	read := readKeys(p, sharing, step) * dims
 	tile := float64(heads)*float64(ceilDiv(p.QLen, lanes))*c.start + rowElements(p, lanes)*c.element
 	pair := pairs(p, lanes, step)*(2*dims*c.flop+c.pair+feature) + read*c.pack + converted(p, read)*c.widen
@@ -211,7 +217,7 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 // score features per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {
 	const products = 5
-	heads, dims := p.Batch*p.KVHeads, float64(p.Dim+p.VDim)
+	heads, dims := p.Batch*p.KVHeads, paddedDims(p, edge)
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*tileTime + rowElements(p, 1)*c.element}
