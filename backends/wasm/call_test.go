@@ -52,7 +52,7 @@ func newCall(p flashkit.Problem) *call {
 }
 
 // goldenSeed is the dropout seed.
-const goldenSeed = 0x123456789abcdef
+const goldenSeed uint64 = 0x123456789abcdef
 
 // addFeatures adds the tensors of the problem's features: bias and mask by row and key, shared by all
 // heads, and slopes and sinks by head.

@@ -222,7 +222,7 @@ func (x *jsCalls) describe(p flashkit.Problem, a *flashkit.Args) map[string]any 
 	d := map[string]any{"q": x.tensor(a.Q), "k": x.tensor(a.K), "v": x.tensor(a.V), "topLeft": p.Band.IsTopLeft(), "shift": p.Band.Shifted()}
 	side := func(n int) any {
 		if n == flashkit.Unlimited {
-			return 1 << 40 // JSON has no Infinity
+			return int64(1) << 40 // JSON has no Infinity
 		}
 		return n
 	}
