@@ -27,6 +27,9 @@ func kindName(kernel, memory string) string {
 	case bench.Peer:
 		return stem
 	}
+	if strings.HasPrefix(stem, "bwd_decode_") { // of the kind of decode_
+		stem = strings.TrimPrefix(stem, "bwd_")
+	}
 	regime, variant, found := strings.Cut(stem, "_")
 	name := backend + " " + stem
 	if found && (regime == "fwd" || regime == "bwd") {
