@@ -45,7 +45,6 @@ func fitsBwdDecode(t tier, p flashkit.Problem) string {
 
 func planBwdDecode(pl *plan) {
 	c := pl.call
-	pl.decode.decodeShape = newDecodeShape(c)
 	keys, rows := max(1, min(decodeBlock, c.KVLen)), c.Heads/c.KVHeads*c.QLen
 	dim, vdim := pl.gradSteps()
 	n := (rows+decodePad)*(2*(dim+vdim)+3*decodeStep) + rows*(dim+2) + keys*(2*dim+2*vdim) + 4*decodeBlock + 4*decodeWidest
@@ -102,11 +101,11 @@ func (isa *decodeRoutines) bwdItem(j *job, ws *pool.Arena, item int) {
 	var x rowGrads
 	isa.setGrads(&x, j, ws, item)
 	first, last := seenOf(&x.Seq)
-	x.clearKeys(j, 0, first)
+	j.clearKeys(&x.seqTile, 0, first)
 	for from := first; from < last && !j.Canceled(); from += decodeBlock {
 		isa.addBlock(j, &x, from, min(decodeBlock, last-from))
 	}
-	x.clearKeys(j, last, x.M)
+	j.clearKeys(&x.seqTile, last, x.M)
 	j.clearGradKeys(&x.seqTile)
 	for r := range x.rows {
 		h, i := x.queryOf(r)
@@ -121,12 +120,6 @@ func (isa *decodeRoutines) bwdItem(j *job, ws *pool.Arena, item int) {
 
 // queryOf returns the query head of row r, and the query row in that head.
 func (x *rowGrads) queryOf(r int) (head, row int) { return x.g*x.group + r%x.group, r / x.group }
-
-// clearKeys zeros dK and dV of the keys [from, to), which no row sees.
-func (x *rowGrads) clearKeys(j *job, from, to int) {
-	clearRows(&j.args.DK, x.KVBatch, x.g, x.K0+from, x.K0+to)
-	clearRows(&j.args.DV, x.KVBatch, x.g, x.K0+from, x.K0+to)
-}
 
 func (isa *decodeRoutines) setGrads(x *rowGrads, j *job, ws *pool.Arena, item int) {
 	x.findKeys(&j.plan, item)

@@ -80,11 +80,16 @@ func (j *job) clearUnseen(item int) bool {
 	if first, end := j.visited(&x); first < end || j.p.Score.Bias {
 		return false
 	}
-	clearRows(&j.args.DK, x.KVBatch, x.g, x.K0+x.from, x.K0+x.to)
-	clearRows(&j.args.DV, x.KVBatch, x.g, x.K0+x.from, x.K0+x.to)
+	j.clearKeys(&x, x.from, x.to)
 	j.clearGradKeys(&x)
 	j.progress[item].Store(math.MaxInt64)
 	return true
+}
+
+// clearKeys zeros dK and dV of the sequence's keys [from, to).
+func (j *job) clearKeys(x *seqTile, from, to int) {
+	clearRows(&j.args.DK, x.KVBatch, x.g, x.K0+from, x.K0+to)
+	clearRows(&j.args.DV, x.KVBatch, x.g, x.K0+from, x.K0+to)
 }
 
 // bwdPrepare sets the tileStats of a tile of query rows, and sets the sums of dQ of the tile to 0.
