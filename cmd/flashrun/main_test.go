@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/machine"
 	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/safetensors"
@@ -110,6 +112,26 @@ func TestRunBackward(t *testing.T) {
 	require.Equal(t, "simd/bwd_generic", got["kernel"])
 	require.Equal(t, "simd/fwd_generic", got["forward_kernel"])
 	require.Less(t, got["max_abs_error"], 1e-4)
+}
+
+// The kernels of a training step are chosen before the first of them is timed. So a slow call of the
+// forward kernel, which is timed only once here, does not change the backward kernel.
+func TestRunChoosesBeforeItTimes(t *testing.T) {
+	d := dispatch.All(t.Context())
+	defer d.Close()
+	for _, problem := range []string{"b2-h4-g2-n5-m7-d8-dv6-f32-window3.1-scale0.5", "b1-h2-g2-n9-m9-d40-f32", "b1-h2-g2-n64-m64-d64-f32-causal"} {
+		p, err := flashkit.ParseProblem(problem)
+		require.NoError(t, err)
+		forward, err := d.Paired().Pick(p, flashkit.PassForward)
+		require.NoError(t, err)
+		backward, err := d.Pick(p, flashkit.PassBackward)
+		require.NoError(t, err)
+		for range 5 {
+			got := decode(t, ok(t, "run", "--problem", problem, "--pass", "fwd,bwd", "--repeat", "1", "--json"))
+			require.Equal(t, forward.Name, got["forward_kernel"], problem)
+			require.Equal(t, backward.Name, got["kernel"], problem)
+		}
+	}
 }
 
 // A BSHD file must give the same numbers as the BHSD file, each in its layout.

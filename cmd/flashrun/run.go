@@ -203,6 +203,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 		return nil, nil, runError(err)
 	}
 	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.Memory()}, new(flashkit.Call)
+	var measured []bench.Measurement
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
 		m, err := d.Pick(ctx, p, s)
@@ -227,7 +228,9 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 			return nil, nil, err
 		}
 		rep.set(c, m)
+		measured = append(measured, m)
 	}
+	d.Learn(p, measured)
 	rep.nans = w.NaNs(c)
 	if f.check {
 		show.Say("computing the oracle")

@@ -88,7 +88,7 @@ func (d *Place) Pick(ctx context.Context, p flashkit.Problem, s flashkit.Pass) (
 
 // Finish leaves the result of a single call in w's host tensors. With Carry, each timed call has
 // continued the result of the previous call. Finish then restores the initial O and LSE and calls
-// the kernel once. For host tensors, dispatch learns the measured time.
+// the kernel once.
 func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error {
 	p := w.Problem
 	if p.Carry {
@@ -105,7 +105,6 @@ func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error
 		}
 	}
 	if d.GPU == nil {
-		Learn(d.Dispatch, m.Kernel, p, m.Median)
 		return nil
 	}
 	for _, a := range flashkit.Arguments() {
@@ -117,4 +116,15 @@ func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error
 		}
 	}
 	return nil
+}
+
+// Learn passes the times of a run with host tensors to dispatch. It comes after the last pass: the
+// time of the forward pass would otherwise change the choice of the backward kernel, which dispatch
+// pairs with the forward kernel.
+func (d *Place) Learn(p flashkit.Problem, list []Measurement) {
+	for _, m := range list {
+		if d.GPU == nil {
+			Learn(d.Dispatch, m.Kernel, p, m.Median)
+		}
+	}
 }
