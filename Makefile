@@ -86,7 +86,7 @@ vet:
 	$(GO) vet ./...
 
 cross:
-	@for p in $(PLATFORMS); do \
+	@for p in $(filter-out $(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH),$(PLATFORMS)); do \
 		echo "cross $$p"; \
 		export GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0; \
 		$(GO) build ./... || exit 1; \
