@@ -14,6 +14,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	library "github.com/flashkit-go/flashkit/internal/nccl"
 	"github.com/flashkit-go/flashkit/internal/peertest"
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/nccl"
 	"github.com/flashkit-go/flashkit/ring/peer"
@@ -45,8 +46,9 @@ func TestNCCLOnFake(t *testing.T) {
 }
 
 // Keys travel in three rounds. Their parts of heads are the same on both ranks, of which one has
-// twice the rows.
+// twice the rows. TestNCCLOnFake has several rounds too.
 func TestNCCLRoundsOnFake(t *testing.T) {
+	slow.UnderRace(t)
 	gpus, _, ctx := standIn(t, 2)
 	peertest.Ordered(t, peertest.NCCL(ctx, gpus), 2, "b1-h640-g10-n384-m384-d4-f32")
 }
