@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The first SIGTERM ends the program in any stage, and leaves nothing behind. Each of
@@ -104,7 +106,7 @@ func TestHangUp(t *testing.T) {
 
 // starting is the time for a process to start.
 func starting() time.Duration {
-	if os.Getenv("FLASHKIT_EMULATOR") != "" {
+	if slow.Race || os.Getenv("FLASHKIT_EMULATOR") != "" {
 		return 3 * time.Second
 	}
 	return time.Second // on a machine that is busy with other tests
