@@ -202,8 +202,7 @@ func (f *runFlags) compute(ctx context.Context, d *bench.Place, in *input.Input,
 	if err := d.Put(ctx, w); err != nil {
 		return nil, nil, runError(err)
 	}
-	rep, c := &outcome{Problem: p.String(), Source: in.Source, Memory: d.Memory()}, new(flashkit.Call)
-	var measured []bench.Measurement
+	rep, c, measured := &outcome{Problem: p.String(), Source: in.Source, Memory: d.Memory()}, new(flashkit.Call), []bench.Measurement{}
 	for _, s := range passes {
 		rep.ForwardKernel, rep.ForwardSeconds = rep.Kernel, rep.Seconds
 		m, err := d.Pick(ctx, p, s)
