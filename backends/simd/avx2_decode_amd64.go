@@ -20,7 +20,8 @@ package simd
 // oRows > 0.
 //
 // The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
-// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// after the rows that it reads: in the order of memory, if row 1 begins where row 0 ends, else one
+// line of each row in turn. If kAhead is 0, it prefetches row j+ahead when it reads row
 // j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
 // the last key and 16 before the first. The same holds for V, vAhead and vAt.
 //
@@ -43,7 +44,8 @@ func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // oRows > 0.
 //
 // The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
-// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// after the rows that it reads: in the order of memory, if row 1 begins where row 0 ends, else one
+// line of each row in turn. If kAhead is 0, it prefetches row j+ahead when it reads row
 // j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
 // the last key and 16 before the first. The same holds for V, vAhead and vAt.
 //
@@ -66,7 +68,8 @@ func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // oRows > 0.
 //
 // The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
-// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
+// after the rows that it reads: in the order of memory, if row 1 begins where row 0 ends, else one
+// line of each row in turn. If kAhead is 0, it prefetches row j+ahead when it reads row
 // j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
 // the last key and 16 before the first. The same holds for V, vAhead and vAt.
 //
