@@ -19,10 +19,10 @@ package simd
 // q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. kKeys, vKeys <= 128. qRows,
 // oRows > 0.
 //
-// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
-// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
-// j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
-// the last key and 16 before the first. The same holds for V, vAhead and vAt.
+// The routine also prefetches K. If kAhead is not 0, it prefetches kAhead bytes after rows: all lines
+// of a row in turn if row 1 begins where row 0 ends, else one line of each row. If kAhead is 0, it
+// prefetches row j+ahead when it reads row j, and with AVX-512 also rows j+ahead-8 and j+ahead-16.
+// kAt then has 16 entries before the first key and ahead+3 after the last. Likewise for V.
 //
 //go:noescape
 func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
@@ -42,10 +42,10 @@ func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows,
 // oRows > 0.
 //
-// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
-// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
-// j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
-// the last key and 16 before the first. The same holds for V, vAhead and vAt.
+// The routine also prefetches K. If kAhead is not 0, it prefetches kAhead bytes after rows: all lines
+// of a row in turn if row 1 begins where row 0 ends, else one line of each row. If kAhead is 0, it
+// prefetches row j+ahead when it reads row j, and with AVX-512 also rows j+ahead-8 and j+ahead-16.
+// kAt then has 16 entries before the first key and ahead+3 after the last. Likewise for V.
 //
 //go:noescape
 func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
@@ -65,10 +65,10 @@ func attendF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows,
 // oRows > 0.
 //
-// The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes
-// after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row
-// j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+3 entries after
-// the last key and 16 before the first. The same holds for V, vAhead and vAt.
+// The routine also prefetches K. If kAhead is not 0, it prefetches kAhead bytes after rows: all lines
+// of a row in turn if row 1 begins where row 0 ends, else one line of each row. If kAhead is 0, it
+// prefetches row j+ahead when it reads row j, and with AVX-512 also rows j+ahead-8 and j+ahead-16.
+// kAt then has 16 entries before the first key and ahead+3 after the last. Likewise for V.
 //
 //go:noescape
 func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)

@@ -11,19 +11,45 @@ TEXT ·attendF32AVX2(SB), NOSPLIT, $8-160
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    kAhead+24(FP), AX
+	MOVQ    kAt+16(FP), CX
+	MOVQ    dim+48(FP), DX
 	TESTQ   AX, AX
 	JZ      kplaces
 	ADDQ    k+8(FP), AX
-	INCQ    AX
-	MOVQ    AX, kAhead+24(FP)
+	ANDQ    $-4, AX
+	ORQ     $0x01, AX
+	CMPQ    kKeys+64(FP), $0x02
+	JL      kjoin
+	MOVQ    8(CX), BX
+	SUBQ    (CX), BX
+	SHLQ    $0x02, DX
+	CMPQ    BX, DX
+	JEQ     kjoin
+	XORQ    $0x03, AX
+
+kjoin:
+	MOVQ AX, kAhead+24(FP)
 
 kplaces:
 	MOVQ  vAhead+120(FP), AX
+	MOVQ  vAt+112(FP), CX
+	MOVQ  vdim+128(FP), DX
 	TESTQ AX, AX
 	JZ    vplaces
 	ADDQ  v+104(FP), AX
-	INCQ  AX
-	MOVQ  AX, vAhead+120(FP)
+	ANDQ  $-4, AX
+	ORQ   $0x01, AX
+	CMPQ  vKeys+144(FP), $0x02
+	JL    vjoin
+	MOVQ  8(CX), BX
+	SUBQ  (CX), BX
+	SHLQ  $0x02, DX
+	CMPQ  BX, DX
+	JEQ   vjoin
+	XORQ  $0x03, AX
+
+vjoin:
+	MOVQ AX, vAhead+120(FP)
 
 vplaces:
 	MOVQ         v+104(FP), AX
@@ -69,7 +95,7 @@ score4rows:
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R11
 	MOVQ   kAhead+24(FP), R12
-	TESTL  $0x00000001, R12
+	TESTL  $0x00000003, R12
 	JZ     score4places
 
 score4begin:
@@ -96,12 +122,12 @@ score4:
 	TESTL       $0x00000020, R11
 	JNZ         score4wholefetched
 	TESTL       $0x00000001, R12
-	JZ          score4wholetable
+	JZ          score4wholeapart
 	PREFETCHT1  (DX)(R12*1)
-	PREFETCHT1  (BX)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	PREFETCHT1  (CX)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DX)(R12*1)
+	PREFETCHT1  128(DX)(R12*1)
+	PREFETCHT1  192(DX)(R12*1)
+	ADDQ        $0x00000100, R12
 
 score4wholefetched:
 	ADDQ $0x00000020, R11
@@ -129,12 +155,12 @@ score4tail:
 	TESTL       $0x00000020, R11
 	JNZ         score4partfetched
 	TESTL       $0x00000001, R12
-	JZ          score4parttable
+	JZ          score4partapart
 	PREFETCHT1  (DX)(R12*1)
-	PREFETCHT1  (BX)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	PREFETCHT1  (CX)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DX)(R12*1)
+	PREFETCHT1  128(DX)(R12*1)
+	PREFETCHT1  192(DX)(R12*1)
+	ADDQ        $0x00000100, R12
 
 score4partfetched:
 score4end:
@@ -192,7 +218,7 @@ score1rows:
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R8
 	MOVQ   kAhead+24(FP), R9
-	TESTL  $0x00000001, R9
+	TESTL  $0x00000003, R9
 	JZ     score1places
 
 score1begin:
@@ -210,9 +236,9 @@ score1:
 	TESTL       $0x00000020, R8
 	JNZ         score1wholefetched
 	TESTL       $0x00000001, R9
-	JZ          score1wholetable
+	JZ          score1wholeapart
 	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 score1wholefetched:
 	ADDQ $0x00000020, R8
@@ -231,9 +257,9 @@ score1tail:
 	TESTL       $0x00000020, R8
 	JNZ         score1partfetched
 	TESTL       $0x00000001, R9
-	JZ          score1parttable
+	JZ          score1partapart
 	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 score1partfetched:
 score1end:
@@ -300,7 +326,7 @@ value4rows:
 	CMOVQGT      R10, R11
 	MOVQ         v+104(FP), R10
 	MOVQ         vAhead+120(FP), R12
-	TESTL        $0x00000001, R12
+	TESTL        $0x00000003, R12
 	JZ           value4places
 
 value4begin:
@@ -328,12 +354,12 @@ value4:
 	TESTL       $0x00000020, R10
 	JNZ         value4wholefetched
 	TESTL       $0x00000001, R12
-	JZ          value4wholetable
+	JZ          value4wholeapart
 	PREFETCHT1  (DI)(R12*1)
-	PREFETCHT1  (R8)(R12*1)
-	PREFETCHT1  (R9)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DI)(R12*1)
+	PREFETCHT1  128(DI)(R12*1)
+	PREFETCHT1  192(DI)(R12*1)
+	ADDQ        $0x00000100, R12
 
 value4wholefetched:
 	ADDQ $0x00000020, R10
@@ -362,12 +388,12 @@ value4tail:
 	TESTL       $0x00000020, R10
 	JNZ         value4partfetched
 	TESTL       $0x00000001, R12
-	JZ          value4parttable
+	JZ          value4partapart
 	PREFETCHT1  (DI)(R12*1)
-	PREFETCHT1  (R8)(R12*1)
-	PREFETCHT1  (R9)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DI)(R12*1)
+	PREFETCHT1  128(DI)(R12*1)
+	PREFETCHT1  192(DI)(R12*1)
+	ADDQ        $0x00000100, R12
 
 value4partfetched:
 value4end:
@@ -401,7 +427,7 @@ value1rows:
 	CMOVQGT      DI, R8
 	MOVQ         v+104(FP), DI
 	MOVQ         vAhead+120(FP), R9
-	TESTL        $0x00000001, R9
+	TESTL        $0x00000003, R9
 	JZ           value1places
 
 value1begin:
@@ -420,9 +446,9 @@ value1:
 	TESTL       $0x00000020, DI
 	JNZ         value1wholefetched
 	TESTL       $0x00000001, R9
-	JZ          value1wholetable
+	JZ          value1wholeapart
 	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 value1wholefetched:
 	ADDQ $0x00000020, DI
@@ -442,9 +468,9 @@ value1tail:
 	TESTL       $0x00000020, DI
 	JNZ         value1partfetched
 	TESTL       $0x00000001, R9
-	JZ          value1parttable
+	JZ          value1partapart
 	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 value1partfetched:
 value1end:
@@ -471,6 +497,16 @@ score4places:
 	ADDQ kAt+16(FP), R12
 	JMP  score4begin
 
+score4wholeapart:
+	TESTL      $0x00000002, R12
+	JZ         score4wholetable
+	PREFETCHT1 (DX)(R12*1)
+	PREFETCHT1 (BX)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	PREFETCHT1 (CX)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        score4wholefetched
+
 score4wholetable:
 	MOVQ       (R12), R14
 	PREFETCHT1 (R14)(R11*1)
@@ -481,6 +517,16 @@ score4wholetable:
 	MOVQ       24(R12), R14
 	PREFETCHT1 (R14)(R11*1)
 	JMP        score4wholefetched
+
+score4partapart:
+	TESTL      $0x00000002, R12
+	JZ         score4parttable
+	PREFETCHT1 (DX)(R12*1)
+	PREFETCHT1 (BX)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	PREFETCHT1 (CX)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        score4partfetched
 
 score4parttable:
 	MOVQ       (R12), R9
@@ -499,10 +545,24 @@ score1places:
 	ADDQ kAt+16(FP), R9
 	JMP  score1begin
 
+score1wholeapart:
+	TESTL      $0x00000002, R9
+	JZ         score1wholetable
+	PREFETCHT1 (CX)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        score1wholefetched
+
 score1wholetable:
 	MOVQ       (R9), R11
 	PREFETCHT1 (R11)(R8*1)
 	JMP        score1wholefetched
+
+score1partapart:
+	TESTL      $0x00000002, R9
+	JZ         score1parttable
+	PREFETCHT1 (CX)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        score1partfetched
 
 score1parttable:
 	MOVQ       (R9), SI
@@ -515,6 +575,16 @@ value4places:
 	ADDQ vAt+112(FP), R12
 	JMP  value4begin
 
+value4wholeapart:
+	TESTL      $0x00000002, R12
+	JZ         value4wholetable
+	PREFETCHT1 (DI)(R12*1)
+	PREFETCHT1 (R8)(R12*1)
+	PREFETCHT1 (R9)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        value4wholefetched
+
 value4wholetable:
 	MOVQ       (R12), R14
 	PREFETCHT1 (R14)(R10*1)
@@ -525,6 +595,16 @@ value4wholetable:
 	MOVQ       24(R12), R14
 	PREFETCHT1 (R14)(R10*1)
 	JMP        value4wholefetched
+
+value4partapart:
+	TESTL      $0x00000002, R12
+	JZ         value4parttable
+	PREFETCHT1 (DI)(R12*1)
+	PREFETCHT1 (R8)(R12*1)
+	PREFETCHT1 (R9)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        value4partfetched
 
 value4parttable:
 	MOVQ       (R12), R11
@@ -543,10 +623,24 @@ value1places:
 	ADDQ vAt+112(FP), R9
 	JMP  value1begin
 
+value1wholeapart:
+	TESTL      $0x00000002, R9
+	JZ         value1wholetable
+	PREFETCHT1 (SI)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        value1wholefetched
+
 value1wholetable:
 	MOVQ       (R9), R11
 	PREFETCHT1 (R11)(DI*1)
 	JMP        value1wholefetched
+
+value1partapart:
+	TESTL      $0x00000002, R9
+	JZ         value1parttable
+	PREFETCHT1 (SI)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        value1partfetched
 
 value1parttable:
 	MOVQ       (R9), R8
@@ -570,19 +664,45 @@ TEXT ·attendF16AVX2(SB), NOSPLIT, $8-160
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    kAhead+24(FP), AX
+	MOVQ    kAt+16(FP), CX
+	MOVQ    dim+48(FP), DX
 	TESTQ   AX, AX
 	JZ      kplaces
 	ADDQ    k+8(FP), AX
-	INCQ    AX
-	MOVQ    AX, kAhead+24(FP)
+	ANDQ    $-4, AX
+	ORQ     $0x01, AX
+	CMPQ    kKeys+64(FP), $0x02
+	JL      kjoin
+	MOVQ    8(CX), BX
+	SUBQ    (CX), BX
+	SHLQ    $0x01, DX
+	CMPQ    BX, DX
+	JEQ     kjoin
+	XORQ    $0x03, AX
+
+kjoin:
+	MOVQ AX, kAhead+24(FP)
 
 kplaces:
 	MOVQ  vAhead+120(FP), AX
+	MOVQ  vAt+112(FP), CX
+	MOVQ  vdim+128(FP), DX
 	TESTQ AX, AX
 	JZ    vplaces
 	ADDQ  v+104(FP), AX
-	INCQ  AX
-	MOVQ  AX, vAhead+120(FP)
+	ANDQ  $-4, AX
+	ORQ   $0x01, AX
+	CMPQ  vKeys+144(FP), $0x02
+	JL    vjoin
+	MOVQ  8(CX), BX
+	SUBQ  (CX), BX
+	SHLQ  $0x01, DX
+	CMPQ  BX, DX
+	JEQ   vjoin
+	XORQ  $0x03, AX
+
+vjoin:
+	MOVQ AX, vAhead+120(FP)
 
 vplaces:
 	MOVQ v+104(FP), AX
@@ -622,7 +742,7 @@ score4rows:
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R11
 	MOVQ   kAhead+24(FP), R12
-	TESTL  $0x00000001, R12
+	TESTL  $0x00000003, R12
 	JZ     score4places
 
 score4begin:
@@ -663,12 +783,12 @@ score4:
 	TESTL       $0x00000020, R11
 	JNZ         score4wholefetched
 	TESTL       $0x00000001, R12
-	JZ          score4wholetable
+	JZ          score4wholeapart
 	PREFETCHT1  (DX)(R12*1)
-	PREFETCHT1  (BX)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	PREFETCHT1  (CX)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DX)(R12*1)
+	PREFETCHT1  128(DX)(R12*1)
+	PREFETCHT1  192(DX)(R12*1)
+	ADDQ        $0x00000100, R12
 
 score4wholefetched:
 	ADDQ $0x00000020, R11
@@ -731,7 +851,7 @@ score1rows:
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R8
 	MOVQ   kAhead+24(FP), R9
-	TESTL  $0x00000001, R9
+	TESTL  $0x00000003, R9
 	JZ     score1places
 
 score1begin:
@@ -754,9 +874,9 @@ score1:
 	TESTL       $0x00000020, R8
 	JNZ         score1wholefetched
 	TESTL       $0x00000001, R9
-	JZ          score1wholetable
+	JZ          score1wholeapart
 	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 score1wholefetched:
 	ADDQ $0x00000020, R8
@@ -828,7 +948,7 @@ value4rows:
 	CMOVQGT      R10, R11
 	MOVQ         v+104(FP), R10
 	MOVQ         vAhead+120(FP), R12
-	TESTL        $0x00000001, R12
+	TESTL        $0x00000003, R12
 	JZ           value4places
 
 value4begin:
@@ -872,12 +992,12 @@ value4:
 	TESTL       $0x00000020, R10
 	JNZ         value4wholefetched
 	TESTL       $0x00000001, R12
-	JZ          value4wholetable
+	JZ          value4wholeapart
 	PREFETCHT1  (DI)(R12*1)
-	PREFETCHT1  (R8)(R12*1)
-	PREFETCHT1  (R9)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DI)(R12*1)
+	PREFETCHT1  128(DI)(R12*1)
+	PREFETCHT1  192(DI)(R12*1)
+	ADDQ        $0x00000100, R12
 
 value4wholefetched:
 	ADDQ $0x00000020, R10
@@ -915,7 +1035,7 @@ value1rows:
 	CMOVQGT      DI, R8
 	MOVQ         v+104(FP), DI
 	MOVQ         vAhead+120(FP), R9
-	TESTL        $0x00000001, R9
+	TESTL        $0x00000003, R9
 	JZ           value1places
 
 value1begin:
@@ -941,9 +1061,9 @@ value1:
 	TESTL       $0x00000020, DI
 	JNZ         value1wholefetched
 	TESTL       $0x00000001, R9
-	JZ          value1wholetable
+	JZ          value1wholeapart
 	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 value1wholefetched:
 	ADDQ $0x00000020, DI
@@ -974,6 +1094,16 @@ score4places:
 	ADDQ kAt+16(FP), R12
 	JMP  score4begin
 
+score4wholeapart:
+	TESTL      $0x00000002, R12
+	JZ         score4wholetable
+	PREFETCHT1 (DX)(R12*1)
+	PREFETCHT1 (BX)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	PREFETCHT1 (CX)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        score4wholefetched
+
 score4wholetable:
 	MOVQ       (R12), R14
 	PREFETCHT1 (R14)(R11*1)
@@ -991,6 +1121,13 @@ score1places:
 	ADDQ kAt+16(FP), R9
 	JMP  score1begin
 
+score1wholeapart:
+	TESTL      $0x00000002, R9
+	JZ         score1wholetable
+	PREFETCHT1 (CX)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        score1wholefetched
+
 score1wholetable:
 	MOVQ       (R9), R11
 	PREFETCHT1 (R11)(R8*1)
@@ -1001,6 +1138,16 @@ value4places:
 	SHLQ $0x03, R12
 	ADDQ vAt+112(FP), R12
 	JMP  value4begin
+
+value4wholeapart:
+	TESTL      $0x00000002, R12
+	JZ         value4wholetable
+	PREFETCHT1 (DI)(R12*1)
+	PREFETCHT1 (R8)(R12*1)
+	PREFETCHT1 (R9)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        value4wholefetched
 
 value4wholetable:
 	MOVQ       (R12), R14
@@ -1019,6 +1166,13 @@ value1places:
 	ADDQ vAt+112(FP), R9
 	JMP  value1begin
 
+value1wholeapart:
+	TESTL      $0x00000002, R9
+	JZ         value1wholetable
+	PREFETCHT1 (SI)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        value1wholefetched
+
 value1wholetable:
 	MOVQ       (R9), R11
 	PREFETCHT1 (R11)(DI*1)
@@ -1031,19 +1185,45 @@ TEXT ·attendBF16AVX2(SB), NOSPLIT, $8-160
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    kAhead+24(FP), AX
+	MOVQ    kAt+16(FP), CX
+	MOVQ    dim+48(FP), DX
 	TESTQ   AX, AX
 	JZ      kplaces
 	ADDQ    k+8(FP), AX
-	INCQ    AX
-	MOVQ    AX, kAhead+24(FP)
+	ANDQ    $-4, AX
+	ORQ     $0x01, AX
+	CMPQ    kKeys+64(FP), $0x02
+	JL      kjoin
+	MOVQ    8(CX), BX
+	SUBQ    (CX), BX
+	SHLQ    $0x01, DX
+	CMPQ    BX, DX
+	JEQ     kjoin
+	XORQ    $0x03, AX
+
+kjoin:
+	MOVQ AX, kAhead+24(FP)
 
 kplaces:
 	MOVQ  vAhead+120(FP), AX
+	MOVQ  vAt+112(FP), CX
+	MOVQ  vdim+128(FP), DX
 	TESTQ AX, AX
 	JZ    vplaces
 	ADDQ  v+104(FP), AX
-	INCQ  AX
-	MOVQ  AX, vAhead+120(FP)
+	ANDQ  $-4, AX
+	ORQ   $0x01, AX
+	CMPQ  vKeys+144(FP), $0x02
+	JL    vjoin
+	MOVQ  8(CX), BX
+	SUBQ  (CX), BX
+	SHLQ  $0x01, DX
+	CMPQ  BX, DX
+	JEQ   vjoin
+	XORQ  $0x03, AX
+
+vjoin:
+	MOVQ AX, vAhead+120(FP)
 
 vplaces:
 	MOVQ         v+104(FP), AX
@@ -1086,7 +1266,7 @@ score4rows:
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R11
 	MOVQ   kAhead+24(FP), R12
-	TESTL  $0x00000001, R12
+	TESTL  $0x00000003, R12
 	JZ     score4places
 
 score4begin:
@@ -1131,12 +1311,12 @@ score4:
 	TESTL       $0x00000020, R11
 	JNZ         score4wholefetched
 	TESTL       $0x00000001, R12
-	JZ          score4wholetable
+	JZ          score4wholeapart
 	PREFETCHT1  (DX)(R12*1)
-	PREFETCHT1  (BX)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	PREFETCHT1  (CX)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DX)(R12*1)
+	PREFETCHT1  128(DX)(R12*1)
+	PREFETCHT1  192(DX)(R12*1)
+	ADDQ        $0x00000100, R12
 
 score4wholefetched:
 	ADDQ $0x00000020, R11
@@ -1199,7 +1379,7 @@ score1rows:
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R8
 	MOVQ   kAhead+24(FP), R9
-	TESTL  $0x00000001, R9
+	TESTL  $0x00000003, R9
 	JZ     score1places
 
 score1begin:
@@ -1223,9 +1403,9 @@ score1:
 	TESTL       $0x00000020, R8
 	JNZ         score1wholefetched
 	TESTL       $0x00000001, R9
-	JZ          score1wholetable
+	JZ          score1wholeapart
 	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 score1wholefetched:
 	ADDQ $0x00000020, R8
@@ -1297,7 +1477,7 @@ value4rows:
 	CMOVQGT      R10, R11
 	MOVQ         v+104(FP), R10
 	MOVQ         vAhead+120(FP), R12
-	TESTL        $0x00000001, R12
+	TESTL        $0x00000003, R12
 	JZ           value4places
 
 value4begin:
@@ -1345,12 +1525,12 @@ value4:
 	TESTL       $0x00000020, R10
 	JNZ         value4wholefetched
 	TESTL       $0x00000001, R12
-	JZ          value4wholetable
+	JZ          value4wholeapart
 	PREFETCHT1  (DI)(R12*1)
-	PREFETCHT1  (R8)(R12*1)
-	PREFETCHT1  (R9)(R12*1)
-	PREFETCHT1  (SI)(R12*1)
-	ADDQ        $0x40, R12
+	PREFETCHT1  64(DI)(R12*1)
+	PREFETCHT1  128(DI)(R12*1)
+	PREFETCHT1  192(DI)(R12*1)
+	ADDQ        $0x00000100, R12
 
 value4wholefetched:
 	ADDQ $0x00000020, R10
@@ -1388,7 +1568,7 @@ value1rows:
 	CMOVQGT      DI, R8
 	MOVQ         v+104(FP), DI
 	MOVQ         vAhead+120(FP), R9
-	TESTL        $0x00000001, R9
+	TESTL        $0x00000003, R9
 	JZ           value1places
 
 value1begin:
@@ -1415,9 +1595,9 @@ value1:
 	TESTL       $0x00000020, DI
 	JNZ         value1wholefetched
 	TESTL       $0x00000001, R9
-	JZ          value1wholetable
+	JZ          value1wholeapart
 	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x40, R9
+	ADDQ        $0x00000040, R9
 
 value1wholefetched:
 	ADDQ $0x00000020, DI
@@ -1448,6 +1628,16 @@ score4places:
 	ADDQ kAt+16(FP), R12
 	JMP  score4begin
 
+score4wholeapart:
+	TESTL      $0x00000002, R12
+	JZ         score4wholetable
+	PREFETCHT1 (DX)(R12*1)
+	PREFETCHT1 (BX)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	PREFETCHT1 (CX)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        score4wholefetched
+
 score4wholetable:
 	MOVQ       (R12), R14
 	PREFETCHT1 (R14)(R11*1)
@@ -1465,6 +1655,13 @@ score1places:
 	ADDQ kAt+16(FP), R9
 	JMP  score1begin
 
+score1wholeapart:
+	TESTL      $0x00000002, R9
+	JZ         score1wholetable
+	PREFETCHT1 (CX)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        score1wholefetched
+
 score1wholetable:
 	MOVQ       (R9), R11
 	PREFETCHT1 (R11)(R8*1)
@@ -1475,6 +1672,16 @@ value4places:
 	SHLQ $0x03, R12
 	ADDQ vAt+112(FP), R12
 	JMP  value4begin
+
+value4wholeapart:
+	TESTL      $0x00000002, R12
+	JZ         value4wholetable
+	PREFETCHT1 (DI)(R12*1)
+	PREFETCHT1 (R8)(R12*1)
+	PREFETCHT1 (R9)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        value4wholefetched
 
 value4wholetable:
 	MOVQ       (R12), R14
@@ -1492,6 +1699,13 @@ value1places:
 	SHLQ $0x03, R9
 	ADDQ vAt+112(FP), R9
 	JMP  value1begin
+
+value1wholeapart:
+	TESTL      $0x00000002, R9
+	JZ         value1wholetable
+	PREFETCHT1 (SI)(R9*1)
+	ADDQ       $0x40, R9
+	JMP        value1wholefetched
 
 value1wholetable:
 	MOVQ       (R9), R11

@@ -11,19 +11,45 @@ TEXT ·attendF32AVX512(SB), NOSPLIT, $8-160
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    kAhead+24(FP), AX
+	MOVQ    kAt+16(FP), CX
+	MOVQ    dim+48(FP), DX
 	TESTQ   AX, AX
 	JZ      kplaces
 	ADDQ    k+8(FP), AX
-	INCQ    AX
-	MOVQ    AX, kAhead+24(FP)
+	ANDQ    $-4, AX
+	ORQ     $0x01, AX
+	CMPQ    kKeys+64(FP), $0x02
+	JL      kjoin
+	MOVQ    8(CX), BX
+	SUBQ    (CX), BX
+	SHLQ    $0x02, DX
+	CMPQ    BX, DX
+	JEQ     kjoin
+	XORQ    $0x03, AX
+
+kjoin:
+	MOVQ AX, kAhead+24(FP)
 
 kplaces:
 	MOVQ  vAhead+120(FP), AX
+	MOVQ  vAt+112(FP), CX
+	MOVQ  vdim+128(FP), DX
 	TESTQ AX, AX
 	JZ    vplaces
 	ADDQ  v+104(FP), AX
-	INCQ  AX
-	MOVQ  AX, vAhead+120(FP)
+	ANDQ  $-4, AX
+	ORQ   $0x01, AX
+	CMPQ  vKeys+144(FP), $0x02
+	JL    vjoin
+	MOVQ  8(CX), BX
+	SUBQ  (CX), BX
+	SHLQ  $0x02, DX
+	CMPQ  BX, DX
+	JEQ   vjoin
+	XORQ  $0x03, AX
+
+vjoin:
+	MOVQ AX, vAhead+120(FP)
 
 vplaces:
 	MOVQ     v+104(FP), AX
@@ -83,7 +109,7 @@ score4rows:
 	VXORPS Z15, Z15, Z15
 	MOVQ   k+8(FP), R12
 	MOVQ   kAhead+24(FP), R13
-	TESTL  $0x00000001, R13
+	TESTL  $0x00000003, R13
 	JZ     score4places
 
 score4begin:
@@ -118,12 +144,12 @@ score4:
 	VFMADD231PS Z18, Z23, Z14
 	VFMADD231PS Z19, Z23, Z15
 	TESTL       $0x00000001, R13
-	JZ          score4wholetable
+	JZ          score4wholeapart
 	PREFETCHT1  (DX)(R13*1)
-	PREFETCHT1  (BX)(R13*1)
-	PREFETCHT1  (SI)(R13*1)
-	PREFETCHT1  (CX)(R13*1)
-	ADDQ        $0x40, R13
+	PREFETCHT1  64(DX)(R13*1)
+	PREFETCHT1  128(DX)(R13*1)
+	PREFETCHT1  192(DX)(R13*1)
+	ADDQ        $0x00000100, R13
 
 score4wholefetched:
 	ADDQ $0x00000040, R12
@@ -159,12 +185,12 @@ score4tail:
 	VFMADD231PS Z18, Z23, Z14
 	VFMADD231PS Z19, Z23, Z15
 	TESTL       $0x00000001, R13
-	JZ          score4parttable
+	JZ          score4partapart
 	PREFETCHT1  (DX)(R13*1)
-	PREFETCHT1  (BX)(R13*1)
-	PREFETCHT1  (SI)(R13*1)
-	PREFETCHT1  (CX)(R13*1)
-	ADDQ        $0x40, R13
+	PREFETCHT1  64(DX)(R13*1)
+	PREFETCHT1  128(DX)(R13*1)
+	PREFETCHT1  192(DX)(R13*1)
+	ADDQ        $0x00000100, R13
 
 score4partfetched:
 score4end:
@@ -262,7 +288,7 @@ score1rows:
 	VXORPS Z15, Z15, Z15
 	MOVQ   k+8(FP), R9
 	MOVQ   kAhead+24(FP), R10
-	TESTL  $0x00000001, R10
+	TESTL  $0x00000003, R10
 	JZ     score1places
 
 score1begin:
@@ -282,9 +308,9 @@ score1:
 	VMOVUPS     (R8)(SI*1), Z23
 	VFMADD231PS Z16, Z23, Z12
 	TESTL       $0x00000001, R10
-	JZ          score1wholetable
+	JZ          score1wholeapart
 	PREFETCHT1  (CX)(R10*1)
-	ADDQ        $0x40, R10
+	ADDQ        $0x00000040, R10
 
 score1wholefetched:
 	ADDQ $0x00000040, R9
@@ -305,9 +331,9 @@ score1tail:
 	VMOVUPS     (R8)(SI*1), Z23
 	VFMADD231PS Z16, Z23, Z12
 	TESTL       $0x00000001, R10
-	JZ          score1parttable
+	JZ          score1partapart
 	PREFETCHT1  (CX)(R10*1)
-	ADDQ        $0x40, R10
+	ADDQ        $0x00000040, R10
 
 score1partfetched:
 score1end:
@@ -425,7 +451,7 @@ value4rows:
 	CMOVQGT      R10, R13
 	MOVQ         v+104(FP), R10
 	MOVQ         vAhead+120(FP), R14
-	TESTL        $0x00000001, R14
+	TESTL        $0x00000003, R14
 	JZ           value4places
 
 value4begin:
@@ -463,12 +489,12 @@ value4:
 	VFMADD231PS Z19, Z15, Z23
 	VMOVUPS     Z23, (R13)(R10*1)
 	TESTL       $0x00000001, R14
-	JZ          value4wholetable
+	JZ          value4wholeapart
 	PREFETCHT1  (DI)(R14*1)
-	PREFETCHT1  (R8)(R14*1)
-	PREFETCHT1  (R9)(R14*1)
-	PREFETCHT1  (SI)(R14*1)
-	ADDQ        $0x40, R14
+	PREFETCHT1  64(DI)(R14*1)
+	PREFETCHT1  128(DI)(R14*1)
+	PREFETCHT1  192(DI)(R14*1)
+	ADDQ        $0x00000100, R14
 
 value4wholefetched:
 	ADDQ $0x00000040, R10
@@ -507,12 +533,12 @@ value4tail:
 	VFMADD231PS Z19, Z15, Z23
 	VMOVUPS     Z23, (R13)(R10*1)
 	TESTL       $0x00000001, R14
-	JZ          value4parttable
+	JZ          value4partapart
 	PREFETCHT1  (DI)(R14*1)
-	PREFETCHT1  (R8)(R14*1)
-	PREFETCHT1  (R9)(R14*1)
-	PREFETCHT1  (SI)(R14*1)
-	ADDQ        $0x40, R14
+	PREFETCHT1  64(DI)(R14*1)
+	PREFETCHT1  128(DI)(R14*1)
+	PREFETCHT1  192(DI)(R14*1)
+	ADDQ        $0x00000100, R14
 
 value4partfetched:
 value4end:
@@ -559,7 +585,7 @@ value1rows:
 	CMOVQGT      DI, R10
 	MOVQ         v+104(FP), DI
 	MOVQ         vAhead+120(FP), R11
-	TESTL        $0x00000001, R11
+	TESTL        $0x00000003, R11
 	JZ           value1places
 
 value1begin:
@@ -582,9 +608,9 @@ value1:
 	VFMADD231PS Z16, Z12, Z23
 	VMOVUPS     Z23, (R10)(DI*1)
 	TESTL       $0x00000001, R11
-	JZ          value1wholetable
+	JZ          value1wholeapart
 	PREFETCHT1  (SI)(R11*1)
-	ADDQ        $0x40, R11
+	ADDQ        $0x00000040, R11
 
 value1wholefetched:
 	ADDQ $0x00000040, DI
@@ -608,9 +634,9 @@ value1tail:
 	VFMADD231PS Z16, Z12, Z23
 	VMOVUPS     Z23, (R10)(DI*1)
 	TESTL       $0x00000001, R11
-	JZ          value1parttable
+	JZ          value1partapart
 	PREFETCHT1  (SI)(R11*1)
-	ADDQ        $0x40, R11
+	ADDQ        $0x00000040, R11
 
 value1partfetched:
 value1end:
@@ -636,6 +662,16 @@ score4places:
 	SHLQ $0x03, R13
 	ADDQ kAt+16(FP), R13
 	JMP  score4begin
+
+score4wholeapart:
+	TESTL      $0x00000002, R13
+	JZ         score4wholetable
+	PREFETCHT1 (DX)(R13*1)
+	PREFETCHT1 (BX)(R13*1)
+	PREFETCHT1 (SI)(R13*1)
+	PREFETCHT1 (CX)(R13*1)
+	ADDQ       $0x40, R13
+	JMP        score4wholefetched
 
 score4wholetable:
 	MOVQ       (R13), R15
@@ -663,6 +699,16 @@ score4wholetable:
 	MOVQ       -104(R13), R15
 	PREFETCHT1 (R15)(R12*1)
 	JMP        score4wholefetched
+
+score4partapart:
+	TESTL      $0x00000002, R13
+	JZ         score4parttable
+	PREFETCHT1 (DX)(R13*1)
+	PREFETCHT1 (BX)(R13*1)
+	PREFETCHT1 (SI)(R13*1)
+	PREFETCHT1 (CX)(R13*1)
+	ADDQ       $0x40, R13
+	JMP        score4partfetched
 
 score4parttable:
 	MOVQ       (R13), R11
@@ -697,6 +743,13 @@ score1places:
 	ADDQ kAt+16(FP), R10
 	JMP  score1begin
 
+score1wholeapart:
+	TESTL      $0x00000002, R10
+	JZ         score1wholetable
+	PREFETCHT1 (CX)(R10*1)
+	ADDQ       $0x40, R10
+	JMP        score1wholefetched
+
 score1wholetable:
 	MOVQ       (R10), R12
 	PREFETCHT1 (R12)(R9*1)
@@ -705,6 +758,13 @@ score1wholetable:
 	MOVQ       -128(R10), R12
 	PREFETCHT1 (R12)(R9*1)
 	JMP        score1wholefetched
+
+score1partapart:
+	TESTL      $0x00000002, R10
+	JZ         score1parttable
+	PREFETCHT1 (CX)(R10*1)
+	ADDQ       $0x40, R10
+	JMP        score1partfetched
 
 score1parttable:
 	MOVQ       (R10), R8
@@ -720,6 +780,16 @@ value4places:
 	SHLQ $0x03, R14
 	ADDQ vAt+112(FP), R14
 	JMP  value4begin
+
+value4wholeapart:
+	TESTL      $0x00000002, R14
+	JZ         value4wholetable
+	PREFETCHT1 (DI)(R14*1)
+	PREFETCHT1 (R8)(R14*1)
+	PREFETCHT1 (R9)(R14*1)
+	PREFETCHT1 (SI)(R14*1)
+	ADDQ       $0x40, R14
+	JMP        value4wholefetched
 
 value4wholetable:
 	MOVQ       (R14), BP
@@ -747,6 +817,16 @@ value4wholetable:
 	MOVQ       -104(R14), BP
 	PREFETCHT1 (BP)(R10*1)
 	JMP        value4wholefetched
+
+value4partapart:
+	TESTL      $0x00000002, R14
+	JZ         value4parttable
+	PREFETCHT1 (DI)(R14*1)
+	PREFETCHT1 (R8)(R14*1)
+	PREFETCHT1 (R9)(R14*1)
+	PREFETCHT1 (SI)(R14*1)
+	ADDQ       $0x40, R14
+	JMP        value4partfetched
 
 value4parttable:
 	MOVQ       (R14), R11
@@ -781,6 +861,13 @@ value1places:
 	ADDQ vAt+112(FP), R11
 	JMP  value1begin
 
+value1wholeapart:
+	TESTL      $0x00000002, R11
+	JZ         value1wholetable
+	PREFETCHT1 (SI)(R11*1)
+	ADDQ       $0x40, R11
+	JMP        value1wholefetched
+
 value1wholetable:
 	MOVQ       (R11), R13
 	PREFETCHT1 (R13)(DI*1)
@@ -789,6 +876,13 @@ value1wholetable:
 	MOVQ       -128(R11), R13
 	PREFETCHT1 (R13)(DI*1)
 	JMP        value1wholefetched
+
+value1partapart:
+	TESTL      $0x00000002, R11
+	JZ         value1parttable
+	PREFETCHT1 (SI)(R11*1)
+	ADDQ       $0x40, R11
+	JMP        value1partfetched
 
 value1parttable:
 	MOVQ       (R11), R8
@@ -806,19 +900,45 @@ TEXT ·attendF16AVX512(SB), NOSPLIT, $8-160
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    kAhead+24(FP), AX
+	MOVQ    kAt+16(FP), CX
+	MOVQ    dim+48(FP), DX
 	TESTQ   AX, AX
 	JZ      kplaces
 	ADDQ    k+8(FP), AX
-	INCQ    AX
-	MOVQ    AX, kAhead+24(FP)
+	ANDQ    $-4, AX
+	ORQ     $0x01, AX
+	CMPQ    kKeys+64(FP), $0x02
+	JL      kjoin
+	MOVQ    8(CX), BX
+	SUBQ    (CX), BX
+	SHLQ    $0x01, DX
+	CMPQ    BX, DX
+	JEQ     kjoin
+	XORQ    $0x03, AX
+
+kjoin:
+	MOVQ AX, kAhead+24(FP)
 
 kplaces:
 	MOVQ  vAhead+120(FP), AX
+	MOVQ  vAt+112(FP), CX
+	MOVQ  vdim+128(FP), DX
 	TESTQ AX, AX
 	JZ    vplaces
 	ADDQ  v+104(FP), AX
-	INCQ  AX
-	MOVQ  AX, vAhead+120(FP)
+	ANDQ  $-4, AX
+	ORQ   $0x01, AX
+	CMPQ  vKeys+144(FP), $0x02
+	JL    vjoin
+	MOVQ  8(CX), BX
+	SUBQ  (CX), BX
+	SHLQ  $0x01, DX
+	CMPQ  BX, DX
+	JEQ   vjoin
+	XORQ  $0x03, AX
+
+vjoin:
+	MOVQ AX, vAhead+120(FP)
 
 vplaces:
 	MOVQ     v+104(FP), AX
@@ -880,7 +1000,7 @@ score4rows:
 	VXORPS Z15, Z15, Z15
 	MOVQ   k+8(FP), R12
 	MOVQ   kAhead+24(FP), R13
-	TESTL  $0x00000001, R13
+	TESTL  $0x00000003, R13
 	JZ     score4places
 
 score4begin:
@@ -939,12 +1059,12 @@ score4:
 	VFMADD231PS Z18, Z23, Z14
 	VFMADD231PS Z19, Z23, Z15
 	TESTL       $0x00000001, R13
-	JZ          score4wholetable
+	JZ          score4wholeapart
 	PREFETCHT1  (DX)(R13*1)
-	PREFETCHT1  (BX)(R13*1)
-	PREFETCHT1  (SI)(R13*1)
-	PREFETCHT1  (CX)(R13*1)
-	ADDQ        $0x40, R13
+	PREFETCHT1  64(DX)(R13*1)
+	PREFETCHT1  128(DX)(R13*1)
+	PREFETCHT1  192(DX)(R13*1)
+	ADDQ        $0x00000100, R13
 
 score4wholefetched:
 	ADDQ $0x00000040, R12
@@ -1004,12 +1124,12 @@ score4tail:
 	VFMADD231PS Z18, Z23, Z14
 	VFMADD231PS Z19, Z23, Z15
 	TESTL       $0x00000001, R13
-	JZ          score4parttable
+	JZ          score4partapart
 	PREFETCHT1  (DX)(R13*1)
-	PREFETCHT1  (BX)(R13*1)
-	PREFETCHT1  (SI)(R13*1)
-	PREFETCHT1  (CX)(R13*1)
-	ADDQ        $0x40, R13
+	PREFETCHT1  64(DX)(R13*1)
+	PREFETCHT1  128(DX)(R13*1)
+	PREFETCHT1  192(DX)(R13*1)
+	ADDQ        $0x00000100, R13
 
 score4partfetched:
 score4end:
@@ -1107,7 +1227,7 @@ score1rows:
 	VXORPS Z15, Z15, Z15
 	MOVQ   k+8(FP), R9
 	MOVQ   kAhead+24(FP), R10
-	TESTL  $0x00000001, R10
+	TESTL  $0x00000003, R10
 	JZ     score1places
 
 score1begin:
@@ -1136,9 +1256,9 @@ score1:
 	VMOVUPS     64(R8)(SI*1), Z23
 	VFMADD231PS Z16, Z23, Z12
 	TESTL       $0x00000001, R10
-	JZ          score1wholetable
+	JZ          score1wholeapart
 	PREFETCHT1  (CX)(R10*1)
-	ADDQ        $0x40, R10
+	ADDQ        $0x00000040, R10
 
 score1wholefetched:
 	ADDQ $0x00000040, R9
@@ -1168,9 +1288,9 @@ score1tail:
 	VMOVUPS     64(R8)(SI*1), Z23
 	VFMADD231PS Z16, Z23, Z12
 	TESTL       $0x00000001, R10
-	JZ          score1parttable
+	JZ          score1partapart
 	PREFETCHT1  (CX)(R10*1)
-	ADDQ        $0x40, R10
+	ADDQ        $0x00000040, R10
 
 score1partfetched:
 score1end:
@@ -1288,7 +1408,7 @@ value4rows:
 	CMOVQGT      R10, R13
 	MOVQ         v+104(FP), R10
 	MOVQ         vAhead+120(FP), R14
-	TESTL        $0x00000001, R14
+	TESTL        $0x00000003, R14
 	JZ           value4places
 
 value4begin:
@@ -1354,12 +1474,12 @@ value4:
 	VFMADD231PS Z19, Z15, Z23
 	VMOVUPS     Z23, 64(R13)(R10*2)
 	TESTL       $0x00000001, R14
-	JZ          value4wholetable
+	JZ          value4wholeapart
 	PREFETCHT1  (DI)(R14*1)
-	PREFETCHT1  (R8)(R14*1)
-	PREFETCHT1  (R9)(R14*1)
-	PREFETCHT1  (SI)(R14*1)
-	ADDQ        $0x40, R14
+	PREFETCHT1  64(DI)(R14*1)
+	PREFETCHT1  128(DI)(R14*1)
+	PREFETCHT1  192(DI)(R14*1)
+	ADDQ        $0x00000100, R14
 
 value4wholefetched:
 	ADDQ $0x00000040, R10
@@ -1426,12 +1546,12 @@ value4tail:
 	VFMADD231PS Z19, Z15, Z23
 	VMOVUPS     Z23, 64(R13)(R10*2)
 	TESTL       $0x00000001, R14
-	JZ          value4parttable
+	JZ          value4partapart
 	PREFETCHT1  (DI)(R14*1)
-	PREFETCHT1  (R8)(R14*1)
-	PREFETCHT1  (R9)(R14*1)
-	PREFETCHT1  (SI)(R14*1)
-	ADDQ        $0x40, R14
+	PREFETCHT1  64(DI)(R14*1)
+	PREFETCHT1  128(DI)(R14*1)
+	PREFETCHT1  192(DI)(R14*1)
+	ADDQ        $0x00000100, R14
 
 value4partfetched:
 value4end:
@@ -1478,7 +1598,7 @@ value1rows:
 	CMOVQGT      DI, R10
 	MOVQ         v+104(FP), DI
 	MOVQ         vAhead+120(FP), R11
-	TESTL        $0x00000001, R11
+	TESTL        $0x00000003, R11
 	JZ           value1places
 
 value1begin:
@@ -1514,9 +1634,9 @@ value1:
 	VFMADD231PS Z16, Z12, Z23
 	VMOVUPS     Z23, 64(R10)(DI*2)
 	TESTL       $0x00000001, R11
-	JZ          value1wholetable
+	JZ          value1wholeapart
 	PREFETCHT1  (SI)(R11*1)
-	ADDQ        $0x40, R11
+	ADDQ        $0x00000040, R11
 
 value1wholefetched:
 	ADDQ $0x00000040, DI
@@ -1553,9 +1673,9 @@ value1tail:
 	VFMADD231PS Z16, Z12, Z23
 	VMOVUPS     Z23, 64(R10)(DI*2)
 	TESTL       $0x00000001, R11
-	JZ          value1parttable
+	JZ          value1partapart
 	PREFETCHT1  (SI)(R11*1)
-	ADDQ        $0x40, R11
+	ADDQ        $0x00000040, R11
 
 value1partfetched:
 value1end:
@@ -1581,6 +1701,16 @@ score4places:
 	SHLQ $0x03, R13
 	ADDQ kAt+16(FP), R13
 	JMP  score4begin
+
+score4wholeapart:
+	TESTL      $0x00000002, R13
+	JZ         score4wholetable
+	PREFETCHT1 (DX)(R13*1)
+	PREFETCHT1 (BX)(R13*1)
+	PREFETCHT1 (SI)(R13*1)
+	PREFETCHT1 (CX)(R13*1)
+	ADDQ       $0x40, R13
+	JMP        score4wholefetched
 
 score4wholetable:
 	MOVQ       (R13), R15
@@ -1608,6 +1738,16 @@ score4wholetable:
 	MOVQ       -104(R13), R15
 	PREFETCHT1 (R15)(R12*1)
 	JMP        score4wholefetched
+
+score4partapart:
+	TESTL      $0x00000002, R13
+	JZ         score4parttable
+	PREFETCHT1 (DX)(R13*1)
+	PREFETCHT1 (BX)(R13*1)
+	PREFETCHT1 (SI)(R13*1)
+	PREFETCHT1 (CX)(R13*1)
+	ADDQ       $0x40, R13
+	JMP        score4partfetched
 
 score4parttable:
 	MOVQ       (R13), R11
@@ -1642,6 +1782,13 @@ score1places:
 	ADDQ kAt+16(FP), R10
 	JMP  score1begin
 
+score1wholeapart:
+	TESTL      $0x00000002, R10
+	JZ         score1wholetable
+	PREFETCHT1 (CX)(R10*1)
+	ADDQ       $0x40, R10
+	JMP        score1wholefetched
+
 score1wholetable:
 	MOVQ       (R10), R12
 	PREFETCHT1 (R12)(R9*1)
@@ -1650,6 +1797,13 @@ score1wholetable:
 	MOVQ       -128(R10), R12
 	PREFETCHT1 (R12)(R9*1)
 	JMP        score1wholefetched
+
+score1partapart:
+	TESTL      $0x00000002, R10
+	JZ         score1parttable
+	PREFETCHT1 (CX)(R10*1)
+	ADDQ       $0x40, R10
+	JMP        score1partfetched
 
 score1parttable:
 	MOVQ       (R10), R8
@@ -1665,6 +1819,16 @@ value4places:
 	SHLQ $0x03, R14
 	ADDQ vAt+112(FP), R14
 	JMP  value4begin
+
+value4wholeapart:
+	TESTL      $0x00000002, R14
+	JZ         value4wholetable
+	PREFETCHT1 (DI)(R14*1)
+	PREFETCHT1 (R8)(R14*1)
+	PREFETCHT1 (R9)(R14*1)
+	PREFETCHT1 (SI)(R14*1)
+	ADDQ       $0x40, R14
+	JMP        value4wholefetched
 
 value4wholetable:
 	MOVQ       (R14), BP
@@ -1692,6 +1856,16 @@ value4wholetable:
 	MOVQ       -104(R14), BP
 	PREFETCHT1 (BP)(R10*1)
 	JMP        value4wholefetched
+
+value4partapart:
+	TESTL      $0x00000002, R14
+	JZ         value4parttable
+	PREFETCHT1 (DI)(R14*1)
+	PREFETCHT1 (R8)(R14*1)
+	PREFETCHT1 (R9)(R14*1)
+	PREFETCHT1 (SI)(R14*1)
+	ADDQ       $0x40, R14
+	JMP        value4partfetched
 
 value4parttable:
 	MOVQ       (R14), R11
@@ -1726,6 +1900,13 @@ value1places:
 	ADDQ vAt+112(FP), R11
 	JMP  value1begin
 
+value1wholeapart:
+	TESTL      $0x00000002, R11
+	JZ         value1wholetable
+	PREFETCHT1 (SI)(R11*1)
+	ADDQ       $0x40, R11
+	JMP        value1wholefetched
+
 value1wholetable:
 	MOVQ       (R11), R13
 	PREFETCHT1 (R13)(DI*1)
@@ -1734,6 +1915,13 @@ value1wholetable:
 	MOVQ       -128(R11), R13
 	PREFETCHT1 (R13)(DI*1)
 	JMP        value1wholefetched
+
+value1partapart:
+	TESTL      $0x00000002, R11
+	JZ         value1parttable
+	PREFETCHT1 (SI)(R11*1)
+	ADDQ       $0x40, R11
+	JMP        value1partfetched
 
 value1parttable:
 	MOVQ       (R11), R8
@@ -1751,19 +1939,45 @@ TEXT ·attendBF16AVX512(SB), NOSPLIT, $8-160
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    kAhead+24(FP), AX
+	MOVQ    kAt+16(FP), CX
+	MOVQ    dim+48(FP), DX
 	TESTQ   AX, AX
 	JZ      kplaces
 	ADDQ    k+8(FP), AX
-	INCQ    AX
-	MOVQ    AX, kAhead+24(FP)
+	ANDQ    $-4, AX
+	ORQ     $0x01, AX
+	CMPQ    kKeys+64(FP), $0x02
+	JL      kjoin
+	MOVQ    8(CX), BX
+	SUBQ    (CX), BX
+	SHLQ    $0x01, DX
+	CMPQ    BX, DX
+	JEQ     kjoin
+	XORQ    $0x03, AX
+
+kjoin:
+	MOVQ AX, kAhead+24(FP)
 
 kplaces:
 	MOVQ  vAhead+120(FP), AX
+	MOVQ  vAt+112(FP), CX
+	MOVQ  vdim+128(FP), DX
 	TESTQ AX, AX
 	JZ    vplaces
 	ADDQ  v+104(FP), AX
-	INCQ  AX
-	MOVQ  AX, vAhead+120(FP)
+	ANDQ  $-4, AX
+	ORQ   $0x01, AX
+	CMPQ  vKeys+144(FP), $0x02
+	JL    vjoin
+	MOVQ  8(CX), BX
+	SUBQ  (CX), BX
+	SHLQ  $0x01, DX
+	CMPQ  BX, DX
+	JEQ   vjoin
+	XORQ  $0x03, AX
+
+vjoin:
+	MOVQ AX, vAhead+120(FP)
 
 vplaces:
 	MOVQ         v+104(FP), AX
@@ -1827,7 +2041,7 @@ score4rows:
 	VXORPS Z15, Z15, Z15
 	MOVQ   k+8(FP), R12
 	MOVQ   kAhead+24(FP), R13
-	TESTL  $0x00000001, R13
+	TESTL  $0x00000003, R13
 	JZ     score4places
 
 score4begin:
@@ -1886,12 +2100,12 @@ score4:
 	VFMADD231PS Z18, Z23, Z14
 	VFMADD231PS Z19, Z23, Z15
 	TESTL       $0x00000001, R13
-	JZ          score4wholetable
+	JZ          score4wholeapart
 	PREFETCHT1  (DX)(R13*1)
-	PREFETCHT1  (BX)(R13*1)
-	PREFETCHT1  (SI)(R13*1)
-	PREFETCHT1  (CX)(R13*1)
-	ADDQ        $0x40, R13
+	PREFETCHT1  64(DX)(R13*1)
+	PREFETCHT1  128(DX)(R13*1)
+	PREFETCHT1  192(DX)(R13*1)
+	ADDQ        $0x00000100, R13
 
 score4wholefetched:
 	ADDQ $0x00000040, R12
@@ -1959,12 +2173,12 @@ score4tail:
 	VFMADD231PS Z18, Z23, Z14
 	VFMADD231PS Z19, Z23, Z15
 	TESTL       $0x00000001, R13
-	JZ          score4parttable
+	JZ          score4partapart
 	PREFETCHT1  (DX)(R13*1)
-	PREFETCHT1  (BX)(R13*1)
-	PREFETCHT1  (SI)(R13*1)
-	PREFETCHT1  (CX)(R13*1)
-	ADDQ        $0x40, R13
+	PREFETCHT1  64(DX)(R13*1)
+	PREFETCHT1  128(DX)(R13*1)
+	PREFETCHT1  192(DX)(R13*1)
+	ADDQ        $0x00000100, R13
 
 score4partfetched:
 score4end:
@@ -2062,7 +2276,7 @@ score1rows:
 	VXORPS Z15, Z15, Z15
 	MOVQ   k+8(FP), R9
 	MOVQ   kAhead+24(FP), R10
-	TESTL  $0x00000001, R10
+	TESTL  $0x00000003, R10
 	JZ     score1places
 
 score1begin:
@@ -2091,9 +2305,9 @@ score1:
 	VMOVUPS     64(R8)(SI*1), Z23
 	VFMADD231PS Z16, Z23, Z12
 	TESTL       $0x00000001, R10
-	JZ          score1wholetable
+	JZ          score1wholeapart
 	PREFETCHT1  (CX)(R10*1)
-	ADDQ        $0x40, R10
+	ADDQ        $0x00000040, R10
 
 score1wholefetched:
 	ADDQ $0x00000040, R9
@@ -2125,9 +2339,9 @@ score1tail:
 	VMOVUPS     64(R8)(SI*1), Z23
 	VFMADD231PS Z16, Z23, Z12
 	TESTL       $0x00000001, R10
-	JZ          score1parttable
+	JZ          score1partapart
 	PREFETCHT1  (CX)(R10*1)
-	ADDQ        $0x40, R10
+	ADDQ        $0x00000040, R10
 
 score1partfetched:
 score1end:
@@ -2245,7 +2459,7 @@ value4rows:
 	CMOVQGT      R10, R13
 	MOVQ         v+104(FP), R10
 	MOVQ         vAhead+120(FP), R14
-	TESTL        $0x00000001, R14
+	TESTL        $0x00000003, R14
 	JZ           value4places
 
 value4begin:
@@ -2311,12 +2525,12 @@ value4:
 	VFMADD231PS Z19, Z15, Z23
 	VMOVUPS     Z23, 64(R13)(R10*2)
 	TESTL       $0x00000001, R14
-	JZ          value4wholetable
+	JZ          value4wholeapart
 	PREFETCHT1  (DI)(R14*1)
-	PREFETCHT1  (R8)(R14*1)
-	PREFETCHT1  (R9)(R14*1)
-	PREFETCHT1  (SI)(R14*1)
-	ADDQ        $0x40, R14
+	PREFETCHT1  64(DI)(R14*1)
+	PREFETCHT1  128(DI)(R14*1)
+	PREFETCHT1  192(DI)(R14*1)
+	ADDQ        $0x00000100, R14
 
 value4wholefetched:
 	ADDQ $0x00000040, R10
@@ -2391,12 +2605,12 @@ value4tail:
 	VFMADD231PS Z19, Z15, Z23
 	VMOVUPS     Z23, 64(R13)(R10*2)
 	TESTL       $0x00000001, R14
-	JZ          value4parttable
+	JZ          value4partapart
 	PREFETCHT1  (DI)(R14*1)
-	PREFETCHT1  (R8)(R14*1)
-	PREFETCHT1  (R9)(R14*1)
-	PREFETCHT1  (SI)(R14*1)
-	ADDQ        $0x40, R14
+	PREFETCHT1  64(DI)(R14*1)
+	PREFETCHT1  128(DI)(R14*1)
+	PREFETCHT1  192(DI)(R14*1)
+	ADDQ        $0x00000100, R14
 
 value4partfetched:
 value4end:
@@ -2443,7 +2657,7 @@ value1rows:
 	CMOVQGT      DI, R10
 	MOVQ         v+104(FP), DI
 	MOVQ         vAhead+120(FP), R11
-	TESTL        $0x00000001, R11
+	TESTL        $0x00000003, R11
 	JZ           value1places
 
 value1begin:
@@ -2479,9 +2693,9 @@ value1:
 	VFMADD231PS Z16, Z12, Z23
 	VMOVUPS     Z23, 64(R10)(DI*2)
 	TESTL       $0x00000001, R11
-	JZ          value1wholetable
+	JZ          value1wholeapart
 	PREFETCHT1  (SI)(R11*1)
-	ADDQ        $0x40, R11
+	ADDQ        $0x00000040, R11
 
 value1wholefetched:
 	ADDQ $0x00000040, DI
@@ -2520,9 +2734,9 @@ value1tail:
 	VFMADD231PS Z16, Z12, Z23
 	VMOVUPS     Z23, 64(R10)(DI*2)
 	TESTL       $0x00000001, R11
-	JZ          value1parttable
+	JZ          value1partapart
 	PREFETCHT1  (SI)(R11*1)
-	ADDQ        $0x40, R11
+	ADDQ        $0x00000040, R11
 
 value1partfetched:
 value1end:
@@ -2548,6 +2762,16 @@ score4places:
 	SHLQ $0x03, R13
 	ADDQ kAt+16(FP), R13
 	JMP  score4begin
+
+score4wholeapart:
+	TESTL      $0x00000002, R13
+	JZ         score4wholetable
+	PREFETCHT1 (DX)(R13*1)
+	PREFETCHT1 (BX)(R13*1)
+	PREFETCHT1 (SI)(R13*1)
+	PREFETCHT1 (CX)(R13*1)
+	ADDQ       $0x40, R13
+	JMP        score4wholefetched
 
 score4wholetable:
 	MOVQ       (R13), R15
@@ -2575,6 +2799,16 @@ score4wholetable:
 	MOVQ       -104(R13), R15
 	PREFETCHT1 (R15)(R12*1)
 	JMP        score4wholefetched
+
+score4partapart:
+	TESTL      $0x00000002, R13
+	JZ         score4parttable
+	PREFETCHT1 (DX)(R13*1)
+	PREFETCHT1 (BX)(R13*1)
+	PREFETCHT1 (SI)(R13*1)
+	PREFETCHT1 (CX)(R13*1)
+	ADDQ       $0x40, R13
+	JMP        score4partfetched
 
 score4parttable:
 	MOVQ       (R13), R11
@@ -2609,6 +2843,13 @@ score1places:
 	ADDQ kAt+16(FP), R10
 	JMP  score1begin
 
+score1wholeapart:
+	TESTL      $0x00000002, R10
+	JZ         score1wholetable
+	PREFETCHT1 (CX)(R10*1)
+	ADDQ       $0x40, R10
+	JMP        score1wholefetched
+
 score1wholetable:
 	MOVQ       (R10), R12
 	PREFETCHT1 (R12)(R9*1)
@@ -2617,6 +2858,13 @@ score1wholetable:
 	MOVQ       -128(R10), R12
 	PREFETCHT1 (R12)(R9*1)
 	JMP        score1wholefetched
+
+score1partapart:
+	TESTL      $0x00000002, R10
+	JZ         score1parttable
+	PREFETCHT1 (CX)(R10*1)
+	ADDQ       $0x40, R10
+	JMP        score1partfetched
 
 score1parttable:
 	MOVQ       (R10), R8
@@ -2632,6 +2880,16 @@ value4places:
 	SHLQ $0x03, R14
 	ADDQ vAt+112(FP), R14
 	JMP  value4begin
+
+value4wholeapart:
+	TESTL      $0x00000002, R14
+	JZ         value4wholetable
+	PREFETCHT1 (DI)(R14*1)
+	PREFETCHT1 (R8)(R14*1)
+	PREFETCHT1 (R9)(R14*1)
+	PREFETCHT1 (SI)(R14*1)
+	ADDQ       $0x40, R14
+	JMP        value4wholefetched
 
 value4wholetable:
 	MOVQ       (R14), BP
@@ -2659,6 +2917,16 @@ value4wholetable:
 	MOVQ       -104(R14), BP
 	PREFETCHT1 (BP)(R10*1)
 	JMP        value4wholefetched
+
+value4partapart:
+	TESTL      $0x00000002, R14
+	JZ         value4parttable
+	PREFETCHT1 (DI)(R14*1)
+	PREFETCHT1 (R8)(R14*1)
+	PREFETCHT1 (R9)(R14*1)
+	PREFETCHT1 (SI)(R14*1)
+	ADDQ       $0x40, R14
+	JMP        value4partfetched
 
 value4parttable:
 	MOVQ       (R14), R11
@@ -2693,6 +2961,13 @@ value1places:
 	ADDQ vAt+112(FP), R11
 	JMP  value1begin
 
+value1wholeapart:
+	TESTL      $0x00000002, R11
+	JZ         value1wholetable
+	PREFETCHT1 (SI)(R11*1)
+	ADDQ       $0x40, R11
+	JMP        value1wholefetched
+
 value1wholetable:
 	MOVQ       (R11), R13
 	PREFETCHT1 (R13)(DI*1)
@@ -2701,6 +2976,13 @@ value1wholetable:
 	MOVQ       -128(R11), R13
 	PREFETCHT1 (R13)(DI*1)
 	JMP        value1wholefetched
+
+value1partapart:
+	TESTL      $0x00000002, R11
+	JZ         value1parttable
+	PREFETCHT1 (SI)(R11*1)
+	ADDQ       $0x40, R11
+	JMP        value1partfetched
 
 value1parttable:
 	MOVQ       (R11), R8

@@ -106,6 +106,21 @@ func multiply3AVX512(sums *float32, a *float32, b *float32, aRow int, k int, row
 //go:noescape
 func widen3AVX512(sums *float32, a *float32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
+// multiplyVectorAVX512 computes y[x] = Σ over i < k of a[i]·B[i][x] for x < 192. The columns of B are in
+// 4 panels of 48 columns. Panels begin bStep elements apart, and their rows are contiguous.
+//
+// If c is nil, the routine stores y in sums. If c is not nil, it stores y in c and leaves sums
+// unchanged. Before the store, the routine adds these terms to y[x]:
+//
+//   - the old sums[x] if add&1 != 0
+//   - bias[x] if c and bias are not nil
+//   - the old c[x] if c is not nil and add&2 != 0
+//
+// k > 0.
+//
+//go:noescape
+func multiplyVectorAVX512(sums *float32, a *float32, b *float32, bStep int, k int, add int, c *float32, bias *float32)
+
 // transposeAVX512 transposes square blocks of 16 rows, and scales columns: in each block it sets
 // dst[c][r] = by[c]·src[r][c] for r, c < 16.
 // Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks

@@ -21,6 +21,7 @@ type isa struct {
 	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1
 
 	multiply  [3]multiplyFunc
+	vector    vectorFunc   // one row of A; nil if multiply does this work
 	widen     [3]widenFunc // A in float32, B in pairs
 	pairs     [3]pairsFunc // A in pairs that roundRows made, B in pairs
 	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
@@ -31,6 +32,7 @@ type isa struct {
 
 type (
 	multiplyFunc = func(sums, a, b *float32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
+	vectorFunc   = func(sums, a, b *float32, bStep, k, add int, c, bias *float32)
 	widenFunc    = func(sums, a *float32, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 	pairsFunc    = func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 	finishFunc   = func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
@@ -40,6 +42,8 @@ type (
 const (
 	mostLanes = 16
 	mostWidth = 3 * mostLanes
+
+	vectorPanels = 4 // wide panels that vector multiplies at a time
 )
 
 var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2, rows: 128, block: 1 << 18, wide: 3, depth: 2}

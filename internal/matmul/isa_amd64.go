@@ -49,6 +49,7 @@ var amxbf16 = isa{
 var avx512 = isa{
 	name: "avx512", lanes: 16, tile: 8, flops: 90, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 2, 4, 8, 16}, adds: true,
 	multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
+	vector:    multiplyVectorAVX512,
 	widen:     [3]widenFunc{widen1AVX512, widen2AVX512, widen3AVX512},
 	finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, finishGELUTanhAVX512},
 	slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, slopeGELUTanhAVX512},
@@ -66,6 +67,7 @@ var avx512bf16 = isa{
 var avx2 = isa{
 	name: "avx2", lanes: 8, tile: 4, flops: 60, rows: 64, block: 1 << 17, wide: 3, depth: 2, fetch: []int{1, 2, 4, 8, 16}, adds: true,
 	multiply:  [3]multiplyFunc{multiply1AVX2, multiply2AVX2, multiply3AVX2},
+	vector:    multiplyVectorAVX2,
 	widen:     [3]widenFunc{widen1AVX2, widen2AVX2, widen3AVX2},
 	finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, finishGELUTanhAVX2},
 	slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, slopeGELUTanhAVX2},

@@ -25,6 +25,7 @@ type job struct {
 	widened int  // offset of a part of B, widened to float32
 	plain   bool // C is the product plus at most a bias and the old C
 	adds    int  // 2 if multiply adds the old C, else 0
+	vector  bool // C has one row, computed by isa.vector
 	items   int64
 	next    atomic.Int64
 	workers int
@@ -64,7 +65,10 @@ func (j *job) plan() {
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := u.tile
 	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made == BF16
+	j.vector = m == 1 && u.vector != nil && a.B.made == Float32 && !j.copies
 	switch {
+	case j.vector:
+		j.group = vectorPanels
 	case j.copies:
 		j.group = equalParts(j.cut.count(), copyGroup, 1)
 	case j.rows*k > u.block:
@@ -122,10 +126,10 @@ func (j *job) layout() int {
 // for the last item falls asleep and comes late to the next call. Smaller items have a cost: items
 // of fewer rows read B more often, and items of fewer panels copy A more often.
 func (j *job) tooFew(tile int) bool {
-	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile {
+	n := j.count()
+	if j.workers == 1 || j.group == 1 && j.rows <= 2*tile || j.vector && n >= j.workers {
 		return false
 	}
-	n := j.count()
 	return n < 4*j.workers || n < 24*j.workers && j.group == 1 && j.rows >= 64
 }
 
@@ -196,8 +200,13 @@ func (j *job) block(work []float32, row, first int) {
 		if j.copies && k > 0 {
 			j.copyPart(&p, work)
 		}
-		for i := first; i < last; i++ {
+		for i := first; i < last; i += p.panels {
+			p.panels = 1
+			if j.vector && i+vectorPanels <= min(last, j.cut.wide) {
+				p.panels = vectorPanels
+			}
 			p.col, p.width = j.cut.at(i)
+			p.width *= p.panels
 			p.sums = work[(i-first)*size:][:rows*p.width]
 			j.part(&p, work[j.widened:], j.follows(i, first, last, from, p.n))
 		}
@@ -229,10 +238,10 @@ func (j *job) follows(panel, first, last, from, n int) int {
 }
 
 // A part is the product of columns [from, from+n) of some rows of A and rows [from, from+n) of a
-// panel of B.
+// panel of B, or of neighboring panels.
 type part struct {
 	row, rows, col, width int
-	from, n               int
+	panels, from, n       int
 	a                     Matrix    // the part of A
 	pairs                 *uint32   // or the pairs of this part; rows are kBlock/2 pairs apart
 	sums                  []float32 // [rows][width]
@@ -279,7 +288,13 @@ func (j *job) part(p *part, work []float32, next int) {
 // multiply calls the routine for the width of the part's panel. The result goes to c, or to the
 // part's sums if c is nil.
 func (j *job) multiply(p *part, c, bias *float32, next int) {
-	b, i := j.args.B, p.width/j.isa.lanes-1
+	b := j.args.B
+	if p.panels > 1 {
+		width := p.width / p.panels
+		j.isa.vector(&p.sums[0], &p.a.Data[0], &b.memory[b.at(p.col, p.from, width)], b.k*width, p.n, min(p.from, 1)|j.adds, c, bias)
+		return
+	}
+	i := p.width/j.isa.lanes - 1
 	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1)|j.adds, j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
 	switch {
 	case b.made == Float32:

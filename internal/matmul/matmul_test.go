@@ -242,6 +242,22 @@ func TestTails(t *testing.T) {
 	})
 }
 
+// Products of one row, with or without bias, old C and partial sums, are within the bounds of check.
+func TestOneRow(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for range 40 {
+			s := shape{1, 1 + r.IntN(900), r.IntN(2*matmul.MostK + 9)}
+			form := uint(r.Uint32()) & (1<<0 | 1<<1 | 1<<5 | 1<<6)
+			p := draw(r, s, form)
+			p.Workers = r.IntN(5)
+			run(t, e, p)
+			p.check(t, fmt.Sprintf("%v form %d", s, form))
+		}
+	})
+}
+
 // A product changes neither the gaps between rows of its outputs nor its inputs.
 func TestNothingElseIsWritten(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
@@ -307,8 +323,11 @@ func TestBitsOfRows(t *testing.T) {
 			for range 10 {
 				from := r.IntN(s.m)
 				to := from + 1 + r.IntN(min(20, s.m-from))
-				if r.IntN(4) == 0 {
+				switch r.IntN(4) {
+				case 0:
 					to = s.m
+				case 1:
+					to = from + 1
 				}
 				x := *p
 				x.A, x.C, x.Residual, x.Before = rowsOf(p.A, from, to), matmul.Dense(make([]float32, (to-from)*s.n), to-from, s.n), rowsOf(p.Residual, from, to), matmul.Matrix{}

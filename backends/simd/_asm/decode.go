@@ -59,13 +59,13 @@ func (t storage) attend() {
 		"all its rows. The routine may overwrite three elements after the last score in a row of s.",
 		fmt.Sprintf("q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o.%s kKeys, vKeys <= %d. qRows,", t.limit("dim and vdim"), decodeBlock),
 		"oRows > 0.", "",
-		"The routine also prefetches rows of K. If kAhead is not 0, it prefetches the memory kAhead bytes",
-		"after each cache line that it reads. If kAhead is 0, it prefetches row j+ahead when it reads row",
-		fmt.Sprintf("j, and with AVX-512 also rows j+ahead-8 and j+ahead-16. kAt then needs ahead+%d entries after", decodeKeys-1),
-		fmt.Sprintf("the last key and %d before the first. The same holds for V, vAhead and vAt.", slices.Max(nearer)))
+		"The routine also prefetches K. If kAhead is not 0, it prefetches kAhead bytes after rows: all lines",
+		"of a row in turn if row 1 begins where row 0 ends, else one line of each row. If kAhead is 0, it",
+		"prefetches row j+ahead when it reads row j, and with AVX-512 also rows j+ahead-8 and j+ahead-16.",
+		fmt.Sprintf("kAt then has %d entries before the first key and ahead+%d after the last. Likewise for V.", slices.Max(nearer), decodeKeys-1))
 	var apart []func()
-	beginKeys("k")
-	beginKeys("v")
+	t.beginKeys("k", "dim")
+	t.beginKeys("v", "vdim")
 	v := param("v")
 	for range t.halves() { // so that V's scaled offset also addresses O and scratch
 		SUBQ(v, address("o"))

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math/bits"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -12,14 +14,15 @@ import (
 // In each step along the rows, the code prefetches one cache line for each row into L2. Some
 // processors allow few outstanding L1 misses, and many prefetches at once would delay the loads. If
 // the rows to prefetch are at a fixed distance, the code adds this distance to the addresses of the
-// current rows. Otherwise it reads the offsets of the rows to prefetch from the table.
+// current rows. Then rows without gaps are prefetched in the order of memory, which the memory
+// delivers fastest. Otherwise the code reads the offsets of the rows to prefetch from the table.
 type keyRows struct {
 	storage
 	name, dim string // argument names
 	keys      int
 	rows      []GPVirtual
 	offset    GPVirtual // address k or v, plus the bytes from the start of a row to the current vector
-	later     GPVirtual // if odd, the offset for the next prefetch, plus 1; if even, the address of table entries
+	later     GPVirtual // the offset for the next prefetch and a flag; or, without a flag, the address of table entries
 	apart     *[]func() // functions that emit code after the routine's end
 }
 
@@ -30,14 +33,30 @@ var nearer = []int{0, 8, 16}
 
 const entry = 8 // bytes of a table entry
 
-// beginKeys replaces the argument kAhead or vAhead by the offset of the first prefetch. It makes
-// this offset odd, because the address of a table entry is even. An argument of 0 stays 0.
-func beginKeys(name string) {
-	ahead := param(name + "Ahead")
+// Flags in the low two bits of a prefetch offset. The address of a table entry has 0 in these bits.
+const (
+	rowsJoin  = 1 // row follows row without a gap
+	rowsApart = 2
+)
+
+// beginKeys replaces the argument kAhead or vAhead by the offset of the first prefetch, with a flag.
+// An argument of 0 stays 0. dim names the argument that holds the number of elements of a row.
+func (t storage) beginKeys(name, dim string) {
+	ahead, at, row, apart := param(name+"Ahead"), param(name+"At"), param(dim), GP64()
 	TESTQ(ahead, ahead)
 	JZ(LabelRef(name + "places"))
 	ADDQ(address(name), ahead)
-	INCQ(ahead)
+	ANDQ(I32(-4), ahead)
+	ORQ(Imm(rowsJoin), ahead)
+	CMPQ(address(name+"Keys"), Imm(2))
+	JL(LabelRef(name + "join")) // the table may have no second entry
+	MOVQ(Mem{Base: at, Disp: entry}, apart)
+	SUBQ(Mem{Base: at}, apart)
+	SHLQ(Imm(uint64(bits.TrailingZeros(uint(t.bytes)))), row)
+	CMPQ(apart, row)
+	JEQ(LabelRef(name + "join"))
+	XORQ(Imm(rowsJoin^rowsApart), ahead)
+	Label(name + "join")
 	MOVQ(ahead, address(name+"Ahead"))
 	Label(name + "places")
 }
@@ -57,7 +76,7 @@ func (t storage) keyRows(name, dim string, keys int, apart *[]func()) *keyRows {
 
 func (k *keyRows) begin(label string) (n GPVirtual) {
 	k.offset, k.later = param(k.name), param(k.name+"Ahead")
-	TESTL(U32(1), k.later.As32())
+	TESTL(U32(rowsJoin|rowsApart), k.later.As32())
 	JZ(LabelRef(label + "places"))
 	Label(label + "begin")
 	*k.apart = append(*k.apart, func() {
@@ -72,20 +91,29 @@ func (k *keyRows) begin(label string) (n GPVirtual) {
 
 func (k *keyRows) row(i int) Mem { return Mem{Base: k.rows[i], Index: k.offset, Scale: 1} }
 
-// prefetch emits the prefetch of each row, once per cache line.
+// prefetch emits one prefetch for each row, once per cache line of a row. Rows without gaps are
+// prefetched in the order of memory: all lines of a row before the next row.
 func (k *keyRows) prefetch(label string) {
 	if k.vectorBytes < line {
 		TESTL(U32(line/2), k.offset.As32())
 		JNZ(LabelRef(label + "fetched"))
 	}
-	TESTL(U32(1), k.later.As32())
-	JZ(LabelRef(label + "table"))
-	for _, row := range k.rows {
-		PREFETCHT1(Mem{Base: row, Index: k.later, Scale: 1})
+	TESTL(U32(rowsJoin), k.later.As32())
+	JZ(LabelRef(label + "apart"))
+	for i := range k.rows {
+		PREFETCHT1(Mem{Base: k.rows[0], Index: k.later, Scale: 1, Disp: i * line})
 	}
-	ADDQ(Imm(line), k.later)
+	ADDQ(U32(uint32(len(k.rows)*line)), k.later)
 	Label(label + "fetched")
 	*k.apart = append(*k.apart, func() {
+		Label(label + "apart")
+		TESTL(U32(rowsApart), k.later.As32())
+		JZ(LabelRef(label + "table"))
+		for _, row := range k.rows {
+			PREFETCHT1(Mem{Base: row, Index: k.later, Scale: 1})
+		}
+		ADDQ(Imm(line), k.later)
+		JMP(LabelRef(label + "fetched"))
 		Label(label + "table")
 		times, row := nearer, GP64()
 		if k.vectorBytes < line {

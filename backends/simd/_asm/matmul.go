@@ -16,6 +16,7 @@ func (g *generator) matmul() {
 		g.multiplyPanel(vectors)
 		g.widenPanel(vectors)
 	}
+	g.multiplyVector()
 	g.transpose()
 	for _, a := range []activation{
 		{"None", false, nil, nil}, {"ReLU", false, g.relu, g.reluSlope},
