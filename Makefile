@@ -104,7 +104,7 @@ tidy:
 vulnerabilities:
 	GO=$(GO) tools/vulnerabilities.sh $(GOVULNCHECK) $(if $(VULNDB),-db $(VULNDB)) ./...
 
-GENERATED := conformance/testdata backends/simd backends/cuda/costs.go internal/matmul internal/elements backends/wasm docs/man docs/completions \
+GENERATED := conformance/testdata conformance/vectors/manifest.json backends/simd backends/cuda/costs.go internal/matmul internal/elements backends/wasm docs/man docs/completions \
 	docs/report docs/figures docs/site capi docs/kernels.md docs/gpu-kernels.md docs/library.md docs/performance.md README.md THIRD_PARTY_NOTICES.md
 
 drift: generate

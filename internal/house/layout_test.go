@@ -57,7 +57,7 @@ var rooms = []struct {
 	{"ring/*", []string{".", "ring"}},
 	{"safetensors", []string{".", "internal/foreign"}},
 	{"conformance", []string{".", "conformance/oracle", "safetensors", "internal/*"}},
-	{"conformance/mkvec", []string{"conformance", "internal/outfile"}},
+	{"conformance/mkvec", []string{"conformance", "internal/outfile", "safetensors"}},
 	{"conformance/mutants", []string{".", "internal/*"}},
 	{"conformance/oracle", []string{"."}},
 	{"backends/cuda/mkcosts", []string{"internal/outfile"}},
