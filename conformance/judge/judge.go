@@ -1,5 +1,5 @@
-// Package judge runs programs in any language on the golden vectors and judges their outputs. The
-// page docs/conformance-data.md describes the protocol. The script conformance/vectors/judge.py
+// Package judge runs programs in any language on the golden vectors and judges their outputs.
+// conformance/vectors/README.md describes the protocol. The script conformance/vectors/judge.py
 // does the same without Go.
 package judge
 

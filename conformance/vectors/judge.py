@@ -124,6 +124,7 @@ class Case:
         self.catches, self.bounds = record["catches"], record["bounds"][dtype]
         self.task = {k: v for k, v in record.items() if k not in ("file", "inputs")}
         self.task |= {"name": self.name, "dtype": dtype, "kv_dtype": record.get("kv_dtype", dtype), "bounds": {dtype: self.bounds}}
+        self.task |= {k: float(record[k]) for k in ("scale", "softcap", "dropout")}
         self.task["problem"] = record["problem"].replace("-f32", "-" + dtype, 1)
         if "bias" in record["features"]:
             self.task["bias_dtype"] = record.get("bias_dtype", dtype)
