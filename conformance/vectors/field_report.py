@@ -17,14 +17,15 @@ import sys
 
 BEGIN, END = "<!-- made by make field-report -->", "<!-- end -->"
 
-# Kinds of differences, by patterns of traps; the first match counts. "rows" and "types" are found from the faults.
+# Kinds of differences, by patterns of traps; the first match counts. R and H come from the faults.
 KINDS = {
     "N": ("NaN or infinity of a hidden key reaches the results", "nan_be* inf_behind_mask mask_nan mask_tiles mask_first_tile edge_nan_b* edge_band_* edge_mask_* edge_dbias_* edge_empty_rows edge_masked_rows bias_band bias_behind_mask"),
-    "R": ("a row that sees no key is not 0 (a convention)", ""),
+    "R": ("a row that sees no key is not 0: a convention", ""),
     "E": ("an error for an empty tensor", "no_* dbias_no_* *_empty sequence_no_keys"),
-    "M": ("biases near the lowest finite number act as -Inf, or overflow", "bias_min_* bias_1e30 bias_largest"),
-    "S": ("NaN of one row reaches keys that the row does not see", "nan_query bias_inf bias_nan sink_nan sink_inf"),
+    "M": ("scores near the lowest or largest finite number become infinite", "bias_min_* bias_1e30 bias_largest alibi_huge"),
+    "S": ("NaN or infinity of a row is lost, or reaches keys that the row does not see", "nan_query bias_inf bias_nan sink_nan sink_inf"),
     "B": ("a bias or mask that repeats over rows is refused", "bias_one_row dbias_rows mask_one_row"),
+    "P": ("float32 scores lose precision", "very_negative_lse rising_max* far_* huge_* finite_sentinel mask_finite"),
     "H": ("only 16-bit types exceed the bound", ""),
     "D": ("another difference", "*"),
 }
@@ -38,10 +39,12 @@ def kind(trap, results):
     """Return the letter of a failed trap."""
     failed = [r for r in results if r["status"] == "failed"]
     faults = [f for r in failed for f in r.get("faults", [])]
-    if faults and all(f["empty"] or f["output"] in ("dk", "dv") for f in faults) and any(f["empty"] for f in faults) and not any(f["got"] == "NaN" for f in faults):
+    rows = [f for f in faults if f["output"] in ("o", "lse", "dq")]
+    if rows and all(f["empty"] for f in rows):
         return "R"
-    letter = next(k for k, (_, patterns) in KINDS.items() if any(fnmatch.fnmatchcase(trap, p) for p in patterns.split()))
-    if letter == "D" and all(r["case"] != trap for r in failed):
+    known = {"N": any(f["got"] == "NaN" for f in faults), "E": any("reason" in r for r in failed)}
+    letter = next(k for k, (_, patterns) in KINDS.items() if known.get(k, True) and any(fnmatch.fnmatchcase(trap, p) for p in patterns.split()))
+    if letter in "PD" and all(r["case"] != trap for r in failed):
         return "H"
     return letter
 

@@ -35,8 +35,8 @@ def attention(q, k, v, **case):
     shown, bias = judge.visible(case), judge.added(case)
     if 0 in q.shape + k.shape:
         raise judge.Unsupported("no empty tensors")
-    mask = None if bias is None else bias.astype(np.float16)
-    if bias is not None and not np.array_equal(mask.astype(np.float32), bias, equal_nan=True):
+    mask = None if bias is None else np.broadcast_to(bias, (*bias.shape[:2], case["q_len"], case["kv_len"])).astype(np.float16)
+    if bias is not None and not np.array_equal(mask.astype(np.float32), np.broadcast_to(bias, mask.shape), equal_nan=True):
         raise judge.Unsupported("no bias beyond float16")
     if shown is not None:
         mask = np.where(shown, np.float16(0) if mask is None else mask, np.float16(-np.inf))
