@@ -25,6 +25,6 @@ def attention(q, k, v, **case):
     o, lse = flashkit.attention(q, k, v, return_lse=True, **options, **earlier)
     out = {"o": o, "lse": lse}
     if do is not None:
-        grads = flashkit.attention_backward(do, q, k, v, o, lse, d_lse=case["dlse"], **options)
+        grads = flashkit.attention_backward(do, q, k, v, o, lse, d_lse=case["dlse"], d_bias=case["bias"] is not None, d_sink=case["sink"] is not None, **options)
         out |= {name.lower().replace("_", ""): x for name, x in grads._asdict().items() if x is not None}
     return {name: np.asarray(x, np.float32) for name, x in out.items() if name in case["outputs"]}

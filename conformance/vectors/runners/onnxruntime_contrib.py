@@ -30,10 +30,11 @@ def flat(case, x):
     return np.ascontiguousarray(x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1).astype(TYPES[case["dtype"]][1]))
 
 
-@judge.runner(f"ONNX Runtime {onnxruntime.__version__} MultiHeadAttention", "v_dim scale window top_left shift alibi bias mask ragged", "f32")
+@judge.runner(f"ONNX Runtime {onnxruntime.__version__} MultiHeadAttention", "gqa v_dim scale window top_left shift alibi bias mask ragged", "f32")
 def multi_head(q, k, v, **case):
+    k, v = (np.repeat(x, case["heads"] // case["kv_heads"], axis=1) for x in (k, v))  # the operator has no groups of heads
     bias, shown = judge.added(case), judge.visible(case)
-    causal = set(case["features"]) <= {"v_dim", "scale", "window", "top_left"} and case["left"] is None and case["right"] == 0 and case["q_len"] == case["kv_len"]
+    causal = set(case["features"]) <= {"gqa", "v_dim", "scale", "window", "top_left"} and case["left"] is None and case["right"] == 0 and case["q_len"] == case["kv_len"]
     if shown is not None and not causal:  # the operator has no boolean mask of rows and keys, so -Inf hides a pair
         bias = np.where(shown, 0 if bias is None else bias, -np.inf).astype(np.float32)
     if bias is not None:

@@ -11,12 +11,13 @@ VERSION = openvino.get_version().split("-")[0]
 CORE = openvino.Core()
 
 
-@judge.runner(f"OpenVINO {VERSION} ScaledDotProductAttention", "v_dim scale window top_left shift alibi bias mask ragged", "f32 f16")
+@judge.runner(f"OpenVINO {VERSION} ScaledDotProductAttention", "gqa v_dim scale window top_left shift alibi bias mask ragged", "f32 f16")
 def attention(q, k, v, **case):
     if case.get("bias_dtype", case["dtype"]) != case["dtype"] or case["slopes"] is not None and case["dtype"] != "f32":
         raise judge.Unsupported("no float32 bias with 16-bit queries")
     dtype, shown, bias = TYPES[case["dtype"]], judge.visible(case), judge.added(case)
-    causal = set(case["features"]) <= {"v_dim", "scale", "window", "top_left"} and case["left"] is None and case["right"] == 0 and (
+    k, v = (np.repeat(x, case["heads"] // case["kv_heads"], axis=1) for x in (k, v))  # the operator has no groups of heads
+    causal = set(case["features"]) <= {"gqa", "v_dim", "scale", "window", "top_left"} and case["left"] is None and case["right"] == 0 and (
         case["top_left"] or case["q_len"] == case["kv_len"])
     feeds = [x.astype(dtype) for x in (q, k, v)]
     if bias is not None:

@@ -10,24 +10,22 @@
 #include <string>
 #include <vector>
 
-using std::string;
-using std::vector;
+using std::string, std::vector;
 
 struct Tensor {
 	vector<size_t> shape;
 	vector<float> x;
 	float at(size_t b, size_t h, size_t i, size_t j) const {
-		size_t n[4] = {b, h, i, j}, k = 0;
-		for (size_t d = 0; d < shape.size(); d++)
-			k = k * shape[d] + (shape[d] == 1 ? 0 : n[d]);
+		size_t n[4] = {b, h, i, j}, k = 0, d = 0;
+		for (size_t size : shape)
+			k = k * size + (size == 1 ? 0 : n[d]), d++;
 		return x[k];
 	}
 };
 
 static string read(const string &path) {
-	std::ifstream in(path, std::ios::binary);
 	std::stringstream s;
-	s << in.rdbuf();
+	s << std::ifstream(path, std::ios::binary).rdbuf();
 	return s.str();
 }
 
@@ -97,7 +95,8 @@ int main(int, char **argv) {
 					x *= scale;
 					x = cap ? cap * tanh(x / cap) : x;
 					x += in.count("bias") ? in["bias"].at(b, h, i, j) : 0;
-					x -= in.count("slopes") ? in["slopes"].x[in["slopes"].shape[0] == 1 ? h : b * H + h] * fabs(j - diagonal) : 0;
+					double slope = in.count("slopes") ? in["slopes"].at(b, h, 0, 0) : 0;
+					x -= std::isfinite(slope) ? slope * fabs(j - diagonal) : NAN;
 					s.push_back(x), keys.push_back(j), most = x > most || x != x ? x : most;
 				}
 				double total = most == -INFINITY ? 0 : exp(sink - most);
