@@ -18,7 +18,7 @@ backends/wasm   := wasm toolchain js
 bench/peers     := peers peers-random peers-forms peers-matmul long-rows
 capi            := capi capi-install capi-uninstall bindings
 capi/python     := python wheel
-conformance     := vectors verify verify-sample onnx torch-values
+conformance     := vectors verify verify-sample judge field-report onnx torch-values
 docs            := docs report-example
 docs/site       := site site-ort site-serve site-publish browser
 examples/minilm := minilm wordpiece-vectors verify-wordpiece verify-minilm peers-minilm
@@ -64,7 +64,7 @@ bench: ## the portable kernels on one core and on all; the overhead of dispatch
 
 generate: asm wasm vectors bindings costs docs site ## remake everything generated
 
-release: ## dist: archives of flashrun for six platforms, a static program, a bill of materials, checksums, all of the commit that is checked out
+release: ## dist: archives of flashrun for six platforms, a static program, the golden vectors, a bill of materials, checksums, all of the commit that is checked out
 	tools/release.sh dist
 
 release-check: release ## unpack dist, compare it with a second run, and run the static program in an empty root, or in a container
@@ -104,7 +104,7 @@ tidy:
 vulnerabilities:
 	GO=$(GO) tools/vulnerabilities.sh $(GOVULNCHECK) $(if $(VULNDB),-db $(VULNDB)) ./...
 
-GENERATED := conformance/testdata backends/simd backends/cuda/costs.go internal/matmul internal/elements backends/wasm docs/man docs/completions \
+GENERATED := conformance/testdata conformance/vectors/manifest.json backends/simd backends/cuda/costs.go internal/matmul internal/elements backends/wasm docs/man docs/completions \
 	docs/report docs/figures docs/site capi docs/kernels.md docs/gpu-kernels.md docs/library.md docs/performance.md README.md THIRD_PARTY_NOTICES.md
 
 drift: generate

@@ -194,12 +194,11 @@ func (c Case) expect() (want result, bound bounds, err error) {
 	if got := f.Metadata["generator"]; got != Generator {
 		return want, bound, fmt.Errorf("%s: made by %q, this is %q: run make vectors", c.Name, got, Generator)
 	}
+	if bound, err = boundsIn(f, c.Problem.DType, c.Problem); err != nil {
+		return want, bound, fmt.Errorf("%s: %w", c.Name, err)
+	}
 	for _, i := range written(c.Problem) {
-		name := outputNames[i]
-		if bound[i], err = strconv.ParseFloat(f.Metadata["bound_"+name+"_"+c.Problem.DType.String()], 64); err != nil {
-			return want, bound, fmt.Errorf("%s: bound of %s: %w", c.Name, name, err)
-		}
-		t, _ := f.Tensor(name)
+		t, _ := f.Tensor(outputNames[i])
 		x, err := t.Float32s()
 		if err != nil {
 			return want, bound, fmt.Errorf("%s: %w", c.Name, err)
@@ -210,4 +209,15 @@ func (c Case) expect() (want result, bound bounds, err error) {
 		want.set(i, widen(x))
 	}
 	return want, bound, nil
+}
+
+// boundsIn returns the bounds of type t in the golden vector f of a problem.
+func boundsIn(f *safetensors.File, t flashkit.DType, p flashkit.Problem) (b bounds, err error) {
+	for _, i := range written(p) {
+		name := outputNames[i]
+		if b[i], err = strconv.ParseFloat(f.Metadata["bound_"+name+"_"+t.String()], 64); err != nil {
+			return b, fmt.Errorf("bound of %s: %w", name, err)
+		}
+	}
+	return b, nil
 }

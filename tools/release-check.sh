@@ -4,8 +4,9 @@
 #   tools/release-check.sh [FOLDER]     (dist by default)
 #
 # The checksums must match the files, and a second run must give the same checksums.
-# Each archive must hold the right files and a program for its platform, and the npm
-# package the files of backends/wasm/js/package.sh. The static program must run without
+# Each archive must hold the right files and a program for its platform, the npm
+# package the files of backends/wasm/js/package.sh, and the archive of the golden
+# vectors the repository's files in less than 8 MB. The static program must run without
 # any other file: in a container if podman, docker or buildah works here, else in an
 # empty root folder, which needs root or user namespaces. If GOCACHE is an empty
 # folder, the second run compiles everything again.
@@ -65,6 +66,18 @@ check_npm() { # archive
 	diff -r "$work/files" "$work/package" || fail "$1 does not hold the files of the npm package"
 	grep -q "\"version\": \"${version#v}\"" "$work/package/package.json" || fail "$1 has another version"
 	echo "release-check: flashkit for npm"
+}
+
+check_vectors() { # archive
+	name=$(basename "$1" .tar.gz)
+	[ "$(wc -c <"$1")" -lt 8000000 ] || fail "$name has 8 MB or more"
+	unpack "$1"
+	for folder in vectors testdata; do
+		git ls-files "conformance/$folder" | while read -r file; do
+			cmp "$file" "$work/$name/${file#conformance/}" || fail "$name: $file is not that of the repository"
+		done
+	done
+	echo "release-check: $name"
 }
 
 # Runs the static program by a command. The program computes the sample and compares it with the oracle.
@@ -137,5 +150,6 @@ for archive in "$out"/flashrun-*.tar.gz "$out"/flashrun-*.zip; do
 done
 [ "$archives" = 7 ] || fail "$archives archives, want 7"
 check_npm "$out/flashkit-${version#v}.tgz"
+check_vectors "$out/flashkit-vectors-$version.tar.gz"
 run_static
 echo "release-check: $version is right"

@@ -5,7 +5,8 @@
 #
 # FOLDER gets an archive for each platform, static/ with a static linux/amd64
 # program without CUDA (Containerfile copies this folder), a bill of materials of
-# all programs (CycloneDX), the npm package flashkit, and SHA256SUMS.
+# all programs (CycloneDX), the npm package flashkit, the golden vectors with
+# their judge, and SHA256SUMS.
 #
 # The script builds in a clone, so the release has no uncommitted changes. Two runs
 # give the same bytes: the Go tool leaves out paths, and archives hold sorted names,
@@ -79,6 +80,10 @@ for platform in $PLATFORMS linux/amd64/static; do
 done
 backends/wasm/js/package.sh "$work/package" "${version#v}"
 pack package "flashkit-${version#v}.tgz"
+vectors=flashkit-vectors-$version
+mkdir "$work/$vectors"
+cp -R LICENSE conformance/vectors conformance/testdata "$work/$vectors"
+pack "$vectors"
 GOOS= GOARCH= go run ./internal/house/sbom "$(TZ=UTC date -d "@$mtime" +%Y-%m-%dT%H:%M:%SZ)" "$work"/flashrun-*/flashrun* >"$work/dist/flashrun-$version.cdx.json"
 (cd "$work/dist" && sha256sum flashkit-* flashrun-* static/* >SHA256SUMS)
 

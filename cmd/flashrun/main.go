@@ -116,7 +116,7 @@ sense, 70 a bug in flashrun, 130 interrupted.`,
 	root.PersistentFlags().String("device", "", "`number` of the GPU, as flashrun list shows it, of ring also several with commas (default FLASHKIT_DEVICE, else 0)")
 	root.PersistentPreRunE = setDevice
 	root.SetVersionTemplate(versionLine())
-	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newReplay(), newRing(), newVersion(), newBurn())
+	root.AddCommand(newRun(), newList(), newExplain(), newBench(), newCalibrate(), newReport(), newMemory(), newConformance(), newJudge(), newReplay(), newRing(), newVersion(), newBurn())
 	return root
 }
 

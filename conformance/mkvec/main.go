@@ -1,5 +1,5 @@
-// Mkvec writes the golden vectors: go run ./conformance/mkvec conformance/testdata. It first
-// deletes all old vectors in the folder, because cases may have been removed.
+// Mkvec writes the golden vectors and their manifest: go run ./mkvec testdata vectors/manifest.json.
+// It first deletes all old vectors in the folder, because cases may have been removed.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 
 	"github.com/flashkit-go/flashkit/conformance"
 	"github.com/flashkit-go/flashkit/internal/outfile"
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // kind recognizes a golden vector: the metadata in the file's header begins with a bound.
@@ -27,6 +28,11 @@ var kind = outfile.Kind{Name: "a golden vector", Is: func(begin []byte) bool {
 	return bytes.Contains(header[:n], []byte(`{"__metadata__":{"bound_`))
 }}
 
+// manifestKind recognizes a manifest by its first member.
+var manifestKind = outfile.Kind{Name: "a manifest of golden vectors", Is: func(begin []byte) bool {
+	return bytes.HasPrefix(begin, []byte("{\n \"$schema\": \"schema.json\""))
+}}
+
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "mkvec:", err)
@@ -35,8 +41,8 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("want one argument, the folder to write to")
+	if len(args) != 2 {
+		return fmt.Errorf("want two arguments, the folder of the vectors and the manifest's path")
 	}
 	old, err := filepath.Glob(filepath.Join(args[0], "*"+conformance.VectorSuffix))
 	if err != nil {
@@ -47,25 +53,39 @@ func run(args []string) error {
 			return err
 		}
 	}
+	vectors := map[string]*safetensors.File{}
 	for _, c := range slices.Concat(conformance.Grid(), conformance.Traps()) {
-		path := filepath.Join(args[0], c.VectorName()+conformance.VectorSuffix)
-		if _, err := os.Stat(path); err == nil {
+		name := c.VectorName()
+		if vectors[name] != nil {
 			continue // cases of the grid share a vector
 		}
-		if err := write(path, c); err != nil {
+		vectors[name] = c.Vector()
+		if err := write(filepath.Join(args[0], name+conformance.VectorSuffix), vectors[name]); err != nil {
 			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 	}
-	return nil
+	return writeManifest(args[1], vectors)
 }
 
-func write(path string, c conformance.Case) error {
+func writeManifest(path string, vectors map[string]*safetensors.File) error {
+	m, err := conformance.NewManifest(vectors)
+	if err != nil {
+		return err
+	}
+	text, err := m.Text()
+	if err != nil {
+		return err
+	}
+	return outfile.Write(path, manifestKind, text)
+}
+
+func write(path string, f *safetensors.File) error {
 	var b bytes.Buffer
 	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
-	if err := c.Vector().Write(w); err != nil {
+	if err := f.Write(w); err != nil {
 		return err
 	}
 	if err := w.Close(); err != nil {
