@@ -48,11 +48,18 @@ var decodeFeatureTimes = [...]struct {
 // decodeItemTime is the time to begin and end an item of a decode kernel, in nanoseconds.
 const decodeItemTime = 500
 
+// shortItemTime and shortRowTime are the times to begin and end a short head, and one of its rows, in
+// nanoseconds.
+const shortItemTime, shortRowTime = 60, 17
+
 // decodeTimes returns the phases of the chunks and of their merge. item is the time to begin and end
 // an item, and block the time to begin a block of keys. key returns the time per key, for a KV head with the given number of rows. All times are
 // in nanoseconds.
 func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) float64) (f [3]timedPhase) {
-	const chunk = 60 // to merge a row of a chunk
+	chunk := 60. // to merge a row of a chunk
+	if pl.decode.short {
+		item, chunk = shortItemTime, shortRowTime
+	}
 	row := float64(pl.p.Dim+pl.p.VDim) * t.pack
 	if pl.p.DType != flashkit.Float32 {
 		row *= halfRow

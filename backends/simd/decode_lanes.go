@@ -47,11 +47,15 @@ func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *j
 	}
 }
 
-func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
+func planDecodeLanes(pl *plan) {
+	if !pl.planShort() {
+		pl.planDecode(decodeTurns, decodeFloats(pl.call))
+	}
+}
 
 // holdOthers allocates an otherHeads for each worker of a phase, if heads take turns.
 func (j *job) holdOthers(work pool.Phase) {
-	if j.decode.turns == 1 {
+	if !j.takesTurns() {
 		return
 	}
 	for len(j.others) < pool.Size(j.workers, work) {
@@ -99,6 +103,10 @@ func decodeFloats(c *flashkit.Call) int {
 }
 
 func (isa *decodeRoutines) chunks(j *job, ws *pool.Arena, item int) {
+	if j.decode.short {
+		isa.shortHeads(j, ws, item)
+		return
+	}
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
 	first, chunk := x.one.first, x.one.chunk
@@ -169,17 +177,21 @@ func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws 
 	for r := range h.rows {
 		row := h.q[r*h.qStep:][:h.qStep]
 		head, i := h.queryOf(h.g, r)
-		at := q.Offset(h.QBatch, head, h.Q0+i)
-		if isa.halves {
-			clear(row)
-			copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), j.p.Dim), q.Uint16s()[at:])
-			continue
-		}
-		isa.loadPadded(row, q, at, j.p.Dim)
-		if isa.splits(x.as) {
+		isa.loadQuery(row, q, q.Offset(h.QBatch, head, h.Q0+i), j.p.Dim)
+		if !isa.halves && isa.splits(x.as) {
 			isa.splitRow(&row[0], h.qStep)
 		}
 	}
+}
+
+// loadQuery sets row to the dim elements of q from offset at on, and then zeros.
+func (isa *decodeRoutines) loadQuery(row []float32, q *flashkit.Tensor, at, dim int) {
+	if !isa.halves {
+		isa.loadPadded(row, q, at, dim)
+		return
+	}
+	clear(row)
+	copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), dim), q.Uint16s()[at:])
 }
 
 // step computes the scores of block next, and adds the weighted values of block before to O. Either
