@@ -201,12 +201,6 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 	}
 }
 
-// loadPadded sets dst to n elements of t from offset at on, and then zeros.
-func (isa *decodeRoutines) loadPadded(dst []float32, t *flashkit.Tensor, at, n int) {
-	isa.load(dst[:n], t, at)
-	clear(dst[n:])
-}
-
 // dot returns the dot product of a and b. sums is scratch for one vector of all lanes.
 func (isa *laneRoutines) dot(a, b, sums []float32) (sum float32) {
 	isa.dots(&sums[0], &a[0], &b[0], len(a)/isa.lanes)

@@ -166,32 +166,28 @@ func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item i
 			h.setItem(j, ws, item, i)
 		}
 		h.setScores(isa.laneRoutines, j, ws, &h.itemOfKeys)
-		isa.loadQueries(x, h, j, ws)
-	}
-}
-
-func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
-	q := &j.args.Q
-	h.q = ws.Take((h.rows + decodePad) * h.qStep)
-	clear(h.q[h.rows*h.qStep:])
-	for r := range h.rows {
-		row := h.q[r*h.qStep:][:h.qStep]
-		head, i := h.queryOf(h.g, r)
-		isa.loadQuery(row, q, q.Offset(h.QBatch, head, h.Q0+i), j.p.Dim)
-		if !isa.halves && isa.splits(x.as) {
-			isa.splitRow(&row[0], h.qStep)
+		h.q = ws.Take((h.rows + decodePad) * h.qStep)
+		clear(h.q[h.rows*h.qStep:])
+		isa.loadQueries(h.q, &j.args.Q, h.QBatch, h.g, &h.itemOfKeys)
+		if !isa.halves && isa.splits(x.as) && h.rows > 0 {
+			isa.splitRow(&h.q[0], h.rows*h.qStep)
 		}
 	}
 }
 
-// loadQuery sets row to the dim elements of q from offset at on, and then zeros.
-func (isa *decodeRoutines) loadQuery(row []float32, q *flashkit.Tensor, at, dim int) {
+// loadQueries sets q, [rows][qStep], to the query rows of KV head g of sequence b.
+func (isa *decodeRoutines) loadQueries(q []float32, t *flashkit.Tensor, b, g int, h *itemOfKeys) {
 	if !isa.halves {
-		isa.loadPadded(row, q, at, dim)
+		isa.loadGroup(q, h.qStep, t, b, g*h.group, h.group, h.Q0, h.N)
 		return
 	}
-	clear(row)
-	copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), dim), q.Uint16s()[at:])
+	dim := t.Shape()[3]
+	for r := range h.rows {
+		row := q[r*h.qStep:][:h.qStep]
+		head, i := h.queryOf(g, r)
+		clear(row)
+		copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), dim), t.Uint16s()[t.Offset(b, head, h.Q0+i):])
+	}
 }
 
 // step computes the scores of block next, and adds the weighted values of block before to O. Either

@@ -87,17 +87,11 @@ func (isa *decodeRoutines) setShort(x *shortItem, j *job, ws *pool.Arena, item i
 	setAll(x.m, float32(math.Inf(-1)))
 	clear(x.l)
 	clear(x.o)
-	q, r := x.q, &j.args.Q
-	s := r.Strides()
+	q, t := x.q, &j.args.Q
 	for i := range x.heads {
-		at := r.Offset((x.head+i)/j.p.KVHeads, (x.head+i)%j.p.KVHeads*h.group, h.Q0)
-		for range h.N {
-			for g := range h.group {
-				isa.loadQuery(q[:h.qStep], r, at+g*s[1], j.p.Dim)
-				q = q[h.qStep:]
-			}
-			at += s[2]
-		}
+		b, g := (x.head+i)/j.p.KVHeads, (x.head+i)%j.p.KVHeads
+		isa.loadQueries(q, t, b, g, &h.itemOfKeys)
+		q = q[h.rows*h.qStep:]
 	}
 	clear(q)
 	if isa.splits(x.as) && !isa.halves {
@@ -168,20 +162,16 @@ func (isa *decodeRoutines) storeShort(j *job, x *shortItem) {
 		}
 	}
 	isa.scaleRows(&x.o[0], h.oStep, pad(vdim), x.rows, &by[0])
-	t, lse := &j.args.O, !j.args.LSE.IsZero()
-	s, o, r := t.Strides(), x.o, 0
 	for i := range x.heads {
 		b, g := (x.head+i)/j.p.KVHeads, (x.head+i)%j.p.KVHeads
-		at := t.Offset(b, g*h.group, h.Q0)
-		for row := range h.N {
-			for head := range h.group {
-				isa.store(t, at+head*s[1], o[:vdim])
-				if o = o[h.oStep:]; lse {
-					j.storeLSE(b, g*h.group+head, h.Q0+row, lseOf(j.unit, x.m[r], x.l[r]))
-				}
-				r++
-			}
-			at += s[2]
+		isa.storeGroup(&j.args.O, b, g*h.group, h.group, h.Q0, h.N, x.o[i*h.rows*h.oStep:], h.oStep)
+		if j.args.LSE.IsZero() {
+			continue
+		}
+		for r := range h.rows {
+			head, row := h.queryOf(g, r)
+			at := i*h.rows + r
+			j.storeLSE(b, head, h.Q0+row, lseOf(j.unit, x.m[at], x.l[at]))
 		}
 	}
 }
