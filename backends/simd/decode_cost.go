@@ -67,8 +67,11 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
 		x := d.span()
-		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := key(d.rows) + ((block+t.start*rows)*float64(d.blocks(pl.call))+chunk*rows*float64(d.chunks))/max(1, keys)
+		keys, rows, blocks := float64(d.last-d.first), float64(d.rows), d.blocks(pl.call)
+		if pl.decode.short {
+			blocks = 1
+		}
+		each := key(d.rows) + ((block+t.start*rows)*float64(blocks)+chunk*rows*float64(d.chunks))/max(1, keys)
 		ends := item + rows*row
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
