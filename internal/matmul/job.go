@@ -26,7 +26,9 @@ type job struct {
 	plain   bool // C is the product plus at most a bias and the old C
 	adds    int  // 2 if multiply adds the old C, else 0
 	items   int64
+	_       [64]byte // next has a cache line of its own: workers read the other fields
 	next    atomic.Int64
+	_       [64]byte
 	workers int
 	work    [][]float32 // memory of each worker
 }
