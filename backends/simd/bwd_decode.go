@@ -57,6 +57,7 @@ func planBwdDecode(pl *plan) {
 	if !pl.ragged && c.KVLen <= decodeBlock {
 		pl.headsPerItem = max(1, min(itemPairs/(max(1, rows)*keys), heads/(fewest*pl.workers)))
 	}
+	pl.apart = pl.headsPerItem > 1
 	pl.work[0] = pool.Phase{Items: ceilDiv(heads, pl.headsPerItem), Floats: n}
 }
 

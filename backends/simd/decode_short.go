@@ -10,9 +10,9 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// The arithmetic of a head of few keys takes less time than the Go code around it. So if all keys of a head are in one block,
-// an item has several heads. It loads Q of all heads, computes all scores, all weights, and then
-// all values. The bits equal, head by head, the bits of items of one head.
+// The arithmetic of a head of few keys takes less time than the Go code around it. So if all keys of
+// a head are in one block, an item has several heads. It loads Q of all heads, computes all scores,
+// all weights, and then all values. The bits equal, head by head, the bits of items of one head.
 
 // shortRows is the most query rows of all heads of an item, unless one head has more. Their scores
 // and sums fit L1.
@@ -32,6 +32,7 @@ func (pl *plan) planShort() bool {
 	} else if all := one.cut(one.first, one.last); all.n < one.last-one.first || all.rows < one.rows {
 		return false
 	}
+	pl.apart = true
 	d.short, d.turns = true, max(1, min(shortRows/d.one.rows, d.one.heads/(fewest*pl.workers)))
 	pl.splitSequence(&d.one, 0)
 	rows := d.turns * d.one.rows

@@ -21,6 +21,7 @@ type plan struct {
 	work         [2]pool.Phase // items of each phase. Forward: query rows. Backward: tiles of query rows, then blocks of keys. Decode: chunks, then rows to merge
 	shared       int           // floats of workspace that the workers share
 	tables       int           // tables that Run fills
+	apart        bool          // no two items read the same rows, so workers have shares of the items
 	rows         int           // query rows of an item; in a backward pass, of a tile
 
 	forwardPlan
@@ -59,7 +60,7 @@ type portablePlan struct {
 // reset prepares pl for the plan of a call. The tables keep their memory.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
-	pl.work, pl.shared, pl.tables, pl.rows = [2]pool.Phase{}, 0, 1, 0
+	pl.work, pl.shared, pl.tables, pl.apart, pl.rows = [2]pool.Phase{}, 0, 1, false, 0
 	pl.forwardPlan, pl.backwardPlan, pl.portable = forwardPlan{headsPerItem: 1}, backwardPlan{}, portablePlan{}
 	pl.decode.decodeShape, pl.decode.short = decodeShape{}, false
 }
