@@ -13,9 +13,9 @@ import (
 )
 
 // The kernels bwd_decode_avx512, bwd_decode_avx2 and bwd_decode_neon are for few query rows. An item
-// is a KV head. The rows of all query heads that share the KV head form one matrix, in the order of
-// the decode kernels: query row i of head h of this group is row r = i*group + h. The rows stay in
-// cache while the item visits each block of keys once:
+// is a KV head, or several KV heads with few rows and keys. The rows of all query heads that share
+// the KV head form one matrix, in the order of the decode kernels: query row i of head h of this
+// group is row r = i*group + h. The rows stay in cache while the item visits each block of keys once:
 //
 //	S = Q Kᵀ; dP = dO Vᵀ                     [rows][keys], by the routine of the decode kernels
 //	P = exp(scale * S - LSE); dS = scale * P (dP - delta)
@@ -43,12 +43,22 @@ func fitsBwdDecode(t tier, p flashkit.Problem) string {
 	return ""
 }
 
+// itemPairs is the most pairs of a row and a key of all KV heads of an item, unless one head has more.
+const itemPairs = 128
+
 func planBwdDecode(pl *plan) {
+	const fewest = 4 // least items per worker, if items have several heads
 	c := pl.call
 	keys, rows := max(1, min(decodeBlock, c.KVLen)), c.Heads/c.KVHeads*c.QLen
 	dim, vdim := pl.gradSteps()
-	n := (rows+decodePad)*(2*(dim+vdim)+3*decodeStep) + rows*(dim+2) + keys*(2*dim+2*vdim) + 4*decodeBlock + 4*decodeWidest
-	pl.work[0] = pool.Phase{Items: c.KVHeads * pl.sequences() * pl.alike(), Floats: n}
+	n := (rows+decodePad)*(2*(dim+vdim)+3*decodeStep) + rows*(dim+vdim+2) + keys*(2*dim+2*vdim) + 4*decodeBlock + 4*decodeWidest
+	heads := c.KVHeads * pl.sequences() * pl.alike()
+	pl.headsPerItem = 1
+	if !pl.ragged && c.KVLen <= decodeBlock {
+		pl.headsPerItem = max(1, min(itemPairs/(max(1, rows)*keys), heads/(fewest*pl.workers)))
+	}
+	pl.apart = pl.headsPerItem > 1
+	pl.work[0] = pool.Phase{Items: ceilDiv(heads, pl.headsPerItem), Floats: n}
 }
 
 // gradSteps returns the distances between rows of Q, and between rows of dO, in workspace.
@@ -77,7 +87,7 @@ type rowGrads struct {
 	rows          int            // query rows in all heads of the group
 	as            flashkit.DType // the type in which K and V are read
 	qStep, doStep int
-	q, do         []float32 // [rows][qStep] and [rows][doStep], padded with 0
+	q, do, o      []float32 // [rows][qStep], [rows][doStep] and [rows][doStep], padded with 0
 	qs, dos       []float32 // Q and dO in the order of columns that isa.attend expects
 	dq            []float32 // [rows][qStep]
 	lse, delta    []float32 // [rows]
@@ -99,18 +109,36 @@ type gradKeys struct {
 
 func (isa *decodeRoutines) bwdItem(j *job, ws *pool.Arena, item int) {
 	var x rowGrads
-	isa.setGrads(&x, j, ws, item)
+	first := item * j.headsPerItem // with several heads of an item, all heads are in one span
+	x.findKeys(&j.plan, first)
+	isa.setGrads(&x, j, ws)
+	isa.headGrads(&x, j)
+	if j.headsPerItem > 1 {
+		for head := first + 1; head < min(first+j.headsPerItem, j.p.Batch*j.p.KVHeads) && !j.Canceled(); head++ {
+			x.b, x.g = head/j.p.KVHeads, head%j.p.KVHeads
+			x.QBatch, x.KVBatch = x.b, x.b
+			isa.headGrads(&x, j)
+		}
+	}
+}
+
+// headGrads computes the gradients of a KV head and of its query heads.
+func (isa *decodeRoutines) headGrads(x *rowGrads, j *job) {
+	clear(x.dq)
+	isa.loadGrads(x, j)
 	first, last := seenOf(&x.Seq)
-	j.clearKeys(&x.seqTile, 0, first)
+	if last-first < x.M {
+		j.clearKeys(&x.seqTile, 0, first)
+		j.clearKeys(&x.seqTile, last, x.M)
+	}
 	for from := first; from < last && !j.Canceled(); from += decodeBlock {
-		isa.addBlock(j, &x, from, min(decodeBlock, last-from))
+		isa.addBlock(j, x, from, min(decodeBlock, last-from))
 	}
-	j.clearKeys(&x.seqTile, last, x.M)
+	isa.storeGroup(&j.args.DQ, x.QBatch, x.g*x.group, x.group, x.Q0, x.N, x.dq, x.qStep)
+	if !j.ragged {
+		return // no padding
+	}
 	j.clearGradKeys(&x.seqTile)
-	for r := range x.rows {
-		h, i := x.queryOf(r)
-		isa.store(&j.args.DQ, j.args.DQ.Offset(x.QBatch, h, x.Q0+i), x.dq[r*x.qStep:][:j.p.Dim])
-	}
 	for h := range x.group {
 		y := j.tileOf(x.b, x.g*x.group+h, x.g)
 		y.setRows(&j.plan, 0, y.N)
@@ -118,16 +146,13 @@ func (isa *decodeRoutines) bwdItem(j *job, ws *pool.Arena, item int) {
 	}
 }
 
-// queryOf returns the query head of row r, and the query row in that head.
-func (x *rowGrads) queryOf(r int) (head, row int) { return x.g*x.group + r%x.group, r / x.group }
-
-func (isa *decodeRoutines) setGrads(x *rowGrads, j *job, ws *pool.Arena, item int) {
-	x.findKeys(&j.plan, item)
+// setGrads sets what all heads of an item share.
+func (isa *decodeRoutines) setGrads(x *rowGrads, j *job, ws *pool.Arena) {
 	x.group = j.p.Heads / j.p.KVHeads
 	x.rows, x.as = x.group*x.N, isa.storage(j)
 	x.qStep, x.doStep = j.gradSteps()
 	keys, room := max(1, min(decodeBlock, x.M)), x.rows+decodePad
-	x.q, x.do = ws.Take(room*x.qStep), ws.Take(room*x.doStep)
+	x.q, x.do, x.o = ws.Take(room*x.qStep), ws.Take(room*x.doStep), ws.Take(x.rows*x.doStep)
 	x.qs, x.dos = x.q, x.do
 	if isa.splits(x.as) {
 		x.qs, x.dos = ws.Take(room*x.qStep), ws.Take(room*x.doStep)
@@ -138,8 +163,8 @@ func (isa *decodeRoutines) setGrads(x *rowGrads, j *job, ws *pool.Arena, item in
 	x.dk, x.dv = ws.Take(keys*x.qStep), ws.Take(keys*x.doStep)
 	x.masks, x.stats = takeWords(ws, decodeWidest), [2][]float32{ws.Take(decodeWidest), ws.Take(decodeWidest)}
 	x.scratch = ws.Take(max(x.qStep, x.doStep, isa.lanes))
-	clear(x.dq)
-	isa.loadGrads(x, j)
+	clear(x.q[x.rows*x.qStep:])
+	clear(x.do[x.rows*x.doStep:])
 	x.k.place(x.as)
 	x.v.place(x.as)
 }
@@ -151,19 +176,17 @@ func (isa *decodeRoutines) splits(as flashkit.DType) bool {
 
 // loadGrads loads the rows of Q and dO and sets LSE and delta.
 func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
-	f, p := j.args, &j.p
-	clear(x.q[x.rows*x.qStep:])
-	clear(x.do[x.rows*x.doStep:])
-	for r := range x.rows {
-		h, i := x.queryOf(r)
-		row := x.Q0 + i
-		q, do, o := x.q[r*x.qStep:][:x.qStep], x.do[r*x.doStep:][:x.doStep], x.scratch[:x.doStep]
-		isa.loadPadded(q, &f.Q, f.Q.Offset(x.QBatch, h, row), p.Dim)
-		isa.loadPadded(o, &f.O, f.O.Offset(x.QBatch, h, row), p.VDim)
-		isa.loadPadded(do, &f.DO, f.DO.Offset(x.QBatch, h, row), p.VDim)
-		x.delta[r] = isa.dot(do, o, x.s)
-		j.takeDLSE(x.delta[r:], x.QBatch, h, row, 1)
-		j.takeLSE(x.lse[r:], x.QBatch, h, row, 1)
+	f, p, h := j.args, &j.p, x.g*x.group
+	isa.loadGroup(x.q, x.qStep, &f.Q, x.QBatch, h, x.group, x.Q0, x.N)
+	isa.loadGroup(x.do, x.doStep, &f.DO, x.QBatch, h, x.group, x.Q0, x.N)
+	isa.loadGroup(x.o, x.doStep, &f.O, x.QBatch, h, x.group, x.Q0, x.N)
+	for i := range x.N {
+		for g := range x.group {
+			r := i*x.group + g
+			x.delta[r] = isa.dot(x.do[r*x.doStep:][:x.doStep], x.o[r*x.doStep:], x.s)
+			j.takeDLSE(x.delta[r:], x.QBatch, h+g, x.Q0+i, 1)
+			j.takeLSE(x.lse[r:], x.QBatch, h+g, x.Q0+i, 1)
+		}
 	}
 	if isa.splits(x.as) {
 		copy(x.qs, x.q)
@@ -177,12 +200,6 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 		sums := x.s[:isa.lanes]
 		x.nonFinite = isa.nonFinite(x.q, x.rows*x.qStep/isa.lanes, sums) || isa.nonFinite(x.do, x.rows*x.doStep/isa.lanes, sums)
 	}
-}
-
-// loadPadded sets dst to n elements of t from offset at on, and then zeros.
-func (isa *decodeRoutines) loadPadded(dst []float32, t *flashkit.Tensor, at, n int) {
-	isa.load(dst[:n], t, at)
-	clear(dst[n:])
 }
 
 // dot returns the dot product of a and b. sums is scratch for one vector of all lanes.
@@ -294,8 +311,15 @@ func (isa *decodeRoutines) gradRows(t *flashkit.Tensor, x *rowGrads, buf []float
 		clear(buf[:n*step])
 		return buf, step
 	}
-	clearRows(t, x.KVBatch, x.g, x.K0+from, x.K0+from+n)
-	return t.Float32s()[t.Offset(x.KVBatch, x.g, x.K0+from):], rowStep(t)
+	rows, step := t.Float32s()[t.Offset(x.KVBatch, x.g, x.K0+from):], rowStep(t)
+	if dim := t.Shape()[3]; step == dim {
+		clear(rows[:n*dim])
+	} else {
+		for i := range n {
+			clear(rows[i*step:][:dim])
+		}
+	}
+	return rows, step
 }
 
 func (isa *decodeRoutines) storeGrads(t *flashkit.Tensor, x *rowGrads, rows []float32, step, from, n int) {

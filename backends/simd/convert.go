@@ -87,7 +87,12 @@ func (isa *convertRoutines) loadRows(dst []float32, step int, t *flashkit.Tensor
 
 // loadRun does the work of loadRows for n rows of t that begin at offset at.
 func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
-	dim, next := t.Shape()[3], rowStep(t)
+	isa.loadEvery(dst, step, t, at, rowStep(t), n)
+}
+
+// loadEvery does the work of loadRun for rows that are next elements apart.
+func (isa *convertRoutines) loadEvery(dst []float32, step int, t *flashkit.Tensor, at, next, n int) {
+	dim := t.Shape()[3]
 	if step == dim && next == dim {
 		isa.load(dst[:n*dim], t, at)
 		return
@@ -110,15 +115,19 @@ func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor,
 // storeRows stores n rows of src in t, narrowed to the type of t. Rows of src are step elements
 // apart.
 func (isa *convertRoutines) storeRows(t *flashkit.Tensor, b, h, r, n int, src []float32, step int) {
+	isa.storeEvery(t, t.Offset(b, h, r), rowStep(t), n, src, step)
+}
+
+// storeEvery does the work of storeRows for rows of t that begin at offset at, next elements apart.
+func (isa *convertRoutines) storeEvery(t *flashkit.Tensor, at, next, n int, src []float32, step int) {
 	dim := t.Shape()[3]
-	if step == dim && rowStep(t) == dim {
-		isa.store(t, t.Offset(b, h, r), src[:n*dim])
+	if step == dim && next == dim {
+		isa.store(t, at, src[:n*dim])
 		return
 	}
 	if n == 0 {
 		return
 	}
-	at, next := t.Offset(b, h, r), rowStep(t)
 	if t.DType() == flashkit.Float32 {
 		rows := t.Float32s()[at:]
 		for i := range n {
@@ -155,4 +164,29 @@ func (isa *convertRoutines) store(t *flashkit.Tensor, to int, src []float32) {
 		narrow = isa.narrowBF16
 	}
 	narrow(&t.Uint16s()[to:][:len(src)][0], &src[0], len(src))
+}
+
+// loadGroup loads rows [row, row+n) of `group` heads from head h on, in the order of the decode
+// kernels: row by row, and head by head.
+func (isa *convertRoutines) loadGroup(dst []float32, step int, t *flashkit.Tensor, b, h, group, row, n int) {
+	at, strides := t.Offset(b, h, row), t.Strides()
+	if group == 1 && n > 0 {
+		isa.loadEvery(dst, step, t, at, strides[2], n)
+		return
+	}
+	for i := range n {
+		isa.loadEvery(dst[i*group*step:], step, t, at+i*strides[2], strides[1], group)
+	}
+}
+
+// storeGroup stores rows in the order of loadGroup.
+func (isa *convertRoutines) storeGroup(t *flashkit.Tensor, b, h, group, row, n int, src []float32, step int) {
+	at, strides := t.Offset(b, h, row), t.Strides()
+	if group == 1 && n > 0 {
+		isa.storeEvery(t, at, strides[2], n, src, step)
+		return
+	}
+	for i := range n {
+		isa.storeEvery(t, at+i*strides[2], strides[1], group, src[i*group*step:], step)
+	}
 }

@@ -100,3 +100,40 @@ func TestDecodeBitsOfSequences(t *testing.T) {
 	}
 	t.Logf("%d numbers", compared)
 }
+
+// An item of several short heads gives the bits of items of one head. A call with lengths of sequences
+// has items of one head.
+func TestDecodeShortHeads(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	bands := []flashkit.Band{{}, flashkit.Causal(), flashkit.Causal().TopLeft(), flashkit.Window(2, 1)}
+	for i := range trials(t, 30, 300, 3000) {
+		p := flashkit.Problem{Batch: 1 + r.IntN(5), KVHeads: 1 + r.IntN(9), QLen: 1 + r.IntN(5), KVLen: 1 + r.IntN(20), Dim: 1 + r.IntN(80), VDim: 1 + r.IntN(80)}
+		p.Heads, p.DType, p.Band = p.KVHeads*(1+r.IntN(3)), dtypes[i%3], bands[r.IntN(len(bands))]
+		if r.IntN(4) == 0 {
+			p.KVLen = 1 + r.IntN(64)
+		}
+		s := newSample(r, p)
+		if r.IntN(2) == 0 {
+			at := s.args.V.Offset(0, p.KVHeads-1, p.KVLen-1)
+			put(&s.args.V, at, math.NaN())
+		}
+		forDecode(p, func(k flashkit.Kernel) {
+			want, a := *s, s.args
+			want.args.O, want.args.LSE = s.copied(&a.O), s.copied(&a.LSE)
+			want.p.Ragged = true
+			want.args.Seqs = &flashkit.Sequences{KVLens: make([]int32, p.Batch)}
+			for b := range p.Batch {
+				want.args.Seqs.KVLens[b] = int32(p.KVLen)
+			}
+			require.NoError(t, k.Compute(t.Context(), want.p, &want.args), s.about)
+			require.NoError(t, k.Compute(t.Context(), p, &a), s.about)
+			for _, pair := range [2][2]*flashkit.Tensor{{&a.O, &want.args.O}, {&a.LSE, &want.args.LSE}} {
+				each(*pair[0], func(pos [4]int, at int) {
+					require.Equal(t, math.Float64bits(get(pair[1], pair[1].Offset(pos[0], pos[1], pos[2])+pos[3])), math.Float64bits(get(pair[0], at)), "%s %v: %s", k.Name, pos, s.about)
+				})
+			}
+		})
+	}
+}

@@ -48,11 +48,18 @@ var decodeFeatureTimes = [...]struct {
 // decodeItemTime is the time to begin and end an item of a decode kernel, in nanoseconds.
 const decodeItemTime = 500
 
+// shortItemTime and shortRowTime are the times to begin and end a short head, and one of its rows, in
+// nanoseconds.
+const shortItemTime, shortRowTime = 60, 17
+
 // decodeTimes returns the phases of the chunks and of their merge. item is the time to begin and end
 // an item, and block the time to begin a block of keys. key returns the time per key, for a KV head with the given number of rows. All times are
 // in nanoseconds.
 func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) float64) (f [3]timedPhase) {
-	const chunk = 60 // to merge a row of a chunk
+	chunk := 60. // to merge a row of a chunk
+	if pl.decode.short {
+		item, chunk = shortItemTime, shortRowTime
+	}
 	row := float64(pl.p.Dim+pl.p.VDim) * t.pack
 	if pl.p.DType != flashkit.Float32 {
 		row *= halfRow
@@ -60,8 +67,11 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
 		x := d.span()
-		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := key(d.rows) + ((block+t.start*rows)*float64(d.blocks(pl.call))+chunk*rows*float64(d.chunks))/max(1, keys)
+		keys, rows, blocks := float64(d.last-d.first), float64(d.rows), d.blocks(pl.call)
+		if pl.decode.short {
+			blocks = 1
+		}
+		each := key(d.rows) + ((block+t.start*rows)*float64(blocks)+chunk*rows*float64(d.chunks))/max(1, keys)
 		ends := item + rows*row
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)

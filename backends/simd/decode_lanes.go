@@ -47,11 +47,15 @@ func decode(chunks, merge func(*job, *pool.Arena, int)) func(context.Context, *j
 	}
 }
 
-func planDecodeLanes(pl *plan) { pl.planDecode(decodeTurns, decodeFloats(pl.call)) }
+func planDecodeLanes(pl *plan) {
+	if !pl.planShort() {
+		pl.planDecode(decodeTurns, decodeFloats(pl.call))
+	}
+}
 
 // holdOthers allocates an otherHeads for each worker of a phase, if heads take turns.
 func (j *job) holdOthers(work pool.Phase) {
-	if j.decode.turns == 1 {
+	if !j.takesTurns() {
 		return
 	}
 	for len(j.others) < pool.Size(j.workers, work) {
@@ -99,6 +103,10 @@ func decodeFloats(c *flashkit.Call) int {
 }
 
 func (isa *decodeRoutines) chunks(j *job, ws *pool.Arena, item int) {
+	if j.decode.short {
+		isa.shortHeads(j, ws, item)
+		return
+	}
 	var x decodeItem
 	isa.setItem(&x, j, ws, item)
 	first, chunk := x.one.first, x.one.chunk
@@ -158,27 +166,27 @@ func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item i
 			h.setItem(j, ws, item, i)
 		}
 		h.setScores(isa.laneRoutines, j, ws, &h.itemOfKeys)
-		isa.loadQueries(x, h, j, ws)
+		h.q = ws.Take((h.rows + decodePad) * h.qStep)
+		clear(h.q[h.rows*h.qStep:])
+		isa.loadQueries(h.q, &j.args.Q, h.QBatch, h.g, &h.itemOfKeys)
+		if !isa.halves && isa.splits(x.as) && h.rows > 0 {
+			isa.splitRow(&h.q[0], h.rows*h.qStep)
+		}
 	}
 }
 
-func (isa *decodeRoutines) loadQueries(x *decodeItem, h *decodeHead, j *job, ws *pool.Arena) {
-	q := &j.args.Q
-	h.q = ws.Take((h.rows + decodePad) * h.qStep)
-	clear(h.q[h.rows*h.qStep:])
+// loadQueries sets q, [rows][qStep], to the query rows of KV head g of sequence b.
+func (isa *decodeRoutines) loadQueries(q []float32, t *flashkit.Tensor, b, g int, h *itemOfKeys) {
+	if !isa.halves {
+		isa.loadGroup(q, h.qStep, t, b, g*h.group, h.group, h.Q0, h.N)
+		return
+	}
+	dim := t.Shape()[3]
 	for r := range h.rows {
-		row := h.q[r*h.qStep:][:h.qStep]
-		head, i := h.queryOf(h.g, r)
-		at := q.Offset(h.QBatch, head, h.Q0+i)
-		if isa.halves {
-			clear(row)
-			copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), j.p.Dim), q.Uint16s()[at:])
-			continue
-		}
-		isa.loadPadded(row, q, at, j.p.Dim)
-		if isa.splits(x.as) {
-			isa.splitRow(&row[0], h.qStep)
-		}
+		row := q[r*h.qStep:][:h.qStep]
+		head, i := h.queryOf(g, r)
+		clear(row)
+		copy(unsafe.Slice((*uint16)(unsafe.Pointer(&row[0])), dim), t.Uint16s()[t.Offset(b, head, h.Q0+i):])
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 type decodePlan struct {
 	decodeShape
 	itemKeys int     // keys of an item, approximately
+	short    bool    // all keys of a head are in one block, and an item has several heads
 	one      kvSplit // split of the sequence last passed to splitSequence, or of all sequences if their lengths are equal
 }
 
@@ -220,3 +221,6 @@ func (d *kvSplit) span() items.Span {
 
 // queryOf returns the query head of row r of KV head g, and the query row in that head.
 func (d *kvSplit) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }
+
+// takesTurns reports whether the heads of an item take turns after each block.
+func (pl *plan) takesTurns() bool { return pl.decode.turns > 1 && !pl.decode.short }

@@ -154,19 +154,8 @@ func (x *itemOfKeys) clearRow(j *job, r int) {
 // x.lColumn. buf is scratch for one row.
 func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, buf []float32) {
 	p, l := &j.p, o[x.lColumn]
-	if isa.split > 0 && isa.storage(j) == flashkit.BFloat16 {
-		whole := x.lColumn
-		if isa.halves {
-			whole = p.VDim / isa.split * isa.split
-		}
-		if whole > 0 {
-			isa.joinRow(&o[0], whole)
-		}
-	}
-	unit := 1.
-	if isa.halves {
-		unit = 1. / weightUnit
-	}
+	isa.joinRows(j, o, x.oStep, x.lColumn)
+	unit := isa.unit()
 	h, i := x.queryOf(x.g, r)
 	i += x.Q0
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)
@@ -196,6 +185,28 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 	}
 	isa.store(&j.args.O, at, o[:p.VDim])
 	j.storeLSE(x.QBatch, h, i, float32(lse))
+}
+
+// joinRows restores the order of elements in rows of O, which are step elements apart. Column l follows
+// the elements.
+func (isa *decodeRoutines) joinRows(j *job, o []float32, step, lColumn int) {
+	if isa.split == 0 || isa.storage(j) != flashkit.BFloat16 {
+		return
+	}
+	if isa.halves {
+		lColumn = j.p.VDim / isa.split * isa.split
+	}
+	for at := 0; at < len(o) && lColumn > 0; at += step {
+		isa.joinRow(&o[at], lColumn)
+	}
+}
+
+// unit returns the reciprocal of the unit of the sums in O.
+func (isa *decodeRoutines) unit() float64 {
+	if isa.halves {
+		return 1. / weightUnit
+	}
+	return 1
 }
 
 // keep returns the dropout factor of the kept weights.

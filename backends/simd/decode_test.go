@@ -96,7 +96,7 @@ func near(t *testing.T, dtype flashkit.DType, got, want []float32, rowLen int, a
 func TestDecodeBitsAndAllocations(t *testing.T) {
 	for _, name := range []string{
 		"b1-h8-g2-n1-m3000-d64-f32", "b1-h1-g1-n1-m9000-d8-f32", "b2-h6-g2-n5-m700-d24-dv40-f32-window300.2", "b8-h16-g16-n1-m1200-d8-f32",
-		"b1-h20-g2-n1-m3000-d64-bf16", "b2-h6-g2-n5-m700-d24-dv40-bf16-window300.2",
+		"b13-h12-g6-n2-m3-d40-f32-causal", "b5-h9-g9-n1-m30-d72-bf16", "b1-h20-g2-n1-m3000-d64-bf16", "b2-h6-g2-n5-m700-d24-dv40-bf16-window300.2",
 	} {
 		c := newCall(t, name)
 		forDecode(c.p, func(k flashkit.Kernel) {

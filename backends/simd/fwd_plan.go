@@ -19,6 +19,7 @@ func (isa *laneRoutines) planForward(pl *plan) {
 	isa.planRows(pl, itemRows)
 	if n := isa.joinedHeads(pl); n > 1 {
 		pl.planHeads(isa.lanes, n)
+		pl.apart = true
 	}
 	p := &pl.p
 	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
@@ -29,7 +30,7 @@ func (isa *laneRoutines) planForward(pl *plan) {
 // planRows sets the number of tiles per item so that each worker gets itemsPerWorker items, or
 // fewer if the call is small. An item has at most the given number of query rows.
 func (isa *laneRoutines) planRows(pl *plan, rows int) {
-	pl.tilesPerItem = max(1, min(rows/isa.lanes, pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.tilesPerItem = max(1, min(rows/isa.lanes, ceilDiv(pl.p.QLen, isa.lanes), pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
 

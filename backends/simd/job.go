@@ -50,7 +50,7 @@ func (b *Backend) newJob(c *flashkit.Call) *job {
 // parallel runs the items of a phase on up to j.workers goroutines, until ctx is done.
 func (j *job) parallel(ctx context.Context, run func(*job, *pool.Arena, int), work pool.Phase) {
 	j.run = run
-	j.Queue.Run(ctx, j.pool, j, j.workers, work)
+	j.Queue.Run(ctx, j.pool, j, j.workers, work, j.apart)
 }
 
 func (j *job) Item(ws *pool.Arena, item int) { j.run(j, ws, item) }

@@ -21,6 +21,7 @@ type plan struct {
 	work         [2]pool.Phase // items of each phase. Forward: query rows. Backward: tiles of query rows, then blocks of keys. Decode: chunks, then rows to merge
 	shared       int           // floats of workspace that the workers share
 	tables       int           // tables that Run fills
+	apart        bool          // no two items read the same rows, so workers have shares of the items
 	rows         int           // query rows of an item; in a backward pass, of a tile
 
 	forwardPlan
@@ -59,9 +60,9 @@ type portablePlan struct {
 // reset prepares pl for the plan of a call. The tables keep their memory.
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
-	pl.work, pl.shared, pl.tables, pl.rows = [2]pool.Phase{}, 0, 1, 0
+	pl.work, pl.shared, pl.tables, pl.apart, pl.rows = [2]pool.Phase{}, 0, 1, false, 0
 	pl.forwardPlan, pl.backwardPlan, pl.portable = forwardPlan{headsPerItem: 1}, backwardPlan{}, portablePlan{}
-	pl.decode.decodeShape = decodeShape{}
+	pl.decode.decodeShape, pl.decode.short = decodeShape{}, false
 }
 
 // planned returns the plan of a call for Cost or Needs. The caller must call forget in the end.
@@ -81,7 +82,7 @@ func (pl *plan) forget() {
 // counters and tables.
 func (pl *plan) memory() float64 {
 	others := 0.
-	if pl.decode.turns > 1 {
+	if pl.takesTurns() {
 		others = float64(pool.Size(pl.workers, pl.work[0])) * float64(unsafe.Sizeof(otherHeads{}))
 	}
 	return 4*pool.Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others

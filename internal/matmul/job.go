@@ -27,7 +27,9 @@ type job struct {
 	adds    int  // 2 if multiply adds the old C, else 0
 	vector  bool // C has one row, computed by isa.vector
 	items   int64
+	_       [64]byte // next has a cache line of its own: workers read the other fields
 	next    atomic.Int64
+	_       [64]byte
 	workers int
 	work    [][]float32 // memory of each worker
 }

@@ -3,10 +3,15 @@ package pool
 import (
 	"context"
 	"math"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // task counts the calls of each item, and calls f.
@@ -25,7 +30,8 @@ func TestQueue(t *testing.T) {
 	var q Queue
 	p := new(Pool)
 	defer p.Close()
-	for _, workers := range []int{1, 3} {
+	for i, workers := range []int{1, 3, 1, 3} {
+		apart := i >= 2
 		for _, items := range []int{0, 1, 2, 100} {
 			x := task{came: make([]atomic.Int32, items), f: func(ws *Arena, item int) {
 				require.GreaterOrEqual(t, ws.Slot, 0)
@@ -37,7 +43,7 @@ func TestQueue(t *testing.T) {
 					require.Greater(t, next, item)
 				}
 			}}
-			q.Run(t.Context(), p, &x, workers, Phase{items, 7})
+			q.Run(t.Context(), p, &x, workers, Phase{items, 7}, apart)
 			for i := range x.came {
 				require.EqualValues(t, 1, x.came[i].Load(), "item %d of %d", i, items)
 			}
@@ -47,12 +53,39 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// A worker with a share of its own takes the first item of the share first.
+func TestQueueApart(t *testing.T) {
+	var q Queue
+	p := new(Pool)
+	defer p.Close()
+	var first [2]atomic.Int32
+	var begun sync.WaitGroup
+	begun.Add(2)
+	x := task{came: make([]atomic.Int32, 10), f: func(ws *Arena, item int) {
+		if first[ws.Slot].CompareAndSwap(0, int32(item)+1) {
+			begun.Done()
+			begun.Wait()
+		}
+	}}
+	withTwoProcs(t)
+	q.Run(t.Context(), p, &x, 2, Phase{10, 0}, true)
+	require.EqualValues(t, 1, first[0].Load())
+	require.EqualValues(t, 6, first[1].Load())
+}
+
+// withTwoProcs makes sure that a caller gets a helper.
+func withTwoProcs(t *testing.T) {
+	before := runtime.GOMAXPROCS(2)
+	time.Sleep(2 * workers.ProcsAge)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
 func TestQueueEndsWithItsContext(t *testing.T) {
 	var q Queue
 	ctx, cancel := context.WithCancel(t.Context())
 	x := task{came: make([]atomic.Int32, 10), f: func(*Arena, int) { cancel() }}
 	require.False(t, q.Canceled())
-	q.Run(ctx, new(Pool), &x, 1, Phase{10, 0})
+	q.Run(ctx, new(Pool), &x, 1, Phase{10, 0}, false)
 	require.True(t, q.Canceled())
 	require.EqualValues(t, 1, x.came[0].Load())
 	require.EqualValues(t, 0, x.came[1].Load())
@@ -78,6 +111,6 @@ func TestPoison(t *testing.T) {
 			ws.All[i] = 0
 		}
 	}}
-	q.Run(t.Context(), new(Pool), &x, 1, Phase{2, 5})
+	q.Run(t.Context(), new(Pool), &x, 1, Phase{2, 5}, false)
 	require.EqualValues(t, 1, x.came[1].Load())
 }

@@ -6,16 +6,23 @@ import (
 )
 
 // A Queue hands the items of a call to its workers, phase by phase. Each worker takes the item with
-// the next number until none is left. Callers should number long items first, so that no worker
+// the next number until none is left, in its own share of the items or in all. Callers should number long items first, so that no worker
 // begins a long item at the end. The Queue keeps all workspace for later calls. The zero value is ready.
 type Queue struct {
 	Items  int   // number of items of the phase
 	Shared Arena // workspace that all workers share, for kernels that need it
 
 	task   Task
-	next   atomic.Int64
 	done   <-chan struct{} // of the call's context
 	arenas []Arena         // one for each worker
+	shares []share         // the only one, or one for each worker
+}
+
+// A share is a range of items, in cache lines of its own.
+type share struct {
+	next atomic.Int64
+	end  int
+	_    [14]int64
 }
 
 // A Task computes an item in the workspace of one worker.
@@ -28,9 +35,22 @@ type Task interface {
 type Phase struct{ Items, Floats int }
 
 // Run runs the items of a phase on up to the given number of workers, until the context is done.
-func (q *Queue) Run(ctx context.Context, p *Pool, t Task, workers int, work Phase) {
+// If apart is true, each worker begins with a share of its own of neighboring items. So in a series of
+// equal calls, most items of a worker use memory in the cache of its processor.
+func (q *Queue) Run(ctx context.Context, p *Pool, t Task, workers int, work Phase, apart bool) {
 	q.task, q.Items, q.done = t, work.Items, ctx.Done()
-	q.next.Store(0)
+	n := 1
+	if apart {
+		n = Size(workers, work)
+	}
+	if cap(q.shares) < n {
+		q.shares = make([]share, n)
+	}
+	q.shares = q.shares[:n]
+	for i := range q.shares {
+		q.shares[i].next.Store(int64(work.Items * i / n))
+		q.shares[i].end = work.Items * (i + 1) / n
+	}
 	q.Hold(workers, work) // here, for all workers: a worker that first joins in a later call must not allocate then
 	p.Run(q, Size(workers, work)-1)
 }
@@ -38,13 +58,16 @@ func (q *Queue) Run(ctx context.Context, p *Pool, t Task, workers int, work Phas
 // Work runs items in the workspace of worker number slot, until none is left or the call is canceled.
 func (q *Queue) Work(slot int) {
 	ws := &q.arenas[slot]
-	for !q.Canceled() {
-		item := int(q.next.Add(1) - 1)
-		if item >= q.Items {
-			return
+	for i := range q.shares {
+		s := &q.shares[(slot+i)%len(q.shares)]
+		for !q.Canceled() {
+			item := int(s.next.Add(1) - 1)
+			if item >= s.end {
+				break
+			}
+			ws.Reset()
+			q.task.Item(ws, item)
 		}
-		ws.Reset()
-		q.task.Item(ws, item)
 	}
 }
 
@@ -59,9 +82,13 @@ func (q *Queue) Canceled() bool {
 	}
 }
 
-// Next returns the item that a worker is likely to take next, and false if none is left.
+// Next returns the item that a worker is likely to take next, and false if none is left or workers
+// have shares of their own.
 func (q *Queue) Next() (item int, ok bool) {
-	item = int(q.next.Load())
+	if len(q.shares) != 1 {
+		return 0, false
+	}
+	item = int(q.shares[0].next.Load())
 	return item, item < q.Items
 }
 
