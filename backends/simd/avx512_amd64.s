@@ -260,10 +260,7 @@ keys4by1end:
 	VMOVUPS Z16, (DI)
 	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000200, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
+	LEAQ    (CX)(DX*4), CX
 	SUBQ    $0x00000004, SI
 	JMP     keys4
 
@@ -420,8 +417,7 @@ keys2by1end:
 	VMOVUPS Z16, (DI)
 	VMOVUPS Z17, 64(DI)
 	ADDQ    $0x00000100, AX
-	ADDQ    DX, CX
-	ADDQ    DX, CX
+	LEAQ    (CX)(DX*2), CX
 	SUBQ    $0x00000002, SI
 	JMP     keys2
 

@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32)
+// func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·attendTileAVX512(SB), NOSPLIT, $8-144
+TEXT ·attendTileAVX512(SB), NOSPLIT, $8-164
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -18,7 +18,7 @@ TEXT ·attendTileAVX512(SB), NOSPLIT, $8-144
 	LEAQ    128(CX), SI
 
 queries:
-	MOVQ dim+104(FP), R9
+	MOVQ dim+120(FP), R9
 	MOVQ AX, DI
 	MOVQ CX, R8
 
@@ -170,13 +170,15 @@ dims:
 	VPBROADCASTD CX, Z0
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z0, 64(AX)
+	CMPQ         rows+112(FP), $0x10
+	JLE          few
 	MOVQ         s+80(FP), CX
 	MOVQ         k+40(FP), DX
 	MOVQ         queries+72(FP), BX
 	MOVQ         kStep+48(FP), SI
 	SHLQ         $0x02, SI
-	MOVQ         keys+120(FP), DI
-	MOVQ         ahead+128(FP), R8
+	MOVQ         keys+136(FP), DI
+	MOVQ         ahead+144(FP), R8
 	LEAQ         (SI)(SI*2), R9
 
 keys4:
@@ -200,7 +202,7 @@ keys4:
 	VXORPS Z15, Z15, Z15
 	MOVQ   DX, R10
 	MOVQ   BX, R11
-	MOVQ   dim+104(FP), R12
+	MOVQ   dim+120(FP), R12
 	SUBQ   $0x00000008, R12
 	JL     keys4by8end
 
@@ -419,10 +421,7 @@ keys4by1end:
 	VMOVUPS Z16, (AX)
 	VMOVUPS Z17, 64(AX)
 	ADDQ    $0x00000200, CX
-	ADDQ    SI, DX
-	ADDQ    SI, DX
-	ADDQ    SI, DX
-	ADDQ    SI, DX
+	LEAQ    (DX)(SI*4), DX
 	SUBQ    $0x00000004, DI
 	JMP     keys4
 
@@ -440,7 +439,7 @@ keys2:
 	VXORPS Z7, Z7, Z7
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+104(FP), R10
+	MOVQ   dim+120(FP), R10
 	SUBQ   $0x00000008, R10
 	JL     keys2by8end
 
@@ -579,8 +578,7 @@ keys2by1end:
 	VMOVUPS Z16, (AX)
 	VMOVUPS Z17, 64(AX)
 	ADDQ    $0x00000100, CX
-	ADDQ    SI, DX
-	ADDQ    SI, DX
+	LEAQ    (DX)(SI*2), DX
 	SUBQ    $0x00000002, DI
 	JMP     keys2
 
@@ -594,7 +592,7 @@ keys1:
 	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+104(FP), R10
+	MOVQ   dim+120(FP), R10
 	SUBQ   $0x00000008, R10
 	JL     keys1by8end
 
@@ -699,6 +697,410 @@ keys1by1end:
 	JMP     keys1
 
 keys1done:
+	JMP scored
+
+few:
+	MOVQ s+80(FP), CX
+	MOVQ k+40(FP), DX
+	MOVQ queries+72(FP), BX
+	MOVQ kStep+48(FP), SI
+	SHLQ $0x02, SI
+	MOVQ keys+136(FP), DI
+	MOVQ ahead+144(FP), R8
+	LEAQ (SI)(SI*2), R8
+
+fewKeys4:
+	CMPQ   DI, $0x04
+	JL     fewKeys4done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   DX, R9
+	MOVQ   BX, R10
+	MOVQ   dim+120(FP), R11
+	SUBQ   $0x00000002, R11
+	JL     fewKeys4by2end
+
+fewKeys4by2:
+	VMOVUPS      (R10), Z16
+	VBROADCASTSS (R9), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	VBROADCASTSS (R9)(SI*1), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VBROADCASTSS (R9)(SI*2), Z20
+	VFMADD231PS  Z20, Z16, Z2
+	VBROADCASTSS (R9)(R8*1), Z21
+	VFMADD231PS  Z21, Z16, Z3
+	VMOVUPS      128(R10), Z16
+	VBROADCASTSS 4(R9), Z18
+	VFMADD231PS  Z18, Z16, Z4
+	VBROADCASTSS 4(R9)(SI*1), Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VBROADCASTSS 4(R9)(SI*2), Z20
+	VFMADD231PS  Z20, Z16, Z6
+	VBROADCASTSS 4(R9)(R8*1), Z21
+	VFMADD231PS  Z21, Z16, Z7
+	ADDQ         $0x00000008, R9
+	ADDQ         $0x00000100, R10
+	SUBQ         $0x00000002, R11
+	JGE          fewKeys4by2
+
+fewKeys4by2end:
+	ADDQ $0x00000002, R11
+	SUBQ $0x00000001, R11
+	JL   fewKeys4by1end
+
+fewKeys4by1:
+	VMOVUPS      (R10), Z16
+	VBROADCASTSS (R9), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	VBROADCASTSS (R9)(SI*1), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VBROADCASTSS (R9)(SI*2), Z20
+	VFMADD231PS  Z20, Z16, Z2
+	VBROADCASTSS (R9)(R8*1), Z21
+	VFMADD231PS  Z21, Z16, Z3
+	ADDQ         $0x00000004, R9
+	ADDQ         $0x00000080, R10
+	SUBQ         $0x00000001, R11
+	JGE          fewKeys4by1
+
+fewKeys4by1end:
+	ADDQ    $0x00000001, R11
+	VADDPS  Z4, Z0, Z0
+	VADDPS  Z5, Z1, Z1
+	VADDPS  Z6, Z2, Z2
+	VADDPS  Z7, Z3, Z3
+	VMOVUPS (AX), Z16
+	VMOVUPS Z0, (CX)
+	VMAXPS  Z16, Z0, Z16
+	VMOVUPS Z1, 128(CX)
+	VMAXPS  Z16, Z1, Z16
+	VMOVUPS Z2, 256(CX)
+	VMAXPS  Z16, Z2, Z16
+	VMOVUPS Z3, 384(CX)
+	VMAXPS  Z16, Z3, Z16
+	VMOVUPS Z16, (AX)
+	ADDQ    $0x00000200, CX
+	LEAQ    (DX)(SI*4), DX
+	SUBQ    $0x00000004, DI
+	JMP     fewKeys4
+
+fewKeys4done:
+fewKeys2:
+	CMPQ   DI, $0x02
+	JL     fewKeys2done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   DX, R8
+	MOVQ   BX, R9
+	MOVQ   dim+120(FP), R10
+	SUBQ   $0x00000002, R10
+	JL     fewKeys2by2end
+
+fewKeys2by2:
+	VMOVUPS      (R9), Z16
+	VBROADCASTSS (R8), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	VBROADCASTSS (R8)(SI*1), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VMOVUPS      128(R9), Z16
+	VBROADCASTSS 4(R8), Z18
+	VFMADD231PS  Z18, Z16, Z2
+	VBROADCASTSS 4(R8)(SI*1), Z19
+	VFMADD231PS  Z19, Z16, Z3
+	ADDQ         $0x00000008, R8
+	ADDQ         $0x00000100, R9
+	SUBQ         $0x00000002, R10
+	JGE          fewKeys2by2
+
+fewKeys2by2end:
+	ADDQ $0x00000002, R10
+	SUBQ $0x00000001, R10
+	JL   fewKeys2by1end
+
+fewKeys2by1:
+	VMOVUPS      (R9), Z16
+	VBROADCASTSS (R8), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	VBROADCASTSS (R8)(SI*1), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000080, R9
+	SUBQ         $0x00000001, R10
+	JGE          fewKeys2by1
+
+fewKeys2by1end:
+	ADDQ    $0x00000001, R10
+	VADDPS  Z2, Z0, Z0
+	VADDPS  Z3, Z1, Z1
+	VMOVUPS (AX), Z16
+	VMOVUPS Z0, (CX)
+	VMAXPS  Z16, Z0, Z16
+	VMOVUPS Z1, 128(CX)
+	VMAXPS  Z16, Z1, Z16
+	VMOVUPS Z16, (AX)
+	ADDQ    $0x00000100, CX
+	LEAQ    (DX)(SI*2), DX
+	SUBQ    $0x00000002, DI
+	JMP     fewKeys2
+
+fewKeys2done:
+fewKeys1:
+	CMPQ   DI, $0x01
+	JL     fewKeys1done
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	MOVQ   DX, R8
+	MOVQ   BX, R9
+	MOVQ   dim+120(FP), R10
+	SUBQ   $0x00000002, R10
+	JL     fewKeys1by2end
+
+fewKeys1by2:
+	VMOVUPS      (R9), Z16
+	VBROADCASTSS (R8), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	VMOVUPS      128(R9), Z16
+	VBROADCASTSS 4(R8), Z18
+	VFMADD231PS  Z18, Z16, Z1
+	ADDQ         $0x00000008, R8
+	ADDQ         $0x00000100, R9
+	SUBQ         $0x00000002, R10
+	JGE          fewKeys1by2
+
+fewKeys1by2end:
+	ADDQ $0x00000002, R10
+	SUBQ $0x00000001, R10
+	JL   fewKeys1by1end
+
+fewKeys1by1:
+	VMOVUPS      (R9), Z16
+	VBROADCASTSS (R8), Z18
+	VFMADD231PS  Z18, Z16, Z0
+	ADDQ         $0x00000004, R8
+	ADDQ         $0x00000080, R9
+	SUBQ         $0x00000001, R10
+	JGE          fewKeys1by1
+
+fewKeys1by1end:
+	ADDQ    $0x00000001, R10
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS (AX), Z16
+	VMOVUPS Z0, (CX)
+	VMAXPS  Z16, Z0, Z16
+	VMOVUPS Z16, (AX)
+	ADDQ    $0x00000080, CX
+	ADDQ    SI, DX
+	SUBQ    $0x00000001, DI
+	JMP     fewKeys1
+
+fewKeys1done:
+scored:
+	MOVQ         bias+96(FP), AX
+	TESTQ        AX, AX
+	JZ           masks
+	VBROADCASTSS factor+160(FP), Z8
+	MOVQ         s+80(FP), CX
+	MOVQ         totals+16(FP), DX
+	MOVQ         biasStep+104(FP), BX
+	SHLQ         $0x02, BX
+	MOVQ         $0x00000080, SI
+	LEAQ         128(CX), DI
+
+biasRows:
+	MOVL         $0xff800000, R8
+	VPBROADCASTD R8, Z9
+	MOVQ         keys+136(FP), R10
+	MOVQ         AX, R8
+	MOVQ         CX, R9
+
+biasKeys:
+	LEAQ         (BX)(BX*2), R11
+	LEAQ         (R8)(BX*4), R13
+	LEAQ         (R13)(BX*4), R14
+	LEAQ         (R14)(BX*4), R15
+	MOVQ         R9, R12
+	VMOVUPS      (R8), X0
+	VINSERTF32X4 $0x01, (R13), Z0, Z0
+	VINSERTF32X4 $0x02, (R14), Z0, Z0
+	VINSERTF32X4 $0x03, (R15), Z0, Z0
+	VMOVUPS      (R8)(BX*1), X1
+	VINSERTF32X4 $0x01, (R13)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x02, (R14)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x03, (R15)(BX*1), Z1, Z1
+	VMOVUPS      (R8)(BX*2), X2
+	VINSERTF32X4 $0x01, (R13)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x02, (R14)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x03, (R15)(BX*2), Z2, Z2
+	VMOVUPS      (R8)(R11*1), X3
+	VINSERTF32X4 $0x01, (R13)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x02, (R14)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x03, (R15)(R11*1), Z3, Z3
+	VUNPCKLPS    Z1, Z0, Z4
+	VUNPCKHPS    Z1, Z0, Z5
+	VUNPCKLPS    Z3, Z2, Z6
+	VUNPCKHPS    Z3, Z2, Z7
+	VUNPCKLPD    Z6, Z4, Z0
+	VUNPCKHPD    Z6, Z4, Z1
+	VUNPCKLPD    Z7, Z5, Z2
+	VUNPCKHPD    Z7, Z5, Z3
+	VFMADD231PS  (R12), Z8, Z0
+	VMOVUPS      Z0, (R12)
+	VMAXPS       Z9, Z0, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z1
+	VMOVUPS      Z1, (R12)
+	VMAXPS       Z9, Z1, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z2
+	VMOVUPS      Z2, (R12)
+	VMAXPS       Z9, Z2, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z3
+	VMOVUPS      Z3, (R12)
+	VMAXPS       Z9, Z3, Z9
+	ADDQ         SI, R12
+	VMOVUPS      16(R8), X0
+	VINSERTF32X4 $0x01, 16(R13), Z0, Z0
+	VINSERTF32X4 $0x02, 16(R14), Z0, Z0
+	VINSERTF32X4 $0x03, 16(R15), Z0, Z0
+	VMOVUPS      16(R8)(BX*1), X1
+	VINSERTF32X4 $0x01, 16(R13)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x02, 16(R14)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x03, 16(R15)(BX*1), Z1, Z1
+	VMOVUPS      16(R8)(BX*2), X2
+	VINSERTF32X4 $0x01, 16(R13)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x02, 16(R14)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x03, 16(R15)(BX*2), Z2, Z2
+	VMOVUPS      16(R8)(R11*1), X3
+	VINSERTF32X4 $0x01, 16(R13)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x02, 16(R14)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x03, 16(R15)(R11*1), Z3, Z3
+	VUNPCKLPS    Z1, Z0, Z4
+	VUNPCKHPS    Z1, Z0, Z5
+	VUNPCKLPS    Z3, Z2, Z6
+	VUNPCKHPS    Z3, Z2, Z7
+	VUNPCKLPD    Z6, Z4, Z0
+	VUNPCKHPD    Z6, Z4, Z1
+	VUNPCKLPD    Z7, Z5, Z2
+	VUNPCKHPD    Z7, Z5, Z3
+	VFMADD231PS  (R12), Z8, Z0
+	VMOVUPS      Z0, (R12)
+	VMAXPS       Z9, Z0, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z1
+	VMOVUPS      Z1, (R12)
+	VMAXPS       Z9, Z1, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z2
+	VMOVUPS      Z2, (R12)
+	VMAXPS       Z9, Z2, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z3
+	VMOVUPS      Z3, (R12)
+	VMAXPS       Z9, Z3, Z9
+	ADDQ         SI, R12
+	VMOVUPS      32(R8), X0
+	VINSERTF32X4 $0x01, 32(R13), Z0, Z0
+	VINSERTF32X4 $0x02, 32(R14), Z0, Z0
+	VINSERTF32X4 $0x03, 32(R15), Z0, Z0
+	VMOVUPS      32(R8)(BX*1), X1
+	VINSERTF32X4 $0x01, 32(R13)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x02, 32(R14)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x03, 32(R15)(BX*1), Z1, Z1
+	VMOVUPS      32(R8)(BX*2), X2
+	VINSERTF32X4 $0x01, 32(R13)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x02, 32(R14)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x03, 32(R15)(BX*2), Z2, Z2
+	VMOVUPS      32(R8)(R11*1), X3
+	VINSERTF32X4 $0x01, 32(R13)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x02, 32(R14)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x03, 32(R15)(R11*1), Z3, Z3
+	VUNPCKLPS    Z1, Z0, Z4
+	VUNPCKHPS    Z1, Z0, Z5
+	VUNPCKLPS    Z3, Z2, Z6
+	VUNPCKHPS    Z3, Z2, Z7
+	VUNPCKLPD    Z6, Z4, Z0
+	VUNPCKHPD    Z6, Z4, Z1
+	VUNPCKLPD    Z7, Z5, Z2
+	VUNPCKHPD    Z7, Z5, Z3
+	VFMADD231PS  (R12), Z8, Z0
+	VMOVUPS      Z0, (R12)
+	VMAXPS       Z9, Z0, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z1
+	VMOVUPS      Z1, (R12)
+	VMAXPS       Z9, Z1, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z2
+	VMOVUPS      Z2, (R12)
+	VMAXPS       Z9, Z2, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z3
+	VMOVUPS      Z3, (R12)
+	VMAXPS       Z9, Z3, Z9
+	ADDQ         SI, R12
+	VMOVUPS      48(R8), X0
+	VINSERTF32X4 $0x01, 48(R13), Z0, Z0
+	VINSERTF32X4 $0x02, 48(R14), Z0, Z0
+	VINSERTF32X4 $0x03, 48(R15), Z0, Z0
+	VMOVUPS      48(R8)(BX*1), X1
+	VINSERTF32X4 $0x01, 48(R13)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x02, 48(R14)(BX*1), Z1, Z1
+	VINSERTF32X4 $0x03, 48(R15)(BX*1), Z1, Z1
+	VMOVUPS      48(R8)(BX*2), X2
+	VINSERTF32X4 $0x01, 48(R13)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x02, 48(R14)(BX*2), Z2, Z2
+	VINSERTF32X4 $0x03, 48(R15)(BX*2), Z2, Z2
+	VMOVUPS      48(R8)(R11*1), X3
+	VINSERTF32X4 $0x01, 48(R13)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x02, 48(R14)(R11*1), Z3, Z3
+	VINSERTF32X4 $0x03, 48(R15)(R11*1), Z3, Z3
+	VUNPCKLPS    Z1, Z0, Z4
+	VUNPCKHPS    Z1, Z0, Z5
+	VUNPCKLPS    Z3, Z2, Z6
+	VUNPCKHPS    Z3, Z2, Z7
+	VUNPCKLPD    Z6, Z4, Z0
+	VUNPCKHPD    Z6, Z4, Z1
+	VUNPCKLPD    Z7, Z5, Z2
+	VUNPCKHPD    Z7, Z5, Z3
+	VFMADD231PS  (R12), Z8, Z0
+	VMOVUPS      Z0, (R12)
+	VMAXPS       Z9, Z0, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z1
+	VMOVUPS      Z1, (R12)
+	VMAXPS       Z9, Z1, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z2
+	VMOVUPS      Z2, (R12)
+	VMAXPS       Z9, Z2, Z9
+	ADDQ         SI, R12
+	VFMADD231PS  (R12), Z8, Z3
+	VMOVUPS      Z3, (R12)
+	VMAXPS       Z9, Z3, Z9
+	ADDQ         SI, R12
+	ADDQ         $0x00000040, R8
+	ADDQ         $0x00000800, R9
+	SUBQ         $0x00000010, R10
+	JG           biasKeys
+	VMOVUPS      Z9, (DX)
+	LEAQ         (AX)(BX*8), AX
+	LEAQ         (AX)(BX*8), AX
+	ADDQ         $0x00000040, DX
+	ADDQ         $0x00000040, CX
+	CMPQ         CX, DI
+	JB           biasRows
+
+masks:
 	MOVQ         masks+88(FP), AX
 	TESTQ        AX, AX
 	JZ           weights
@@ -707,7 +1109,7 @@ keys1done:
 	MOVL         $0xff800000, CX
 	VPBROADCASTD CX, Z5
 	MOVQ         s+80(FP), CX
-	MOVQ         keys+120(FP), DX
+	MOVQ         keys+136(FP), DX
 	MOVQ         totals+16(FP), BX
 	MOVL         $0xff800000, SI
 	VPBROADCASTD SI, Z2
@@ -741,7 +1143,7 @@ weights:
 	VPBROADCASTD AX, Z28
 	MOVL         $0x3af4ba89, AX
 	VPBROADCASTD AX, Z29
-	VBROADCASTSS scale+136(FP), Z7
+	VBROADCASTSS scale+152(FP), Z7
 	MOVQ         totals+16(FP), AX
 	MOVQ         totals+16(FP), CX
 	ADDQ         $0x00000080, CX
@@ -753,7 +1155,7 @@ weights:
 	VMAXPS       64(AX), Z1, Z4
 	VMOVUPS      Z0, 64(CX)
 	MOVQ         s+80(FP), DX
-	MOVQ         keys+120(FP), BX
+	MOVQ         keys+136(FP), BX
 
 	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ BX, SI
@@ -806,7 +1208,7 @@ key:
 	ADDQ         $0x00000180, DX
 	MOVQ         totals+16(FP), BX
 	ADDQ         $0x00000100, BX
-	VBROADCASTSS unit+140(FP), Z6
+	VBROADCASTSS unit+156(FP), Z6
 	VMOVUPS      (CX), Z0
 	MOVL         $0x3f3504f3, SI
 	VPBROADCASTD SI, Z5
@@ -923,21 +1325,21 @@ key:
 	VPBROADCASTD AX, Z5
 	VMOVAPS      Z4, K1, Z5
 	VMOVUPS      Z5, 64(DX)
-	MOVQ         keys+120(FP), AX
-	IMULQ        vdim+112(FP), AX
+	MOVQ         keys+136(FP), AX
+	IMULQ        vdim+128(FP), AX
 	CMPQ         AX, $0x00001000
-	JLE          few
+	JLE          fewValues
 	MOVQ         oStep+8(FP), CX
 	SHLQ         $0x02, CX
 	MOVQ         v+56(FP), SI
 	MOVQ         vStep+64(FP), DI
 	SHLQ         $0x02, DI
 	LEAQ         (DI)(DI*2), R8
-	MOVQ         vdim+112(FP), R9
+	MOVQ         vdim+128(FP), R9
 	MOVQ         o+0(FP), R10
 
 allpanel:
-	MOVQ rows+96(FP), R11
+	MOVQ rows+112(FP), R11
 	MOVQ s+80(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
@@ -964,7 +1366,7 @@ all8:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1182,7 +1584,7 @@ all4:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1312,7 +1714,7 @@ all2:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1398,7 +1800,7 @@ all1:
 	JL     all1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1464,18 +1866,18 @@ all1done:
 	JNZ  allpanel
 	JMP  end
 
-few:
+fewValues:
 	MOVQ oStep+8(FP), CX
 	SHLQ $0x02, CX
 	MOVQ v+56(FP), SI
 	MOVQ vStep+64(FP), DI
 	SHLQ $0x02, DI
 	LEAQ (DI)(DI*2), R8
-	MOVQ vdim+112(FP), R9
+	MOVQ vdim+128(FP), R9
 	MOVQ o+0(FP), R10
 
 fewpanel:
-	MOVQ rows+96(FP), R11
+	MOVQ rows+112(FP), R11
 	MOVQ s+80(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
@@ -1502,7 +1904,7 @@ few4:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1685,7 +2087,7 @@ few2:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1806,7 +2208,7 @@ few1:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	MOVQ   keys+120(FP), R14
+	MOVQ   keys+136(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14

@@ -198,7 +198,7 @@ func (x *tileScratch) pairBias(j *job, t *laneTile, from, keys int) {
 		step = next
 	}
 	transposeColumns(x.biasPairs, pairLanes, bias, step, n/2, pairLanes)
-	avx512Lanes.fetchBias(j, t, tileBlock, from, keys)
+	avx512Lanes.fetchBias(j, &t.seq, t.from, tileBlock, from, keys)
 }
 
 // hideLast sets the scores of the padding key, which follows an odd number of keys, to -Inf.

@@ -5,7 +5,7 @@ package simd
 // avx2Lanes has the routines of fwd_avx2 and bwd_avx2. The 16 lanes of two vectors hold query rows
 // in a forward pass, and keys in a backward pass.
 var avx2Lanes = laneRoutines{
-	keys: 192, checksFinite: true,
+	keys: 192, oneBlock: 256, checksFinite: true,
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	shortPace: pace{start: 380, flop: .012, pair: .2, element: .075, widen: .08, pack: .065, feature: 1.2},
 	bwdPace:   pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},

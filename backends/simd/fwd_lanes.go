@@ -12,18 +12,19 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 //
 // An item is up to itemRows rows of one head. Each block of keys is widened once if it is 16-bit,
 // and all tiles of the item process the block while it is in cache. Blocks begin at multiples of
-// isa.keys, so the bits of a tile do not depend on the other tiles of its item.
+// isa.keys, or a short sequence is one block. So the bits of a tile do not depend on the other tiles
+// of its item.
 
 func (isa *laneRoutines) fwdItem(j *job, ws *pool.Arena, item int) {
-	p, lanes := &j.p, isa.lanes
+	p, lanes, keys := &j.p, isa.lanes, isa.blockKeys(&j.plan)
 	at := j.laneRange(item)
 	x := laneScratch{
-		s: ws.Take(isa.keys * lanes), masks: takeWords(ws, isa.keys),
-		kBuf: ws.Take(isa.keys * pad(p.Dim)), vBuf: ws.Take(isa.keys * pad(p.VDim)),
+		s: ws.Take(keys * lanes), masks: takeWords(ws, keys),
+		kBuf: ws.Take(keys * pad(p.Dim)), vBuf: ws.Take(keys * pad(p.VDim)),
 		rows: ws.Take(lanes * max(pad(p.Dim), pad(p.VDim))),
 		top:  ws.Take(lanes), scratchMax: ws.Take(lanes), factors: ws.Take(lanes),
 	}
-	x.setFeatures(j, ws, lanes, isa.keys, 1)
+	x.setFeatures(j, ws, lanes, keys, 1)
 	if j.tilesPerItem == 1 { // a local array of maxTiles tiles must be zeroed, which would slow a short item
 		isa.fwdHeads(j, ws, &x, &at)
 		return

@@ -22,9 +22,17 @@ func (isa *laneRoutines) planForward(pl *plan) {
 		pl.apart = true
 	}
 	p := &pl.p
-	dims, widest := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim))
+	dims, widest, keys := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim)), isa.blockKeys(pl)
 	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
-	pl.setItems(perTile, isa.keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, isa.keys))
+	pl.setItems(perTile, keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, keys))
+}
+
+// blockKeys returns the largest number of keys of a block.
+func (isa *laneRoutines) blockKeys(pl *plan) int {
+	if pl.p.KVLen <= isa.keys {
+		return isa.keys
+	}
+	return max(isa.keys, isa.oneBlock)
 }
 
 // planRows sets the number of tiles per item so that each worker gets itemsPerWorker items, or
@@ -55,7 +63,7 @@ func (pl *plan) setItems(perTile, perItem int) {
 func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	const itemsPerWorker = 32
 	p := &pl.p
-	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > isa.keys {
+	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > max(isa.keys, isa.oneBlock) {
 		return 1
 	}
 	heads := p.Heads
@@ -67,7 +75,9 @@ func (isa *laneRoutines) joinedHeads(pl *plan) int {
 
 // takesWhole reports whether attendTile supports the call.
 func (isa *laneRoutines) takesWhole(pl *plan) bool {
-	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && !pl.ends() && !adjusts(pl.call)
+	other := pl.p.Score // the features that attendTile does not support
+	other.Bias, other.Mask = false, false
+	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && other == (flashkit.Score{}) && !pl.p.Carry
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
@@ -78,7 +88,7 @@ func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 // attendTile computes all tiles.
 func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
-	if isa.takesWhole(pl) && p.KVLen <= isa.keys && !masksPairs(pl.call) {
+	if isa.takesWhole(pl) && p.KVLen <= max(isa.keys, isa.oneBlock) && !masksPairs(pl.call) {
 		return &isa.shortPace
 	}
 	return &isa.fwdPace

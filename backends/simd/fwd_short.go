@@ -28,7 +28,7 @@ func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *la
 		}
 		ws.Free = free
 		n := min(isa.lanes, at.to-r)
-		if from, to, edge := x.wholeKeys(at, r, n); from < to && !(edge && isa.hidesWild(j, x, from, to)) {
+		if from, to, edge := x.wholeKeys(at, r, n); from < to && !(edge && isa.hidesWild(j, x, &at.seqTile, r, n, from, to)) {
 			isa.wholeTile(j, ws, x, &at.seqTile, r, n, from, to, edge)
 			continue
 		}
@@ -40,9 +40,26 @@ func (isa *laneRoutines) fwdShort(j *job, ws *pool.Arena, x *laneScratch, at *la
 	j.clearRows(&at.seqTile)
 }
 
-// hidesWild reports whether V of the keys [from, to) may have NaN or infinity.
-func (isa *laneRoutines) hidesWild(j *job, x *laneScratch, from, to int) bool {
-	return !isa.finite(x.v[(from-x.lo)*x.vStep:], x.vStep, to-from, j.p.VDim, x.factors)
+// hidesWild reports whether V may have NaN or infinity, in those keys [from, to) that the band hides
+// from some of the rows [r, r+n).
+func (isa *laneRoutines) hidesWild(j *job, x *laneScratch, seq *seqTile, r, n, from, to int) bool {
+	allFrom, allUntil := seq.allSee(r, n, from, to)
+	wild := func(from, to int) bool {
+		return from < to && !isa.finite(x.v[(from-x.lo)*x.vStep:], x.vStep, to-from, j.p.VDim, x.factors)
+	}
+	return wild(from, allFrom) || wild(allUntil, to)
+}
+
+// allSee returns the range of those keys [from, to) that the band shows to all rows [r, r+n). If it
+// shows none to all rows, the range is empty and begins at to.
+func (t *seqTile) allSee(r, n, from, to int) (first, last int) {
+	_, allUntil := t.Keys(r)
+	allFrom, _ := t.Keys(r + n - 1)
+	first, last = max(from, allFrom), min(to, allUntil)
+	if first >= last {
+		return to, to
+	}
+	return first, last
 }
 
 // wholeKeys returns the range [from, to) of keys of the block that rows [r, r+n) see. edge reports
@@ -92,8 +109,21 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 		rows, step = o.Float32s()[o.Offset(seq.QBatch, seq.h, row):], rowStep(o)
 	}
 	k, v := &x.k[(from-x.lo)*x.kStep], &x.v[(from-x.lo)*x.vStep]
-	isa.attendTile(&rows[0], step, &totals[0], &q[0], qStep, k, x.kStep, v, x.vStep, &queries[0], &x.s[0], masks,
-		n, j.p.Dim, vdim, to-from, x.ahead.take(to-from, j.p.Dim, k), j.base2, float32(j.unit))
+	var bias *float32
+	if j.p.Score.Bias {
+		isa.loadBias(j, &x.featureScratch, seq, r, n, from, to-from, true)
+		isa.fetchBias(j, seq, r, len(x.masks), from, to-from)
+		bias = &x.bias[0]
+	}
+	isa.attendTile(&rows[0], step, &totals[0], &q[0], qStep, k, x.kStep, v, x.vStep, &queries[0], &x.s[0], masks, bias, x.biasStep,
+		n, j.p.Dim, vdim, to-from, x.ahead.take(to-from, j.p.Dim, k), j.base2, float32(j.unit), float32(j.scale))
+	if bias != nil {
+		for i, l := range totals[isa.lanes:][:n] {
+			if l == 0 { // no key has a weight, and 0 times a value may be NaN
+				clear(rows[i*step:][:vdim])
+			}
+		}
+	}
 	if !direct {
 		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)
 	}

@@ -21,6 +21,9 @@ func (j *job) laneRange(item int) (x laneRange) {
 
 // blockEnd returns the end of the block that contains key k, or x.last if that is less.
 func (isa *laneRoutines) blockEnd(x *laneRange, k int) int {
+	if x.M <= isa.oneBlock {
+		return x.last
+	}
 	return min(x.last, (k/isa.keys+1)*isa.keys)
 }
 
@@ -192,9 +195,18 @@ func (x *laneScratch) setMasks(t *laneTile, from, keys int, edge, hidden bool) {
 // setBand sets x.masks for the keys [from, from+keys) and the n rows from row on, to the bits of the
 // rows that see a key.
 func (x *laneScratch) setBand(seq *seqTile, row, n, from, keys int) {
-	for c := range keys {
-		first, last := seq.Queries(from + c)
-		x.masks[c] = laneMask(first-row, last-row, n)
+	allFrom, allUntil := seq.allSee(row, n, from, from+keys)
+	for key := from; key < from+keys; key++ {
+		if key == allFrom {
+			for ; key < allUntil; key++ {
+				x.masks[key-from] = laneMask(0, n, n)
+			}
+			if key == from+keys {
+				return
+			}
+		}
+		first, last := seq.Queries(key)
+		x.masks[key-from] = laneMask(first-row, last-row, n)
 	}
 }
 

@@ -3,6 +3,7 @@
 package simd
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -119,9 +120,9 @@ func (isa *laneRoutines) adjustScores(j *job, t *laneTile, x *laneScratch, from,
 	if score.Bias {
 		step = biasKeys
 		if i == 0 {
-			isa.loadBias(j, t, x, from, x.part)
+			isa.loadBias(j, &x.featureScratch, &t.seq, t.from, t.n, from, x.part, false)
 		}
-		isa.fetchBias(j, t, len(x.masks), from+i, n)
+		isa.fetchBias(j, &t.seq, t.from, len(x.masks), from+i, n)
 	}
 	for end := i + n; i < end; i += step {
 		n := min(step, end-i)
@@ -152,18 +153,17 @@ func (j *job) biasOf(s *seqTile, row, n, key int) (at, rows, step int) {
 	return at, n, b.Strides()[2]
 }
 
-// fetchBias prefetches the bias of the keys [from, from+keys) for the item's next tile. If t is the
-// last tile, it prefetches the next block's bias for the first tile.
-func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
-	row := t.from + isa.lanes
-	if row >= t.seq.to {
-		row, from = t.seq.from, from+block
+// fetchBias prefetches the bias of the keys [from, from+keys) for the item's tile after the tile
+// that begins at row. After the last tile, it prefetches the next block's bias for the first tile.
+func (isa *laneRoutines) fetchBias(j *job, s *seqTile, row, block, from, keys int) {
+	if row += isa.lanes; row >= s.to {
+		row, from = s.from, from+block
 	}
-	if keys = min(keys, t.seq.M-from); keys <= 0 {
+	if keys = min(keys, s.M-from); keys <= 0 {
 		return
 	}
 	b := &j.args.Bias
-	at, rows, step := j.biasOf(&t.seq, row, min(isa.lanes, t.seq.to-row), from)
+	at, rows, step := j.biasOf(s, row, min(isa.lanes, s.to-row), from)
 	if b.DType() == flashkit.Float32 {
 		isa.fetch((*byte)(unsafe.Pointer(&b.Float32s()[at])), 4*step, 4*keys, rows)
 	} else {
@@ -171,20 +171,28 @@ func (isa *laneRoutines) fetchBias(j *job, t *laneTile, block, from, keys int) {
 	}
 }
 
-// loadBias sets x.bias to the bias of the given keys. This is the tensor's own memory if the bias
-// is float32 and whole blocks of transpose do not read beyond the rows. Otherwise it is a float32
-// copy in x.biasBuf.
-func (isa *laneRoutines) loadBias(j *job, t *laneTile, x *laneScratch, from, keys int) {
-	b := &j.args.Bias
-	at, rows, step := j.biasOf(&t.seq, t.from, t.n, from)
-	whole := from+isa.blocks(keys) <= b.Shape()[3] && (rows == isa.lanes || step == 0)
+// loadBias sets x.bias to the bias of query rows [row, row+n) and the given keys. This is the
+// tensor's own memory if the bias is float32 and whole blocks of transpose do not read beyond the
+// rows. Otherwise it is a float32 copy in x.biasBuf. If hidden is true, the elements after the keys,
+// up to a whole block, are -Inf.
+func (isa *laneRoutines) loadBias(j *job, x *featureScratch, s *seqTile, row, n, from, keys int, hidden bool) {
+	b, padded := &j.args.Bias, isa.blocks(keys)
+	at, rows, step := j.biasOf(s, row, n, from)
+	whole := from+padded <= b.Shape()[3] && (rows == isa.lanes || step == 0) && !(hidden && keys < padded)
 	if b.DType() == flashkit.Float32 && whole {
 		x.bias, x.biasStep = b.Float32s()[at:], step
 		return
 	}
-	x.bias, x.biasStep = x.biasBuf, min(step, biasStep(len(x.masks)))
+	x.bias, x.biasStep = x.biasBuf, len(x.biasBuf)/isa.lanes
+	if step == 0 {
+		x.biasStep = 0
+	}
 	for r := range rows {
-		isa.load(x.bias[r*x.biasStep:][:keys], b, at+r*step)
+		row := x.bias[r*x.biasStep:][:padded]
+		isa.load(row[:keys], b, at+r*step)
+		for i := keys; i < padded && hidden; i++ {
+			row[i] = float32(math.Inf(-1))
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // pointers into workspace or into the caller's memory.
 type laneRoutines struct {
 	keys         int  // keys of a block of a forward pass
+	oneBlock     int  // a sequence of at most this number of keys, at most tileBlock, is one block in a forward pass
 	checksFinite bool // the instruction set has no opmasks: addValues with masks checks V for NaN and infinity
 	fwdPace      pace
 	shortPace    pace // of a forward pass whose tiles attendTile computes
@@ -59,7 +60,7 @@ type backwardRoutines struct {
 }
 
 type (
-	attendTileFunc    func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)
+	attendTileFunc    func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, bias *float32, biasStep int, rows, dim, vdim, keys int, ahead *float32, scale, unit, factor float32)
 	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
 	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
 )

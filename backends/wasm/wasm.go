@@ -78,11 +78,11 @@ type variant struct {
 }
 
 var variants = [...]variant{
-	{"fwd_simd128", flashkit.PassForward, 24e9, timing{6000, .0245, 2.2, 9.2}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
+	{"fwd_simd128", flashkit.PassForward, 24e9, timing{3000, .0245, 2.2, 3}, forwardTakes, "fwd_simd128_keys", "fwd_simd128_rows", "", "fwd_simd128_feature_rows"},
 	{"bwd_simd128", flashkit.PassBackward, 20e9, timing{5000, .025, 4, 20}, backwardTakes, "bwd_simd128_keys", "bwd_simd128_rows", "bwd_grads", "bwd_simd128_feature_rows"},
 	{"fwd_scalar", flashkit.PassForward, 1e9, timing{4000, .55, 30, 8.5}, forwardTakes, "fwd_scalar_keys", "fwd_scalar_rows", "", "fwd_feature_rows"},
 	{"bwd_scalar", flashkit.PassBackward, 1e9, timing{5000, .51, 30, 30}, backwardTakes, "bwd_scalar_keys", "bwd_scalar_rows", "bwd_grads", "bwd_feature_rows"},
-	{"decode_simd128", flashkit.PassForward, 12e9, timing{3000, .12, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
+	{"decode_simd128", flashkit.PassForward, 12e9, timing{2000, .1, 8, .7}, forwardTakes, decodeKeys, "decode_simd128_rows", "", "decode_simd128_rows"},
 }
 
 // interpreted is the factor by which wazero's interpreter slows a kernel.
@@ -154,7 +154,7 @@ func (b *Backend) hostMemory(v *variant, c *flashkit.Call) float64 {
 // A timing holds one worker's times for the parts of a kernel's work, in nanoseconds. The times were
 // measured on one server; package dispatch corrects the predicted time for the actual machine.
 type timing struct {
-	item    float64 // per item, to begin and end it; in the backward pass also per tile of rows and chunk of keys
+	item    float64 // per item, to begin and end it, or per part of a decode item; in the backward pass also per tile of rows and chunk of keys
 	flop    float64 // per floating-point operation
 	pair    float64 // per row and key: the exponential and the other work on a score
 	element float64 // per element of a row, to copy and pack it
@@ -218,8 +218,11 @@ func (b *Backend) cost(v *variant, c *flashkit.Call) time.Duration {
 	seen := float64(c.Heads) * (float64(c.Area()) + n.rows*rows/2)
 	elements := (float64(c.Heads)*n.rows + float64(c.KVHeads)*n.keys) * float64(c.Dim+c.VDim)
 	visits := x.items()
-	if x.batch > 0 {
+	switch {
+	case x.batch > 0:
 		visits = c.Batch * c.Heads
+	case v.isDecode():
+		visits = x.heads() * x.parts(c.QLen)
 	}
 	if v.pass == flashkit.PassBackward {
 		visits += n.visits * c.Heads

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"strconv"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -10,28 +11,32 @@ import (
 
 // attend emits the routine that computes a tile's attention in one call, if V has no NaN or
 // infinity that a mask hides. Its results equal, bit for bit, the results of transpose, scores, maskScores, expScores,
-// finalizeLSE, addValues and transpose in sequence. Each of these routines sets and restores MXCSR. Every write
+// finalizeLSE, addValues and transpose in sequence. With a bias, scoreMod is among them. Each of these routines sets and restores MXCSR. Every write
 // to MXCSR waits for pending instructions. Short sequences have too little work to hide these
 // waits, so one routine does all steps. The product O = P V has columns of O in the lanes, so O
 // needs no transpose.
 func (g *generator) attend() {
-	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, rows, dim, vdim, keys int, ahead *float32, scale, unit float32)",
+	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, bias *float32, biasStep int, rows, dim, vdim, keys int, ahead *float32, scale, unit, factor float32)",
 		"computes o, the attention of query rows q over keys k with values v. Query i sees",
 		"key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.",
-		"totals is [4][LANES]. For query row i:",
+		"The score of row i of q and row j of k is their dot product or, if bias is not nil,",
+		"factor·(dot product) + bias[i][j]. totals is [4][LANES]. For query row i:",
 		"",
-		"  - totals[0][i] = m, the largest dot product of row i of q and a row of k that it sees",
-		"  - totals[1][i] = l = Σ over these keys of 2^(scale·(dot product - m))",
+		"  - totals[0][i] = m, the largest score of row i and a key that it sees",
+		"  - totals[1][i] = l = Σ over these keys of 2^(scale·(score - m))",
 		"  - totals[2][i] = 1/l, or 0 if l is 0",
 		"  - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0",
 		"",
 		"Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of",
 		"LANES. Let dims be dim, rounded up to a multiple of 16. The routine reads LANES rows of q, even",
 		"if rows is smaller, and up to dims elements of each row. queries and s are scratch: queries is",
-		"[dims][LANES], and s is [keys][LANES]. The routine prefetches memory from address ahead on, as",
-		"scores"+g.suffix+" does. rows > 0, keys > 0.")
+		"[dims][LANES], and s is [padded][LANES]. padded is keys, rounded up to a multiple of "+strconv.Itoa(g.lanes/vectors)+". The routine",
+		"reads padded elements of LANES rows of bias, which begin biasStep elements apart. The elements",
+		"from keys on must be -Inf. It prefetches memory from address ahead on, as scores"+g.suffix+" does.",
+		"rows > 0, keys > 0.")
 	g.transposeQuery()
 	g.attendScores()
+	g.attendBias()
 	g.attendMasks()
 	g.attendWeights()
 	g.attendValues()
@@ -65,7 +70,7 @@ func (g *generator) transposeQuery() {
 	MOVQ(q, src)
 	MOVQ(queries, dst)
 	Label("dims")
-	g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
+	g.transposeBlock(dst, dstStep, src, srcStep, asRead, storeColumn)
 	ADDQ(U32(uint32(g.vectorBytes)), src)
 	ADDQ(U32(uint32(n*g.rowBytes)), dst)
 	SUBQ(U32(uint32(n)), left)
@@ -84,8 +89,63 @@ func (g *generator) attendScores() {
 	for v := range vectors {
 		VMOVUPS(lowest, g.part(Mem{Base: rowMax}, v))
 	}
-	x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead")}
-	x.groups("keys")
+	CMPQ(address("rows"), Imm(uint64(g.lanes/vectors)))
+	JLE(LabelRef("few"))
+	scores := func(g *generator, name string, unroll int) {
+		x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead"), unroll: unroll}
+		x.groups(name)
+	}
+	scores(g, "keys", 2*unroll)
+	JMP(LabelRef("scored"))
+	Label("few")
+	scores(g.oneVector(), "fewKeys", 2) // less unrolling saves code
+	Label("scored")
+}
+
+// oneVector returns a generator of products for the first vector of a row alone. The other vector
+// has no queries.
+func (g *generator) oneVector() *generator {
+	one := *g
+	one.lanesB, one.groups = g.lanesB[:1], []int{8, 4, 2, 1}
+	return &one
+}
+
+// attendBias emits the scores with bias, if the routine has one. The bias has query rows in its
+// rows: each block is transposed in registers and stored with the scores.
+func (g *generator) attendBias() {
+	n := g.vectorBytes / 4
+	bias := param("bias")
+	TESTQ(bias, bias)
+	JZ(LabelRef("masks"))
+	factor, max := g.registers[8], g.registers[9]
+	floatParam("factor", factor)
+	s, rowMax, step, rowBytes, end := param("s"), g.total(totalMax), bytes(param("biasStep")), GP64(), GP64()
+	MOVQ(U32(uint32(g.rowBytes)), rowBytes)
+	LEAQ(Mem{Base: s, Disp: g.rowBytes}, end)
+	Label("biasRows")
+	g.constant(float32(math.Inf(-1)), max)
+	src, dst, left := GP64(), GP64(), param("keys")
+	MOVQ(bias, src)
+	MOVQ(s, dst)
+	Label("biasKeys")
+	g.transposeBlock(dst, rowBytes, src, step, asRead, func(z VecPhysical, score Mem) {
+		VFMADD231PS(score, factor, z)
+		VMOVUPS(z, score)
+		VMAXPS(max, z, max) // a NaN score leaves the maximum as it is
+	})
+	ADDQ(U32(uint32(g.vectorBytes)), src)
+	ADDQ(U32(uint32(n*g.rowBytes)), dst)
+	SUBQ(U32(uint32(n)), left)
+	JG(LabelRef("biasKeys"))
+	VMOVUPS(max, Mem{Base: rowMax})
+	for range n / 8 {
+		LEAQ(Mem{Base: bias, Index: step, Scale: 8}, bias)
+	}
+	ADDQ(U32(uint32(g.vectorBytes)), rowMax)
+	ADDQ(U32(uint32(g.vectorBytes)), s)
+	CMPQ(s, end)
+	JB(LabelRef("biasRows"))
+	Label("masks")
 }
 
 func (g *generator) attendMasks() {
@@ -129,10 +189,10 @@ func (g *generator) attendValues() {
 	values := param("keys")
 	IMULQ(address("vdim"), values)
 	CMPQ(values, U32(fewValues))
-	JLE(LabelRef("few"))
+	JLE(LabelRef("fewValues"))
 	g.rowValues("all", 1)
 	JMP(LabelRef("end"))
-	Label("few")
+	Label("fewValues")
 	g.rowValues("few", 2)
 	Label("end")
 }

@@ -113,7 +113,7 @@ func (g *generator) transposePairs() {
 		"elements apart.")
 	dst, dstStep := param("dst"), bytes(param("dstStep"))
 	src, srcStep := param("src"), bytes16(param("srcStep"))
-	g.transposeBlock(dst, dstStep, src, srcStep, func(int, []VecPhysical) {})
+	g.transposeBlock(dst, dstStep, src, srcStep, asRead, storeColumn)
 	g.done()
 }
 

@@ -8,12 +8,12 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// accumulators returns the registers of a register tile: the given number of rows, each of two
-// vectors.
+// accumulators returns the registers of a register tile: the given number of rows, each with the
+// vectors of lanesB.
 func (g *generator) accumulators(rows int) [][]VecPhysical {
 	acc := make([][]VecPhysical, rows)
 	for r := range acc {
-		acc[r] = g.registers[r*vectors : (r+1)*vectors]
+		acc[r] = g.registers[r*len(g.lanesB) : (r+1)*len(g.lanesB)]
 	}
 	return acc
 }

@@ -157,7 +157,7 @@ func (g *generator) transpose() {
 		for _, z := range r {
 			VMULPS(z, factors, z)
 		}
-	})
+	}, storeColumn)
 	ADDQ(srcNext, src)
 	ADDQ(dstNext, dst)
 	DECQ(count)
@@ -168,9 +168,9 @@ func (g *generator) transpose() {
 // transposeBlock emits the transpose of one block of 4-byte elements, four columns at a time. Each
 // load inserts four elements of a row into one quarter of a vector. Vector i has one quarter for
 // each of the rows i, i+4, i+8 and so on. The function four may then change the four vectors of
-// columns c to c+3. Finally, unpack instructions transpose within quarters. No shuffle between
-// quarters is needed.
-func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical)) {
+// columns c to c+3. Then unpack instructions transpose within quarters. No shuffle between quarters
+// is needed. Finally the function store gets each transposed column and its address in dst.
+func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four func(c int, r []VecPhysical), store func(z VecPhysical, at Mem)) {
 	r, t, n := g.registers[:4], g.registers[4:8], g.vectorBytes/4
 	srcStep3, at := GP64(), GP64()
 	LEAQ(Mem{Base: srcStep, Index: srcStep, Scale: 2}, srcStep3)
@@ -197,11 +197,16 @@ func (g *generator) transposeBlock(dst, dstStep, src, srcStep GPVirtual, four fu
 			VUNPCKHPD(t[i+2], t[i], r[2*i+1])
 		}
 		for _, z := range r {
-			VMOVUPS(z, Mem{Base: at})
+			store(z, Mem{Base: at})
 			ADDQ(dstStep, at)
 		}
 	}
 }
+
+// storeColumn is the store of a transpose alone, and asRead the function four.
+func storeColumn(z VecPhysical, at Mem) { VMOVUPS(z, at) }
+
+func asRead(int, []VecPhysical) {}
 
 // broadcastQuarter sets every quarter of z (every half in AVX2) to the four elements at m.
 func (g *generator) broadcastQuarter(m Mem, z VecPhysical) {

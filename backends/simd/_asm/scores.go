@@ -22,7 +22,7 @@ func (g *generator) scores() {
 		"Products of even and of odd columns of k have separate sums, because smaller sums have smaller",
 		"rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of",
 		"k, from address ahead on.")
-	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead")}
+	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead"), unroll: 2 * unroll}
 	x.groups("keys")
 	g.done()
 }
@@ -30,6 +30,7 @@ func (g *generator) scores() {
 type scoreRows struct {
 	*generator
 	s, k, step, q, keys, rowMax, ahead GPVirtual
+	unroll                             int // columns of K per iteration
 }
 
 // groups emits the scores of all keys. The routine's parameter dim is the number of columns of K.
@@ -39,7 +40,7 @@ func (g *scoreRows) groups(name string) {
 	sizes := g.groupsOf(2)
 	inGroups(name, g.keys, sizes, func(rows int, label string) {
 		sums := g.accumulators(2 * rows)
-		x := scoreTile{generator: g.generator, label: label, even: sums[:rows], odd: sums[rows:], k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
+		x := scoreTile{generator: g.generator, label: label, unroll: g.unroll, even: sums[:rows], odd: sums[rows:], k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
 		clearSums(sums)
 		MOVQ(g.k, x.k)
 		MOVQ(g.q, x.q)
@@ -47,8 +48,10 @@ func (g *scoreRows) groups(name string) {
 		addOdd(x.even, x.odd)
 		g.storeScores(g.s, g.rowMax, x.even)
 		ADDQ(U32(uint32(rows*g.rowBytes)), g.s)
-		for range rows {
-			ADDQ(g.step, g.k)
+		if rows == 3 {
+			ADDQ(step3, g.k)
+		} else {
+			advance(g.k, g.step, rows)
 		}
 	})
 }
@@ -56,6 +59,7 @@ func (g *scoreRows) groups(name string) {
 type scoreTile struct {
 	*generator
 	label       string
+	unroll      int
 	even, odd   [][]VecPhysical
 	k, q        GPVirtual // at the current column
 	step, step3 GPVirtual // row stride of K, and three times it
@@ -64,7 +68,7 @@ type scoreTile struct {
 
 // columns emits the products of n columns of K and Q. It destroys n.
 func (x *scoreTile) columns(n GPVirtual, fetch bool) {
-	inPairs(x.label, n, 2*unroll, func(i int) {
+	inPairs(x.label, n, x.unroll, func(i int) {
 		sums := [2][][]VecPhysical{x.even, x.odd}[i%2]
 		x.generator.step(sums, Mem{Base: x.q, Disp: i * x.rowBytes}, func(r int) Mem {
 			return rowAt(x.k, x.step, x.step3, r).Offset(i * 4)

@@ -235,8 +235,7 @@ static void fold(float *x, u64 n) {
   for (float *end = x + n; x != end; x += 4) store(x + n, load(x + n) + load(x)), store(x, splat(0));
 }
 static void fold_row(const forward *w, u32 r) {
-  fold(w->o + r * 2 * w->dv8, w->dv8);
-  w->l_total[r] += w->l[r], w->l[r] = 0;
+  fold(w->o + r * 2 * w->dv8, w->dv8), w->l_total[r] += w->l[r], w->l[r] = 0;
 }
 static void rescale(const forward *w, u32 r, float by) {  // rescales all sums but l
   for (float *o = w->o + r * 2 * w->dv8, *end = o + 2 * w->dv8; o != end; o += 4) store(o, load(o) * by);
@@ -248,9 +247,10 @@ static void begin(const forward *w, u32 rows) {
 }
 // finish writes row r of O and LSE. l is 0 if the row has no score above -Inf.
 static void finish(const block *p, const forward *w, u32 r) {
-  fold_row(w, r);
-  float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r];
-  for (u32 d = 0; d < p->vdim; d++) out[d] = l == 0 ? 0 : w->o[(r * 2 + 1) * w->dv8 + d] * (1 / l);
+  float *out = (float *)AT(p->o) + (u64)r * p->vdim, *lse = (float *)AT(p->lse) + r, l = w->l_total[r] += w->l[r], by = 1 / l;
+  const float *o = w->o + r * 2 * w->dv8, *total = o + w->dv8; u32 d = 0;
+  for (; d + 4 <= p->vdim; d += 4) *(v4_any *)(out + d) = l == 0 ? splat(0) : (load(total + d) + load(o + d)) * by;
+  for (; d < p->vdim; d++) out[d] = l == 0 ? 0 : (total[d] + o[d]) * by;
   *lse = l == 0 ? NONE : (float)((double)p->scale * w->m[r] + ln(l));
 }
 

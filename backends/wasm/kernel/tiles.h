@@ -145,7 +145,11 @@ INLINE u32 pack(const float *x, u32 n, u32 dim, float *to, int how) {
       none += v * 0;
       if (how == ROWS) scatter(to + (r / 8 * d8 + d) * 8 + r % 8, 8, v);
       if (how == ELEMENTS) store(to + d / 8 * TILE * 8 + r * 8 + d % 8, v);
-      if (how == SPLAT_ROWS) spread(to + (r / 4 * d8 + d) * 16 + r % 4 * 4, 16, v);
+      if (how == SPLAT_ROWS) {
+        float *at = to + (r / 4 * d8 + d) * 16 + r % 4 * 4;
+        HIDE(x, at);
+        spread(at, 16, v);
+      }
       if (how == SPLAT_ELEMENTS) spread(to + (d / 4 * TILE + r) * 16, 4, v);
     }
   }
@@ -201,7 +205,8 @@ APART v4 soften(const span *n, float *s, float *p, float *m, float *l, float sca
     if (!kept) sums[r] = weigh(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2);
     else sums[r] = weigh_kept(s + r * TILE + n->from, s + r * TILE + n->to, p + n->from * 16 + r * 4, shift[r], scale2, kept + n->from / 8, 1u << 8 * r);
   v4 alpha = exp2((old - shift) * scale2);
-  alpha = (v4)(((i4)alpha & (old < top)) | ((i4)splat(1) & ~(old < top)));
+  i4 raised = (old < top) & (old != splat(NONE));  // without earlier weights, the sums are 0 or NaN
+  alpha = (v4)(((i4)alpha & raised) | ((i4)splat(1) & ~raised));
   store(m, top), store(l, load(l) * alpha + sums);
   return alpha;
 }

@@ -1,7 +1,7 @@
 // Made by make site.
 function flashkitHost() {
 "use strict";
-const SHA256 = "46314db0185ffad4ccb35ff86111c4012af576ebb6fbaaf60bc7931d0bb0413b"; // of kernel.wasm
+const SHA256 = "763fdce208526676299c8cf90df1916e897ba1088f8ad61976f7a8b22b33d75c"; // of kernel.wasm
 const MAGIC = 0x4b484c46, ABI = 3, WORDS = 48, PAGE = 65536;
 const TILE = 128, STRIP = 64;                         // rows of the stage; keys that the backward kernel processes at a time
 const FEW = 8, DECODE_ROWS = 64, DECODE_BELOW = 17;   // decode: rows of a call, limit and automatic limit of the rows of a KV head
