@@ -233,7 +233,7 @@ def test_signatures_are_those_of_the_headers(tmp_path):
     body = re.search(r"typedef struct functions \{\n(.*?)\n\} functions;", source, re.DOTALL)[1]
     members = re.findall(r"\(\*(\w+)\)\((?=[^*]|const)", re.sub(r"void \(\*kernel\)", "void (* kernel)", body))
     names = [*_compiled._PYTORCH, _compiled._STREAM]
-    assert members[len(names) :] == ["problem_of", "forward", "backward"], members
+    assert members[len(names) :] == ["problem_of", "forward", "backward", "raise"], members
     checks = [f"static_assert(std::is_same_v<decltype(functions::{m}), decltype(&{name})>);" for m, name in zip(members, names)]
     file = tmp_path / "signatures.cc"
     file.write_text("\n".join(['#define USE_CUDA', '#include <torch/csrc/stable/c/shim.h>', '#include "flashkit.h"', types, f"struct functions {{\n{body}\n}};", *checks]))
