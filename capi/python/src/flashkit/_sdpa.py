@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from . import _compiled, _operators, _unseen
+from . import _compiled, _fields, _operators, _unseen
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, torch.nn.Parameter)
+_NO_MORE = (None,) * (len(_compiled.OPTIONAL) - 2)  # optional tensors after bias and mask
+_grad_enabled = torch.is_grad_enabled
 
 
 class FallbackWarning(UserWarning):
@@ -83,22 +85,55 @@ def _refuses(q: Any, k: Any, v: Any, mask: Any, dropout: Any, causal: Any, scale
     return ""
 
 
-_accepted: set[Any] = set()  # descriptions of calls without a mask and dropout that _refuses has accepted
+_accepted: dict[Any, Any] = {}  # plans of calls without dropout that _refuses has accepted, by description
 _MOST = 1024
 
 
-def _description(q: Any, k: Any, v: Any, mask: Any, dropout: Any, causal: Any, scale: Any, gqa: Any) -> Any:
-    """Return everything that _refuses depends on, or None of a call that is not described."""
-    if is_dynamo_compiling() or mask is not None or not (q.__class__ is Tensor and k.__class__ is Tensor and v.__class__ is Tensor):
+def _description(q: Any, k: Any, v: Any, mask: Any, dropout: Any, causal: Any, scale: Any, gqa: Any, backend: Any) -> Any:
+    """Return everything that _refuses and a plan depend on, or None of a call that is not described."""
+    if is_dynamo_compiling() or not (q.__class__ is Tensor and k.__class__ is Tensor and v.__class__ is Tensor):
         return None
     if causal.__class__ is not bool or gqa.__class__ is not bool or dropout.__class__ not in (float, int) or dropout != 0:
         return None
     if scale is not None and scale.__class__ is not float or not _compiled.eager():
         return None
     try:
-        return q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout, causal, scale, gqa
+        recorded = _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or mask is not None and mask.requires_grad)
+        call = recorded, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device, q.layout, k.layout, v.layout, causal, scale, gqa, backend
+        if mask is None:
+            return call
+        return (*call, mask.shape, mask.dtype, mask.device, mask.layout) if mask.__class__ is Tensor else None
     except RuntimeError:  # a nested tensor has no shape
         return None
+
+
+def _plan(call: Any, k: Tensor, mask: Tensor | None, causal: bool, scale: float | None, backend: str | None) -> Any:
+    """Return the plan of a described call of four dimensions, or None if _run must compute it."""
+    recorded = call[0]
+    if k.dim() != 4 or mask is not None and mask.shape[-1] != k.shape[-2] or recorded and _compiled.record is None:
+        return None
+    numbers = tuple(scale if name == "scale" else None for name in _fields.NUMBERS)
+    key = "sdpa", causal, scale, backend, recorded
+    return _compiled.plans.get(key) or _compiled.plan(key, causal, None, causal, 0, numbers, 0.0, backend, recorded, False)
+
+
+def _planned(plan: Any, recorded: bool, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Return O, or None if the compiled part declines the call."""
+    o: Tensor
+    if mask is not None:
+        try:
+            r = _compiled.with_all(plan, q, k, v, ((None, mask) if mask.dtype == torch.bool else (mask, None)) + _NO_MORE, None, recorded)
+        except _compiled.Declined:
+            return None
+        return None if r is None else r[0]
+    if recorded:
+        try:
+            o = _compiled.record(q, k, v, plan.tensor)[0]
+        except RuntimeError:
+            return None
+        return o
+    o = _compiled._forward_o(q, k, v, plan.tensor)
+    return o if o.dim() == 4 else None
 
 
 def _lowered(*tensors: Any) -> tuple[Any, ...]:
@@ -139,8 +174,6 @@ def replace_sdpa(backend: str | None = None) -> Iterator[Report]:
 
     What torch.compile has compiled before is compiled again inside.
     """
-    from .torch import attention
-
     functional, report = torch.nn.functional, Report()
     theirs = functional.scaled_dot_product_attention
 
@@ -156,20 +189,19 @@ def replace_sdpa(backend: str | None = None) -> Iterator[Report]:
     ) -> Tensor:
         """PyTorch's signature, on flashkit."""
         q, k, v, mask = query, key, value, attn_mask
-        call = _description(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
-        if call in _accepted:
+        call = _description(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, backend)
+        if (plan := _accepted.get(call)) is not None and (r := _planned(plan, call[0], q, k, v, mask)) is not None:
             report.calls += 1
-            r: Tensor = attention(q, k, v, causal=is_causal, top_left=is_causal, scale=scale, backend=backend)
             return r
         if isinstance(q, Tensor):
             q, k, v, mask = _lowered(q, k, v, mask)
         reason = _refuses(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
         if not reason:
             report.calls += 1
-            if call is not None and q.dim() == 4:
+            if call is not None and call not in _accepted:
                 if len(_accepted) >= _MOST:
                     _accepted.clear()
-                _accepted.add(call)
+                _accepted[call] = _plan(call, k, mask, is_causal, scale, backend)
             return _run(q, k, v, mask, dropout_p, is_causal, scale, backend)
         report.fallbacks[reason] = report.fallbacks.get(reason, 0) + 1
         if not torch.compiler.is_compiling():

@@ -14,6 +14,11 @@
  *
  * given has a bit for each optional tensor of the call. The other optional tensors are ignored.
  *
+ * Two more kernels record gradients of a call without optional tensors. They are kernels of
+ * PyTorch's operator _scaled_dot_product_fused_attention_overrideable and of its backward, which
+ * PyTorch leaves to other backends: their autograd node is in C++. attn_bias is the plan. These
+ * kernels raise a RuntimeError if they cannot compute a call.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdbool.h>
@@ -24,6 +29,7 @@
 typedef uint64_t value;              /* StableIValue: an integer, or a handle */
 typedef struct AtenTensorOpaque *tensor; /* AtenTensorHandle */
 typedef struct TorchLibraryOpaque *registry; /* TorchLibraryHandle */
+typedef struct StableListOpaque *items; /* StableListHandle */
 
 /* Addresses of functions, in the order of _compiled.py. PyTorch's functions return 0 or an error code. */
 typedef struct functions {
@@ -39,13 +45,21 @@ typedef struct functions {
 	int32_t (*data)(tensor, void **);
 	int32_t (*empty)(int64_t dims, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type, int32_t device_index, tensor *);
 	int32_t (*copy)(tensor to, tensor from, int32_t non_blocking);
+	int32_t (*undefined)(tensor *); /* a tensor that is None in Python */
+	int32_t (*release_items)(items);
 	int32_t (*float32)(void), (*float16)(void), (*bfloat16)(void), (*boolean)(void), (*int32)(void), (*int64)(void);
 	int32_t (*cpu)(void), (*cuda)(void);
 	int32_t (*cuda_stream)(int32_t device_index, void **stream); /* NULL if PyTorch has no CUDA */
 	int (*problem_of)(const fk_args *, fk_problem *, fk_error *);
 	int (*forward)(fk_dispatcher *, const fk_problem *, const fk_args *, fk_error *);
 	int (*backward)(fk_dispatcher *, const fk_problem *, const fk_args *, fk_error *);
+	void (*raise)(const char *message); /* throws a C++ exception; NULL if there is none */
 } functions;
+
+typedef struct kernel {
+	const char *name; /* of the operator */
+	void (*compute)(value *stack, uint64_t inputs, uint64_t outputs);
+} kernel;
 
 static functions f;
 static int32_t types[4], int32_type, int64_type, cpu, cuda; /* types by FK_ code */
@@ -67,6 +81,7 @@ typedef struct call {
 	fk_args args;
 	fk_problem problem;
 	const plan *plan;
+	fk_error *error; /* of the library, or NULL */
 	int32_t device_type, device_index;
 	int copies, lists;
 	tensor copy[16];
@@ -250,13 +265,18 @@ static bool sequences(call *c, const value *optional, int64_t given)
 	return a->pages != NULL || a->seqs == a->k.shape[0];
 }
 
-/* begin starts a call of a plan's options on the device of t. */
+static void start(call *c, fk_error *error)
+{
+	c->error = error;
+	c->copies = c->lists = 0;
+}
+
+/* begin reads the options of a call from its plan, and the device from t. */
 static bool begin(call *c, tensor options, tensor t)
 {
 	int64_t dims, *sizes, *strides;
 	int32_t type, device;
 	void *at;
-	c->copies = c->lists = 0;
 	c->args = fk_args_init();
 	if (f.dim(options, &dims) || dims != 1 || f.sizes(options, &sizes) || f.strides(options, &strides) || *strides != 1 || *sizes != sizeof(plan) / sizeof(int64_t) || f.dtype(options, &type) || type != int64_type)
 		return false;
@@ -314,16 +334,22 @@ static bool like(const call *c, const fk_tensor *t, int64_t row, fk_tensor *to, 
 	return true;
 }
 
-/* end frees the call's copies and its tensors, and returns the outputs. If ok is false, the outputs are empty vectors. */
-static void end(call *c, bool ok, value *stack, const value *in, uint64_t tensors, const value *out, uint64_t outputs)
+/* release frees the call's copies and its tensors. */
+static void release(const call *c, const value *in, uint64_t tensors)
 {
-	const int64_t none = 0, step = 1;
 	for (int i = 0; i < c->copies; i++)
 		f.release(c->copy[i]);
 	for (int i = 0; i < c->lists; i++)
 		free(c->list[i]);
 	for (uint64_t i = 0; i < tensors; i++)
 		f.release(handle(in[i]));
+}
+
+/* end frees the call's memory and returns the outputs. If ok is false, the outputs are empty vectors. */
+static void end(const call *c, bool ok, value *stack, const value *in, uint64_t tensors, const value *out, uint64_t outputs)
+{
+	const int64_t none = 0, step = 1;
+	release(c, in, tensors);
 	for (uint64_t i = 0; i < outputs; i++) {
 		tensor t = handle(out[i]);
 		if (!ok) {
@@ -345,7 +371,7 @@ static bool inputs(call *c, const value *in, const value *optional, int64_t give
 	if (given & ((1 << OPTIONAL) - 1)) {
 		if (!features(c, optional, given) || !sequences(c, optional, given))
 			return false;
-		return f.problem_of(a, &c->problem, NULL) == FK_OK;
+		return f.problem_of(a, &c->problem, c->error) == FK_OK;
 	}
 	fk_problem *p = &c->problem;
 	p->batch = a->q.shape[0];
@@ -377,13 +403,14 @@ static bool run_forward(call *c, const value *in, uint64_t n, value *out, bool w
 			return false;
 		spread(&a->lse, 3, 0);
 	}
-	return f.forward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, NULL) == FK_OK;
+	return f.forward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, c->error) == FK_OK;
 }
 
 static void forward(value *stack, uint64_t n, uint64_t outputs)
 {
 	call c;
 	value in[FORWARD_FULL], out[2] = {0};
+	start(&c, NULL);
 	memcpy(in, stack, n * sizeof *in);
 	bool ok = run_forward(&c, in, n, out, outputs == 2);
 	end(&c, ok, stack, in, n == FORWARD_FULL ? n - 2 : n, out, outputs);
@@ -429,26 +456,106 @@ static bool run_backward(call *c, const value *in, uint64_t n, value *out)
 		return false;
 	if (full && !optional_gradients(c, optional, given, out + 3))
 		return false;
-	return f.backward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, NULL) == FK_OK;
+	return f.backward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, c->error) == FK_OK;
 }
 
 static void backward(value *stack, uint64_t n, uint64_t outputs)
 {
 	call c;
 	value in[BACKWARD_FULL], out[5] = {0};
+	start(&c, NULL);
 	memcpy(in, stack, n * sizeof *in);
 	bool ok = run_backward(&c, in, n, out);
 	end(&c, ok, stack, in, n == BACKWARD_FULL ? n - 2 : n, out, outputs);
 }
 
+/* take returns the value that an optional argument points to, and frees it: 0 for None. */
+static value take(value optional)
+{
+	value *at = (value *)(uintptr_t)optional, x = at == NULL ? 0 : *at;
+	free(at);
+	return x;
+}
+
+static value undefined(void)
+{
+	tensor t = NULL;
+	f.undefined(&t);
+	return (value)(uintptr_t)t;
+}
+
+/* finish frees the call's memory and returns the outputs. If ok is false, it raises an error. */
+static void finish(const call *c, bool ok, value *stack, const value *in, uint64_t tensors, const value *out, uint64_t outputs)
+{
+	release(c, in, tensors);
+	if (ok) {
+		memcpy(stack, out, outputs * sizeof *out);
+		return;
+	}
+	for (uint64_t i = 0; i < outputs; i++)
+		if (out[i] != 0)
+			f.release(handle(out[i]));
+	f.raise(c->error->message[0] ? c->error->message : "flashkit: the compiled part cannot record or differentiate this call");
+}
+
+/*
+ * recorded computes (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale) -> (output, logsumexp,
+ * cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask).
+ */
+static void recorded(value *stack, uint64_t n, uint64_t outputs)
+{
+	fk_error error = fk_error_init();
+	call c;
+	value in[] = {stack[0], stack[1], stack[2], take(stack[3])}, out[9] = {0};
+	(void)n;
+	take(stack[7]);
+	start(&c, &error);
+	bool ok = in[3] != 0 && run_forward(&c, in, FORWARD_PLAIN, out, true) && c.problem.kv_dtype == 0; /* no kernel computes gradients of two types */
+	for (int i = 2; ok && i < 9; i++)
+		out[i] = i == 4 || i == 5 ? 0 : undefined(); /* max_q and max_k are integers */
+	finish(&c, ok, stack, in, in[3] == 0 ? 3 : 4, out, ok ? outputs : 2);
+}
+
+/*
+ * recorded_backward computes (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k,
+ * max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale) -> gradients of query, key, value and attn_bias.
+ */
+static void recorded_backward(value *stack, uint64_t n, uint64_t outputs)
+{
+	fk_error error = fk_error_init();
+	call c;
+	value in[] = {stack[0], stack[1], stack[2], stack[3], stack[6], stack[7], stack[4], stack[8], stack[9], stack[14], stack[15]}, out[4] = {0};
+	(void)n;
+	f.release_items((items)(uintptr_t)stack[5]);
+	take(stack[16]);
+	start(&c, &error);
+	bool ok = run_backward(&c, in, BACKWARD_PLAIN, out);
+	if (ok)
+		out[3] = undefined();
+	finish(&c, ok, stack, in, sizeof in / sizeof *in, out, outputs);
+}
+
+/* implement registers kernels of a library for the processor or CUDA. */
+static bool implement(const char *name, const char *key, const kernel *kernels, size_t n)
+{
+	const uint64_t version = (uint64_t)2 << 56 | (uint64_t)10 << 48; /* PyTorch 2.10: the newest functions and conversions that this file uses */
+	registry library;
+	if (f.library(name, key, __FILE__, __LINE__, &library))
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (f.implement(library, kernels[i].name, kernels[i].compute, version))
+			return false;
+	return true;
+}
+
 /* flashkit_torch_register registers the kernels of the operators, which Python has defined. It returns 0, or 1 if PyTorch refuses. */
 __attribute__((visibility("default"))) int flashkit_torch_register(const functions *addresses)
 {
-	static const struct {
-		const char *name;
-		void (*kernel)(value *, uint64_t, uint64_t);
-	} kernels[] = {{"_forward_o", forward}, {"_forward", forward}, {"_forward_full", forward}, {"_backward", backward}, {"_backward_full", backward}};
-	const uint64_t version = (uint64_t)2 << 56 | (uint64_t)10 << 48; /* PyTorch 2.10: the newest functions and conversions that this file uses */
+	static const kernel own[] = {{"_forward_o", forward}, {"_forward", forward}, {"_forward_full", forward}, {"_backward", backward}, {"_backward_full", backward}};
+	static const kernel pytorchs[] = {
+		{"_scaled_dot_product_fused_attention_overrideable", recorded},
+		{"_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward},
+	};
 	f = *addresses;
 	int32_t of_type[] = {f.float32(), f.float16(), f.bfloat16(), f.boolean()};
 	memcpy(types, of_type, sizeof types);
@@ -456,15 +563,12 @@ __attribute__((visibility("default"))) int flashkit_torch_register(const functio
 	int64_type = f.int64();
 	cpu = f.cpu();
 	cuda = f.cuda();
-	for (int i = 0; i < 2; i++) {
-		registry library;
-		if (i == 1 && f.cuda_stream == NULL)
-			continue;
-		if (f.library("flashkit", i == 0 ? "CPU" : "CUDA", __FILE__, __LINE__, &library))
+	for (int i = 0; i < (f.cuda_stream == NULL ? 1 : 2); i++) {
+		const char *key = i == 0 ? "CPU" : "CUDA";
+		if (!implement("flashkit", key, own, sizeof own / sizeof *own))
 			return 1;
-		for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++)
-			if (f.implement(library, kernels[k].name, kernels[k].kernel, version))
-				return 1;
+		if (f.raise != NULL && !implement("aten", key, pytorchs, sizeof pytorchs / sizeof *pytorchs))
+			return 1;
 	}
 	return 0;
 }

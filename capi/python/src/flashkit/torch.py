@@ -26,7 +26,7 @@ from ._sdpa import FallbackWarning, Report, replace_sdpa
 __all__ = ["FallbackWarning", "Report", "attention", "replace_sdpa"]
 
 _grad_enabled = torch.is_grad_enabled
-_eager, _plans, _forward_o, _forward, _apply = _compiled.eager, _compiled.plans, _compiled._forward_o, _compiled._forward, _compiled.apply
+_eager, _plans, _forward_o, _forward = _compiled.eager, _compiled.plans, _compiled._forward_o, _compiled._forward
 _KINDS = frozenset((Tensor, torch.nn.Parameter))
 _NONE = (None,) * len(_compiled.OPTIONAL)
 
@@ -120,11 +120,11 @@ def attention(
                             o = _forward_o(q, k, v, plan.tensor)
                         if o.dim() == 4:
                             return (o, lse) if return_lse else o
-                    elif return_lse:
+                    elif return_lse or _compiled.record is None:
                         r = _compiled.with_all(plan, q, k, v, _NONE, None, recorded)
                     else:
-                        return _apply(q, k, v, plan)
-                except (_compiled.Declined, NotImplementedError):  # of the compiled part, and of PyTorch for nested tensors
+                        return _compiled.record(q, k, v, plan.tensor)[0]
+                except (_compiled.Declined, RuntimeError):  # of the compiled part, and of PyTorch for nested tensors
                     pass
                 if r is not None:
                     return r if return_lse else r[0]

@@ -55,7 +55,7 @@ def attention_forward(
         if x is not None and x is not False and (name not in _IGNORED or name == "output_attentions"):
             raise _errors.UnsupportedError(f"flashkit: {name}: is an argument that attention function {NAME!r} does not support", name)
     batch, rows = max(query.shape[0], key.shape[0]), query.shape[2]
-    q, k, v = (t.expand(batch, -1, -1, -1) for t in _lowered(query, key, value))
+    q, k, v = (t if t.shape[0] == batch else t.expand(batch, -1, -1, -1) for t in _lowered(query, key, value))
     causal = attention_mask is None and rows > 1 and bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     if causal and rows != key.shape[2]:
         text = f"is None in a causal call of {rows} rows and {key.shape[2]} keys, so the first row's position is unknown"
