@@ -6,8 +6,9 @@ import (
 )
 
 // A Queue hands the items of a call to its workers, phase by phase. Each worker takes the item with
-// the next number until none is left, in its own share of the items or in all. Callers should number long items first, so that no worker
-// begins a long item at the end. The Queue keeps all workspace for later calls. The zero value is ready.
+// the next number until none is left: of its own share of the items first, or of all items. Callers
+// should number long items first, so that no worker begins a long item at the end. The Queue keeps
+// all workspace for later calls. The zero value is ready.
 type Queue struct {
 	Items  int   // number of items of the phase
 	Shared Arena // workspace that all workers share, for kernels that need it
