@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/flashkit-go/flashkit/conformance"
+	"github.com/flashkit-go/flashkit/internal/outfile"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -75,10 +76,11 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	folder := o.Keep
 	if folder == "" {
 		var err error
-		if folder, err = os.MkdirTemp("", "flashkit-judge"); err != nil {
+		var remove func()
+		if folder, remove, err = outfile.TempFolder("flashkit-judge"); err != nil {
 			return nil, err
 		}
-		defer os.RemoveAll(folder)
+		defer remove()
 	}
 	results, errs := make([]Result, len(cases)), make([]error, len(cases))
 	var running sync.WaitGroup
@@ -168,18 +170,24 @@ func write(c conformance.Case, folder string) error {
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(folder, conformance.OutputsFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	var b bytes.Buffer
 	if err := inputs.Write(&b); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(folder, conformance.InputsFile), b.Bytes(), 0o666); err != nil {
+	if err := outfile.Write(filepath.Join(folder, conformance.TaskFile), taskKind, text); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, conformance.TaskFile), text, 0o666)
+	if err := outfile.Write(filepath.Join(folder, conformance.InputsFile), besideTask, b.Bytes()); err != nil {
+		return err
+	}
+	return outfile.Remove(filepath.Join(folder, conformance.OutputsFile), besideTask)
 }
+
+// The kinds of the files in a case's folder. A folder whose case.json is another file stays untouched.
+var (
+	taskKind   = outfile.Kind{Name: "a case of the suite", Is: func(begin []byte) bool { return bytes.Contains(begin, []byte(`"catches":`)) }}
+	besideTask = outfile.Kind{Name: "a file of a case", Is: func([]byte) bool { return true }}
+)
 
 // A tail is a writer that keeps the end of a program's messages.
 type tail struct{ text []byte }

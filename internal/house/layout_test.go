@@ -57,7 +57,7 @@ var rooms = []struct {
 	{"ring/*", []string{".", "ring"}},
 	{"safetensors", []string{".", "internal/foreign"}},
 	{"conformance", []string{".", "conformance/oracle", "safetensors", "internal/*"}},
-	{"conformance/judge", []string{"conformance", "safetensors"}},
+	{"conformance/judge", []string{"conformance", "internal/outfile", "safetensors"}},
 	{"conformance/mkvec", []string{"conformance", "internal/outfile", "safetensors"}},
 	{"conformance/mutants", []string{".", "internal/*"}},
 	{"conformance/oracle", []string{"."}},

@@ -43,14 +43,6 @@ const (
 	smallTime  = 10_000  // nanoseconds of work that are worth one more goroutine
 )
 
-// equalParts splits n into equal parts. No part is longer than the argument most. equalParts
-// returns the length of a part, rounded up to a multiple of unit.
-func equalParts(n, most, unit int) int {
-	parts := max(1, (n+most-1)/most)
-	length := (n + parts - 1) / parts
-	return (length + unit - 1) / unit * unit
-}
-
 // plan splits a product into items. The length of a partial sum affects the bits of C, so this
 // length depends only on K and the precision.
 func (j *job) plan() {

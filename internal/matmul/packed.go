@@ -225,3 +225,11 @@ func (p panels) at(i int) (col, width int) {
 	}
 	return first * p.lanes, size * p.lanes
 }
+
+// equalParts splits n into equal parts. No part is longer than the argument most. equalParts
+// returns the length of a part, rounded up to a multiple of unit.
+func equalParts(n, most, unit int) int {
+	parts := max(1, (n+most-1)/most)
+	length := (n + parts - 1) / parts
+	return (length + unit - 1) / unit * unit
+}

@@ -222,3 +222,11 @@ func about(path string, err error) error {
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }
+
+// TempFolder makes an empty folder for temporary files. remove deletes the folder and its files.
+func TempFolder(name string) (path string, remove func(), err error) {
+	if path, err = os.MkdirTemp("", name); err != nil {
+		return "", nil, err
+	}
+	return path, func() { os.RemoveAll(path) }, nil
+}
