@@ -201,6 +201,7 @@ func planes(kernel string) uint64 {
 // The workspace of a call grows at most linearly with the lengths, never with their product. A
 // backward pass needs two floats per row. All other workspace is for the tiles of each worker.
 func TestWorkspace(t *testing.T) {
+	slow.UnderRace(t)
 	for _, dtype := range bothTypes {
 		c := newCall(t, "b1-h1-g1-n65536-m65536-d64-"+dtype+"-window64.0")
 		for _, k := range c.kernels() {

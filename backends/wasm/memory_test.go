@@ -7,11 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The formula approximates the allocations of a first call on a compiled module: the runtime grows
 // memory by more than the request, and an instance also has memory outside the module's.
 func TestHostMemory(t *testing.T) {
+	slow.UnderRace(t)
 	for _, name := range []string{"b1-h1-g1-n1-m1-d8-f32", "b1-h4-g2-n300-m1500-d64-f32", "b1-h4-g2-n300-m1500-d64-f32-causal"} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)
