@@ -88,7 +88,7 @@ func golden(c *Case, want result) *safetensors.File {
 	return f
 }
 
-// The inputs of a task are those of the case. The golden vector passes, and one wrong element fails.
+// A task has the inputs of its case. The golden vector passes, and one wrong element fails.
 func TestTasksAreTheCases(t *testing.T) {
 	for i, c := range Tasks() {
 		if testing.Short() && i%29 != 0 {

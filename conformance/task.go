@@ -2,10 +2,10 @@ package conformance
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -43,7 +43,8 @@ func (c Case) Task() (text []byte, inputs *safetensors.File, err error) {
 	if text, err = json.MarshalIndent(&r, "", " "); err != nil {
 		return nil, nil, err
 	}
-	return append(text, '\n'), in.file(p), nil
+	inputs, err = in.file(p)
+	return append(text, '\n'), inputs, err
 }
 
 func (in *Inputs) biasType(p flashkit.Problem) flashkit.DType {
@@ -54,28 +55,17 @@ func (in *Inputs) biasType(p flashkit.Problem) flashkit.DType {
 }
 
 // file returns the inputs of problem p as a file, in p's types.
-func (in *Inputs) file(p flashkit.Problem) *safetensors.File {
-	f := &safetensors.File{}
+func (in *Inputs) file(p flashkit.Problem) (*safetensors.File, error) {
+	f, errs := &safetensors.File{}, []error(nil)
 	add := func(name string, t flashkit.DType, x []float32, shape ...int) {
-		switch t {
-		case flashkit.Float32:
-			f.Tensors = append(f.Tensors, safetensors.FromFloat32s(name, shape, x))
-		case flashkit.Float16, flashkit.BFloat16:
-			bits, convert := make([]uint16, len(x)), half.ToF16
-			if t == flashkit.BFloat16 {
-				convert = half.ToBF16
-			}
-			for i, y := range x {
-				bits[i] = convert(y)
-			}
-			f.Tensors = append(f.Tensors, safetensors.FromUint16s(name, map[flashkit.DType]string{flashkit.Float16: "F16", flashkit.BFloat16: "BF16"}[t], shape, bits))
-		case flashkit.Bool:
-			b := make([]byte, len(x))
-			for i, y := range x {
-				b[i] = byte(y)
-			}
-			f.Tensors = append(f.Tensors, safetensors.Tensor{Name: name, DType: "BOOL", Shape: shape, Data: b})
-		}
+		dense := [4]int{1, 1, 1, 1}
+		copy(dense[4-len(shape):], shape)
+		y := place(name, t, dense, bhsd, false)
+		y.fill(dense, func(b, r int) (batch, row int) { return b, r }, false)
+		y.set(x)
+		z, err := safetensors.Encode(name, y.tensor)
+		z.Shape = shape
+		f.Tensors, errs = append(f.Tensors, z), append(errs, err)
 	}
 	four := func(name string, t flashkit.DType, x []float32, s [4]int) {
 		if x != nil {
@@ -109,5 +99,5 @@ func (in *Inputs) file(p flashkit.Problem) *safetensors.File {
 	}
 	four("earlier", p.DType, in.earlier, p.OShape())
 	rows("earlier_lse", in.earlierLSE)
-	return f
+	return f, errors.Join(errs...)
 }

@@ -242,21 +242,27 @@ func (x *decodeItem) find(keys *seenKeys, isFirst bool) {
 func (isa *decodeRoutines) repair(j *job, x *decodeItem, block seenKeys, v unsafe.Pointer) {
 	past := x.head(block.head)
 	o := past.o[block.row*past.oStep:][:block.rows*past.oStep]
-	isa.dots(&past.top[0], &o[0], &o[0], len(o)/isa.lanes)
-	if allFinite(past.top) {
-		return
-	}
-	for r := range block.rows {
-		row := o[r*past.oStep:][:past.oStep]
-		if allFinite(row) {
-			continue
-		}
+	isa.repairRows(o, past.oStep, past.top, func(r int, row []float32) {
 		copy(row, x.before[(block.row+r)*past.oStep:])
 		places := unsafe.Slice(block.vAt, block.n)
 		for key, place := range places {
 			if past.sees(&block, r, key) {
 				isa.addKey(x.as, row, x.scratch, &block.s[r*decodeStep+key], unsafe.Add(v, place), j.p.VDim)
 			}
+		}
+	})
+}
+
+// repairRows calls again for each row of o with NaN or infinity. Rows are step elements apart. sums is
+// scratch for one vector.
+func (isa *laneRoutines) repairRows(o []float32, step int, sums []float32, again func(r int, row []float32)) {
+	isa.dots(&sums[0], &o[0], &o[0], len(o)/isa.lanes)
+	if allFinite(sums[:isa.lanes]) {
+		return
+	}
+	for r := range len(o) / step {
+		if row := o[r*step:][:step]; !allFinite(row) {
+			again(r, row)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (isa *decodeRoutines) setShort(x *shortItem, j *job, ws *pool.Arena, item i
 	clear(x.o)
 	q, t := x.q, &j.args.Q
 	for i := range x.heads {
-		b, g := (x.head+i)/j.p.KVHeads, (x.head+i)%j.p.KVHeads
+		b, g := x.headOf(i)
 		isa.loadQueries(q, t, b, g, &h.itemOfKeys)
 		q = q[h.rows*h.qStep:]
 	}
@@ -100,11 +100,16 @@ func (isa *decodeRoutines) setShort(x *shortItem, j *job, ws *pool.Arena, item i
 	}
 }
 
+// headOf returns the sequence and the KV head of the item's head i.
+func (x *shortItem) headOf(i int) (b, g int) {
+	return (x.head + i) / x.one.kvHeads, (x.head + i) % x.one.kvHeads
+}
+
 // block returns the address of the block's rows of K or V in the item's head i. It widens the rows if
 // they are not read in place.
 func (x *shortItem) block(isa *laneRoutines, k *keyRows, i int) *byte {
-	h, kv := &x.one, x.one.kvHeads
-	b, g := (x.head+i)/kv, (x.head+i)%kv
+	h := &x.one
+	b, g := x.headOf(i)
 	if k.first == nil {
 		isa.loadRows(k.buf, k.t.Shape()[3], k.t, b, g, h.K0+h.first, x.n)
 		return (*byte)(unsafe.Pointer(&k.buf[0]))
@@ -134,21 +139,13 @@ func (x *shortItem) hide() {
 func (isa *decodeRoutines) repairShort(j *job, x *shortItem, i int, v *byte) {
 	h := &x.one
 	o := x.o[i*h.rows*h.oStep:][:h.rows*h.oStep]
-	isa.dots(&h.top[0], &o[0], &o[0], len(o)/isa.lanes)
-	if allFinite(h.top[:isa.lanes]) {
-		return
-	}
-	for r := range h.rows {
-		row := o[r*h.oStep:][:h.oStep]
-		if allFinite(row) {
-			continue
-		}
+	isa.repairRows(o, h.oStep, h.top, func(r int, row []float32) {
 		clear(row)
 		from, to := h.Keys(r / h.group)
 		for key := from - h.first; key < to-h.first; key++ {
 			isa.addKey(x.as, row, x.scratch, &x.s[0][(i*h.rows+r)*decodeStep+key], unsafe.Add(unsafe.Pointer(v), x.v.table[key]), j.p.VDim)
 		}
-	}
+	})
 }
 
 // storeShort divides the rows of O by l, and writes O and LSE.
@@ -164,7 +161,7 @@ func (isa *decodeRoutines) storeShort(j *job, x *shortItem) {
 	}
 	isa.scaleRows(&x.o[0], h.oStep, pad(vdim), x.rows, &by[0])
 	for i := range x.heads {
-		b, g := (x.head+i)/j.p.KVHeads, (x.head+i)%j.p.KVHeads
+		b, g := x.headOf(i)
 		isa.storeGroup(&j.args.O, b, g*h.group, h.group, h.Q0, h.N, x.o[i*h.rows*h.oStep:], h.oStep)
 		if j.args.LSE.IsZero() {
 			continue

@@ -32,8 +32,11 @@ func (isa *laneRoutines) blockKeys(pl *plan) int {
 	if pl.p.KVLen <= isa.keys {
 		return isa.keys
 	}
-	return max(isa.keys, isa.oneBlock)
+	return isa.mostOneBlock()
 }
+
+// mostOneBlock returns the largest number of keys of a sequence that is one block.
+func (isa *laneRoutines) mostOneBlock() int { return max(isa.keys, isa.oneBlock) }
 
 // planRows sets the number of tiles per item so that each worker gets itemsPerWorker items, or
 // fewer if the call is small. An item has at most the given number of query rows.
@@ -63,7 +66,7 @@ func (pl *plan) setItems(perTile, perItem int) {
 func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	const itemsPerWorker = 32
 	p := &pl.p
-	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > max(isa.keys, isa.oneBlock) {
+	if isa.attendTile == nil || pl.tilesPerItem > 1 || p.QLen > isa.lanes || p.KVLen > isa.mostOneBlock() {
 		return 1
 	}
 	heads := p.Heads
@@ -88,7 +91,7 @@ func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 // attendTile computes all tiles.
 func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
-	if isa.takesWhole(pl) && p.KVLen <= max(isa.keys, isa.oneBlock) && !masksPairs(pl.call) {
+	if isa.takesWhole(pl) && p.KVLen <= isa.mostOneBlock() && !masksPairs(pl.call) {
 		return &isa.shortPace
 	}
 	return &isa.fwdPace

@@ -5,6 +5,7 @@ package judge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,16 +96,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 		})
 	}
 	running.Wait()
-	return results, errors.Join(ctx.Err(), firstOf(errs))
-}
-
-func firstOf(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return results, errors.Join(ctx.Err(), cmp.Or(errs...))
 }
 
 // one runs the program on one case in its folder. The error is not the program's.

@@ -122,9 +122,10 @@ func (d *Place) Finish(ctx context.Context, w *input.Work, m *Measurement) error
 // time of the forward pass would otherwise change the choice of the backward kernel, which dispatch
 // pairs with the forward kernel.
 func (d *Place) Learn(p flashkit.Problem, list []Measurement) {
+	if d.GPU != nil {
+		return
+	}
 	for _, m := range list {
-		if d.GPU == nil {
-			Learn(d.Dispatch, m.Kernel, p, m.Median)
-		}
+		Learn(d.Dispatch, m.Kernel, p, m.Median)
 	}
 }

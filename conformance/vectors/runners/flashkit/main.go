@@ -127,9 +127,10 @@ func read(in *safetensors.File, p *flashkit.Problem, args *flashkit.Args) error 
 			}
 			*a.Of(args) = x
 		case used && a.Name == "DBias":
-			args.DBias = allocate(args.Bias.DType(), args.Bias.Shape())
+			s := args.Bias.Shape()
+			args.DBias = flashkit.Zeros(args.Bias.DType(), s[0], s[1], s[2], s[3])
 		case used && a.Name != "DLSE":
-			*a.Of(args) = allocate(dtype, shape)
+			*a.Of(args) = flashkit.Zeros(dtype, shape[0], shape[1], shape[2], shape[3])
 		}
 	}
 	return nil
@@ -146,17 +147,6 @@ func four(name string, s []int) []int {
 		return []int{1, s[0], 1, 1}
 	}
 	return s
-}
-
-func allocate(t flashkit.DType, s [4]int) flashkit.Tensor {
-	n := s[0] * s[1] * s[2] * s[3]
-	switch t {
-	case flashkit.Float16:
-		return flashkit.F16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	case flashkit.BFloat16:
-		return flashkit.BF16(make([]uint16, n), s[0], s[1], s[2], s[3])
-	}
-	return flashkit.F32(make([]float32, n), s[0], s[1], s[2], s[3])
 }
 
 func write(path string, args *flashkit.Args, outputs []string) error {
