@@ -180,14 +180,6 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 	isa.loadGroup(x.q, x.qStep, &f.Q, x.QBatch, h, x.group, x.Q0, x.N)
 	isa.loadGroup(x.do, x.doStep, &f.DO, x.QBatch, h, x.group, x.Q0, x.N)
 	isa.loadGroup(x.o, x.doStep, &f.O, x.QBatch, h, x.group, x.Q0, x.N)
-	for i := range x.N {
-		for g := range x.group {
-			r := i*x.group + g
-			x.delta[r] = isa.dot(x.do[r*x.doStep:][:x.doStep], x.o[r*x.doStep:], x.s)
-			j.takeDLSE(x.delta[r:], x.QBatch, h+g, x.Q0+i, 1)
-			j.takeLSE(x.lse[r:], x.QBatch, h+g, x.Q0+i, 1)
-		}
-	}
 	if isa.splits(x.as) {
 		copy(x.qs, x.q)
 		copy(x.dos, x.do)
@@ -196,19 +188,29 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 			isa.splitRow(&x.dos[0], n*x.doStep)
 		}
 	}
+	for i := range x.N {
+		for g := range x.group {
+			r := i*x.group + g
+			x.delta[r] = isa.dotO(j, x, r, h+g, x.Q0+i)
+			j.takeDLSE(x.delta[r:], x.QBatch, h+g, x.Q0+i, 1)
+			j.takeLSE(x.lse[r:], x.QBatch, h+g, x.Q0+i, 1)
+		}
+	}
 	if p.Band != (flashkit.Band{}) && x.rows > 0 {
 		sums := x.s[:isa.lanes]
 		x.nonFinite = isa.nonFinite(x.q, x.rows*x.qStep/isa.lanes, sums) || isa.nonFinite(x.do, x.rows*x.doStep/isa.lanes, sums)
 	}
 }
 
-// dot returns the dot product of a and b. sums is scratch for one vector of all lanes.
-func (isa *laneRoutines) dot(a, b, sums []float32) (sum float32) {
-	isa.dots(&sums[0], &a[0], &b[0], len(a)/isa.lanes)
-	for _, s := range sums[:isa.lanes] {
-		sum += s
+// dotO returns the dot product of dO and O in row r, which is a row of head h. The instructions that
+// sum dP compute it in the same order. So dS is exactly 0 in a row that sees one key.
+func (isa *decodeRoutines) dotO(j *job, x *rowGrads, r, h, row int) float32 {
+	as, o, do := flashkit.Float32, (*byte)(unsafe.Pointer(&x.o[r*x.doStep])), x.do
+	if x.as == j.args.O.DType() && x.as != as {
+		as, o, do = x.as, &bytesOf(&j.args.O, j.args.O.Offset(x.QBatch, h, row), 1)[0], x.dos
 	}
-	return sum
+	isa.productsOf(as, x.s, o, x.k.at, do[r*x.doStep:], x, x.doStep, j.p.VDim, 1, 1)
+	return x.s[0]
 }
 
 // place sets the offsets of a block's rows, which are read in place or widened to k.buf.
@@ -276,7 +278,12 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 
 // products sets s[r][i] to the dot product of row r of q and row i of a block of K or V.
 func (isa *decodeRoutines) products(s []float32, k *byte, at []int, q []float32, x *rowGrads, step, dim, rows, n int) {
-	isa.attend[x.as](&s[0], k, &at[0], aheadBytes, &q[0], step, dim, rows, n, &x.dq[0], x.qStep, &x.scratch[0], &s[0], k, &at[0], aheadBytes, 0, 1, 0, 0)
+	isa.productsOf(x.as, s, k, at, q, x, step, dim, rows, n)
+}
+
+// productsOf is products for a block of another type than K and V.
+func (isa *decodeRoutines) productsOf(as flashkit.DType, s []float32, k *byte, at []int, q []float32, x *rowGrads, step, dim, rows, n int) {
+	isa.attend[as](&s[0], k, &at[0], aheadBytes, &q[0], step, dim, rows, n, &x.dq[0], x.qStep, &x.scratch[0], &s[0], k, &at[0], aheadBytes, 0, 1, 0, 0)
 }
 
 // hides reports whether the band hides any of the keys [from, from+n) from any of the rows.
