@@ -18,7 +18,7 @@ type backwardPlan struct {
 type backwardCut struct {
 	splits int  // each group of query heads is cut into this many parts; bwd_sm90_sums adds the parts' dK and dV
 	halves bool // two blocks share a key tile: each block loops over every second row tile, then the dK and dV of the two blocks are added
-	skew   int8 // code for the row tiles at which the blocks begin their loops: see (*family).skew
+	skew   int8 // code for the row tiles at which the blocks begin their loops: see (*family).skew. From `chains` on, 2^(skew-chains) consecutive key tiles share a sum of dQ
 }
 
 // planBackward returns the plan of a backward pass of p, partitioned as for the problem `whole`. p
@@ -33,9 +33,11 @@ func (b *Backend) planBackward(id familyID, p, whole flashkit.Problem) backwardP
 	if g.splits > 1 {
 		g.partO, g.partLSE = s.groupWords(&p, g.splits)
 	}
-	if g.skew != 0 { // blocks add to two sums of dQ
-		g.dqSum, g.counters = 2*g.dqSum, 2*g.counters-1
-		g.tile = firstTile(s.shape(&p), &p, &whole)
+	if g.skew != 0 { // blocks add to several sums of dQ
+		t := s.shape(&p)
+		g.tile = firstTile(t, &p, &whole)
+		sums := g.sums(ceilDiv(p.KVLen, t.keys), max(0, -int(g.tile)))
+		g.dqSum, g.counters = sums*g.dqSum, sums*(g.counters-1)+1
 	}
 	return g
 }
@@ -157,6 +159,11 @@ func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut back
 		halves.skew = s.skew(&t.blockShape, *p, sms, halves)
 		take(halves)
 	}
+	for code := range s.chainCodes(&t.blockShape, p) {
+		x := cut
+		x.skew = chains + int8(code)
+		take(x)
+	}
 	return cut
 }
 
@@ -164,6 +171,9 @@ func (s *family) cutCycles(c *costs, t *tile, p flashkit.Problem, sms int, cut b
 	if cut.splits > 1 {
 		cycles = s.sumsCycles(c, &p, cut.splits, sms)
 		p.KVHeads *= cut.splits
+	}
+	if cut.skew >= chains {
+		cycles += s.chainCycles(t, &p, sms, cut)
 	}
 	return cycles + s.backwardCycles(c, t, p, sms, cut)
 }
@@ -236,7 +246,7 @@ func (l *launch) backward() error {
 	delta, main, finish, sums := kernels[0], kernels[1], kernels[2], kernels[3]
 	w.setParams(&x.params)
 	heads, after := p.Batch*p.Heads, l.b.drv.LaunchKernel
-	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), heads*ceilDiv(p.QLen, finish.rows) // at least one block, because delta also zeroes the counters
+	deltas, finishes := max(1, heads*ceilDiv(p.QLen, delta.rows)), w.finishBlocks()*heads*ceilDiv(p.QLen, finish.rows) // at least one block, because delta also zeroes the counters
 	blocks := p.Batch * p.KVHeads * ceilDiv(p.KVLen, main.keys) * w.splits
 	if l.family.hopper {
 		if l.b.drv.LaunchDependent != nil {

@@ -10,6 +10,21 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
+// A call has as many sums of dQ as kernels/bwd_sm90.cuh counts, also for a range of the keys.
+func TestSumsOfDQ(t *testing.T) {
+	for range 1000 {
+		code, first, tiles := rand.IntN(10), rand.IntN(300), 1+rand.IntN(300)
+		c := backwardCut{skew: int8(chains + code)}
+		sums := map[int]bool{}
+		for j := range tiles {
+			sums[(first+j)>>code] = true
+		}
+		require.Equal(t, len(sums), c.sums(tiles, first), "%d %d %d", code, first, tiles)
+	}
+	require.Equal(t, 2, (&backwardCut{skew: -3}).sums(7, 0))
+	require.Equal(t, 1, (&backwardCut{}).sums(7, 0))
+}
+
 // backwardInstance returns the instance of bwd_sm90 for a part of a whole.
 func (b *Backend) backwardInstance(p, whole flashkit.Problem) instance {
 	g := b.planBackward(bwdSM90, p, whole)
@@ -22,9 +37,10 @@ func TestPlanBackward(t *testing.T) {
 	slow.UnderRace(t)
 	b, f := openFake(t)
 	for name, want := range map[string]backwardCut{
-		"b1-h32-g8-n1024-m1024-d128-bf16-causal": {splits: 1, halves: true}, "b1-h32-g4-n1024-m1024-d128-bf16-causal": {splits: 4}, "b1-h64-g4-n1-m27000-d64-bf16": {splits: 1}, "b4-h32-g1-n2048-m2048-d128-bf16-causal": {splits: 4}, "b8-h32-g8-n4096-m4096-d128-bf16": {splits: 1},
+		"b1-h32-g8-n1024-m1024-d128-bf16-causal": {splits: 1, halves: true}, "b1-h32-g4-n1024-m1024-d128-bf16-causal": {splits: 4}, "b1-h64-g4-n1-m27000-d64-bf16": {splits: 1, skew: chains + 3}, "b4-h32-g1-n2048-m2048-d128-bf16-causal": {splits: 4}, "b8-h32-g8-n4096-m4096-d128-bf16": {splits: 1},
 		"b1-h32-g2-n1024-m1024-d192-dv128-bf16": {splits: 8}, "b1-h8-g8-n2048-m2048-d64-bf16": {splits: 1, skew: 1}, "b2-h8-g8-n1024-m1024-d128-bf16": {splits: 1, skew: 2},
 		"b1-h4-g4-n1024-m1024-d128-bf16": {splits: 1, halves: true, skew: 1}, "b1-h8-g8-n1024-m1024-d128-f16-causal": {splits: 1, halves: true}, "b1-h12-g12-n1024-m1024-d64-bf16-causal": {splits: 1}, "b1-h8-g8-n500-m3000-d128-bf16": {splits: 1, skew: -2},
+		"b1-h8-g8-n128-m4096-d64-bf16": {splits: 1, skew: chains + 1}, "b3-h1-g1-n878-m12768-d128-bf16": {splits: 1, skew: chains + 2}, "b1-h8-g8-n128-m4096-d64-bf16-causal": {splits: 1},
 		"b1-h4-g1-n0-m100-d64-bf16": {splits: 1}, "b1-h8-g2-n100-m0-d64-bf16": {splits: 1}, "b0-h8-g2-n100-m100-d64-bf16": {splits: 1},
 	} {
 		p := problem(t, name)
@@ -44,7 +60,8 @@ func TestPlanBackward(t *testing.T) {
 			w.partO, w.partLSE = rows*p.Dim, rows*p.VDim
 		}
 		if want.skew != 0 {
-			w.dqSum, w.counters = 2*w.dqSum, 2*w.counters-1
+			sums := want.sums(ceilDiv(p.KVLen, 128), 0)
+			w.dqSum, w.counters = sums*w.dqSum, sums*(w.counters-1)+1
 		}
 		require.Equal(t, main, b.backwardInstance(p, p), name)
 		require.Equal(t, w, g.workspace, name)

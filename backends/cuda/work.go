@@ -253,6 +253,9 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	}
 	from, to := p.Keys(p.QLen - 1)
 	queue := min(l.blocks, float64(ceilDiv(to-from, t.keys)+1)) // blocks that add to the same rows of dQ
+	if cut.skew >= chains {
+		queue = min(queue, float64(int(1)<<(cut.skew-chains)))
+	}
 	slots, together := float64(sms*t.perSM), s.together(&p, max(1, heads))
 	first := hop * min(queue, slots/float64(min(heads, together))) // wait of the last block of the first wave
 	overlap := c.overlap * slots / float64(together)               // blocks of the next heads that run before these heads end
@@ -273,7 +276,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 		waves := min(maxWaves, l.blocks*float64(heads)/slots)
 		first *= 1 + laterWaits*max(0, waves-1)*float64(p.KVHeads)/float64(p.Heads)
 	}
-	if cut.skew != 0 { // blocks that begin at other rows do not wait
+	if cut.skew != 0 && cut.skew < chains { // blocks that begin at other rows do not wait
 		same := min(queue, float64(int(1)<<max(0, -cut.skew)))
 		first, turns, last = hop*(same-1), hop*queue, 0
 	}

@@ -52,7 +52,7 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     w.steps = sees ? ((high - low) / abs(S::step) + 1) * (p.heads / kv_heads) : 0;
     if (S::by_rows && w.steps == 0) w.from = w.to - 1;
     w.begin = w.from, w.last = no_skew;
-    if (S::skews && p.skew) { // the host sets skew only if all rows see all keys
+    if (S::skews && p.skew && !chained(p)) { // the host sets skew only if all rows see all keys
         const int last = begin_of(p, key0 / S::keys + key_tile(p));
         int begin = ((last + 1) << p.halves) - 1 - row_tile(p);
         if constexpr (S::pair) begin -= (begin ^ high) & 1;
@@ -93,16 +93,18 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
     }
 }
 
-// dq_sum is an array of blocks of 64x64 elements, of shape [2, B, H, R/rows, rows/64, dim/64]. rows is S::rows, and R is N
+// dq_sum is an array of blocks of 64x64 elements, of shape [sums, B, H, R/rows, rows/64, dim/64]. rows is S::rows, and R is N
 // rounded up to a multiple of 128. block_of returns the index of the block to which a warpgroup adds. earlier returns the
 // number of tiles of keys whose dQ must be added to a tile of rows before this thread block's dQ.
 template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, volatile Work &w, int head, int tile, int group) {
-    const int bh = w.batch * p.heads + head + (S::skews && in_second(p, w.last, tile) ? p.batch * p.heads : 0);
-    return (((int64_t)bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
+    int64_t bh = w.batch * p.heads + head;
+    if (S::skews) bh += (int64_t)(chained(p) ? chain_of(p, w.key0 / S::keys) : in_second(p, w.last, tile)) * p.batch * p.heads;
+    return ((bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
 }
 template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
     if constexpr (S::features)
         if constexpr (S::marks) return marked(e.sh.marks().seen, max(0, tile * S::rows + e.lo()) / S::keys, w.key0 / S::keys);
+    if (S::skews && chained(e.p)) return chained_before(e.p, w.key0 / S::keys);
     if (S::skews && e.p.skew && !in_second(e.p, w.last, tile)) return w.key0 / S::keys - max(0, first_tile(e.p, tile));
     if (S::up) return min(e.keys() - 1, min((tile + 1) * S::rows, e.rows()) - 1 + e.hi()) / S::keys - w.key0 / S::keys;
     return (w.key0 - max(0, tile * S::rows + e.lo()) / S::keys * S::keys) / S::keys;

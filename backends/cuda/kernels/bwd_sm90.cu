@@ -12,7 +12,7 @@
 //
 //	bwd_sm90_delta_<dtype>     grid max(1, B*H*ceil(N/64))   LSE and delta; clears the counters
 //	bwd_sm90_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    dK, dV; adds to dq_sum (d192 and d256: a grid twice as large)
-//	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale
+//	bwd_sm90_finish_<dtype>    grid B*H*ceil(N/64)           dQ = dq_sum * scale; with several sums (see chain_of) 4 times the grid
 //
 // The main kernel has variants, chosen by instances.go:
 //
@@ -42,8 +42,8 @@
 // The workspace is, with R = N rounded up to a multiple of 128:
 //
 //	delta    [2][B, H, R]               LSE in base 2, then delta
-//	dq_sum   B*H*R*<dim>                float32; twice this size with p.skew
-//	turn     1 + B*H*R/64*<dim>/64      the ticket, and a counter for each 64x64 block of dq_sum
+//	dq_sum   B*H*R*<dim>                float32, for each sum: see sums_of
+//	turn     1 + B*H*R/64*<dim>/64      the ticket, and a counter for each 64x64 block of dq_sum, of each sum
 //
 // Tensor maps have 16-bit elements, rank 4, a 128-byte swizzle, no interleaving, and zeros outside:
 //
@@ -86,6 +86,9 @@
 // wait for any block of its head, so all blocks must run at once. Here dQ has two sums. A block adds to the first sum
 // until it has processed the first tile of rows, and then to the second sum. So blocks reach each sum in the order of keys,
 // and wait for lower tickets only. The finish kernel adds the two sums. Features, groups and up have no skew.
+//
+// With few tiles of rows and many tiles of keys, a skew does not help: many blocks add to each row tile. Then consecutive
+// key tiles share a sum of dQ, and each row tile has several sums (see chain_of). The finish kernel adds the sums in order.
 //
 // For hidden pairs, P and dS are set to 0. But 0 * NaN is NaN, so NaN would still pass from dO to dV, from Q to dK, and
 // from K to dQ. In tiles with hidden pairs, non-finite elements of dO, Q and K are set to 0. Visible pairs must still yield

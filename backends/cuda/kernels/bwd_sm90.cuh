@@ -41,7 +41,17 @@ __device__ __forceinline__ int begin_of(const Params &p, int j) { return p.skew 
 __device__ __forceinline__ int first_from(const Params &p, int tile) { return p.skew > 0 ? (tile + (1 << (p.skew - 1)) - 1) >> (p.skew - 1) : tile << -p.skew; }
 __device__ __forceinline__ int row_tile(const Params &p) { return max(0, (int)p.tile); }
 __device__ __forceinline__ int key_tile(const Params &p) { return max(0, -(int)p.tile); }
-// With p.skew, dQ of a row tile has two sums. Returns the least key tile that adds to the first sum. Lower key tiles add
+// From p.skew = kChains on, dQ of a row tile has several sums: 2^(p.skew-kChains) consecutive key tiles add to one sum.
+constexpr int kChains = 64;
+__device__ __forceinline__ bool chained(const Params &p) { return p.skew >= kChains; }
+// Returns the index of the sum to which key tile j adds, counted from the sum of key tile 0 of this call.
+__device__ __forceinline__ int chain_of(const Params &p, int j) { return (j + key_tile(p) >> p.skew - kChains) - (key_tile(p) >> p.skew - kChains); }
+// Returns the number of key tiles before tile j that add to the same sum.
+__device__ __forceinline__ int chained_before(const Params &p, int j) { return min(j, j + key_tile(p) & (1 << p.skew - kChains) - 1); }
+// Returns the number of sums of dQ of a row tile.
+__device__ __forceinline__ int sums_of(const Params &p, int key_tiles) { return chained(p) ? chain_of(p, key_tiles - 1) + 1 : p.skew ? 2 : 1; }
+
+// With any other p.skew, dQ of a row tile has two sums. Returns the least key tile that adds to the first sum. Lower key tiles add
 // to the second sum.
 __device__ __forceinline__ int first_tile(const Params &p, int tile) { return first_from(p, (tile + row_tile(p)) >> p.halves) - key_tile(p); }
 __device__ __forceinline__ bool in_second(const Params &p, int last, int tile) { return (tile + row_tile(p)) >> p.halves > last; }
@@ -413,43 +423,48 @@ __device__ __forceinline__ Slots sorted_slots(const int *starts, int batch, int 
 
 // A block's tile of 64 query rows. bh is batch * heads + head.
 struct Rows64 { int bh, tile; };
-template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f) {
+template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &p, const Features &f, int block) {
     const int tiles = max(1, (p.q_len + 63) / 64);
     if (features && f.row_slots) {
-        const Slots s = slots(f.q_starts, p.batch, 64, f.row_slots, blockIdx.x / p.heads);
-        const int n = blockIdx.x - s.first * p.heads;
+        const Slots s = slots(f.q_starts, p.batch, 64, f.row_slots, block / p.heads);
+        const int n = block - s.first * p.heads;
         return {s.b * p.heads + n / s.count, n % s.count};
     }
-    return {(int)blockIdx.x / tiles, (int)blockIdx.x % tiles};
+    return {block / tiles, block % tiles};
 }
 
 // Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread writes 8 columns of rows r and
 // r+8, because a float4 of dq_sum holds two columns of row r and two columns of row r+8.
 template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
-    const Rows64 place = rows64<features>(p, f);
+    const int quarters = !features && chained(p) ? 4 : 1, quarter = blockIdx.x % quarters; // a block writes 16 rows if there are many sums
+    const Rows64 place = rows64<features>(p, f, blockIdx.x / quarters);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
     const int panels = panels_of<features>(p);
     const float4 *sum = (const float4 *)p.dq_sum + ((int64_t)bh * (padded_rows(p) / 64) + tile) * panels * 1024; // [panels][4][8][32]
-    const float4 *second = nullptr; // with p.skew: the second sum of dQ, see first_tile
-    bool one = true;                // some block added to the first sum
+    const int64_t next = (int64_t)p.batch * p.heads * (padded_rows(p) / 64) * panels * 1024; // from one sum of dQ to the next
+    int sums = 1;    // number of sums to read
+    bool one = true; // some block added to the first sum
     if (!features && p.skew) {
-        const int first = first_tile(p, panels == 1 ? tile / 2 : tile);
-        one = first < (p.kv_len + 127) / 128;
-        if (first > 0) second = sum + (int64_t)p.batch * p.heads * (padded_rows(p) / 64) * panels * 1024;
+        sums = sums_of(p, (p.kv_len + 127) / 128);
+        if (!chained(p)) {
+            const int first = first_tile(p, panels == 1 ? tile / 2 : tile);
+            one = first < (p.kv_len + 127) / 128, sums = 1 + (first > 0);
+        }
     }
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
     const Extent<features> e(p, f, bh / p.heads);
     const bool some = some_seen<features>(p, f, e, bh / p.heads, bh % p.heads, tile * 64);
     auto sees = [&](int r) { return some && (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
-    for (int j = threadIdx.x; j < 32 * chunks; j += 256) {
+    for (int j = quarter * 8 * chunks + threadIdx.x; j < (quarter + 1) * 32 / quarters * chunks; j += 256) {
         const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
         uint32_t y[2][4];
         for (int i = 0; i < 4; i++) {
             const int at = chunk / 8 * 1024 + (m * 8 + chunk % 8) * 32 + 4 * g + i;
             float4 x = one && (sees(row) || sees(row + 8)) ? sum[at] : float4{}; // unneeded sums were not written
-            if (second) {
-                const float4 z = second[at];
+#pragma unroll 4
+            for (int k = 1; k < sums; k++) {
+                const float4 z = sum[at + k * next];
                 x.x += z.x, x.y += z.y, x.z += z.z, x.w += z.w;
             }
             y[0][i] = pack<T>(x.x * p.scale, x.y * p.scale), y[1][i] = pack<T>(x.z * p.scale, x.w * p.scale);
@@ -493,9 +508,9 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
 // another sequence may follow.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
 template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
-    const Rows64 place = rows64<features>(p, f);
+    const Rows64 place = rows64<features>(p, f, blockIdx.x);
     const int bh = place.bh, tile = place.tile, tiles = (p.q_len + 63) / 64, row0 = tile * 64;
-    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p) * (!features && p.skew ? 2 : 1), threads = (int64_t)gridDim.x * 128;
+    const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p) * (features ? 1 : sums_of(p, (p.kv_len + 127) / 128)), threads = (int64_t)gridDim.x * 128;
     launch_dependents();
     for (int64_t i = (int64_t)blockIdx.x * 128 + threadIdx.x; i < counters; i += threads) p.turn[i] = 0;
     if (p.q_len == 0 || p.batch == 0) return;

@@ -28,7 +28,7 @@ struct Params {
     float scale_log2;  // scale * log2(e)
     int splits;        // number of parts into which decode splits the keys, or into which bwd_sm90 splits the query heads of a KV head
     int deterministic; // backward: 1 if every sum of dQ has a fixed order
-    int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile. fwd_sm90: 1 if warpgroups take turns at the tensor cores
+    int8_t skew;       // bwd_sm90: the thread block of key tile j begins its loop at row tile j << (skew-1), or at j >> -skew if skew is negative; 0: at the last row tile; from 64: there, and 2^(skew-64) key tiles share a sum of dQ. fwd_sm90: 1 if warpgroups take turns at the tensor cores
     int8_t halves;     // bwd_sm90: 1 if skew counts pairs of row tiles instead of row tiles
     int16_t tile;      // bwd_sm90: the first row tile, if the call computes only a part of the rows; the first key tile times -1, if the call computes only a part of the keys; else 0
 };
