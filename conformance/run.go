@@ -73,7 +73,9 @@ func (o Options) checks() []kernelCheck {
 		{name: "invalid_arguments", run: invalidArguments, slow: true},
 	}
 	ask := func(c Case, turn int, slow bool) {
-		all = append(all, kernelCheck{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
+		if name := c.FullName(); matches(o.Case, name) {
+			all = append(all, kernelCheck{name: name, catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
+		}
 	}
 	traps := Traps()
 	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
