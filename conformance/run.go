@@ -75,8 +75,15 @@ func (o Options) checks() []kernelCheck {
 	ask := func(c Case, turn int, slow bool) {
 		all = append(all, kernelCheck{name: c.FullName(), catches: c.Catches, run: c.Check, needs: c.features(), turn: turn, slow: slow})
 	}
+	// The names of a case in other types and layouts begin with the case's name.
+	named := func(c Case) bool {
+		return strings.ContainsAny(o.Case, `*?[\`) || o.Case == "" || strings.HasPrefix(o.Case, c.Name)
+	}
 	traps := Traps()
 	for i, c := range slices.Concat(traps, Long(), Grid(), Shapes()) {
+		if !named(c) {
+			continue
+		}
 		for j, t := range c.types() {
 			turn := 0
 			if o.Brief && i >= len(traps) && !c.brief {
@@ -86,6 +93,9 @@ func (o Options) checks() []kernelCheck {
 		}
 	}
 	for i, c := range traps {
+		if !named(c) {
+			continue
+		}
 		for j, c := range c.storages() {
 			if c.mixed && (!o.Brief || (i+j)%2 == 0) {
 				ask(c, 0, false)
