@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Write the tables of field-report.md from reports that judge.py wrote with --format json.
 
-    python field_report.py FOLDER field-report.md
+    python field_report.py FOLDER field-report.md [gpu]
 
-The script replaces the page's text between its two marks and keeps the rest.
+The script replaces the page's text between its two marks and keeps the rest. With gpu it takes the
+marks of the tables for a machine with a GPU.
 """
 
 import collections
@@ -15,7 +16,8 @@ import platform
 import re
 import sys
 
-BEGIN, END = "<!-- made by make field-report -->", "<!-- end -->"
+BEGIN = {"cpu": "<!-- made by make field-report -->", "gpu": "<!-- made by field_report.py on a machine with a GPU -->"}
+END = "<!-- end -->"
 
 # Kinds of differences, by patterns of traps; the first match counts. R and H come from the faults.
 KINDS = {
@@ -49,6 +51,11 @@ def kind(trap, results):
     return letter
 
 
+def shown(name):
+    """Return an implementation's name; of a program without its folder."""
+    return name.split("/")[-1].replace("judge-runner", "flashkit")
+
+
 def cells(report):
     """Return {trap: letter}: '.' passed, '' unsupported, else the kind."""
     traps = collections.OrderedDict()
@@ -71,7 +78,7 @@ def tables(reports):
         grid = sum(not x["catches"] and x["status"] == "failed" for x in r["results"])
         values = list(cell.values())
         fails = len(values) - values.count(".") - values.count("")
-        yield f"| {i + 1} | {r['name']} | {' '.join(judged)} | {values.count('.')} | {fails} | {values.count('')} | {grid} |"
+        yield f"| {i + 1} | {shown(r['name'])} | {' '.join(judged)} | {values.count('.')} | {fails} | {values.count('')} | {grid} |"
     yield "\nThe columns of the next table are the rows of the last. A dot is a trap that passes in each type that the implementation supports. An empty"
     yield "cell is a trap that it cannot express. Traps that no implementation fails are left out. Letters:\n"
     used = {letter for cell in table for letter in cell.values()}
@@ -91,8 +98,9 @@ def main():
     reports = [r for path in sorted(folder.glob("*.json")) for r in json.loads(path.read_text())]
     if not reports:
         sys.exit(f"no reports in {folder}")
-    before, rest = page.read_text().split(BEGIN)
-    page.write_text(before + BEGIN + "\n\n" + "\n".join(tables(reports)) + "\n\n" + END + rest.split(END)[1])
+    begin = BEGIN[sys.argv[3] if len(sys.argv) > 3 else "cpu"]
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + "\n\n" + "\n".join(tables(reports)) + "\n\n" + rest[rest.index(END):])
 
 
 if __name__ == "__main__":
