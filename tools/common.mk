@@ -49,7 +49,7 @@ $(VENV)/peers: $(VENV)/numpy
 	$(INSTALL) $(PEERS)
 	touch $@
 
-$(VENV)/field: $(VENV)/numpy
+$(VENV)/field: $(VENV)/peers
 	$(INSTALL) $(FIELD_LIBS)
 	touch $@
 
