@@ -27,6 +27,7 @@ KINDS = {
     "M": ("scores near the lowest or largest finite number become infinite", "bias_min_* bias_1e30 bias_largest alibi_huge"),
     "S": ("NaN or infinity of a row is lost, or reaches keys that the row does not see", "nan_query bias_inf bias_nan sink_nan sink_inf"),
     "B": ("a bias or mask that repeats over rows is refused", "bias_one_row dbias_rows mask_one_row"),
+    "X": ("another error", "*"),
     "P": ("float32 scores lose precision", "very_negative_lse rising_max* far_* huge_* finite_sentinel mask_finite"),
     "H": ("only 16-bit types exceed the bound", ""),
     "D": ("another difference", "*"),
@@ -44,7 +45,7 @@ def kind(trap, results):
     rows = [f for f in faults if f["output"] in ("o", "lse", "dq")]
     if rows and all(f["empty"] for f in rows):
         return "R"
-    known = {"N": any(f["got"] == "NaN" for f in faults), "E": any("reason" in r for r in failed)}
+    known = {"N": any(f["got"] == "NaN" for f in faults), "E": any("reason" in r for r in failed), "X": any("reason" in r for r in failed)}
     letter = next(k for k, (_, patterns) in KINDS.items() if known.get(k, True) and any(fnmatch.fnmatchcase(trap, p) for p in patterns.split()))
     if letter in "PD" and all(r["case"] != trap for r in failed):
         return "H"
