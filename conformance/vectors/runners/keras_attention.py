@@ -21,6 +21,8 @@ def attention(q, k, v, **case):
     mask, bias = judge.visible(case), judge.added(case)
     causal = set(case["features"]) <= {"gqa", "v_dim", "scale", "window", "top_left"} and case["left"] is None and case["right"] == 0 and (
         case["top_left"] or case["q_len"] == case["kv_len"])
+    # One KV head for several query heads raises an error over TensorFlow.
+    whole = lambda x: tf.repeat(x, case["heads"], axis=2) if case["kv_heads"] == 1 else x
     inputs = {"dq": tensor(swap(q)), "dk": tensor(swap(k)), "dv": tensor(swap(v))}
     if bias is not None:
         bias = tensor(bias)
@@ -29,6 +31,7 @@ def attention(q, k, v, **case):
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         o = keras.ops.dot_product_attention(
-            inputs["dq"], inputs["dk"], inputs["dv"], bias=bias, mask=None if causal or mask is None else tf.constant(mask), scale=case["scale"], is_causal=causal)
+            inputs["dq"], whole(inputs["dk"]), whole(inputs["dv"]), bias=bias, mask=None if causal or mask is None else tf.constant(mask), scale=case["scale"],
+            is_causal=causal)
     grads = tape.gradient(o, inputs, tensor(swap(case["do"])), unconnected_gradients="zero")
     return {name: (x if name == "dbias" else swap(x)) for name, x in ((name, tf.cast(x, tf.float32).numpy()) for name, x in {"o": o, **grads}.items())}
