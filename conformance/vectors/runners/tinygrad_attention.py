@@ -14,12 +14,12 @@ DTYPES = {"f32": dtypes.float32, "f16": dtypes.float16, "bf16": dtypes.bfloat16}
 def attention(q, k, v, **case):
     if case["slopes"] is not None and case["dtype"] != "f32" or case.get("bias_dtype", case["dtype"]) != case["dtype"]:
         raise judge.Unsupported("no float32 bias with 16-bit queries")
-    tensor = lambda x: Tensor(np.ascontiguousarray(x)).cast(DTYPES[case["dtype"]]).realize()
+    tensor = lambda x: Tensor(np.array(x)).cast(DTYPES[case["dtype"]]).realize()
     inputs = {"dq": tensor(q), "dk": tensor(k), "dv": tensor(v)}
     mask, bias = judge.visible(case), judge.added(case)
     causal = set(case["features"]) <= {"gqa", "v_dim", "window", "top_left"} and case["left"] is None and case["right"] == 0 and (
         case["top_left"] or case["q_len"] == case["kv_len"])
-    given = None if causal or mask is None else Tensor(np.ascontiguousarray(mask))
+    given = None if causal or mask is None else Tensor(np.array(mask))
     if bias is not None:
         bias = tensor(bias)
         if case["slopes"] is None:
