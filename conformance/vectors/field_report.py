@@ -42,7 +42,8 @@ def kind(trap, results):
     """Return the letter of a failed trap."""
     failed = [r for r in results if r["status"] == "failed"]
     faults = [f for r in failed for f in r.get("faults", [])]
-    rows = [f for f in faults if f["output"] in ("o", "lse", "dq")]
+    exact = [r for r in failed if r["case"] == trap] or failed
+    rows = [f for r in exact for f in r.get("faults", []) if f["output"] in ("o", "lse", "dq")]
     if rows and all(f["empty"] for f in rows):
         return "R"
     known = {"N": any(f["got"] == "NaN" for f in faults), "E": any("reason" in r for r in failed), "X": any("reason" in r for r in failed)}
