@@ -86,13 +86,13 @@ def tables(reports):
     used = {letter for cell in table for letter in cell.values()}
     yield from (f"- {letter}: {text}" for letter, (text, _) in KINDS.items() if letter in used)
     yield "\n| trap | catches | " + " | ".join(str(i + 1) for i in range(len(reports))) + " |\n|---|---|" + "---|" * len(reports)
-    catches = {base(r["case"]): r["catches"] for r in reports[0]["results"]}
-    for trap in table[0]:
+    catches = {base(x["case"]): x["catches"] for r in reports for x in r["results"] if x["catches"]}
+    for trap in catches:
         row = [cell.get(trap, "") for cell in table]
         if set(row) - {".", ""}:
             yield f"| `{trap}` | {catches[trap]} | " + " | ".join(row) + " |"
-    silent = sum(not {cell.get(trap, "") for cell in table} - {".", ""} for trap in table[0])
-    yield f"\nNo implementation fails the other {silent} of {len(table[0])} traps."
+    silent = sum(not {cell.get(trap, "") for cell in table} - {".", ""} for trap in catches)
+    yield f"\nNo implementation fails the other {silent} of {len(catches)} traps."
 
 
 def main():

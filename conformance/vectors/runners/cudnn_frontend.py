@@ -3,7 +3,6 @@
 from importlib.metadata import version
 
 import cudnn
-import numpy as np
 import torch
 
 import judge
@@ -25,8 +24,8 @@ def execute(kind, build, feeds, outputs):
         graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     except cudnn.cudnnGraphNotSupportedError as error:
         raise judge.Unsupported("cuDNN: " + str(error).strip().split("\n")[0][:120]) from error
-    workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8)
-    graph.execute({symbols[name]: x for name, x in feeds.items()} | dict(zip(results, outputs)), workspace, handle=handle)
+    pack = {symbols[name]: x for name, x in feeds.items()} | dict(zip(results, outputs))
+    graph.execute(pack, torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8), handle=handle)
     torch.cuda.synchronize()
 
 
@@ -40,7 +39,7 @@ def attention(q, k, v, **case):
         raise judge.Unsupported("no band that leaves out the diagonal")
     dtype, kind = DTYPES[case["dtype"]]
     feeds = {name: torch.tensor(x).to(dtype) for name, x in (("q", q), ("k", k), ("v", v), ("bias", case["bias"])) if x is not None}
-    options, names = {"attn_scale": case["scale"]}, [("bias", "bias")] if case["bias"] is not None else []
+    options, names = {"attn_scale": case["scale"]}, [("bias", "bias")] * (case["bias"] is not None)
     if case["q_lens"] is not None:
         feeds |= {name: torch.tensor(case[name]).reshape(-1, 1, 1, 1) for name in ("q_lens", "kv_lens")}
         options["use_padding_mask"], names = True, names + [("seq_len_q", "q_lens"), ("seq_len_kv", "kv_lens")]
@@ -50,15 +49,12 @@ def attention(q, k, v, **case):
         align = cudnn.diagonal_alignment
         options |= {"diagonal_alignment": align.TOP_LEFT if case["top_left"] else align.BOTTOM_RIGHT, "diagonal_band_right_bound": case["right"]}
         options["diagonal_band_left_bound"] = None if case["left"] is None else case["left"] + 1  # the bound counts the diagonal
-    o = torch.empty(*q.shape[:3], case["v_dim"], dtype=dtype)
-    stats = torch.empty(*q.shape[:3], 1)
+    o, stats = torch.empty(*q.shape[:3], case["v_dim"], dtype=dtype), torch.empty(*q.shape[:3], 1)
     given = lambda t: options | {option: t[name] for option, name in names}
     execute(kind, lambda graph, t: graph.sdpa(name="sdpa", q=t["q"], k=t["k"], v=t["v"], generate_stats=True, **given(t)), feeds, [o, stats])
     out = {"o": o.float().cpu().numpy(), "lse": stats[..., 0].cpu().numpy()}
-    if case["do"] is not None:
-        feeds |= {"o": o, "do": torch.tensor(case["do"]).to(dtype), "stats": stats}
-        grads = [torch.empty_like(feeds[name]) for name in "qkv"]
-        execute(kind, lambda graph, t: graph.sdpa_backward(
-            name="backward", q=t["q"], k=t["k"], v=t["v"], o=t["o"], dO=t["do"], stats=t["stats"], **given(t)), feeds, grads)
-        out |= {name: np.asarray(x.float().cpu()) for name, x in zip(("dq", "dk", "dv"), grads)}
-    return out
+    feeds |= {"o": o, "dO": torch.tensor(case["do"]).to(dtype), "stats": stats}
+    grads = [torch.empty_like(feeds[name]) for name in "qkv"]
+    named = lambda t: {name: t[name] for name in ("q", "k", "v", "o", "dO", "stats")}
+    execute(kind, lambda graph, t: graph.sdpa_backward(name="backward", **named(t), **given(t)), feeds, grads)
+    return out | {name: x.float().cpu().numpy() for name, x in zip(("dq", "dk", "dv"), grads)}
