@@ -71,9 +71,9 @@ def cells(report):
     return cell
 
 
-def tables(reports):
+def tables(reports, where):
     table = [cells(r) for r in reports]
-    yield f"{datetime.date.today()}, Python {platform.python_version()}, {platform.machine()}.\n"
+    yield f"{datetime.date.today()}" + (f", Python {platform.python_version()}, {platform.machine()}.\n" if where == "cpu" else ".\n")
     yield "| | implementation | outputs | traps that pass | fail | unsupported | grid cases that fail |\n|---|---|---|---|---|---|---|"
     for i, (r, cell) in enumerate(zip(reports, table)):
         judged = dict.fromkeys(x for y in r["results"] for x in y.get("judged", []))
@@ -100,9 +100,9 @@ def main():
     reports = [r for path in sorted(folder.glob("*.json")) for r in json.loads(path.read_text())]
     if not reports:
         sys.exit(f"no reports in {folder}")
-    begin = BEGIN[sys.argv[3] if len(sys.argv) > 3 else "cpu"]
-    before, rest = page.read_text().split(begin)
-    page.write_text(before + begin + "\n\n" + "\n".join(tables(reports)) + "\n\n" + rest[rest.index(END):])
+    where = sys.argv[3] if len(sys.argv) > 3 else "cpu"
+    before, rest = page.read_text().split(BEGIN[where])
+    page.write_text(before + BEGIN[where] + "\n\n" + "\n".join(tables(reports, where)) + "\n\n" + rest[rest.index(END):])
 
 
 if __name__ == "__main__":
