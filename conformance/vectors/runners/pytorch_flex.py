@@ -23,10 +23,11 @@ def flex(q, k, v, **case):
     q, k, v = (pad(torch.tensor(x).to(DTYPES[case["dtype"]])) for x in (q, k, v))
     mask, bias = (None if x is None else torch.tensor(x) for x in (judge.visible(case), judge.added(case)))
     shape = (case["batch"], case["heads"], case["q_len"], case["kv_len"])
-    bias, softcap = None if bias is None else bias.broadcast_to(shape).contiguous(), case["softcap"]
+    bias, softcap = None if bias is None else bias.broadcast_to(shape).contiguous(), torch.tensor(case["softcap"])
+    capped = case["softcap"] != 0
 
     def score(s, b, h, i, j):
-        s = softcap * torch.tanh(s / softcap) if softcap else s
+        s = softcap * torch.tanh(s / softcap) if capped else s
         s = s if bias is None else s + bias[b, h, i, j]
         return s if mask is None else torch.where(mask[b, h, i, j], s, -torch.inf)
 
