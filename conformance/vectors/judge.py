@@ -373,6 +373,7 @@ def load_runners(path):
     """Import a Python file. Return its runners, or its function attention as the only one."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # compilers import a function's module by its name
     spec.loader.exec_module(module)
     return RUNNERS or [(path.stem, module.attention)]
 
