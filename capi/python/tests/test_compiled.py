@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 
 import numpy as np
@@ -350,6 +351,23 @@ def test_masks_of_replaced_calls(randn, recorded):
                     for a, b in zip(torch.autograd.grad(got, leaves, d_o), torch.autograd.grad(want, leaves, d_o)):
                         assert (a - b).abs().max() < 1e-4
     assert report.calls == 10 and not report.fallbacks
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_short_calls_use_one_thread(randn, one_thread, recorded):
+    q, k, v = (randn(1, 12, 16, 64).requires_grad_(recorded) for _ in range(3))
+
+    def others():
+        """Return the processor time of the other threads, divided by this thread's."""
+        start, own = time.process_time(), time.thread_time()
+        for _ in range(1000):
+            o = ft.attention(q, k, v)
+            if recorded:
+                torch.autograd.grad(o, (q, k, v), o)
+        own = time.thread_time() - own
+        return (time.process_time() - start - own) / own
+
+    assert min(others() for _ in range(4)) < 0.1
 
 
 def test_recorded_by_pytorchs_node(randn):
