@@ -352,6 +352,30 @@ def test_masks_of_replaced_calls(randn, recorded):
     assert report.calls == 10 and not report.fallbacks
 
 
+WORKERS = """
+import ctypes, torch
+import flashkit.torch as ft
+from flashkit import _abi, _compiled
+seen, kept, address = [], [], _compiled._address
+function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_abi.Args), ctypes.c_void_p)
+def watched(library, name):
+    if name not in ("fk_forward", "fk_backward"):
+        return address(library, name)
+    f = function(address(library, name))
+    kept.append(function(lambda d, p, a, e: seen.append(a.contents.workers) or f(d, p, a, e)))
+    return ctypes.cast(kept[-1], ctypes.c_void_p).value
+_compiled._address = watched
+for rows in (16, 40, 64):
+    q, k, v = (torch.randn(1, 12, rows, 64, requires_grad=True) for _ in range(3))
+    ft.attention(q, k, v).sum().backward()
+assert seen == [1, 1, 1, 0, 0, 0], seen
+"""
+
+
+def test_short_calls_use_one_thread():
+    subprocess.run([sys.executable, "-c", WORKERS], check=True)
+
+
 def test_recorded_by_pytorchs_node(randn):
     q, k, v = (randn(1, 4, 5, 16).requires_grad_() for _ in range(3))
     o = ft.attention(q, k, v)

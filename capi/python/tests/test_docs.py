@@ -10,14 +10,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("name", ["docs/bindings.md", "capi/python/README.md"])
 def test_code(name, capsys):
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
     assert len(blocks) >= 2
-    names = {"model": torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), "x": torch.zeros(1, 5, 32)}
+    names = {}
     for block in blocks:
         exec(block, names)
     printed = capsys.readouterr().out
     comments = [line.split("  # ", 1)[1] for block in blocks for line in block.splitlines() if "print(" in line and "  # " in line]
     for said in comments:
-        assert said.startswith("flashkit: ") or said in printed, f"{said!r} is not in {printed!r}"
+        assert said in printed, f"{said!r} is not in {printed!r}"
     assert "flashkit: 1" in printed

@@ -386,6 +386,20 @@ static bool inputs(call *c, const value *in, const value *optional, int64_t give
 	return true;
 }
 
+enum { SHORT = 5000000 }; /* floating-point operations of the longest call that runs on one thread */
+
+/*
+ * limit runs a short call on the caller's thread alone. After a parallel operator, PyTorch's threads keep the other processors busy
+ * while they wait for the next one, so a helper of the library would start late.
+ */
+static void limit(call *c, double passes)
+{
+	const fk_problem *p = &c->problem;
+	double pairs = (double)p->batch * (double)p->heads * (double)p->q_len * (double)p->kv_len;
+	if (c->device_type == cpu && passes * 2 * pairs * (double)(p->dim + p->v_dim) <= SHORT)
+		c->args.workers = 1;
+}
+
 enum { FORWARD_PLAIN = 4, FORWARD_FULL = FORWARD_PLAIN + OPTIONAL + 2 };
 
 static bool run_forward(call *c, const value *in, uint64_t n, value *out, bool want_lse)
@@ -403,6 +417,7 @@ static bool run_forward(call *c, const value *in, uint64_t n, value *out, bool w
 			return false;
 		spread(&a->lse, 3, 0);
 	}
+	limit(c, 1);
 	return f.forward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, c->error) == FK_OK;
 }
 
@@ -456,6 +471,7 @@ static bool run_backward(call *c, const value *in, uint64_t n, value *out)
 		return false;
 	if (full && !optional_gradients(c, optional, given, out + 3))
 		return false;
+	limit(c, 2.5);
 	return f.backward((fk_dispatcher *)(uintptr_t)c->plan->handle, &c->problem, a, c->error) == FK_OK;
 }
 
