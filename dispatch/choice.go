@@ -37,11 +37,11 @@ func (c choice) admits(k *flashkit.Kernel) bool {
 		return backend == owner
 	}
 	// The variant selects kernels of the other pass only: decode_avx2 admits bwd_avx2 and
-	// bwd_decode_avx2, but not fwd_avx2.
+	// bwd_decode_avx2, but not fwd_avx2. bwd_fewkeys_avx2 sums scores as fwd_avx2 does, and admits it.
 	if "bwd_"+kernel == stem || "bwd_"+stem == kernel {
 		return true
 	}
-	pass, variant, _ := strings.Cut(kernel, "_")
+	pass, variant, _ := strings.Cut(strings.Replace(kernel, "bwd_fewkeys_", "bwd_", 1), "_")
 	otherPass, otherVariant, _ := strings.Cut(stem, "_")
 	return variant == otherVariant && (pass == "bwd") != (otherPass == "bwd") && (otherPass == "fwd" || otherPass == "bwd")
 }

@@ -94,6 +94,19 @@ func dotsAVX2(sum *float32, a *float32, b *float32, dim int)
 //go:noescape
 func gradientsAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
+// gradientsTAVX2 computes weights and gradients of scores, as gradientsAVX2 does, but with query rows in the
+// lanes. For key i < keys and query row j < 16:
+//
+//   - w = e^(scale·s[i][j] - lse[j]), the weight
+//   - dp[i][j] = scale·w·(dp[i][j] - delta[j])
+//   - s[i][j] = w
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j] and dp[i][j] to 0, even if they are NaN.
+// s and dp are [keys][16]. lse and delta are [16]. keys > 0.
+//
+//go:noescape
+func gradientsTAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
+
 // addProductAVX2 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n].
 // Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //

@@ -1281,6 +1281,120 @@ DATA powerConstants<>+56(SB)/4, $0x3f800000
 DATA powerConstants<>+60(SB)/4, $0x3f800000
 GLOBL powerConstants<>(SB), RODATA|NOPTR, $64
 
+// func gradientsTAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·gradientsTAVX2(SB), NOSPLIT, $8-52
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         s+0(FP), AX
+	MOVQ         dp+8(FP), CX
+	MOVQ         masks+16(FP), DX
+	MOVQ         keys+24(FP), BX
+	MOVQ         lse+32(FP), SI
+	MOVQ         delta+40(FP), DI
+	MOVL         $0x3f317218, R8
+	VMOVD        R8, X8
+	VPBROADCASTD X8, Y8
+	MOVL         $0x3e75fdee, R8
+	VMOVD        R8, X9
+	VPBROADCASTD X9, Y9
+	MOVL         $0x3d63576b, R8
+	VMOVD        R8, X10
+	VPBROADCASTD X10, Y10
+	MOVL         $0x3c1d9662, R8
+	VMOVD        R8, X11
+	VPBROADCASTD X11, Y11
+	MOVL         $0x3aafa26e, R8
+	VMOVD        R8, X12
+	VPBROADCASTD X12, Y12
+	MOVL         $0x39212c6c, R8
+	VMOVD        R8, X13
+	VPBROADCASTD X13, Y13
+	MOVL         $0x4b400000, R8
+	VMOVD        R8, X14
+	VPBROADCASTD X14, Y14
+	MOVL         $0xbf800000, R8
+	VMOVD        R8, X15
+	VPBROADCASTD X15, Y15
+	VBROADCASTSS scale+48(FP), Y5
+	MOVL         $0x3fb8aa3b, R8
+	VMOVD        R8, X6
+	VPBROADCASTD X6, Y6
+	MOVL         $0x42b17218, R8
+	VMOVD        R8, X7
+	VPBROADCASTD X7, Y7
+
+key:
+	VMOVUPS      (AX), Y0
+	VMOVUPS      (SI), Y4
+	VFMSUB213PS  Y4, Y5, Y0
+	VMINPS       Y0, Y7, Y0
+	VMOVAPS      Y0, Y1
+	VFMADD213PS  powerConstants<>+0(SB), Y6, Y1
+	VMAXPS       Y1, Y14, Y1
+	VSUBPS       powerConstants<>+0(SB), Y1, Y2
+	VFMSUB213PS  Y2, Y6, Y0
+	VMAXPS       Y0, Y15, Y0
+	VMOVAPS      Y13, Y2
+	VFMADD213PS  Y12, Y0, Y2
+	VFMADD213PS  Y11, Y0, Y2
+	VFMADD213PS  Y10, Y0, Y2
+	VFMADD213PS  Y9, Y0, Y2
+	VFMADD213PS  Y8, Y0, Y2
+	VFMADD213PS  powerConstants<>+32(SB), Y0, Y2
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y0
+	VMOVUPS      (CX), Y3
+	VSUBPS       (DI), Y3, Y3
+	VMULPS       Y5, Y3, Y3
+	VPBROADCASTD (DX), Y4
+	VPAND        laneBits<>+0(SB), Y4, Y4
+	VPCMPEQD     laneBits<>+0(SB), Y4, Y4
+	VANDPS       Y4, Y0, Y0
+	VMULPS       Y3, Y0, Y3
+	VANDPS       Y4, Y3, Y3
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y3, (CX)
+	VMOVUPS      32(AX), Y0
+	VMOVUPS      32(SI), Y4
+	VFMSUB213PS  Y4, Y5, Y0
+	VMINPS       Y0, Y7, Y0
+	VMOVAPS      Y0, Y1
+	VFMADD213PS  powerConstants<>+0(SB), Y6, Y1
+	VMAXPS       Y1, Y14, Y1
+	VSUBPS       powerConstants<>+0(SB), Y1, Y2
+	VFMSUB213PS  Y2, Y6, Y0
+	VMAXPS       Y0, Y15, Y0
+	VMOVAPS      Y13, Y2
+	VFMADD213PS  Y12, Y0, Y2
+	VFMADD213PS  Y11, Y0, Y2
+	VFMADD213PS  Y10, Y0, Y2
+	VFMADD213PS  Y9, Y0, Y2
+	VFMADD213PS  Y8, Y0, Y2
+	VFMADD213PS  powerConstants<>+32(SB), Y0, Y2
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y0
+	VMOVUPS      32(CX), Y3
+	VSUBPS       32(DI), Y3, Y3
+	VMULPS       Y5, Y3, Y3
+	VPBROADCASTD (DX), Y4
+	VPAND        laneBits<>+32(SB), Y4, Y4
+	VPCMPEQD     laneBits<>+32(SB), Y4, Y4
+	VANDPS       Y4, Y0, Y0
+	VMULPS       Y3, Y0, Y3
+	VANDPS       Y4, Y3, Y3
+	VMOVUPS      Y0, 32(AX)
+	VMOVUPS      Y3, 32(CX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x04, DX
+	DECQ         BX
+	JNZ          key
+	LDMXCSR      (SP)
+	VZEROUPPER
+	RET
+
 // func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 // Requires: AVX, FMA3, MMX+, SSE
 TEXT ·addProductAVX2(SB), NOSPLIT, $8-64

@@ -91,6 +91,19 @@ func dotsAVX512(sum *float32, a *float32, b *float32, dim int)
 //go:noescape
 func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *uint32, rows int, lse *float32, delta *float32, scale float32)
 
+// gradientsTAVX512 computes weights and gradients of scores, as gradientsAVX512 does, but with query rows in the
+// lanes. For key i < keys and query row j < 32:
+//
+//   - w = e^(scale·s[i][j] - lse[j]), the weight
+//   - dp[i][j] = scale·w·(dp[i][j] - delta[j])
+//   - s[i][j] = w
+//
+// If bit j of masks[i] is clear, the routine sets s[i][j] and dp[i][j] to 0, even if they are NaN.
+// s and dp are [keys][32]. lse and delta are [32]. keys > 0.
+//
+//go:noescape
+func gradientsTAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
+
 // addProductAVX512 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 32. a is [rows][n].
 // Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //

@@ -1297,6 +1297,84 @@ row:
 	VZEROUPPER
 	RET
 
+// func gradientsTAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·gradientsTAVX512(SB), NOSPLIT, $8-52
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         s+0(FP), AX
+	MOVQ         dp+8(FP), CX
+	MOVQ         masks+16(FP), DX
+	MOVQ         keys+24(FP), BX
+	MOVQ         lse+32(FP), SI
+	MOVQ         delta+40(FP), DI
+	MOVL         $0x3f800000, R8
+	VPBROADCASTD R8, Z24
+	MOVL         $0x3f31725d, R8
+	VPBROADCASTD R8, Z25
+	MOVL         $0x3e75edab, R8
+	VPBROADCASTD R8, Z26
+	MOVL         $0x3d648e75, R8
+	VPBROADCASTD R8, Z27
+	MOVL         $0x3c13bc25, R8
+	VPBROADCASTD R8, Z28
+	MOVL         $0x3af4ba89, R8
+	VPBROADCASTD R8, Z29
+	VBROADCASTSS scale+48(FP), Z5
+	MOVL         $0x3fb8aa3b, R8
+	VPBROADCASTD R8, Z6
+
+key:
+	VMOVUPS     (AX), Z0
+	VMOVUPS     (SI), Z4
+	VFMSUB213PS Z4, Z5, Z0
+	VMULPS      Z6, Z0, Z0
+	VREDUCEPS   $0x01, Z0, Z1
+	VMOVAPS     Z29, Z2
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z24, Z1, Z2
+	VSCALEFPS   Z0, Z2, Z0
+	VMOVUPS     (CX), Z3
+	VSUBPS      (DI), Z3, Z3
+	VMULPS      Z5, Z3, Z3
+	KMOVW       (DX), K1
+	VMOVAPS.Z   Z0, K1, Z0
+	VMULPS.Z    Z3, Z0, K1, Z3
+	VMOVUPS     Z0, (AX)
+	VMOVUPS     Z3, (CX)
+	VMOVUPS     64(AX), Z0
+	VMOVUPS     64(SI), Z4
+	VFMSUB213PS Z4, Z5, Z0
+	VMULPS      Z6, Z0, Z0
+	VREDUCEPS   $0x01, Z0, Z1
+	VMOVAPS     Z29, Z2
+	VFMADD213PS Z28, Z1, Z2
+	VFMADD213PS Z27, Z1, Z2
+	VFMADD213PS Z26, Z1, Z2
+	VFMADD213PS Z25, Z1, Z2
+	VFMADD213PS Z24, Z1, Z2
+	VSCALEFPS   Z0, Z2, Z0
+	VMOVUPS     64(CX), Z3
+	VSUBPS      64(DI), Z3, Z3
+	VMULPS      Z5, Z3, Z3
+	KMOVW       2(DX), K1
+	VMOVAPS.Z   Z0, K1, Z0
+	VMULPS.Z    Z3, Z0, K1, Z3
+	VMOVUPS     Z0, 64(AX)
+	VMOVUPS     Z3, 64(CX)
+	ADDQ        $0x00000080, AX
+	ADDQ        $0x00000080, CX
+	ADDQ        $0x04, DX
+	DECQ        BX
+	JNZ         key
+	LDMXCSR     (SP)
+	VZEROUPPER
+	RET
+
 // func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
 TEXT ·addProductAVX512(SB), NOSPLIT, $8-64

@@ -80,10 +80,17 @@ func (isa *laneRoutines) storeSums(j *job, x *tileStats, y *seqTile) {
 
 // takeLSE sets lse to the LSE of n rows from row r on. It stores MaxFloat32 in place of -Inf.
 func (j *job) takeLSE(lse []float32, b, h, r, n int) {
+	if n == 0 {
+		return
+	}
 	t := &j.args.LSE
-	for i := range n {
-		lse[i] = t.Float32s()[t.Offset(b, h, r+i)]
-		if math.IsInf(float64(lse[i]), -1) {
+	takeLSE(lse[:n], t.Float32s()[t.Offset(b, h, r):], rowStep(t))
+}
+
+// takeLSE sets lse to elements of the slice from, step elements apart. It stores MaxFloat32 in place of -Inf.
+func takeLSE(lse, from []float32, step int) {
+	for i := range lse {
+		if lse[i] = from[i*step]; math.IsInf(float64(lse[i]), -1) {
 			lse[i] = math.MaxFloat32
 		}
 	}
@@ -92,11 +99,12 @@ func (j *job) takeLSE(lse []float32, b, h, r, n int) {
 // takeDLSE subtracts dLSE of n rows from delta. The first row is row r.
 func (j *job) takeDLSE(delta []float32, b, h, r, n int) {
 	t := &j.args.DLSE
-	if t.IsZero() {
+	if t.IsZero() || n == 0 {
 		return
 	}
-	for i := range n {
-		delta[i] -= t.Float32s()[t.Offset(b, h, r+i)]
+	from, step := t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	for i := range delta[:n] {
+		delta[i] -= from[i*step]
 	}
 }
 

@@ -56,6 +56,7 @@ func timedPhases(p flashkit.Problem, workers int) map[string][]timedPhase {
 		"simd/fwd_generic": of(f, planFwdGeneric, fwdGenericTimes), "simd/bwd_generic": of(b, planBwdGeneric, bwdGenericTimes),
 		"simd/fwd_avx2": of(f, avx2Lanes.planForward, avx2Lanes.fwdTimes), "simd/bwd_avx2": of(b, avx2Lanes.planBackward, avx2Lanes.bwdTimes),
 		"simd/fwd_avx512": of(f, avx512Lanes.planForward, avx512Lanes.fwdTimes), "simd/bwd_avx512": of(b, avx512Lanes.planBackward, avx512Lanes.bwdTimes),
+		"simd/bwd_fewkeys_avx2": of(b, avx2Lanes.planFewKeys, avx2Lanes.fewKeysTimes), "simd/bwd_fewkeys_avx512": of(b, avx512Lanes.planFewKeys, avx512Lanes.fewKeysTimes),
 		"simd/decode_avx2": of(f, planDecodeLanes, avx2Decode.times), "simd/decode_avx512": of(f, planDecodeLanes, avx512Decode.times),
 		"simd/fwd_avx512bf16": of(f, fwdAVX512BF16Plan, fwdAVX512BF16Times), "simd/bwd_avx512bf16": of(b, bwdAVX512BF16Plan, bwdAVX512BF16Times),
 		"simd/fwd_amxbf16": of(f, fwdAMXBF16Plan, fwdAMXBF16Times), "simd/bwd_amxbf16": of(b, bwdAMXBF16Plan, bwdAMXBF16Times),

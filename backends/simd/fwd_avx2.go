@@ -9,6 +9,7 @@ var avx2Lanes = laneRoutines{
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	shortPace: pace{start: 380, flop: .012, pair: .2, element: .075, widen: .08, pack: .065, feature: 1.2},
 	bwdPace:   pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
+	fewPace:   pace{start: 1100, flop: .0111, pair: .1, element: 1.25, widen: .24, pack: .4},
 
 	convertRoutines: convertRoutines{
 		lanes: 16, block: 8, convert: 8, transpose: transposeAVX2,
@@ -19,7 +20,7 @@ var avx2Lanes = laneRoutines{
 		addValues: addValuesAVX2, attendTile: attendTileAVX2,
 	},
 	backwardRoutines: backwardRoutines{
-		dots: dotsAVX2, gradients: gradientsAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,
+		dots: dotsAVX2, gradients: gradientsAVX2, gradientsT: gradientsTAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,
 		setPanel: copyRowsAVX2, accumulateRows: addRowsAVX2, dropoutMask: dropoutMaskAVX2,
 	},
 

@@ -9,6 +9,7 @@ var avx512Lanes = laneRoutines{
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
 	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8},
 	bwdPace:   pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
+	fewPace:   pace{start: 650, flop: .0068, pair: .06, element: .82, widen: .17, pack: .28},
 
 	convertRoutines: convertRoutines{
 		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,
@@ -19,7 +20,7 @@ var avx512Lanes = laneRoutines{
 		addValues: addValuesAVX512, attendTile: attendTileAVX512,
 	},
 	backwardRoutines: backwardRoutines{
-		dots: dotsAVX512, gradients: gradientsAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,
+		dots: dotsAVX512, gradients: gradientsAVX512, gradientsT: gradientsTAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,
 		addProductMasked: addProductMaskedAVX512, addProductTMasked: addProductTMaskedAVX512,
 		setPanel: copyRowsAVX512, accumulateRows: addRowsAVX512, dropoutMask: dropoutMaskAVX512,
 	},

@@ -11,6 +11,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		b.kernel("decode_avx512", avx512.missing, fitsDecodeAVX512, planDecodeLanes, avx512Decode.times, decode(avx512Decode.chunks, avx512Decode.merge)),
 		b.kernel("bwd_avx512", avx512.missing, fitsAVX512, avx512Lanes.planBackward, avx512Lanes.bwdTimes, avx512Lanes.backward(avx512Lanes.bwdPrepare, avx512Lanes.bwdBlock, avx512Lanes.bwdFinish)),
 		b.kernel("bwd_decode_avx512", avx512.missing, fitsBwdDecodeAVX512, planBwdDecode, avx512Decode.bwdTimes, avx512Decode.backward()),
+		b.kernel("bwd_fewkeys_avx512", avx512.missing, fitsFewKeysAVX512, avx512Lanes.planFewKeys, avx512Lanes.fewKeysTimes, avx512Lanes.backwardFewKeys()),
 		b.kernel("fwd_amxf32", missingAMX, fitsAMXF32, fwdAMXF32Plan, fwdAMXF32Times, forward(fwdAMXF32Item)),
 		b.kernel("bwd_amxf32", missingAMX, fitsAMXF32, bwdAMXF32Plan, bwdAMXF32Times, avx512Lanes.backward(bwdAMXF32Prepare, bwdAMXF32Block, avx512Lanes.bwdFinish)),
 		b.kernel("fwd_amxbf16", missingAMX, fitsAMXBF16, fwdAMXBF16Plan, fwdAMXBF16Times, forward(fwdAMXBF16Item)),
@@ -22,6 +23,7 @@ func (b *Backend) vectorKernels() []flashkit.Kernel {
 		b.kernel("decode_avx2", avx2.missing, fitsDecodeAVX2, planDecodeLanes, avx2Decode.times, decode(avx2Decode.chunks, avx2Decode.merge)),
 		b.kernel("bwd_avx2", avx2.missing, fitsAVX2, avx2Lanes.planBackward, avx2Lanes.bwdTimes, avx2Lanes.backward(avx2Lanes.bwdPrepare, avx2Lanes.bwdBlock, avx2Lanes.bwdFinish)),
 		b.kernel("bwd_decode_avx2", avx2.missing, fitsBwdDecodeAVX2, planBwdDecode, avx2Decode.bwdTimes, avx2Decode.backward()),
+		b.kernel("bwd_fewkeys_avx2", avx2.missing, fitsFewKeysAVX2, avx2Lanes.planFewKeys, avx2Lanes.fewKeysTimes, avx2Lanes.backwardFewKeys()),
 	}
 }
 
@@ -40,3 +42,7 @@ func fitsDecodeAVX2(p flashkit.Problem) string { return fitsDecode(avx2, p) }
 func fitsBwdDecodeAVX512(p flashkit.Problem) string { return fitsBwdDecode(avx512, p) }
 
 func fitsBwdDecodeAVX2(p flashkit.Problem) string { return fitsBwdDecode(avx2, p) }
+
+func fitsFewKeysAVX2(p flashkit.Problem) string { return fitsFewKeys(avx2, p) }
+
+func fitsFewKeysAVX512(p flashkit.Problem) string { return fitsFewKeys(avx512, p) }

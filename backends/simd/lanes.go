@@ -22,6 +22,7 @@ type laneRoutines struct {
 	fwdPace      pace
 	shortPace    pace // of a forward pass whose tiles attendTile computes
 	bwdPace      pace
+	fewPace      pace // of the backward kernel for few keys: start is an item, pack an element of K and V for each item
 
 	convertRoutines
 	forwardRoutines
@@ -50,6 +51,7 @@ type forwardRoutines struct {
 type backwardRoutines struct {
 	dots                     func(sum, a, b *float32, dim int)
 	gradients                func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
+	gradientsT               func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32) // nil on arm64
 	gradientsOf              func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 	addProduct               productFunc
 	addProductT              productFunc

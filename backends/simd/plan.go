@@ -43,6 +43,7 @@ type backwardPlan struct {
 	dqRows   int // rows of one tile's sum of dQ in workspace
 	chains   int // chains of key blocks per head; each chain has its own sum of dQ
 	counters int // progress counters of items
+	part     int // few keys: floats of a chunk's sums of dK and dV, padded to whole vectors
 }
 
 // portablePlan is the plan of the portable kernels.

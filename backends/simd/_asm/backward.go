@@ -26,41 +26,19 @@ func (g *generator) gradients() {
 		"there. s and dp are [rows][LANES]. Rows of ds are dsStep elements apart. rows > 0.")
 	s, dp, ds, dsStep := param("s"), param("dp"), param("ds"), bytes(param("dsStep"))
 	masks, rows, lse, delta := param("masks"), param("rows"), param("lse"), param("delta")
-	g.powerConstants()
-	x, n, p, d, y, by, base2, high := g.registers[0], g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5], g.registers[6], g.registers[7]
-	floatParam("scale", by)
-	g.constant(math.Log2E, base2)
-	if !g.avx512 {
-		g.constant(128*math.Ln2, high)
-	}
+	x := g.newGradientLanes()
 	Label("row")
 	for v := range vectors {
 		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
-		VMOVUPS(at(s), x)
-		VBROADCASTSS(Mem{Base: lse}, y)
-		VFMSUB213PS(y, by, x)
-		if !g.avx512 {
-			VMINPS(x, high, x) // a wrong LSE may make x too large for power. This operand order keeps NaN
-		}
-		g.power(x, base2, n, p) // power multiplies after the subtraction, so that large scores lose no digits
-		VMOVUPS(at(dp), d)
-		VBROADCASTSS(Mem{Base: delta}, y)
-		VSUBPS(y, d, d)
-		if !g.bf16 {
-			VMULPS(by, d, d)
-		}
-		if g.avx512 {
-			KMOVW(Mem{Base: masks, Disp: v * 2}, K1)
-			VMOVAPS_Z(x, K1, x)
-			VMULPS_Z(d, x, K1, d)
-		} else {
-			g.laneMask(Mem{Base: masks}, v, y)
-			VANDPS(y, x, x)
-			VMULPS(d, x, d)
-			VANDPS(y, d, d)
-		}
-		VMOVUPS(x, at(s))
-		VMOVUPS(d, at(ds))
+		VMOVUPS(at(s), x.x)
+		VBROADCASTSS(Mem{Base: lse}, x.y)
+		x.weights()
+		VMOVUPS(at(dp), x.d)
+		VBROADCASTSS(Mem{Base: delta}, x.y)
+		VSUBPS(x.y, x.d, x.d)
+		x.gradients(Mem{Base: masks}, v)
+		VMOVUPS(x.x, at(s))
+		VMOVUPS(x.d, at(ds))
 	}
 	ADDQ(U32(uint32(g.rowBytes)), s)
 	ADDQ(U32(uint32(g.rowBytes)), dp)
@@ -71,6 +49,84 @@ func (g *generator) gradients() {
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	g.done()
+}
+
+// gradientsT emits the variant of gradients with query rows in the lanes.
+func (g *generator) gradientsT() {
+	g.arithmetic("gradientsT", "func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32)",
+		"computes weights and gradients of scores, as gradients"+g.suffix+" does, but with query rows in the",
+		"lanes. For key i < keys and query row j < LANES:", "", "  - w = e^(scale·s[i][j] - lse[j]), the weight",
+		"  - dp[i][j] = scale·w·(dp[i][j] - delta[j])",
+		"  - s[i][j] = w", "",
+		"If bit j of masks[i] is clear, the routine sets s[i][j] and dp[i][j] to 0, even if they are NaN.",
+		"s and dp are [keys][LANES]. lse and delta are [LANES]. keys > 0.")
+	s, dp, masks, keys, lse, delta := param("s"), param("dp"), param("masks"), param("keys"), param("lse"), param("delta")
+	x := g.newGradientLanes()
+	Label("key")
+	for v := range vectors {
+		at := func(base GPVirtual) Mem { return g.part(Mem{Base: base}, v) }
+		VMOVUPS(at(s), x.x)
+		VMOVUPS(at(lse), x.y)
+		x.weights()
+		VMOVUPS(at(dp), x.d)
+		VSUBPS(at(delta), x.d, x.d)
+		x.gradients(Mem{Base: masks}, v)
+		VMOVUPS(x.x, at(s))
+		VMOVUPS(x.d, at(dp))
+	}
+	for _, p := range []GPVirtual{s, dp} {
+		ADDQ(U32(uint32(g.rowBytes)), p)
+	}
+	ADDQ(Imm(4), masks)
+	DECQ(keys)
+	JNZ(LabelRef("key"))
+	g.done()
+}
+
+// gradientLanes holds the registers of a vector of weights and gradients.
+type gradientLanes struct {
+	*generator
+	x, n, p, d, y   VecPhysical // x: scores, then weights; d: dP - delta, then dS; y: LSE
+	by, base2, high VecPhysical
+}
+
+// newGradientLanes emits the constants of the routines gradients and gradientsT.
+func (g *generator) newGradientLanes() *gradientLanes {
+	r := g.registers
+	x := &gradientLanes{generator: g, x: r[0], n: r[1], p: r[2], d: r[3], y: r[4], by: r[5], base2: r[6], high: r[7]}
+	g.powerConstants()
+	floatParam("scale", x.by)
+	g.constant(math.Log2E, x.base2)
+	if !g.avx512 {
+		g.constant(128*math.Ln2, x.high)
+	}
+	return x
+}
+
+// weights emits x = e^(by·x - y).
+func (g *gradientLanes) weights() {
+	VFMSUB213PS(g.y, g.by, g.x)
+	if !g.avx512 {
+		VMINPS(g.x, g.high, g.x) // a wrong LSE may make x too large for power. This operand order keeps NaN
+	}
+	g.power(g.x, g.base2, g.n, g.p) // power multiplies after the subtraction, so that large scores lose no digits
+}
+
+// gradients emits d = by·x·d, and x = d = 0 in the lanes that vector v of a mask hides.
+func (g *gradientLanes) gradients(mask Mem, v int) {
+	if !g.bf16 {
+		VMULPS(g.by, g.d, g.d)
+	}
+	if g.avx512 {
+		KMOVW(mask.Offset(v*2), K1)
+		VMOVAPS_Z(g.x, K1, g.x)
+		VMULPS_Z(g.d, g.x, K1, g.d)
+		return
+	}
+	g.laneMask(mask, v, g.y)
+	VANDPS(g.y, g.x, g.x)
+	VMULPS(g.d, g.x, g.d)
+	VANDPS(g.y, g.d, g.d)
 }
 
 // dots emits the routine that computes delta. The routine adds products in the same order as the

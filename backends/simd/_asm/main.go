@@ -64,6 +64,7 @@ func (g *generator) laneRoutines() {
 	}
 	g.dots()
 	g.gradients()
+	g.gradientsT()
 	for _, transposed := range []bool{false, true} {
 		g.product(transposed, false)
 		if g.avx512 {
