@@ -19,20 +19,20 @@ const (
 )
 
 func (isa *laneRoutines) planBackward(pl *plan) {
-	pl.planLanes()
+	isa.planLanes(pl)
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
 	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
 		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
 // planLanes plans blocks for vector products.
-func (pl *plan) planLanes() {
+func (isa *laneRoutines) planLanes(pl *plan) {
 	rows := bwdRows
 	if max(pl.p.Dim, pl.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
 	pl.planBlocks(rows, bwdBlockK, minBlockK)
-	pl.dqRows = min(pl.rows, pl.p.QLen) // vector products need no padding rows
+	pl.dqRows, pl.dqStep = min(pl.rows, pl.p.QLen), isa.width(pl.p.Dim) // vector products need no padding rows
 }
 
 // planBlocks sets the rows of a tile, the keys of a block and the number of chains. The number of
@@ -48,7 +48,7 @@ func (pl *plan) planLanes() {
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
-	pl.rows, pl.keys, pl.dqRows = rows, keys, rows
+	pl.rows, pl.keys, pl.dqRows, pl.dqStep = rows, keys, rows, pad(p.Dim)
 	pl.chains = max(1, min(minChains/max(1, p.Heads), ceilDiv(mostSeen(p), chainKeys)))
 	if p.Score.Bias || 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		pl.keys *= 2
@@ -208,7 +208,7 @@ func (isa *laneRoutines) statsSize(pl *plan) int {
 func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
 
 // copySize returns the floats of a tile's sum of dQ in workspace.
-func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
+func copySize(pl *plan) int { return pl.dqRows * pl.dqStep }
 
 // dsStep is the distance between rows of dS. It is not a power of two: at such a distance, rows
 // would compete for the same cache sets.

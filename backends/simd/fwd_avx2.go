@@ -20,6 +20,7 @@ var avx2Lanes = laneRoutines{
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX2, gradients: gradientsAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,
+		addProductMasked: addProductMaskedAVX2, addProductTMasked: addProductTMaskedAVX2, scoresNarrow: scoresNarrowAVX2,
 		setPanel: copyRowsAVX2, accumulateRows: addRowsAVX2, dropoutMask: dropoutMaskAVX2,
 	},
 

@@ -20,7 +20,7 @@ var avx512Lanes = laneRoutines{
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX512, gradients: gradientsAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,
-		addProductMasked: addProductMaskedAVX512, addProductTMasked: addProductTMaskedAVX512,
+		addProductMasked: addProductMaskedAVX512, addProductTMasked: addProductTMaskedAVX512, scoresNarrow: scoresNarrowAVX512,
 		setPanel: copyRowsAVX512, accumulateRows: addRowsAVX512, dropoutMask: dropoutMaskAVX512,
 	},
 

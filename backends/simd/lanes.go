@@ -49,6 +49,7 @@ type forwardRoutines struct {
 // backwardRoutines have the keys or columns of a panel in the lanes.
 type backwardRoutines struct {
 	dots                     func(sum, a, b *float32, dim int)
+	scoresNarrow             scoresFunc // of the first half of the lanes; may be nil
 	gradients                func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
 	gradientsOf              func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
 	addProduct               productFunc

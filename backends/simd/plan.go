@@ -41,6 +41,7 @@ type forwardPlan struct {
 type backwardPlan struct {
 	keys     int // keys of an item
 	dqRows   int // rows of one tile's sum of dQ in workspace
+	dqStep   int // distance between these rows
 	chains   int // chains of key blocks per head; each chain has its own sum of dQ
 	counters int // progress counters of items
 }
