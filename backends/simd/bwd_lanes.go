@@ -43,11 +43,18 @@ import (
 // holds the first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.
 
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
-// of keys, and finishes the tiles.
+// of keys, and finishes the tiles. If the plan is joined, an item of the blocks does all three for its
+// heads, so the second and third step find the tiles in cache.
 func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	seen := func(j *job, ws *pool.Arena, item int) {
+		if j.joined {
+			j.eachTile(ws, item, prepare)
+		}
 		if !j.clearUnseen(item) {
 			block(j, ws, item)
+		}
+		if j.joined && isa.copies(&j.plan) > 0 {
+			j.eachTile(ws, item, finish)
 		}
 	}
 	return func(ctx context.Context, j *job) {
@@ -60,16 +67,34 @@ func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena,
 		for i := range j.counters {
 			j.progress[i].Store(0)
 		}
+		if j.joined {
+			tiles.Items = 0
+		}
 		j.Hold(j.workers, tiles, blocks)
 		j.parallel(ctx, prepare, tiles)
-		isa.storeDSink(j)
 		j.beginDBias(ctx)
 		j.parallel(ctx, seen, blocks)
 		j.endDBias(ctx)
+		isa.storeDSink(j)
 		if isa.copies(&j.plan) > 0 {
 			j.parallel(ctx, finish, pool.Phase{Items: tiles.Items})
 		}
 	}
+}
+
+// eachTile calls run for each tile of query rows of the item's KV head.
+func (j *job) eachTile(ws *pool.Arena, item int, run func(*job, *pool.Arena, int)) {
+	b, g, _ := j.byKey.Find(item)
+	group, tiles := j.p.Heads/j.p.KVHeads, tilesOf(j.call.Seq(b).N, j.rowRoom(j.call.Seq(b).N), j.rows)
+	first := j.byRow.Index(b, g*group, 0)
+	for i := range group * tiles {
+		if j.Canceled() {
+			return
+		}
+		ws.Reset()
+		run(j, ws, first+i)
+	}
+	ws.Reset()
 }
 
 // clearUnseen reports whether no row sees a key of the item's block. It then zeros dK and dV of the
@@ -99,7 +124,7 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.clearSums(j, &x, &y, t)
-	q, do, o := ws.Take(lanes*pad(p.Dim)), ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
+	do, o := ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
 	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
 	x.nonFinite[0] = 0
 	for r := y.from; r < y.to; r += lanes {
@@ -112,8 +137,7 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
 			continue // no pair is hidden: nonFinite is not read
 		}
-		isa.panel(q, buf, &f.Q, y.QBatch, y.h, row, n)
-		if isa.nonFinite(q, p.Dim, sums) || isa.nonFinite(do, p.VDim, sums) {
+		if isa.nonFiniteRows(&f.Q, y.QBatch, y.h, row, n, buf, sums) || isa.nonFinite(do, p.VDim, sums) {
 			x.nonFinite[0] = 1
 		}
 	}

@@ -21,7 +21,7 @@ const (
 func (isa *laneRoutines) planBackward(pl *plan) {
 	isa.planLanes(pl)
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
-	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+	isa.setBlocks(pl, isa.lanes*(2*vdim+max(dim, vdim)+1),
 		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
@@ -32,6 +32,11 @@ func (isa *laneRoutines) planLanes(pl *plan) {
 		rows /= 2
 	}
 	pl.planBlocks(rows, bwdBlockK, minBlockK)
+	if one := bwdBlockK + minBlockK; pl.keys == bwdBlockK && pl.keys < pl.p.KVLen && pl.p.KVLen <= one {
+		if heads := pl.p.KVHeads * pl.p.Batch; pl.workers == 1 || !pl.ragged && pl.balances(heads) {
+			pl.keys = one // one block instead of a whole one and a small one
+		}
+	}
 	pl.dqRows, pl.dqStep = min(pl.rows, pl.p.QLen), isa.width(pl.p.Dim) // vector products need no padding rows
 }
 
@@ -94,9 +99,18 @@ func mostSeen(p *flashkit.Problem) int {
 
 func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
+	if pl.joined = pl.joins(blocks); pl.joined {
+		perBlock = max(perBlock, perTile)
+	}
 	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
 	pl.counters, pl.tables = pl.counterCount(blocks), 2
+}
+
+// joins reports whether each KV head has one block of keys, and there are enough blocks to keep the
+// workers busy.
+func (pl *plan) joins(blocks int) bool {
+	return pl.p.KVLen <= pl.keys && blocks == pl.p.KVHeads*pl.p.Batch && (pl.workers == 1 || blocks >= 4*pl.workers)
 }
 
 func (pl *plan) cutBlocks() {
