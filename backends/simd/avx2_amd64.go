@@ -15,6 +15,11 @@ package simd
 //go:noescape
 func scoresAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
 
+// scoresNarrowAVX2 does the work of scoresAVX2 for the columns i < 8 of q, and leaves other columns of s unset.
+//
+//go:noescape
+func scoresNarrowAVX2(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
+
 // maskScoresAVX2 sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. s is [keys][16], masks is [keys]. keys > 0.
 //
@@ -113,11 +118,23 @@ func gradientsTAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float
 //go:noescape
 func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
 
+// addProductMaskedAVX2 is addProductAVX2 for each x < 16 with bit x of columns set.
+// It neither reads nor writes other columns of b and c.
+//
+//go:noescape
+func addProductMaskedAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
+
 // addProductTAVX2 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 16. a is [n][rows].
 // Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
 //
 //go:noescape
 func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+
+// addProductTMaskedAVX2 is addProductTAVX2 for each x < 16 with bit x of columns set.
+// It neither reads nor writes other columns of b and c.
+//
+//go:noescape
+func addProductTMaskedAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
 // scoreModAVX2 scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and
 // i < 16:

@@ -15,6 +15,11 @@ package simd
 //go:noescape
 func scoresAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
 
+// scoresNarrowAVX512 does the work of scoresAVX512 for the columns i < 16 of q, and leaves other columns of s unset.
+//
+//go:noescape
+func scoresNarrowAVX512(s *float32, k *float32, step int, q *float32, dim int, keys int, rowMax *float32, ahead *float32)
+
 // maskScoresAVX512 sets s[j][i] = -Inf where bit i of masks[j] is clear. It then raises rowMax[i] to the
 // largest s[j][i], ignoring NaN. s is [keys][32], masks is [keys]. keys > 0.
 //

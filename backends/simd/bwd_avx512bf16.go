@@ -100,7 +100,7 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.addChains(j, &x, &y, t)
-	scalar.Scale(x.dq[:(y.to-y.from)*pad(j.p.Dim)], float32(j.scale))
+	scalar.Scale(x.dq[:(y.to-y.from)*j.dqStep], float32(j.scale))
 	avx512Lanes.storeSums(j, &x, &y)
 }
 
@@ -115,8 +115,8 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		pairRows(x.doPairs, &f.DO, x.QBatch, h, x.Q0+from, n)
 	}
 	if x.from < wholeFrom || wholeTo < x.to {
-		y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, n, x.q)
-		y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, n, x.do)
+		y.q, y.qStep = isa.operand(&f.Q, x.QBatch, h, x.Q0+from, n, x.q)
+		y.do, y.doStep = isa.operand(&f.DO, x.QBatch, h, x.Q0+from, n, x.do)
 	}
 	if isa.setOperands(j, &x.keyBlock, &y); y.cleared {
 		clearNonFinite(x.qPairs)
@@ -198,8 +198,8 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	narrowPairsAVX512BF16(&x.dsPairs[0], &ds[0], dsStep(&j.plan), (n+1)/2)
 	narrowRowsAVX512BF16(&x.ds16[at], &ds[0], dsStep(&j.plan), n)
 	whole, masked := addProductTAVX512BF16, addProductTMaskedAVX512BF16
-	addPairs(whole, masked, x.dv[at*pad(p.VDim):], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
-	addPairs(whole, masked, x.dk[at*pad(p.Dim):], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)
+	addPairs(whole, masked, x.dv[at*p.VDim:], x.pPairs, pairLanes, x.doPairs, keys, (n+1)/2, p.VDim)
+	addPairs(whole, masked, x.dk[at*p.Dim:], x.dsPairs, pairLanes, x.qPairs, keys, (n+1)/2, p.Dim)
 	avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 }
 
@@ -213,9 +213,9 @@ func addPairs[T uint16 | uint32](
 ) {
 	for x := 0; x < columns; x += pairLanes {
 		if columns-x < pairLanes {
-			masked(&c[x], pad(columns), &a[0], aStep, &b[x], columns, rows, pairs, laneMask(0, pairLanes, columns-x))
+			masked(&c[x], columns, &a[0], aStep, &b[x], columns, rows, pairs, laneMask(0, pairLanes, columns-x))
 		} else {
-			whole(&c[x], pad(columns), &a[0], aStep, &b[x], columns, rows, pairs)
+			whole(&c[x], columns, &a[0], aStep, &b[x], columns, rows, pairs)
 		}
 	}
 }

@@ -43,11 +43,18 @@ import (
 // holds the first chain's sum. Each other chain's sum needs float32 workspace of the size of dQ.
 
 // backward returns the Run function of a kernel that prepares tiles of query rows, computes blocks
-// of keys, and finishes the tiles.
+// of keys, and finishes the tiles. If the plan is joined, an item of the blocks does all three for its
+// heads, so the second and third step find the tiles in cache.
 func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	seen := func(j *job, ws *pool.Arena, item int) {
+		if j.joined {
+			j.eachTile(ws, item, prepare)
+		}
 		if !j.clearUnseen(item) {
 			block(j, ws, item)
+		}
+		if j.joined && isa.copies(&j.plan) > 0 {
+			j.eachTile(ws, item, finish)
 		}
 	}
 	return func(ctx context.Context, j *job) {
@@ -60,16 +67,34 @@ func (isa *laneRoutines) backward(prepare, block, finish func(*job, *pool.Arena,
 		for i := range j.counters {
 			j.progress[i].Store(0)
 		}
+		if j.joined {
+			tiles.Items = 0
+		}
 		j.Hold(j.workers, tiles, blocks)
 		j.parallel(ctx, prepare, tiles)
-		isa.storeDSink(j)
 		j.beginDBias(ctx)
 		j.parallel(ctx, seen, blocks)
 		j.endDBias(ctx)
+		isa.storeDSink(j)
 		if isa.copies(&j.plan) > 0 {
 			j.parallel(ctx, finish, pool.Phase{Items: tiles.Items})
 		}
 	}
+}
+
+// eachTile calls run for each tile of query rows of the item's KV head.
+func (j *job) eachTile(ws *pool.Arena, item int, run func(*job, *pool.Arena, int)) {
+	b, g, _ := j.byKey.Find(item)
+	group, tiles := j.p.Heads/j.p.KVHeads, tilesOf(j.call.Seq(b).N, j.rowRoom(j.call.Seq(b).N), j.rows)
+	first := j.byRow.Index(b, g*group, 0)
+	for i := range group * tiles {
+		if j.Canceled() {
+			return
+		}
+		ws.Reset()
+		run(j, ws, first+i)
+	}
+	ws.Reset()
 }
 
 // clearUnseen reports whether no row sees a key of the item's block. It then zeros dK and dV of the
@@ -99,21 +124,20 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x := isa.stats(j, y.b, y.h, t)
 	isa.clearSums(j, &x, &y, t)
-	q, do, o := ws.Take(lanes*pad(p.Dim)), ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
+	do, o := ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
 	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
 	x.nonFinite[0] = 0
 	for r := y.from; r < y.to; r += lanes {
 		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
-		isa.transposed(do, buf, &f.DO, y.QBatch, y.h, row, n)
-		isa.transposed(o, buf, &f.O, y.QBatch, y.h, row, n)
+		isa.panel(do, buf, &f.DO, y.QBatch, y.h, row, n)
+		isa.panel(o, buf, &f.O, y.QBatch, y.h, row, n)
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
 		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
 		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
 		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
 			continue // no pair is hidden: nonFinite is not read
 		}
-		isa.transposed(q, buf, &f.Q, y.QBatch, y.h, row, n)
-		if isa.nonFinite(q, p.Dim, sums) || isa.nonFinite(do, p.VDim, sums) {
+		if isa.nonFiniteRows(&f.Q, y.QBatch, y.h, row, n, buf, sums) || isa.nonFinite(do, p.VDim, sums) {
 			x.nonFinite[0] = 1
 		}
 	}
@@ -150,7 +174,7 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 	r.findKeys(&j.plan, item)
 	x := keyBlock{
 		keyRange: r,
-		gradSum:  j.newGradSum(ws, dim, vdim, r.N), // [keys][padded dim]
+		gradSum:  j.newGradSum(ws, isa.width(p.Dim), isa.width(p.VDim), &r), // [keys][width]
 		kT:       ws.Take(j.keys * dim), vT: ws.Take(j.keys * vdim),
 		q: ws.Take(j.rows * dim), do: ws.Take(j.rows * vdim),
 		s: ws.Take(j.rows * lanes), dp: ws.Take(j.rows * lanes), ds: ws.Take(j.rows * dsStep(&j.plan)),
@@ -161,12 +185,16 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 		x.finiteQ, x.finiteDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
 	}
 	rows := ws.Take(j.keys * dim)
-	x.k, x.kStep = isa.rows(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
+	x.k, x.kStep = isa.operand(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
 	buf := ws.Take(lanes * max(dim, vdim))
 	for k := x.from; k < x.to; k += lanes {
 		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
-		isa.transposed(panel, buf, &f.K, x.KVBatch, x.g, x.K0+k, n)
-		isa.transposed(x.vT[(k-x.from)*vdim:], buf, &f.V, x.KVBatch, x.g, x.K0+k, n)
+		if at := (k - x.from) * x.kStep; isa.direct(&f.K) {
+			isa.panel(panel, buf, &f.K, x.KVBatch, x.g, x.K0+k, n)
+		} else {
+			isa.panelOf(panel, x.k[at:], x.kStep, p.Dim, n)
+		}
+		isa.panel(x.vT[(k-x.from)*vdim:], buf, &f.V, x.KVBatch, x.g, x.K0+k, n)
 		x.nonFinite = x.nonFinite || isa.nonFinite(panel, p.Dim, x.top)
 	}
 	if x.cleared = x.nonFinite && p.Score.Mask; x.cleared {
@@ -225,11 +253,10 @@ func (isa *laneRoutines) walk(j *job, x *keyRange, sum *gradSum, score *gradScor
 }
 
 func (isa *laneRoutines) storeBlock(j *job, x *keyBlock) {
-	f, dim, vdim := j.args, pad(j.p.Dim), pad(j.p.VDim)
-	for k := x.from; k < x.to && !j.Canceled(); k += isa.lanes {
-		n, at := min(isa.lanes, x.to-k), k-x.from
-		isa.storeRows(&f.DK, x.KVBatch, x.g, x.K0+k, n, x.dk[at*dim:], dim)
-		isa.storeRows(&f.DV, x.KVBatch, x.g, x.K0+k, n, x.dv[at*vdim:], vdim)
+	f, n := j.args, x.to-x.from
+	if n > 0 && !j.Canceled() {
+		isa.storeRows(&f.DK, x.KVBatch, x.g, x.K0+x.from, n, x.dk, isa.width(j.p.Dim))
+		isa.storeRows(&f.DV, x.KVBatch, x.g, x.K0+x.from, n, x.dv, isa.width(j.p.VDim))
 	}
 }
 
@@ -258,8 +285,8 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	_, allUntil := x.Keys(from)
 	allFrom, _ := x.Keys(y.to - 1)
 	y.whole = x.from >= allFrom && x.to <= allUntil
-	y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, x.q)
-	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
+	y.q, y.qStep = isa.operand(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, x.q)
+	y.do, y.doStep = isa.operand(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
 	isa.setOperands(j, x, &y)
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	before := x.predecessor
@@ -297,8 +324,12 @@ func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) 
 	}
 	s, dp := x.s[lo*lanes:], x.dp[lo*lanes:]
 	at := k - x.from
-	x.dots(isa.scores, s, y.q[lo*y.qStep:], y.qStep, x.kT[at*pad(p.Dim):], p.Dim, hi-lo)
-	x.dots(isa.scores, dp, y.do[lo*y.doStep:], y.doStep, x.vT[at*pad(p.VDim):], p.VDim, hi-lo)
+	scores := isa.scores
+	if isa.scoresNarrow != nil && keys <= lanes/2 {
+		scores = isa.scoresNarrow
+	}
+	x.dots(scores, s, y.q[lo*y.qStep:], y.qStep, x.kT[at*pad(p.Dim):], p.Dim, hi-lo)
+	x.dots(scores, dp, y.do[lo*y.doStep:], y.doStep, x.vT[at*pad(p.VDim):], p.VDim, hi-lo)
 	if ds := x.ds[lo*dsStep(&j.plan)+at:]; x.score.on {
 		x.score.gradients(j, &x.keyRange, k, lo, hi-lo, s, dp, ds, dsStep(&j.plan), x.masks[lo:], y.lse[lo:], y.delta[lo:])
 	} else {

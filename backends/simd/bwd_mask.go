@@ -173,7 +173,7 @@ func (isa *laneRoutines) addNonFiniteKeys(j *job, x *keyBlock, y *rowTile, k, lo
 	if !y.cleared {
 		return
 	}
-	f, at, dim, vdim, step := j.args, k-x.from, pad(j.p.Dim), pad(j.p.VDim), dsStep(&j.plan)
+	f, at, dim, vdim, step := j.args, k-x.from, isa.width(j.p.Dim), isa.width(j.p.VDim), dsStep(&j.plan)
 	each := func(r int, add func(i int)) {
 		for left := x.masks[lo+r]; left != 0; left &= left - 1 {
 			add(bits.TrailingZeros32(left))

@@ -21,7 +21,7 @@ type gradPanels struct {
 func newGradPanels(j *job, ws *pool.Arena, item int, by float64) gradPanels {
 	r := keyRange{predecessor: -1}
 	r.findKeys(&j.plan, item)
-	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), r.N), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
+	return gradPanels{r, j.newGradSum(ws, upToTiles(j.p.Dim), upToTiles(j.p.VDim), &r), avx512Lanes.newRowMask(j, ws), avx512Lanes.newGradScore(j, ws, by)}
 }
 
 // eachPanel calls the function panel for each panel of keys that a tile sees. The tile has n query

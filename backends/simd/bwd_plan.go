@@ -19,20 +19,25 @@ const (
 )
 
 func (isa *laneRoutines) planBackward(pl *plan) {
-	pl.planLanes()
+	isa.planLanes(pl)
 	dim, vdim := pad(pl.p.Dim), pad(pl.p.VDim)
-	isa.setBlocks(pl, isa.lanes*(dim+2*vdim+max(dim, vdim)+1),
+	isa.setBlocks(pl, isa.lanes*(2*vdim+max(dim, vdim)+1),
 		pl.gradFloats(dim, vdim)+pl.maskedFloats(dim, vdim)+pl.scoreFloats(isa.lanes)+pl.keys*(2*dim+vdim)+pl.rows*(dim+vdim)+isa.lanes*max(dim, vdim)+pl.rows*(2*isa.lanes+dsStep(pl)+1)+isa.lanes)
 }
 
 // planLanes plans blocks for vector products.
-func (pl *plan) planLanes() {
+func (isa *laneRoutines) planLanes(pl *plan) {
 	rows := bwdRows
 	if max(pl.p.Dim, pl.p.VDim) > bwdNarrow {
 		rows /= 2
 	}
 	pl.planBlocks(rows, bwdBlockK, minBlockK)
-	pl.dqRows = min(pl.rows, pl.p.QLen) // vector products need no padding rows
+	if one := bwdBlockK + minBlockK; pl.keys == bwdBlockK && pl.keys < pl.p.KVLen && pl.p.KVLen <= one {
+		if heads := pl.p.KVHeads * pl.p.Batch; pl.workers == 1 || !pl.ragged && pl.balances(heads) {
+			pl.keys = one // one block instead of a whole one and a small one
+		}
+	}
+	pl.dqRows, pl.dqStep = min(pl.rows, pl.p.QLen), isa.width(pl.p.Dim) // vector products need no padding rows
 }
 
 // planBlocks sets the rows of a tile, the keys of a block and the number of chains. The number of
@@ -48,7 +53,7 @@ func (pl *plan) planLanes() {
 func (pl *plan) planBlocks(rows, keys, least int) {
 	const cache = 1 << 20
 	p := &pl.p
-	pl.rows, pl.keys, pl.dqRows = rows, keys, rows
+	pl.rows, pl.keys, pl.dqRows, pl.dqStep = rows, keys, rows, pad(p.Dim)
 	pl.chains = max(1, min(minChains/max(1, p.Heads), ceilDiv(mostSeen(p), chainKeys)))
 	if p.Score.Bias || 4*float64(p.QLen)*(2*float64(p.Dim)+float64(p.VDim)) > cache {
 		pl.keys *= 2
@@ -94,9 +99,18 @@ func mostSeen(p *flashkit.Problem) int {
 
 func (isa *laneRoutines) setBlocks(pl *plan, perTile, perBlock int) {
 	tiles, blocks := pl.p.Heads*pl.rowTiles(pl.rows), pl.p.KVHeads*pl.keyTiles(pl.keys)
+	if pl.joined = pl.joins(blocks); pl.joined {
+		perBlock = max(perBlock, perTile)
+	}
 	pl.work = [2]pool.Phase{{Items: tiles, Floats: perTile}, {Items: blocks, Floats: perBlock}}
 	pl.shared = count(float64(pl.biasSums()) + float64(tiles)*float64(isa.statsSize(pl)))
 	pl.counters, pl.tables = pl.counterCount(blocks), 2
+}
+
+// joins reports whether each KV head has one block of keys, and there are enough blocks to keep the
+// workers busy.
+func (pl *plan) joins(blocks int) bool {
+	return pl.p.KVLen <= pl.keys && blocks == pl.p.KVHeads*pl.p.Batch && (pl.workers == 1 || blocks >= 4*pl.workers)
 }
 
 func (pl *plan) cutBlocks() {
@@ -208,7 +222,7 @@ func (isa *laneRoutines) statsSize(pl *plan) int {
 func statsRows(pl *plan) int { return max(tileStep, min(pl.rows, upToTiles(pl.p.QLen))) }
 
 // copySize returns the floats of a tile's sum of dQ in workspace.
-func copySize(pl *plan) int { return pl.dqRows * pad(pl.p.Dim) }
+func copySize(pl *plan) int { return pl.dqRows * pl.dqStep }
 
 // dsStep is the distance between rows of dS. It is not a power of two: at such a distance, rows
 // would compete for the same cache sets.

@@ -49,9 +49,9 @@ func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group
 		lo, _ := x.Queries(k + c)
 		_, hi := x.Queries(k + c + rows - 1)
 		if lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from; lo < hi {
-			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*pad(p.VDim):], pad(p.VDim),
+			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*isa.width(p.VDim):], isa.width(p.VDim),
 				x.s[lo*lanes+c:], lanes, y.finite.do[lo*y.finite.doStep:], y.finite.doStep, rows, hi-lo, p.VDim)
-			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*pad(p.Dim):], pad(p.Dim),
+			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*isa.width(p.Dim):], isa.width(p.Dim),
 				x.ds[lo*dsStep(&j.plan)+at+c:], dsStep(&j.plan), y.finite.q[lo*y.finite.qStep:], y.finite.qStep, rows, hi-lo, p.Dim)
 		}
 	}
@@ -94,7 +94,26 @@ func (isa *laneRoutines) direct(t *flashkit.Tensor) bool {
 }
 
 func (isa *laneRoutines) directRows(t flashkit.DType, dim int) bool {
-	return t == flashkit.Float32 && (isa.addProductMasked != nil || dim == pad(dim))
+	return t == flashkit.Float32 && dim == isa.width(dim)
+}
+
+// width returns the distance between rows of dim elements in workspace: dim, or dim padded to whole
+// vectors if products need whole vectors.
+func (isa *laneRoutines) width(dim int) int {
+	if isa.addProductMasked != nil {
+		return dim
+	}
+	return pad(dim)
+}
+
+// operand does the work of rows, but rows of a copy are isa.width apart.
+func (isa *laneRoutines) operand(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+	if isa.direct(t) {
+		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
+	}
+	step = isa.width(t.Shape()[3])
+	isa.loadRows(buf, step, t, b, h, r, n)
+	return buf, step
 }
 
 // rows returns n rows of head h of t, from row r on, as float32. The result is a slice of t if

@@ -14,7 +14,7 @@ type tileStats struct {
 	delta     []float32 // [rows], dO·O - dLSE
 	nonFinite []float32 // [1], not 0 if Q or dO may be NaN or infinite and some pair is hidden
 	sink      []float32 // [2], a float64's bits: the tile's share of dSink
-	dq        []float32 // [copies][dqRows][padded dim]
+	dq        []float32 // [copies][dqRows][dqStep]
 }
 
 // gathered returns a sum of dQ of tile t of query head h, and the distance between its rows. The
@@ -24,7 +24,7 @@ func (isa *laneRoutines) gathered(j *job, x *tileStats, s *seqTile, h, t, sum in
 	if sum -= j.sums() - isa.copies(&j.plan); sum < 0 {
 		return f.DQ.Float32s()[f.DQ.Offset(s.QBatch, h, s.Q0+t*j.rows):], rowStep(&f.DQ)
 	}
-	return x.dq[sum*copySize(&j.plan):], pad(j.p.Dim)
+	return x.dq[sum*copySize(&j.plan):], j.dqStep
 }
 
 // clearSums sets the sums of dQ of a tile to 0.
@@ -71,11 +71,11 @@ func (isa *laneRoutines) stats(j *job, b, h, t int) tileStats {
 
 // storeSums writes dQ of a tile, if it was summed in workspace.
 func (isa *laneRoutines) storeSums(j *job, x *tileStats, y *seqTile) {
-	p, f := &j.p, j.args
+	f := j.args
 	if isa.direct(&f.DQ) || y.from == y.to {
 		return
 	}
-	isa.storeRows(&f.DQ, y.QBatch, y.h, y.Q0+y.from, y.to-y.from, x.dq, pad(p.Dim))
+	isa.storeRows(&f.DQ, y.QBatch, y.h, y.Q0+y.from, y.to-y.from, x.dq, j.dqStep)
 }
 
 // takeLSE sets lse to the LSE of n rows from row r on. It stores MaxFloat32 in place of -Inf.

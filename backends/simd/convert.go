@@ -39,6 +39,26 @@ func (isa *convertRoutines) transposed(dst, buf []float32, t *flashkit.Tensor, b
 	return rows, step
 }
 
+// panel does the work of transposed, but rows of dst from the dim on are unspecified.
+func (isa *convertRoutines) panel(dst, buf []float32, t *flashkit.Tensor, b, h, from, n int) {
+	dim, at, step := t.Shape()[3], t.Offset(b, h, from), rowStep(t)
+	if t.DType() == flashkit.Float32 && n == isa.lanes && at+(n-1)*step+pad(dim) <= len(t.Float32s()) {
+		isa.panelOf(dst, t.Float32s()[at:], step, dim, n)
+		return
+	}
+	isa.loadRows(buf, dim, t, b, h, from, n)
+	isa.panelOf(dst, buf, dim, dim, n)
+}
+
+// panelOf does the work of panel for float32 rows that are step elements apart. If n is less than the
+// number of lanes, it zeros the rows after them. It reads padded rows.
+func (isa *convertRoutines) panelOf(dst, rows []float32, step, dim, n int) {
+	if n < isa.lanes {
+		clear(rows[n*step : isa.lanes*step])
+	}
+	isa.toLanes(dst, rows, step, ceilDiv(dim, isa.block)*isa.block)
+}
+
 // wholeRows returns n rows of t, each padded with zeros, and then rows of zeros up to the number of
 // lanes. It copies the rows to buf unless the tensor already has this layout.
 func (isa *convertRoutines) wholeRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {

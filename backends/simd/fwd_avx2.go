@@ -8,7 +8,7 @@ var avx2Lanes = laneRoutines{
 	keys: 192, oneBlock: 256, checksFinite: true,
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	shortPace: pace{start: 380, flop: .012, pair: .2, element: .075, widen: .08, pack: .065, feature: 1.2},
-	bwdPace:   pace{start: 3500, flop: .0104, pair: .67, element: 1, widen: .31, pack: .17},
+	bwdPace:   pace{start: 1200, flop: .0104, pair: .67, element: .35, widen: .15, pack: .1},
 	fewPace:   pace{start: 1100, flop: .0111, pair: .1, element: 1.25, widen: .24, pack: .4},
 
 	convertRoutines: convertRoutines{
@@ -21,6 +21,7 @@ var avx2Lanes = laneRoutines{
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX2, gradients: gradientsAVX2, gradientsT: gradientsTAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,
+		addProductMasked: addProductMaskedAVX2, addProductTMasked: addProductTMaskedAVX2, scoresNarrow: scoresNarrowAVX2,
 		setPanel: copyRowsAVX2, accumulateRows: addRowsAVX2, dropoutMask: dropoutMaskAVX2,
 	},
 

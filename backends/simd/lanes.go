@@ -6,6 +6,7 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
@@ -50,6 +51,7 @@ type forwardRoutines struct {
 // backwardRoutines have the keys or columns of a panel in the lanes.
 type backwardRoutines struct {
 	dots                     func(sum, a, b *float32, dim int)
+	scoresNarrow             scoresFunc // of the first half of the lanes; may be nil
 	gradients                func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, scale float32)
 	gradientsT               func(s, dp *float32, masks *uint32, keys int, lse, delta *float32, scale float32) // nil on arm64
 	gradientsOf              func(s, dp, ds *float32, dsStep int, masks *uint32, rows int, lse, delta *float32, unit, scale float32, kept *uint32, keep float32, softcapGrad, db *float32)
@@ -110,6 +112,25 @@ func (isa *laneRoutines) nonFinite(x []float32, dim int, sums []float32) bool {
 		}
 	}
 	return false
+}
+
+// nonFiniteRows does the work of nonFinite for n rows of t. It groups elements by their place in
+// contiguous rows, whatever the tensor's strides. buf has room for the rows.
+func (isa *laneRoutines) nonFiniteRows(t *flashkit.Tensor, b, h, r, n int, buf, sums []float32) bool {
+	all := n * t.Shape()[3]
+	rows := buf[:all]
+	if t.DType() == flashkit.Float32 && (n == 1 || rowStep(t) == t.Shape()[3]) {
+		rows = t.Float32s()[t.Offset(b, h, r):][:all]
+	} else {
+		isa.loadRows(rows, t.Shape()[3], t, b, h, r, n)
+	}
+	whole := all / isa.lanes * isa.lanes
+	for _, x := range rows[whole:] {
+		if !(x*x <= math.MaxFloat32) {
+			return true
+		}
+	}
+	return whole > 0 && isa.nonFinite(rows, whole/isa.lanes, sums)
 }
 
 // doubles returns the memory of x as float64, from the first multiple of 8 bytes on.

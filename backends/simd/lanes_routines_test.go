@@ -34,17 +34,20 @@ func requireSum(t *testing.T, got float32, from float64, n int, pair func(i int)
 }
 
 // Every score must equal the dot product. Each maximum must be the largest of all scores and the
-// previous maximum.
+// previous maximum. scoresNarrow must compute half of the lanes, and leave the others as they are.
 func TestScores(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		n := isa.lanes
-		for range trials(600) {
-			keys, dim := 1+r.IntN(40), 1+r.IntN(70)
+		for trial := range trials(600) {
+			keys, dim, scores, lanes := 1+r.IntN(40), 1+r.IntN(70), isa.scores, n
+			if trial%2 == 1 && isa.scoresNarrow != nil {
+				scores, lanes = isa.scoresNarrow, n/2
+			}
 			step := dim + r.IntN(2)*r.IntN(9)
 			k, q, top := normals(r, (keys-1)*step+dim), normals(r, dim*n), normals(r, n)
 			s, before := newFenced(keys*n), append([]float32(nil), top...)
-			isa.scores(&s.x[0], &k[0], step, &q[0], dim, keys, &top[0], &k[0])
-			for i := range n {
+			scores(&s.x[0], &k[0], step, &q[0], dim, keys, &top[0], &k[0])
+			for i := range lanes {
 				for j := range keys {
 					requireSum(t, s.x[j*n+i], 0, dim, func(c int) (float32, float32) { return k[j*step+c], q[c*n+i] },
 						"dim %d, key %d of %d, lane %d", dim, j, keys, i)
@@ -52,7 +55,7 @@ func TestScores(t *testing.T) {
 				}
 			}
 			require.Equal(t, before, top)
-			s.requireFence(t, n, n)
+			s.requireFence(t, lanes, n)
 		}
 	})
 }
@@ -61,38 +64,41 @@ func TestProducts(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		lanes := isa.lanes
 		for trial := range trials(600) {
-			rows, n := 1+r.IntN(30), 1+r.IntN(40)
-			cStep, bStep, transposed := lanes+r.IntN(9), lanes+r.IntN(9), trial%2 == 1
+			rows, n, columns := 1+r.IntN(30), 1+r.IntN(40), lanes
+			if trial%4 > 1 && isa.addProductMasked != nil {
+				columns = []int{1 + r.IntN(lanes-1), lanes / 2}[r.IntN(2)]
+			}
+			cStep, bStep, transposed := columns+r.IntN(9), columns+r.IntN(9), trial%2 == 1
 			aRows, aStep := rows, n+r.IntN(5)
 			if transposed {
 				aRows, aStep = n, rows+r.IntN(5)
 			}
-			a, b, c := normals(r, (aRows-1)*aStep+max(n, rows)), normals(r, (n-1)*bStep+lanes), newFenced((rows-1)*cStep+lanes)
+			a, b, c := normals(r, (aRows-1)*aStep+max(n, rows)), normals(r, (n-1)*bStep+columns), newFenced((rows-1)*cStep+columns)
 			if !transposed {
 				a = a[:(rows-1)*aStep+n]
 			} else {
 				a = a[:(n-1)*aStep+rows]
 			}
-			before := normals(r, rows*lanes)
+			before := normals(r, rows*columns)
 			for i := range rows {
-				copy(c.x[i*cStep:][:lanes], before[i*lanes:])
+				copy(c.x[i*cStep:][:columns], before[i*columns:])
 			}
 			if transposed {
-				isa.addProductT(&c.x[0], cStep, &a[0], aStep, &b[0], bStep, rows, n)
+				isa.add(isa.addProductT, isa.addProductTMasked, c.x, cStep, a, aStep, b, bStep, rows, n, columns)
 			} else {
-				isa.addProduct(&c.x[0], cStep, &a[0], aStep, &b[0], bStep, rows, n)
+				isa.add(isa.addProduct, isa.addProductMasked, c.x, cStep, a, aStep, b, bStep, rows, n, columns)
 			}
 			for i := range rows {
-				for x := range lanes {
-					requireSum(t, c.x[i*cStep+x], float64(before[i*lanes+x]), n, func(k int) (float32, float32) {
+				for x := range columns {
+					requireSum(t, c.x[i*cStep+x], float64(before[i*columns+x]), n, func(k int) (float32, float32) {
 						if transposed {
 							return a[k*aStep+i], b[k*bStep+x]
 						}
 						return a[i*aStep+k], b[k*bStep+x]
-					}, "transposed %t, row %d of %d, column %d, n %d", transposed, i, rows, x, n)
+					}, "transposed %t, row %d of %d, column %d of %d, n %d", transposed, i, rows, x, columns, n)
 				}
 			}
-			c.requireFence(t, lanes, cStep)
+			c.requireFence(t, columns, cStep)
 		}
 	})
 }

@@ -39,11 +39,13 @@ type forwardPlan struct {
 
 // backwardPlan is the plan of kernels with keys in lanes.
 type backwardPlan struct {
-	keys     int // keys of an item
-	dqRows   int // rows of one tile's sum of dQ in workspace
-	chains   int // chains of key blocks per head; each chain has its own sum of dQ
-	counters int // progress counters of items
-	part     int // few keys: floats of a chunk's sums of dK and dV, padded to whole vectors
+	keys     int  // keys of an item
+	dqRows   int  // rows of one tile's sum of dQ in workspace
+	dqStep   int  // distance between these rows
+	chains   int  // chains of key blocks per head; each chain has its own sum of dQ
+	counters int  // progress counters of items
+	joined   bool // an item of keys also prepares and finishes all tiles of its heads
+	part     int  // few keys: floats of a chunk's sums of dK and dV, padded to whole vectors
 }
 
 // portablePlan is the plan of the portable kernels.

@@ -96,12 +96,13 @@ type gradSum struct {
 }
 
 // newGradSum returns a zeroed sum for the keys of an item, with dim elements of dK and vdim
-// elements of dV per key. The item adds n query rows per head.
-func (j *job) newGradSum(ws *pool.Arena, dim, vdim, n int) gradSum {
-	x := ws.Take(j.keys * (dim + vdim))
+// elements of dV per key.
+func (j *job) newGradSum(ws *pool.Arena, dim, vdim int, keys *keyRange) gradSum {
+	n := min(j.keys, upToTiles(keys.to-keys.from))
+	x := ws.Take(n * (dim + vdim))
 	clear(x)
-	s := gradSum{all: x, dk: x[:j.keys*dim], dv: x[j.keys*dim:]}
-	if j.rowRuns(n) {
+	s := gradSum{all: x, dk: x[:n*dim], dv: x[n*dim:]}
+	if j.rowRuns(keys.N) {
 		s.past = ws.Take(len(x))
 		clear(s.past)
 	}

@@ -93,7 +93,7 @@ func (g *generator) attendScores() {
 	JLE(LabelRef("few"))
 	scores := func(g *generator, name string, unroll int) {
 		x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead"), unroll: unroll}
-		x.groups(name)
+		x.groups(name, g.groupsOf(2))
 	}
 	scores(g, "keys", 2*unroll)
 	JMP(LabelRef("scored"))

@@ -218,24 +218,21 @@ func (g *generator) declareProduct(transposed, masked bool) {
 
 type matrixProduct struct {
 	*generator
-	transposed, masked              bool
+	masked                          bool
+	transposed                      bool
 	c, cStep, a, aStep, b, bStep, n GPVirtual
 	aStep3, bStep3                  GPVirtual // three times the strides
 }
 
 // product emits C += A B, or C += Aᵀ B, with columns of B and C in the lanes. masked selects the
-// variant for rows with fewer than LANES columns: opmasks then select the columns. Whole rows use
-// no opmasks, because masked loads compete with multiply-adds for ports. In float32, the products
-// are summed from zero, and the sum is then added to C: a sum of few products is smaller than C and
-// has smaller rounding errors. In bf16, the sum starts from C, because bf16 results need fewer
-// digits.
+// variant for rows with fewer than LANES columns: masks then select the columns. Whole rows use no
+// masks, because masked loads compete with multiply-adds for ports. In float32, the products are
+// summed from zero, and the sum is then added to C: a sum of few products is smaller than C and has
+// smaller rounding errors. In bf16, the sum starts from C, because bf16 results need fewer digits.
 func (g *generator) product(transposed, masked bool) {
 	g.declareProduct(transposed, masked)
 	if masked {
-		columns := Load(Param("columns"), GP32()).(GPVirtual)
-		KMOVW(columns, K1)
-		SHRL(Imm(16), columns)
-		KMOVW(columns, K2)
+		g.columnMasks()
 	}
 	toBytesA := bytes
 	if g.bf16 && !transposed {
@@ -243,16 +240,45 @@ func (g *generator) product(transposed, masked bool) {
 	}
 	x := &matrixProduct{generator: g, transposed: transposed, masked: masked}
 	x.c, x.cStep, x.a, x.aStep = param("c"), bytes(param("cStep")), param("a"), toBytesA(param("aStep"))
-	b, bStep, rows, n := param("b"), bytes(param("bStep")), param("rows"), param("n")
-	x.b, x.bStep, x.n, x.aStep3, x.bStep3 = b, bStep, n, GP64(), GP64()
+	rows := param("rows")
+	x.b, x.bStep, x.n, x.aStep3, x.bStep3 = param("b"), bytes(param("bStep")), param("n"), GP64(), GP64()
 	LEAQ(Mem{Base: x.aStep, Index: x.aStep, Scale: 2}, x.aStep3)
-	LEAQ(Mem{Base: bStep, Index: bStep, Scale: 2}, x.bStep3)
-	inGroups("rows", rows, g.groups, func(rows int, label string) {
-		acc := g.accumulators(rows)
-		x.sum(acc, label)
-		x.store(acc)
-	})
+	LEAQ(Mem{Base: x.bStep, Index: x.bStep, Scale: 2}, x.bStep3)
+	groups := g.groups
+	if masked {
+		x.narrow(rows)
+		if !g.avx512 {
+			groups = []int{4, 2, 1} // the masks need registers
+		}
+	}
+	x.groups("rows", rows, groups)
+	Label("end")
 	g.done()
+}
+
+// narrow emits the product for rows whose columns need only one vector: in AVX2, only for rows that
+// fill this vector. Such rows then skip the product with two vectors.
+func (g *matrixProduct) narrow(rows GPVirtual) {
+	x, columns, one := *g, Load(Param("columns"), GP32()).(GPVirtual), *g.generator
+	one.lanesB, one.rowBytes = g.lanesB[:1], g.vectorBytes
+	x.generator, x.masked = &one, g.avx512
+	if g.avx512 {
+		SHRL(Imm(16), columns)
+	} else {
+		CMPL(columns, Imm(0xff))
+	}
+	JNE(LabelRef("rows"))
+	x.groups("narrow", rows, []int{8, 4, 2, 1})
+	JMP(LabelRef("end"))
+	Label("rows")
+}
+
+func (g *matrixProduct) groups(name string, rows GPVirtual, sizes []int) {
+	inGroups(name, rows, sizes, func(rows int, label string) {
+		acc := g.accumulators(rows)
+		g.sum(acc, label)
+		g.store(acc)
+	})
 }
 
 func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
@@ -329,26 +355,55 @@ func advance(p, step GPVirtual, steps int) {
 	}
 }
 
+// columnMasks sets the masks of a row's two vectors from the routine's parameter columns: opmasks, or
+// vectors in AVX2.
+func (g *generator) columnMasks() {
+	columns := Load(Param("columns"), GP32()).(GPVirtual)
+	if !g.avx512 {
+		for v, z := range g.masks() {
+			VMOVD(columns, z.AsX())
+			VPBROADCASTD(z.AsX(), z)
+			g.maskLanes(v, z)
+		}
+		return
+	}
+	KMOVW(columns, K1)
+	SHRL(Imm(16), columns)
+	KMOVW(columns, K2)
+}
+
+func (g *generator) masks() []VecPhysical { return g.registers[8:10] }
+
 func (g *generator) loadColumns(m Mem, v int, z VecPhysical, masked bool) {
-	if masked {
-		VMOVUPS_Z(g.part(m, v), []OpmaskPhysical{K1, K2}[v], z)
-	} else {
+	switch {
+	case !masked:
 		VMOVUPS(g.part(m, v), z)
+	case g.avx512:
+		VMOVUPS_Z(g.part(m, v), []OpmaskPhysical{K1, K2}[v], z)
+	default:
+		VMASKMOVPS(g.part(m, v), g.masks()[v], z)
 	}
 }
 
 func (g *generator) addColumns(m Mem, v int, z VecPhysical, masked bool) {
-	if masked {
-		VADDPS(g.part(m, v), z, []OpmaskPhysical{K1, K2}[v], z)
-	} else {
+	switch {
+	case !masked:
 		VADDPS(g.part(m, v), z, z)
+	case g.avx512:
+		VADDPS(g.part(m, v), z, []OpmaskPhysical{K1, K2}[v], z)
+	default:
+		g.loadColumns(m, v, g.lanesB[v], true)
+		VADDPS(g.lanesB[v], z, z)
 	}
 }
 
 func (g *generator) storeColumns(z VecPhysical, v int, m Mem, masked bool) {
-	if masked {
-		VMOVUPS(z, []OpmaskPhysical{K1, K2}[v], g.part(m, v))
-	} else {
+	switch {
+	case !masked:
 		VMOVUPS(z, g.part(m, v))
+	case g.avx512:
+		VMOVUPS(z, []OpmaskPhysical{K1, K2}[v], g.part(m, v))
+	default:
+		VMASKMOVPS(z, g.masks()[v], g.part(m, v))
 	}
 }

@@ -67,9 +67,7 @@ func (g *generator) laneRoutines() {
 	g.gradientsT()
 	for _, transposed := range []bool{false, true} {
 		g.product(transposed, false)
-		if g.avx512 {
-			g.product(transposed, true)
-		}
+		g.product(transposed, true)
 	}
 	g.featureRoutines()
 	g.fetch()

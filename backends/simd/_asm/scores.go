@@ -14,7 +14,8 @@ import (
 // matter most when the backward pass computes dP with this routine. The difference dP - delta is
 // often much smaller than dP, but has the same absolute error.
 func (g *generator) scores() {
-	g.arithmetic("scores", "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)",
+	const signature = "func(s, k *float32, step int, q *float32, dim, keys int, rowMax, ahead *float32)"
+	g.arithmetic("scores", signature,
 		"sets s[j][i] to the dot product of row j of k and column i of q. It then raises",
 		"rowMax[i] to the largest s[j][i], ignoring NaN. k is [keys][dim], with rows step elements apart.",
 		"q is [dim][LANES], s is [keys][LANES]. dim > 0.",
@@ -22,9 +23,20 @@ func (g *generator) scores() {
 		"Products of even and of odd columns of k have separate sums, because smaller sums have smaller",
 		"rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of",
 		"k, from address ahead on.")
-	x := scoreRows{generator: g, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead"), unroll: 2 * unroll}
-	x.groups("keys")
+	g.scoreRows(g, g.groupsOf(2))
 	g.done()
+	g.arithmetic("scoresNarrow", signature,
+		fmt.Sprintf("does the work of scores%s for the columns i < %d of q, and leaves other columns of s unset.", g.suffix, g.lanes/vectors))
+	one := *g
+	one.lanesB = g.lanesB[:1]
+	g.scoreRows(&one, []int{4, 2, 1})
+	g.done()
+}
+
+// scoreRows emits the body of scores. products emits the products of each group of rows.
+func (g *generator) scoreRows(products *generator, sizes []int) {
+	x := scoreRows{generator: products, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead"), unroll: 2 * unroll}
+	x.groups("keys", sizes)
 }
 
 type scoreRows struct {
@@ -34,10 +46,9 @@ type scoreRows struct {
 }
 
 // groups emits the scores of all keys. The routine's parameter dim is the number of columns of K.
-func (g *scoreRows) groups(name string) {
+func (g *scoreRows) groups(name string, sizes []int) {
 	step3 := GP64()
 	LEAQ(Mem{Base: g.step, Index: g.step, Scale: 2}, step3)
-	sizes := g.groupsOf(2)
 	inGroups(name, g.keys, sizes, func(rows int, label string) {
 		sums := g.accumulators(2 * rows)
 		x := scoreTile{generator: g.generator, label: label, unroll: g.unroll, even: sums[:rows], odd: sums[rows:], k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}

@@ -170,12 +170,17 @@ func (g *generator) exp2Masked(x, n, p VecPhysical, mask Op) {
 // of the row. A lane of z is all ones if its bit is set, else 0. Instruction sets without opmasks
 // use this mask.
 func (g *generator) laneMask(mask Mem, v int, z VecPhysical) {
+	VPBROADCASTD(mask, z)
+	g.maskLanes(v, z)
+}
+
+// maskLanes does the work of laneMask for a z that holds the word in each lane.
+func (g *generator) maskLanes(v int, z VecPhysical) {
 	bits := g.table("laneBits", func() { // bit i is set in element i
 		for i := range g.lanes {
 			DATA(i*4, U32(1<<i))
 		}
 	})
-	VPBROADCASTD(mask, z)
 	VPAND(g.part(bits, v), z, z)
 	VPCMPEQD(g.part(bits, v), z, z)
 }
