@@ -22,6 +22,7 @@ import (
 const tileItemRows = 1024 // most query rows of an item: more than itemRows, so that more rows share the packing of K and V
 
 func fwdAMXBF16Plan(pl *plan) {
+	pl.foldHeads()
 	pl.planTiles()
 	p := &pl.p
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)

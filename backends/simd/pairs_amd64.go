@@ -65,6 +65,17 @@ func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
 }
 
+// foldedColumns does the work of pairColumns for rows [from, from+n) of the folded heads of s.
+func foldedColumns(dst, buf []uint32, t *flashkit.Tensor, s *seqTile, from, n int) {
+	rows, dim, words := halves(buf), t.Shape()[3], pairWords(t.Shape()[3])
+	clear(rows[:2*words*pairLanes])
+	for i := range n {
+		h, row := s.place(from + i)
+		copy(rows[i*2*words:][:dim], t.Uint16s()[t.Offset(s.QBatch, h, row):])
+	}
+	transposeColumns(dst, pairLanes, rows, 2*words, words, pairLanes)
+}
+
 // transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for each index c below
 // words and each of n rows. Rows are step elements apart. transposeColumns rounds words and n up to
 // multiples of 16, and reads the additional elements, too.
