@@ -1,19 +1,8 @@
 package simd
 
-import "github.com/flashkit-go/flashkit"
-
 // The query heads of a KV head read the same keys. A kernel that folds these heads has their rows in
 // the same tiles: first row 0 of each head, then row 1 of each head. So short heads fill the tiles,
 // and K and V are packed once for all heads. The band hides keys row by row, as without folding.
-
-// foldHeads folds the query heads of each KV head, if the call has no feature that may differ between
-// heads. The decision depends on neither lengths nor the batch, so a sequence has the same bits in any
-// batch.
-func (pl *plan) foldHeads() {
-	if p := &pl.p; p.Score == (flashkit.Score{}) && !p.Carry {
-		pl.fold = p.Heads / p.KVHeads
-	}
-}
 
 // Keys returns the range of keys that row r of the tile's folded heads sees.
 func (t *seqTile) Keys(r int) (lo, hi int) {

@@ -58,6 +58,15 @@ var pairRate = sync.OnceValue(func() float64 {
 	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
 })
 
+// foldHeads folds the query heads of each KV head, if the call has no feature that may differ between
+// heads. The decision depends on neither lengths nor the batch, so a sequence has the same bits in any
+// batch.
+func (pl *plan) foldHeads() {
+	if p := &pl.p; p.Score == (flashkit.Score{}) && !p.Carry {
+		pl.fold = p.Heads / p.KVHeads
+	}
+}
+
 // pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t. Lanes from n on,
 // and columns beyond the dim, are 0. buf is scratch of the size of dst.
 func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {

@@ -26,6 +26,7 @@ type plan struct {
 
 	forwardPlan
 	backwardPlan
+	stacked  stackedCall
 	decode   decodePlan
 	portable portablePlan
 }
@@ -75,6 +76,7 @@ func planned(c *flashkit.Call, make func(*plan)) *plan {
 }
 
 func (pl *plan) forget() {
+	pl.unstack()
 	pl.call = nil
 	plans.Put(pl)
 }
@@ -87,6 +89,20 @@ func (pl *plan) memory() float64 {
 		others = float64(pool.Size(pl.workers, pl.work[0])) * float64(unsafe.Sizeof(otherHeads{}))
 	}
 	return 4*pool.Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
+}
+
+// stackedCall is a call whose heads are the KV heads of the plan's call. Each head has the query rows of a
+// whole group, head by head. If all rows see the same keys, the results are the same.
+type stackedCall struct {
+	call flashkit.Call
+	args flashkit.Args
+}
+
+// unstack forgets the stacked call, whose tensors would keep memory alive.
+func (pl *plan) unstack() {
+	if pl.stacked.call.Heads != 0 {
+		pl.stacked = stackedCall{}
+	}
 }
 
 // plans is a pool of plans, so that Cost and Needs do not allocate.
