@@ -80,14 +80,18 @@ func seenRows(p *flashkit.Problem) int {
 // heads. It includes padding, and pairs outside the band in the tiles at its edges.
 func pairs(p *flashkit.Problem, rows, keys int) float64 { return foldedPairs(p, 1, rows, keys) }
 
-// foldedPairs returns pairs for tiles of rows of fold heads.
+// foldedPairs returns pairs for tiles of rows of fold heads. Rows of different heads are in the same tiles
+// only if the heads have fewer rows than a tile.
 func foldedPairs(p *flashkit.Problem, fold, rows, keys int) float64 {
-	seen := fold * seenRows(p)
+	seen, edge := fold*seenRows(p), min(rows, seenRows(p))
+	if edge < rows {
+		edge = ceilDiv(min(rows, seen), fold)
+	}
 	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
 	sum := float64(fold) * float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
-			sum += float64(n) * float64(ceilDiv(min(rows, seen), fold)+min(keys, p.KVLen)-2) / 2
+			sum += float64(n) * float64(edge+min(keys, p.KVLen)-2) / 2
 		}
 	}
 	return float64(p.Batch*p.Heads/fold) * min(sum, float64(n)*float64(m))

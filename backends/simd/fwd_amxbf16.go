@@ -85,7 +85,8 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
-		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
+		seq, from := x.tile(r)
+		tiles[len(tiles)-1].begin(j, ws, &seq, from, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
 	}
 	j.blocksOf(x.laneRange, tileBlock, len(tiles), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
 		t := &tiles[i]

@@ -78,7 +78,8 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
-		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
+		seq, from := x.tile(r)
+		tiles[len(tiles)-1].begin(j, ws, &seq, from, min(pairLanes, x.to-r), vdim, keys, x.buf)
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))

@@ -15,8 +15,8 @@ import (
 // keys as the rows of the tensors.
 func TestFoldHeads(t *testing.T) {
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
-	for range 300 {
-		kvHeads, group, room := 1+r.IntN(3), 1+r.IntN(9), 1+r.IntN(50)
+	for range 100 {
+		kvHeads, group, room := 1+r.IntN(3), 1+r.IntN(9), 1+r.IntN(100)
 		p := flashkit.Problem{Batch: 1 + r.IntN(4), Heads: kvHeads * group, KVHeads: kvHeads, QLen: room, KVLen: 1 + r.IntN(90), Dim: 8, VDim: 8}
 		if r.IntN(3) > 0 {
 			p.Band = flashkit.Window(r.IntN(60), r.IntN(60))
@@ -31,7 +31,7 @@ func TestFoldHeads(t *testing.T) {
 		}
 		pl := planned(c, func(pl *plan) {
 			pl.foldHeads()
-			pl.rows = 1 + r.IntN(100)
+			pl.rows = foldRows * (1 + r.IntN(4))
 			pl.turns = 1 + r.IntN(3)
 			pl.cutRows()
 		})
@@ -41,24 +41,38 @@ func TestFoldHeads(t *testing.T) {
 		for item := range pl.headGroups() * pl.rowTiles(pl.rows) {
 			var x seqTile
 			x.findRows(pl, item)
-			for i := x.from; i < x.end; i++ {
-				h, row := x.place(i)
+			first, last := x.keysSeen()
+			mark := func(h, row int) {
 				at := place{x.b, h, row - x.Q0}
-				if met[at] || h/group != x.g || (i >= x.to) != (at.row >= x.N) {
-					t.Fatalf("item %d, row %d of %+v is row %d of head %d", item, i, x, row, h)
+				if met[at] || h/group != x.g {
+					t.Fatalf("item %d of %+v has row %d of head %d", item, x, row, h)
 				}
 				met[at] = true
-				if i >= x.to {
-					continue
-				}
-				lo, hi := x.Keys(i)
-				if from, to := x.Seq.Keys(at.row); lo != from || hi != to {
-					t.Fatalf("row %d of %+v sees keys [%d, %d)", i, x, lo, hi)
+			}
+			for i := x.from; i < x.to; i += foldRows {
+				seq, from := x.tile(i)
+				for lane := range min(foldRows, x.to-i) {
+					h, row := seq.place(from + lane)
+					mark(h, row)
+					lo, hi := x.Keys(i + lane)
+					from, to := x.Seq.Keys(row - x.Q0)
+					if lo != from || hi != to || lo < hi && (lo < first || hi > last) {
+						t.Fatalf("row %d of %+v sees keys [%d, %d), its item [%d, %d)", i+lane, x, lo, hi, first, last)
+					}
 				}
 				for k := range x.M {
-					if first, last := x.Queries(k); (lo <= k && k < hi) != (first <= i && i < last) {
-						t.Fatalf("key %d of %+v is seen by rows [%d, %d)", k, x, first, last)
+					lo, hi := seq.Queries(k)
+					for lane := range min(foldRows, x.to-i) {
+						first, last := x.Keys(i + lane)
+						if r := from + lane; (first <= k && k < last) != (lo <= r && r < hi) {
+							t.Fatalf("key %d of %+v is seen by rows [%d, %d)", k, seq, lo, hi)
+						}
 					}
+				}
+			}
+			for h := x.h; h < x.h+x.fold; h++ {
+				for row := x.to / x.fold; row < x.end/x.fold; row++ {
+					mark(h, x.Q0+row)
 				}
 			}
 		}

@@ -100,7 +100,7 @@ func (pl *plan) sideTiles(size int, rows bool) int {
 }
 
 // seqTile is the query rows, or keys, [from, to) of a head of sequence b. Rows [to, end) of the
-// tensors are padding. If fold is more than 1, row r is row r/fold of head h+r%fold.
+// tensors are padding. If fold is more than 1, the rows are rows of fold heads, see fwd_fold.go.
 type seqTile struct {
 	flashkit.Seq
 	b, h, g       int // sequence, query head, KV head
