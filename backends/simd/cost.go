@@ -18,6 +18,7 @@ type pace struct {
 	pack    float64 // an element that is loaded repeatedly: forward, of K or V for each item; backward, of Q or dO for each visit of a tile; decode, of Q or O
 	widen   float64 // added to pack for an element of a 16-bit type
 	feature float64 // forward: factor of featureTimes
+	few     bool    // forward: the routine is attendTile, which skips idle lanes in products
 }
 
 // Costs that all kernels share, in nanoseconds.
@@ -189,8 +190,14 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 func (c *pace) forwardOf(p *flashkit.Problem, feature float64, fold, lanes, step, items, rows, sharing int) timedPhase {
 	heads, dims := p.Batch*p.Heads/fold, paddedDims(p, step)
 	read := readKeys(p, fold, sharing, step) * dims
-	tile := float64(heads) * float64(ceilDiv(fold*p.QLen, lanes)) * (c.start + float64(lanes*(p.Dim+p.VDim))*c.element)
-	pair := foldedPairs(p, fold, lanes, step)*(2*dims*c.flop+c.pair+feature) + read*c.pack + converted(p, read)*c.widen
+	tiles, all := ceilDiv(fold*p.QLen, lanes), foldedPairs(p, fold, lanes, step)
+	tile, products := float64(tiles)*(c.start+float64(lanes*(p.Dim+p.VDim))*c.element), all*dims
+	if c.few { // scores of whole vectors of rows, and values of rows
+		tile -= float64((tiles*lanes-fold*p.QLen)*p.VDim) * c.element
+		products = foldedPairs(p, fold, lanes/2, step)*float64(p.Dim) + foldedPairs(p, fold, 1, step)*float64(p.VDim)
+	}
+	tile *= float64(heads)
+	pair := products*2*c.flop + all*(c.pair+feature) + read*c.pack + converted(p, read)*c.widen
 	return uneven(items, tile, pair, share(p, ceilDiv(rows, fold), p.QLen, p.KVLen)/float64(max(1, heads)))
 }
 
