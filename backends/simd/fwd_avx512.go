@@ -7,7 +7,7 @@ package simd
 var avx512Lanes = laneRoutines{
 	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
-	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8, few: true},
+	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8},
 	bwdPace:   pace{start: 1000, flop: .0064, pair: .37, element: .69, widen: .27, pack: .33},
 
 	convertRoutines: convertRoutines{

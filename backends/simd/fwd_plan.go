@@ -85,7 +85,9 @@ func (isa *laneRoutines) takesWhole(pl *plan) bool {
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
-	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
+	pace := *isa.paceOf(pl)
+	pace.few = isa.paceOf(pl) == &isa.shortPace
+	return pace.forward(pl, isa.lanes, 1, itemRows)
 }
 
 // paceOf returns the pace of a forward pass. It returns shortPace if the problem alone shows that
