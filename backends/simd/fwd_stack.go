@@ -6,10 +6,10 @@ import "github.com/flashkit-go/flashkit"
 
 // stackHeads replaces the plan's call by its stacked call, if its tiles of the given number of rows then
 // are fewer, or K and V are widened for fewer items. The rows of a group must be equally far apart in
-// memory. Every row gets the same bits as without stacking.
+// memory. Every row gets the same bits as without stacking. Heads of one row are left to the decode kernels.
 func (pl *plan) stackHeads(lanes int) {
 	p, group := &pl.p, pl.p.Heads/pl.p.KVHeads
-	if group == 1 || p.Ragged || p.Page != 0 || p.Carry || p.Score != (flashkit.Score{}) || !isUnbounded(p.Band) ||
+	if group == 1 || p.QLen <= 1 || p.Ragged || p.Page != 0 || p.Carry || p.Score != (flashkit.Score{}) || !isUnbounded(p.Band) ||
 		p.KVType() == flashkit.Float32 && ceilDiv(group*p.QLen, lanes) == group*ceilDiv(p.QLen, lanes) {
 		return
 	}
@@ -31,11 +31,7 @@ func (pl *plan) stackHeads(lanes int) {
 // stack turns the rows of each group of heads into the rows of one head, or returns false.
 func stack(t *flashkit.Tensor, group int) bool {
 	shape, strides := t.Shape(), t.Strides()
-	step := strides[2]
-	if shape[2] == 1 {
-		step = strides[1]
-	}
-	if strides[1] != shape[2]*step {
+	if strides[1] != shape[2]*strides[2] {
 		return false
 	}
 	b, h, n, dim := shape[0], shape[1]/group, group*shape[2], shape[3]
@@ -48,6 +44,6 @@ func stack(t *flashkit.Tensor, group int) bool {
 	default:
 		x = flashkit.BF16(t.Uint16s(), b, h, n, dim)
 	}
-	*t = x.WithStrides(strides[0], group*strides[1], step)
+	*t = x.WithStrides(strides[0], group*strides[1], strides[2])
 	return true
 }
