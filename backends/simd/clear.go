@@ -9,9 +9,11 @@ import (
 
 // clearRows zeros O and sets LSE to -Inf in the padding after the sequence's rows.
 func (j *job) clearRows(t *seqTile) {
-	clearRows(&j.args.O, t.QBatch, t.h, t.to, t.end)
-	for i := t.to; i < t.end; i++ {
-		j.storeLSE(t.QBatch, t.h, i, float32(math.Inf(-1)))
+	for h := t.h; h < t.h+t.fold; h++ {
+		clearRows(&j.args.O, t.QBatch, h, t.to/t.fold, t.end/t.fold)
+		for i := t.to / t.fold; i < t.end/t.fold; i++ {
+			j.storeLSE(t.QBatch, h, i, float32(math.Inf(-1)))
+		}
 	}
 }
 

@@ -107,11 +107,12 @@ func (isa *convertRoutines) loadRows(dst []float32, step int, t *flashkit.Tensor
 
 // loadRun does the work of loadRows for n rows of t that begin at offset at.
 func (isa *convertRoutines) loadRun(dst []float32, step int, t *flashkit.Tensor, at, n int) {
-	isa.loadEvery(dst, step, t, at, rowStep(t), n)
+	isa.loadEvery(dst, step, step, t, at, rowStep(t), n)
 }
 
-// loadEvery does the work of loadRun for rows that are next elements apart.
-func (isa *convertRoutines) loadEvery(dst []float32, step int, t *flashkit.Tensor, at, next, n int) {
+// loadEvery does the work of loadRun for rows that are next elements apart. Rows of dst are padded to
+// width elements and are step elements apart.
+func (isa *convertRoutines) loadEvery(dst []float32, step, width int, t *flashkit.Tensor, at, next, n int) {
 	dim := t.Shape()[3]
 	if step == dim && next == dim {
 		isa.load(dst[:n*dim], t, at)
@@ -120,13 +121,13 @@ func (isa *convertRoutines) loadEvery(dst []float32, step int, t *flashkit.Tenso
 	if t.DType() == flashkit.Float32 && n > 0 {
 		rows := t.Float32s()[at:]
 		for i := range n {
-			row := dst[i*step:][:step]
+			row := dst[i*step:][:width]
 			clear(row[copy(row, rows[i*next:][:dim]):])
 		}
 		return
 	}
 	for i := range n {
-		row := dst[i*step:][:step]
+		row := dst[i*step:][:width]
 		isa.load(row[:dim], t, at+i*next)
 		clear(row[dim:])
 	}
@@ -190,20 +191,24 @@ func (isa *convertRoutines) store(t *flashkit.Tensor, to int, src []float32) {
 // kernels: row by row, and head by head.
 func (isa *convertRoutines) loadGroup(dst []float32, step int, t *flashkit.Tensor, b, h, group, row, n int) {
 	at, strides := t.Offset(b, h, row), t.Strides()
-	if group == 1 && n > 0 {
-		isa.loadEvery(dst, step, t, at, strides[2], n)
+	if n > group || group == 1 && n > 0 { // one loop per head
+		for i := range group {
+			isa.loadEvery(dst[i*step:], group*step, step, t, at+i*strides[1], strides[2], n)
+		}
 		return
 	}
 	for i := range n {
-		isa.loadEvery(dst[i*group*step:], step, t, at+i*strides[2], strides[1], group)
+		isa.loadEvery(dst[i*group*step:], step, step, t, at+i*strides[2], strides[1], group)
 	}
 }
 
 // storeGroup stores rows in the order of loadGroup.
 func (isa *convertRoutines) storeGroup(t *flashkit.Tensor, b, h, group, row, n int, src []float32, step int) {
 	at, strides := t.Offset(b, h, row), t.Strides()
-	if group == 1 && n > 0 {
-		isa.storeEvery(t, at, strides[2], n, src, step)
+	if n > group || group == 1 && n > 0 { // one loop per head
+		for i := range group {
+			isa.storeEvery(t, at+i*strides[1], strides[2], n, src[i*step:], group*step)
+		}
 		return
 	}
 	for i := range n {

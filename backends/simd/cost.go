@@ -18,6 +18,7 @@ type pace struct {
 	pack    float64 // an element that is loaded repeatedly: forward, of K or V for each item; backward, of Q or dO for each visit of a tile; decode, of Q or O
 	widen   float64 // added to pack for an element of a 16-bit type
 	feature float64 // forward: factor of featureTimes
+	few     bool    // forward: the routine is attendTile, which skips idle lanes in products
 }
 
 // Costs that all kernels share, in nanoseconds.
@@ -78,23 +79,30 @@ func seenRows(p *flashkit.Problem) int {
 
 // pairs returns the number of pairs of a row and a key that tiles of rows x keys compute, over all
 // heads. It includes padding, and pairs outside the band in the tiles at its edges.
-func pairs(p *flashkit.Problem, rows, keys int) float64 {
-	seen := seenRows(p)
+func pairs(p *flashkit.Problem, rows, keys int) float64 { return foldedPairs(p, 1, rows, keys) }
+
+// foldedPairs returns pairs for tiles of rows of fold heads. Rows of different heads are in the same tiles
+// only if the heads have fewer rows than a tile.
+func foldedPairs(p *flashkit.Problem, fold, rows, keys int) float64 {
+	seen, edge := fold*seenRows(p), min(rows, seenRows(p))
+	if edge < rows {
+		edge = ceilDiv(min(rows, seen), fold)
+	}
 	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
-	sum := float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
+	sum := float64(fold) * float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
-			sum += float64(n) * float64(min(rows, seen)+min(keys, p.KVLen)-2) / 2
+			sum += float64(n) * float64(edge+min(keys, p.KVLen)-2) / 2
 		}
 	}
-	return float64(p.Batch*p.Heads) * min(sum, float64(n)*float64(m))
+	return float64(p.Batch*p.Heads/fold) * min(sum, float64(n)*float64(m))
 }
 
-// readKeys returns the number of keys that tiles of the given number of rows read, over all heads.
+// readKeys returns the number of keys that tiles of the given number of rows of fold heads read, over all heads.
 // It counts a key once for each tile that reads it. Tiles read keys in steps of step.
-func readKeys(p *flashkit.Problem, rows, step int) float64 {
-	rows = max(1, min(rows, p.QLen))
-	return pairs(p, rows, step) / float64(rows)
+func readKeys(p *flashkit.Problem, fold, rows, step int) float64 {
+	rows = max(1, min(rows, fold*p.QLen))
+	return foldedPairs(p, fold, rows, step) / float64(rows)
 }
 
 // readRows returns the number of rows that blocks of the given number of keys read, over all heads.
@@ -152,7 +160,7 @@ func share(p *flashkit.Problem, n, of, across int) float64 {
 func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 	items := pl.work[0].Items
 	f := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
-		return c.forwardOf(&p, c.feature*forwardTime(pl.call), lanes, step, items, pl.rows, sharing)
+		return c.forwardOf(&p, c.feature*forwardTime(pl.call), pl.fold, lanes, step, items, pl.rows, sharing)
 	})
 	f.items = items
 	return [3]timedPhase{f}
@@ -179,12 +187,18 @@ func ofSequences(call *flashkit.Call, phaseOf func(flashkit.Problem) timedPhase)
 
 // forwardOf does the work of forward for sequences of equal lengths. feature is the time of the
 // score features per pair.
-func (c *pace) forwardOf(p *flashkit.Problem, feature float64, lanes, step, items, rows, sharing int) timedPhase {
-	heads, dims := p.Batch*p.Heads, paddedDims(p, step)
-	read := readKeys(p, sharing, step) * dims
-	tile := float64(heads)*float64(ceilDiv(p.QLen, lanes))*c.start + rowElements(p, lanes)*c.element
-	pair := pairs(p, lanes, step)*(2*dims*c.flop+c.pair+feature) + read*c.pack + converted(p, read)*c.widen
-	return uneven(items, tile, pair, share(p, rows, p.QLen, p.KVLen)/float64(max(1, heads)))
+func (c *pace) forwardOf(p *flashkit.Problem, feature float64, fold, lanes, step, items, rows, sharing int) timedPhase {
+	heads, dims := p.Batch*p.Heads/fold, paddedDims(p, step)
+	read := readKeys(p, fold, sharing, step) * dims
+	tiles, all := ceilDiv(fold*p.QLen, lanes), foldedPairs(p, fold, lanes, step)
+	tile, products := float64(tiles)*(c.start+float64(lanes*(p.Dim+p.VDim))*c.element), all*dims
+	if c.few { // scores of whole vectors of rows, and values of rows
+		tile -= float64((tiles*lanes-fold*p.QLen)*p.VDim) * c.element
+		products = foldedPairs(p, fold, lanes/2, step)*float64(p.Dim) + foldedPairs(p, fold, 1, step)*float64(p.VDim)
+	}
+	tile *= float64(heads)
+	pair := products*2*c.flop + all*(c.pair+feature) + read*c.pack + converted(p, read)*c.widen
+	return uneven(items, tile, pair, share(p, ceilDiv(rows, fold), p.QLen, p.KVLen)/float64(max(1, heads)))
 }
 
 // backward returns the phases of a backward pass. An item is a block of keys, which are in the

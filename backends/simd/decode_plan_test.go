@@ -18,7 +18,7 @@ func TestDecodeIsChosenForFewRows(t *testing.T) {
 		"b1-h32-g8-n1-m16-d128-f32":               "decode",
 		"b1-h8-g8-n11-m11-d64-f32":                "fwd",
 		"b1-h8-g8-n8-m1024-d64-f32":               "decode",
-		"b1-h32-g1-n2-m4096-d128-f32":             "decode",
+		"b1-h32-g1-n1-m4096-d128-f32":             "decode",
 		"b1-h8-g8-n32-m1024-d64-f32":              "fwd",
 		"b1-h8-g8-n64-m1024-d64-f32":              "fwd",
 		"b1-h8-g8-n1024-m1024-d128-f32":           "fwd",

@@ -120,6 +120,12 @@ func (x *shortItem) block(isa *laneRoutines, k *keyRows, i int) *byte {
 // hide sets the scores of hidden keys, and of the elements after the last key, to -Inf.
 func (x *shortItem) hide() {
 	h, low, n := &x.one, float32(math.Inf(-1)), pad(x.n)
+	if !x.edge { // all rows see all keys
+		for r := range x.rows {
+			setAll(x.s[0][r*decodeStep:][x.n:n], low)
+		}
+		return
+	}
 	for r := range h.rows {
 		from, to := h.Keys(r / h.group)
 		from, to = from-h.first, to-h.first

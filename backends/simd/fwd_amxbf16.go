@@ -22,6 +22,7 @@ import (
 const tileItemRows = 1024 // most query rows of an item: more than itemRows, so that more rows share the packing of K and V
 
 func fwdAMXBF16Plan(pl *plan) {
+	pl.foldHeads()
 	pl.planTiles()
 	p := &pl.p
 	vdim, words := upToTiles(p.VDim), pairWords(p.Dim)
@@ -84,7 +85,8 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
-		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
+		seq, from := x.tile(r)
+		tiles[len(tiles)-1].begin(j, ws, &seq, from, min(pairLanes, x.to-r), upToTiles(j.p.VDim), tileBlock, x.buf)
 	}
 	j.blocksOf(x.laneRange, tileBlock, len(tiles), func(lo, hi int) { x.load(j, lo, hi) }, func(i int) {
 		t := &tiles[i]

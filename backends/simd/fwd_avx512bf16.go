@@ -18,6 +18,7 @@ import "github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 // infinity is NaN, such elements of V are packed as 0, and their products are added separately.
 
 func fwdAVX512BF16Plan(pl *plan) {
+	pl.foldHeads()
 	avx512Lanes.planRows(pl, itemRows)
 	p := &pl.p
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
@@ -77,7 +78,8 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
-		tiles[len(tiles)-1].begin(j, ws, &x.seqTile, r, min(pairLanes, x.to-r), vdim, keys, x.buf)
+		seq, from := x.tile(r)
+		tiles[len(tiles)-1].begin(j, ws, &seq, from, min(pairLanes, x.to-r), vdim, keys, x.buf)
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))
@@ -104,7 +106,11 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, block int, buf []uint32) {
 	t.laneTile.begin(j, ws, &avx512Lanes, s, from, n, vdim, block)
 	t.qPairs = takeWords(ws, pairLanes*pairWords(j.p.Dim))
-	pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)
+	if s.fold == 1 {
+		pairColumns(t.qPairs, buf, &j.args.Q, s.QBatch, s.h, s.Q0+from, n)
+		return
+	}
+	foldedColumns(t.qPairs, buf, &j.args.Q, s, from, n)
 }
 
 func (x *pairScratch) load(j *job, lo, hi int) {

@@ -22,7 +22,7 @@ func (isa *laneRoutines) eachPart(j *job, t *laneTile, x *laneScratch, step, pac
 		switch hides {
 		case hidesNothing:
 			var whole bool
-			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, step)
+			until, whole = t.seq.wholePart(t.from, t.n, from, until, step)
 			f(from, until-from, !whole, false)
 		case hidesSome:
 			at := from &^ (pack - 1)

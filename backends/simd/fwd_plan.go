@@ -16,6 +16,7 @@ const (
 // planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon. An item may consist of several
 // heads if the heads are short.
 func (isa *laneRoutines) planForward(pl *plan) {
+	pl.stackHeads(isa.lanes)
 	isa.planRows(pl, itemRows)
 	if n := isa.joinedHeads(pl); n > 1 {
 		pl.planHeads(isa.lanes, n)
@@ -41,7 +42,7 @@ func (isa *laneRoutines) mostOneBlock() int { return max(isa.keys, isa.oneBlock)
 // planRows sets the number of tiles per item so that each worker gets itemsPerWorker items, or
 // fewer if the call is small. An item has at most the given number of query rows.
 func (isa *laneRoutines) planRows(pl *plan, rows int) {
-	pl.tilesPerItem = max(1, min(rows/isa.lanes, ceilDiv(pl.p.QLen, isa.lanes), pl.p.Heads*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	pl.tilesPerItem = max(1, min(rows/isa.lanes, ceilDiv(pl.p.QLen*pl.fold, isa.lanes), pl.headGroups()*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
 	pl.planHeads(isa.lanes, 1)
 }
 
@@ -52,7 +53,7 @@ func (isa *laneRoutines) planRows(pl *plan, rows int) {
 func (pl *plan) planHeads(lanes, headsPerItem int) {
 	pl.headsPerItem, pl.rows = headsPerItem, pl.tilesPerItem*lanes
 	heads := pl.headGroups() * pl.alike()
-	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen, pl.rows)))
+	wanted := ceilDiv(itemsPerWorker*pl.workers, max(1, ceilDiv(pl.p.QLen*pl.fold, pl.rows)))
 	pl.turns = ceilDiv(heads, max(1, heads/wanted)) // in equal groups: a last group of one head would leave workers idle
 }
 
@@ -84,7 +85,9 @@ func (isa *laneRoutines) takesWhole(pl *plan) bool {
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
-	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
+	pace := *isa.paceOf(pl)
+	pace.few = isa.paceOf(pl) == &isa.shortPace
+	return pace.forward(pl, isa.lanes, 1, itemRows)
 }
 
 // paceOf returns the pace of a forward pass. It returns shortPace if the problem alone shows that

@@ -220,7 +220,7 @@ func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	}
 	vdim, padded := j.p.VDim, pad(j.p.VDim)
 	rows, step := x.rows, padded
-	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded && !j.p.Carry
+	direct := o.DType() == flashkit.Float32 && t.n == isa.lanes && vdim == padded && !j.p.Carry && t.seq.fold == 1
 	if direct {
 		rows, step = o.Float32s()[o.Offset(b, h, row):], rowStep(o)
 	}
@@ -228,10 +228,26 @@ func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	switch {
 	case j.p.Carry:
 		isa.storeCarried(j, t, x, padded)
+	case t.seq.fold > 1:
+		isa.storeFolded(j, t, rows, step, x.top)
+		return
 	case !direct:
 		isa.storeRows(o, b, h, row, t.n, rows, step)
 	}
 	j.storeLSEs(b, h, row, x.top[:t.n])
+}
+
+// storeFolded stores the rows of a tile of folded heads, and their LSE, one head after the other.
+func (isa *laneRoutines) storeFolded(j *job, t *laneTile, rows []float32, step int, lse []float32) {
+	b, fold := t.seq.QBatch, t.seq.fold
+	for i := range min(fold, t.n) {
+		h, row := t.seq.place(t.from + i)
+		n := ceilDiv(t.n-i, fold)
+		isa.storeRows(&j.args.O, b, h, row, n, rows[i*step:], fold*step)
+		for r := range n {
+			j.storeLSE(b, h, row+r, lse[i+r*fold])
+		}
+	}
 }
 
 // storeLSEs stores lse as LSE of the rows of head h that begin at row i, if the caller requested

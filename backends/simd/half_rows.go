@@ -62,7 +62,7 @@ func (j *job) copyKeys(t *flashkit.Tensor, s *seqTile, k, n int, dst []uint16, s
 // consists of whole steps: it begins at a multiple of step, and ends at a multiple of step or at
 // the sequence's last key. The reason is that a product takes all keys of a step, so NaN in a
 // masked key would reach the sum. step is a power of 2.
-func wholePart(s *flashkit.Seq, row, n, from, to, step int) (until int, whole bool) {
+func (s *seqTile) wholePart(row, n, from, to, step int) (until int, whole bool) {
 	_, end := s.Keys(row)
 	begin, _ := s.Keys(row + n - 1)
 	begin = (begin + step - 1) &^ (step - 1)

@@ -62,6 +62,7 @@ func count(x float64) int { return int(min(x, math.MaxInt/2)) }
 // release puts j back into the pool. It returns the error of ctx.
 func (b *Backend) release(ctx context.Context, j *job) error {
 	j.Forget()
+	j.unstack()
 	j.call, j.p, j.args, j.run = nil, flashkit.Problem{}, nil, nil
 	if !b.last.CompareAndSwap(nil, j) {
 		b.jobs.Put(j)

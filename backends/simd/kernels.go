@@ -66,6 +66,7 @@ func (b *Backend) kernel(name string, missing func() string, refuses func(flashk
 
 func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
+		j.args = j.call.Args // of fewer heads, if the plan stacks heads
 		j.cutRows()
 		j.parallel(ctx, item, j.work[0])
 	}

@@ -58,11 +58,31 @@ var pairRate = sync.OnceValue(func() float64 {
 	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
 })
 
+// foldHeads folds the query heads of each KV head, if the call has no feature that may differ between
+// heads. The decision depends on neither lengths nor the batch, so a sequence has the same bits in any
+// batch.
+func (pl *plan) foldHeads() {
+	if p := &pl.p; p.Score == (flashkit.Score{}) && !p.Carry {
+		pl.fold = p.Heads / p.KVHeads
+	}
+}
+
 // pairColumns sets dst, [pairWords][lanes], to pairs of columns of n rows of t. Lanes from n on,
 // and columns beyond the dim, are 0. buf is scratch of the size of dst.
 func pairColumns(dst, buf []uint32, t *flashkit.Tensor, b, h, from, n int) {
 	rows, step := tileRows(t, b, h, from, n, halves(buf))
 	transposeColumns(dst, pairLanes, rows, step, pairWords(t.Shape()[3]), pairLanes)
+}
+
+// foldedColumns does the work of pairColumns for rows [from, from+n) of the folded heads of s.
+func foldedColumns(dst, buf []uint32, t *flashkit.Tensor, s *seqTile, from, n int) {
+	rows, dim, words := halves(buf), t.Shape()[3], pairWords(t.Shape()[3])
+	clear(rows[:2*words*pairLanes])
+	for i := range n {
+		h, row := s.place(from + i)
+		copy(rows[i*2*words:][:dim], t.Uint16s()[t.Offset(s.QBatch, h, row):])
+	}
+	transposeColumns(dst, pairLanes, rows, 2*words, words, pairLanes)
 }
 
 // transposeColumns sets dst[c][r] to the pair rows[r][2c], rows[r][2c+1] for each index c below

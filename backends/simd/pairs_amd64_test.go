@@ -27,7 +27,7 @@ func TestWholePart(t *testing.T) {
 				first, seenTo := p.Keys(row)
 				seenFrom, last := p.Keys(row + n - 1)
 				for from, to := first&^(step-1), last; from < to; {
-					until, whole := wholePart(&seq, row, n, from, to, step)
+					until, whole := (&seqTile{Seq: seq, fold: 1}).wholePart(row, n, from, to, step)
 					require.True(t, from < until && until <= to, "%s: part [%d, %d) of the keys to %d", name, from, until, to)
 					if whole {
 						wholes++

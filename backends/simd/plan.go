@@ -26,6 +26,7 @@ type plan struct {
 
 	forwardPlan
 	backwardPlan
+	stacked  stackedCall
 	decode   decodePlan
 	portable portablePlan
 }
@@ -34,6 +35,7 @@ type plan struct {
 type forwardPlan struct {
 	tilesPerItem int // tiles of query rows, all of one head
 	headsPerItem int // query heads; if more than one, each has a single tile
+	fold         int // query heads whose rows share the tiles, see foldHeads
 	turns        int // neighboring heads whose items alternate, tile by tile
 }
 
@@ -64,7 +66,7 @@ type portablePlan struct {
 func (pl *plan) reset(c *flashkit.Call) {
 	pl.p, pl.call, pl.workers, pl.ragged = c.Problem, c, pool.WorkersOf(c), !equalLengths(c)
 	pl.work, pl.shared, pl.tables, pl.apart, pl.rows = [2]pool.Phase{}, 0, 1, false, 0
-	pl.forwardPlan, pl.backwardPlan, pl.portable = forwardPlan{headsPerItem: 1}, backwardPlan{}, portablePlan{}
+	pl.forwardPlan, pl.backwardPlan, pl.portable = forwardPlan{headsPerItem: 1, fold: 1}, backwardPlan{}, portablePlan{}
 	pl.decode.decodeShape, pl.decode.short = decodeShape{}, false
 }
 
@@ -77,6 +79,7 @@ func planned(c *flashkit.Call, make func(*plan)) *plan {
 }
 
 func (pl *plan) forget() {
+	pl.unstack()
 	pl.call = nil
 	plans.Put(pl)
 }
@@ -91,11 +94,26 @@ func (pl *plan) memory() float64 {
 	return 4*pool.Floats(pl.workers, pl.work[:]...) + 4*float64(pl.shared) + 8*float64(pl.counters) + pl.tableBytes() + others
 }
 
+// stackedCall is a call whose heads are the KV heads of the plan's call. Each head has the query rows of a
+// whole group, head by head. If all rows see the same keys, the results are the same.
+type stackedCall struct {
+	call flashkit.Call
+	args flashkit.Args
+}
+
+// unstack forgets the stacked call, whose tensors would keep memory alive.
+func (pl *plan) unstack() {
+	if pl.stacked.call.Heads != 0 {
+		pl.stacked = stackedCall{}
+	}
+}
+
 // plans is a pool of plans, so that Cost and Needs do not allocate.
 var plans = sync.Pool{New: func() any { return new(plan) }}
 
-// headGroups returns the number of groups of headsPerItem heads in a sequence.
-func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem) }
+// headGroups returns the number of groups of headsPerItem heads in a sequence. Folded heads count as
+// one head.
+func (pl *plan) headGroups() int { return ceilDiv(pl.p.Heads, pl.headsPerItem*pl.fold) }
 
 // cutRows fills the table of query rows. Items of the last rows come first, because these rows see
 // the most keys under a causal mask.

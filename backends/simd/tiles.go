@@ -44,8 +44,8 @@ func (pl *plan) alike() int {
 	return pl.p.Batch
 }
 
-// side returns lengths of sequence b. If rows is true, n is the number of query rows, and other is
-// the number of keys. If rows is false, n is the number of keys, and other the number of query
+// side returns lengths of sequence b. If rows is true, n is the number of query rows of all folded
+// heads, and other is the number of keys. If rows is false, n is the number of keys, and other the number of query
 // rows. room is the number of rows of the tensors for n, padding included.
 func (pl *plan) side(b int, rows bool) (n, room, other int) {
 	q, kv := pl.p.QLen, pl.p.KVLen
@@ -54,7 +54,7 @@ func (pl *plan) side(b int, rows bool) (n, room, other int) {
 		q, kv = s.N, s.M
 	}
 	if rows {
-		return q, pl.rowRoom(q), kv
+		return q * pl.fold, pl.rowRoom(q) * pl.fold, kv
 	}
 	return kv, pl.keyRoom(kv), q
 }
@@ -100,21 +100,25 @@ func (pl *plan) sideTiles(size int, rows bool) int {
 }
 
 // seqTile is the query rows, or keys, [from, to) of a head of sequence b. Rows [to, end) of the
-// tensors are padding.
+// tensors are padding. If fold is more than 1, the rows are rows of fold heads, see fwd_fold.go.
 type seqTile struct {
 	flashkit.Seq
 	b, h, g       int // sequence, query head, KV head
 	from, to, end int
+	fold          int
 }
 
-func (pl *plan) tileOf(b, h, g int) seqTile { return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g} }
+func (pl *plan) tileOf(b, h, g int) seqTile {
+	return seqTile{Seq: pl.call.Seq(b), b: b, h: h, g: g, fold: 1}
+}
 
 // setRows sets t to a tile of at most n query rows that begins at row from. The tile with the last
 // row also gets the padding.
 func (t *seqTile) setRows(pl *plan, from, n int) {
-	t.from, t.to = from, max(from, min(from+n, t.N))
-	if t.end = t.to; t.to == t.N {
-		t.end = pl.rowRoom(t.N)
+	all := t.N * t.fold
+	t.from, t.to = from, max(from, min(from+n, all))
+	if t.end = t.to; t.to == all {
+		t.end = pl.rowRoom(t.N) * t.fold
 	}
 }
 
@@ -131,14 +135,14 @@ func (t *seqTile) setKeys(pl *plan, from, n int) {
 // head.
 func (t *seqTile) findRows(pl *plan, item int) (tile int) {
 	b, head, tile := pl.byRow.Find(item)
-	h := head * pl.headsPerItem
-	t.b, t.h, t.g, t.Seq = b, h, h/(pl.p.Heads/pl.p.KVHeads), pl.call.Seq(b)
+	h := head * pl.headsPerItem * pl.fold
+	t.b, t.h, t.g, t.fold, t.Seq = b, h, h/(pl.p.Heads/pl.p.KVHeads), pl.fold, pl.call.Seq(b)
 	t.setRows(pl, tile*pl.byRow.Size, pl.byRow.Size)
 	return tile
 }
 
 func (t *seqTile) findKeys(pl *plan, item int) {
 	b, g, tile := pl.byKey.Find(item)
-	t.b, t.h, t.g, t.Seq = b, 0, g, pl.call.Seq(b)
+	t.b, t.h, t.g, t.fold, t.Seq = b, 0, g, 1, pl.call.Seq(b)
 	t.setKeys(pl, tile*pl.byKey.Size, pl.byKey.Size)
 }

@@ -71,7 +71,7 @@ func (j *job) partsOf(t *laneTile, x *laneScratch, f func(from, keys int, edge, 
 			until, hides = x.mask.tilePart(from, to)
 		}
 		if hides != hidesAll {
-			until, whole = wholePart(&t.seq.Seq, t.from, t.n, from, until, tileStep)
+			until, whole = t.seq.wholePart(t.from, t.n, from, until, tileStep)
 			f(from, until-from, !whole, hides == hidesSome)
 		}
 		from = until
@@ -119,7 +119,7 @@ func (x *keyMask) showAll(from, to int) {
 func (pl *plan) planTiles() {
 	const atLeast, packing = itemsPerWorker / 2, 1
 	avx512Lanes.planRows(pl, tileItemRows)
-	heads, perHead := pl.p.Heads, ceilDiv(pl.p.QLen, pairLanes)
+	heads, perHead := pl.headGroups(), ceilDiv(pl.p.QLen*pl.fold, pairLanes)
 	items := func(tiles int) int { return heads * pl.rowTiles(tiles*pairLanes) }
 	most := func(tiles int) int { return ceilDiv(items(tiles), pl.workers) * (tiles + packing) }
 	best := pl.tilesPerItem
