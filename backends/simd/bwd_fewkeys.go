@@ -282,7 +282,7 @@ func (isa *laneRoutines) loadFew(x *keyGrads, dst, buf []float32, r *headRows) (
 	if rows, step = buf, r.dim; r.t.DType() == flashkit.Float32 && inPlace {
 		rows, step = r.t.Float32s()[r.at+at:], r.step
 	} else {
-		isa.loadEvery(buf, r.dim, r.t, r.at+at, r.step, n)
+		isa.loadEvery(buf, r.dim, r.dim, r.t, r.at+at, r.step, n)
 	}
 	isa.toLanes(dst, rows, step, ceilDiv(r.dim, isa.block)*isa.block)
 	return rows, step

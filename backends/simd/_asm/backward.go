@@ -220,6 +220,7 @@ type matrixProduct struct {
 	*generator
 	masked                          bool
 	transposed                      bool
+	once                            bool // loops of fewer than 8 rows do one step per iteration
 	c, cStep, a, aStep, b, bStep, n GPVirtual
 	aStep3, bStep3                  GPVirtual // three times the strides
 }
@@ -238,7 +239,7 @@ func (g *generator) product(transposed, masked bool) {
 	if g.bf16 && !transposed {
 		toBytesA = bytes16
 	}
-	x := &matrixProduct{generator: g, transposed: transposed, masked: masked}
+	x := &matrixProduct{generator: g, transposed: transposed, masked: masked, once: masked}
 	x.c, x.cStep, x.a, x.aStep = param("c"), bytes(param("cStep")), param("a"), toBytesA(param("aStep"))
 	rows := param("rows")
 	x.b, x.bStep, x.n, x.aStep3, x.bStep3 = param("b"), bytes(param("bStep")), param("n"), GP64(), GP64()
@@ -246,7 +247,9 @@ func (g *generator) product(transposed, masked bool) {
 	LEAQ(Mem{Base: x.bStep, Index: x.bStep, Scale: 2}, x.bStep3)
 	groups := g.groups
 	if masked {
-		x.narrow(rows)
+		if !g.bf16 {
+			x.narrow(rows)
+		}
 		if !g.avx512 {
 			groups = []int{4, 2, 1} // the masks need registers
 		}
@@ -306,7 +309,11 @@ func (g *matrixProduct) sum(acc [][]VecPhysical, label string) {
 	}
 	MOVQ(g.b, rowB)
 	MOVQ(g.n, k)
-	unrolled(label+"i", k, func(i int) {
+	loop := unrolled
+	if g.once && len(acc) < 8 {
+		loop = stepwise
+	}
+	loop(label+"i", k, func(i int) {
 		for v, z := range g.lanesB {
 			g.loadColumns(rowAt(rowB, g.bStep, g.bStep3, i), v, z, g.masked)
 		}

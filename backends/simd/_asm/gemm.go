@@ -111,12 +111,17 @@ func unrolled(label string, n GPVirtual, step func(i int), advance func(steps in
 	Label(label + "rest")
 	ADDQ(U32(unroll), n)
 	JZ(LabelRef(label + "end"))
+	stepwise(label, n, step, advance)
+	Label(label + "end")
+}
+
+// stepwise emits a loop of n > 0 steps, one per iteration. The loop destroys n.
+func stepwise(label string, n GPVirtual, step func(i int), advance func(steps int)) {
 	Label(label + "one")
 	step(0)
 	advance(1)
 	DECQ(n)
 	JNZ(LabelRef(label + "one"))
-	Label(label + "end")
 }
 
 // rowAt returns the address of row r of a matrix at base. r is 0 to 4. step1 is the row stride in

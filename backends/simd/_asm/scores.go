@@ -23,19 +23,20 @@ func (g *generator) scores() {
 		"Products of even and of odd columns of k have separate sums, because smaller sums have smaller",
 		"rounding errors. The routine also prefetches memory into L2: at most 3·dim bytes for each row of",
 		"k, from address ahead on.")
-	g.scoreRows(g, g.groupsOf(2))
+	g.scoreRows(g, g.groupsOf(2), 2*unroll)
 	g.done()
 	g.arithmetic("scoresNarrow", signature,
 		fmt.Sprintf("does the work of scores%s for the columns i < %d of q, and leaves other columns of s unset.", g.suffix, g.lanes/vectors))
 	one := *g
 	one.lanesB = g.lanesB[:1]
-	g.scoreRows(&one, []int{4, 2, 1})
+	g.scoreRows(&one, []int{4, 2, 1}, unroll)
 	g.done()
 }
 
-// scoreRows emits the body of scores. products emits the products of each group of rows.
-func (g *generator) scoreRows(products *generator, sizes []int) {
-	x := scoreRows{generator: products, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead"), unroll: 2 * unroll}
+// scoreRows emits the body of scores. products emits the products of each group of rows, with the given
+// number of columns per iteration.
+func (g *generator) scoreRows(products *generator, sizes []int, columns int) {
+	x := scoreRows{generator: products, s: param("s"), k: param("k"), step: bytes(param("step")), q: param("q"), keys: param("keys"), rowMax: param("rowMax"), ahead: param("ahead"), unroll: columns}
 	x.groups("keys", sizes)
 }
 
