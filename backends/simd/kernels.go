@@ -38,6 +38,9 @@ func (b *Backend) Kernels() []flashkit.Kernel {
 }
 
 // kernel returns a kernel with its name and functions only. Cost, Needs and Run first call plan.
+// Inlined, it would be copied to programs once per kernel, with all its functions.
+//
+//go:noinline
 func (b *Backend) kernel(name string, missing func() string, refuses func(flashkit.Problem) string,
 	plan func(*plan), times func(*plan) [3]timedPhase, run func(context.Context, *job)) flashkit.Kernel {
 	return flashkit.Kernel{
