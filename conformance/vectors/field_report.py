@@ -26,7 +26,7 @@ KINDS = {
     "E": ("an error for an empty tensor", "no_* dbias_no_* *_empty sequence_no_keys"),
     "M": ("scores near the lowest or largest finite number become infinite", "bias_min_* bias_1e30 bias_largest alibi_huge"),
     "S": ("NaN or infinity of a row is lost, or reaches keys that the row does not see", "nan_query bias_inf bias_nan sink_nan sink_inf"),
-    "B": ("a bias or mask that repeats over rows is refused", "bias_one_row dbias_rows mask_one_row"),
+    "B": ("a bias or mask that repeats over rows is refused, or gets wrong gradients", "bias_one_row dbias_rows mask_one_row"),
     "X": ("another error", "*"),
     "P": ("scores lose precision", "very_negative_lse rising_max* far_* last_key huge_* finite_sentinel mask_finite"),
     "H": ("only 16-bit types exceed the bound", ""),
