@@ -389,8 +389,8 @@ static bool inputs(call *c, const value *in, const value *optional, int64_t give
 enum { SHORT = 5000000 }; /* floating-point operations of the longest call that runs on one thread */
 
 /*
- * limit runs a short call on the caller's thread alone. After a parallel operator, PyTorch's threads keep the other processors busy
- * while they wait for the next one, so a helper of the library would start late.
+ * limit runs a short call on the caller's thread alone. After a parallel operator, PyTorch's threads can keep the
+ * other processors busy while they wait for the next one. A worker of the library then starts late.
  */
 static void limit(call *c, double passes)
 {
