@@ -246,7 +246,7 @@ func TestReportStyles(t *testing.T) {
 	}
 	in := map[style]string{}
 	for _, name := range []string{"simd avx512", "simd avx512bf16", "simd amxbf16", "simd amxf32", "simd avx2", "simd neon", "simd neonfhm", "simd neonbf16", "simd generic", "wasm simd128", "wasm scalar",
-		"simd avx512 decode", "simd avx2 decode", "simd amxbf16 decode", "cuda sm80", "cuda sm90", "cuda f32", "cuda sm80 decode", "cuda sm80 on device", "cuda sm90 on device",
+		"simd avx512 decode", "simd avx2 decode", "simd amxbf16 decode", "simd avx512 fewkeys", "simd avx2 fewkeys", "cuda sm80", "cuda sm90", "cuda f32", "cuda sm80 decode", "cuda sm80 on device", "cuda sm90 on device",
 		"cuda f32 on device", "cuda sm80 decode on device", "naive"} {
 		s, known := styleOf(name)
 		require.True(t, known, name)

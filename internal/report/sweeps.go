@@ -27,8 +27,8 @@ func kindName(kernel, memory string) string {
 	case bench.Peer:
 		return stem
 	}
-	if strings.HasPrefix(stem, "bwd_decode_") { // of the kind of decode_
-		stem = strings.TrimPrefix(stem, "bwd_")
+	if rest, found := strings.CutPrefix(stem, "bwd_"); found && strings.Contains(rest, "_") { // bwd_decode_avx2 is of the kind of decode_avx2
+		stem = rest
 	}
 	regime, variant, found := strings.Cut(stem, "_")
 	name := backend + " " + stem
