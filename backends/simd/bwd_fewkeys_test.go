@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // eachFewKeys runs f for each kernel for few keys that this machine supports.
@@ -75,6 +76,7 @@ func TestBitsOfFewKeys(t *testing.T) {
 
 // NaN in a row of Q or dO reaches dK and dV of the keys that the row sees, and no other key.
 func TestNaNOfFewKeys(t *testing.T) {
+	slow.UnderRace(t)
 	eachFewKeys(t, func(t *testing.T, k flashkit.Kernel, r *rand.Rand) {
 		for range 30 {
 			p := drawFewKeys(r)

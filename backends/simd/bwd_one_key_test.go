@@ -8,11 +8,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // In a row that sees one key, P is 1 and O is V. So dP equals delta, and Q and K get no gradient.
 // Kernels sum dP and delta in the same order.
 func TestOneKeyHasNoGradient(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(3, rand.Uint64()))
 	for _, k := range simd.New().Kernels() {
 		if k.Pass != flashkit.PassBackward {
