@@ -10,7 +10,7 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// A call has as many sums of dQ as kernels/bwd_sm90.cuh counts, also for a range of the keys.
+// The number of sums of dQ is the number of groups of key tiles, also for a range of the keys.
 func TestSumsOfDQ(t *testing.T) {
 	for range 1000 {
 		code, first, tiles := rand.IntN(10), rand.IntN(300), 1+rand.IntN(300)

@@ -209,7 +209,7 @@ func (isa *decodeRoutines) dotO(j *job, x *rowGrads, r, h, row int) float32 {
 	if x.as == j.args.O.DType() && x.as != as {
 		as, o, do = x.as, &bytesOf(&j.args.O, j.args.O.Offset(x.QBatch, h, row), 1)[0], x.dos
 	}
-	isa.productsOf(as, x.s, o, x.k.at, do[r*x.doStep:], x, x.doStep, j.p.VDim, 1, 1)
+	isa.products(as, x.s, o, x.k.at, do[r*x.doStep:], x, x.doStep, j.p.VDim, 1, 1)
 	return x.s[0]
 }
 
@@ -240,10 +240,10 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 	_, last := x.Queries(from + n - 1)
 	lo, rows := first*x.group, (last-first)*x.group
 	k, kStep := isa.laneRoutines.rows(x.k.t, x.KVBatch, x.g, x.K0+from, n, x.k.buf)
-	isa.products(x.s, isa.block(x, &x.k, from, n), x.k.at, x.qs[lo*x.qStep:], x, x.qStep, p.Dim, rows, n)
+	isa.products(x.as, x.s, isa.block(x, &x.k, from, n), x.k.at, x.qs[lo*x.qStep:], x, x.qStep, p.Dim, rows, n)
 	hides := x.hides(from, n, lo, rows)
 	single := hides && (x.nonFinite || !allFinite(x.s[:n]))
-	isa.products(x.dp, isa.block(x, &x.v, from, n), x.v.at, x.dos[lo*x.doStep:], x, x.doStep, p.VDim, rows, n)
+	isa.products(x.as, x.dp, isa.block(x, &x.v, from, n), x.v.at, x.dos[lo*x.doStep:], x, x.doStep, p.VDim, rows, n)
 	isa.rowGradients(j, x, from, n, lo, rows)
 	dk, dkStep := isa.gradRows(&j.args.DK, x, x.dk, x.qStep, from, n)
 	dv, dvStep := isa.gradRows(&j.args.DV, x, x.dv, x.doStep, from, n)
@@ -276,13 +276,8 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 	isa.storeGrads(&j.args.DV, x, dv, dvStep, from, n)
 }
 
-// products sets s[r][i] to the dot product of row r of q and row i of a block of K or V.
-func (isa *decodeRoutines) products(s []float32, k *byte, at []int, q []float32, x *rowGrads, step, dim, rows, n int) {
-	isa.productsOf(x.as, s, k, at, q, x, step, dim, rows, n)
-}
-
-// productsOf is products for a block of another type than K and V.
-func (isa *decodeRoutines) productsOf(as flashkit.DType, s []float32, k *byte, at []int, q []float32, x *rowGrads, step, dim, rows, n int) {
+// products sets s[r][i] to the dot product of row r of q and row i of a block in the given type.
+func (isa *decodeRoutines) products(as flashkit.DType, s []float32, k *byte, at []int, q []float32, x *rowGrads, step, dim, rows, n int) {
 	isa.attend[as](&s[0], k, &at[0], aheadBytes, &q[0], step, dim, rows, n, &x.dq[0], x.qStep, &x.scratch[0], &s[0], k, &at[0], aheadBytes, 0, 1, 0, 0)
 }
 

@@ -191,7 +191,7 @@ func (isa *convertRoutines) store(t *flashkit.Tensor, to int, src []float32) {
 // kernels: row by row, and head by head.
 func (isa *convertRoutines) loadGroup(dst []float32, step int, t *flashkit.Tensor, b, h, group, row, n int) {
 	at, strides := t.Offset(b, h, row), t.Strides()
-	if n > group || group == 1 && n > 0 { // one loop per head
+	if n >= group { // one loop per head
 		for i := range group {
 			isa.loadEvery(dst[i*step:], group*step, step, t, at+i*strides[1], strides[2], n)
 		}
@@ -205,7 +205,7 @@ func (isa *convertRoutines) loadGroup(dst []float32, step int, t *flashkit.Tenso
 // storeGroup stores rows in the order of loadGroup.
 func (isa *convertRoutines) storeGroup(t *flashkit.Tensor, b, h, group, row, n int, src []float32, step int) {
 	at, strides := t.Offset(b, h, row), t.Strides()
-	if n > group || group == 1 && n > 0 { // one loop per head
+	if n >= group { // one loop per head
 		for i := range group {
 			isa.storeEvery(t, at+i*strides[1], strides[2], n, src[i*step:], group*step)
 		}

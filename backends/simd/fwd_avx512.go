@@ -7,7 +7,7 @@ package simd
 var avx512Lanes = laneRoutines{
 	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
-	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8},
+	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8, few: true},
 	bwdPace:   pace{start: 570, flop: .006, pair: .41, element: .5, widen: .05, pack: .05},
 	fewPace:   pace{start: 650, flop: .0068, pair: .06, element: .82, widen: .17, pack: .28},
 

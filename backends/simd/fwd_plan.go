@@ -85,9 +85,7 @@ func (isa *laneRoutines) takesWhole(pl *plan) bool {
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
-	pace := *isa.paceOf(pl)
-	pace.few = isa.paceOf(pl) == &isa.shortPace
-	return pace.forward(pl, isa.lanes, 1, itemRows)
+	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
 }
 
 // paceOf returns the pace of a forward pass. It returns shortPace if the problem alone shows that
