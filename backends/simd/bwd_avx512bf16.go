@@ -115,8 +115,8 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 		pairRows(x.doPairs, &f.DO, x.QBatch, h, x.Q0+from, n)
 	}
 	if x.from < wholeFrom || wholeTo < x.to {
-		y.q, y.qStep = isa.operand(&f.Q, x.QBatch, h, x.Q0+from, n, x.q)
-		y.do, y.doStep = isa.operand(&f.DO, x.QBatch, h, x.Q0+from, n, x.do)
+		y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, n, isa.width(j.p.Dim), x.q)
+		y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, n, isa.width(j.p.VDim), x.do)
 	}
 	if isa.setOperands(j, &x.keyBlock, &y); y.cleared {
 		clearNonFinite(x.qPairs)

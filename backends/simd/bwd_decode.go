@@ -239,7 +239,7 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 	first, _ := x.Queries(from)
 	_, last := x.Queries(from + n - 1)
 	lo, rows := first*x.group, (last-first)*x.group
-	k, kStep := isa.laneRoutines.rows(x.k.t, x.KVBatch, x.g, x.K0+from, n, x.k.buf)
+	k, kStep := isa.laneRoutines.rows(x.k.t, x.KVBatch, x.g, x.K0+from, n, pad(p.Dim), x.k.buf)
 	isa.products(x.as, x.s, isa.block(x, &x.k, from, n), x.k.at, x.qs[lo*x.qStep:], x, x.qStep, p.Dim, rows, n)
 	hides := x.hides(from, n, lo, rows)
 	single := hides && (x.nonFinite || !allFinite(x.s[:n]))

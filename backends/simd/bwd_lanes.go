@@ -185,7 +185,7 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 		x.finiteQ, x.finiteDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
 	}
 	rows := ws.Take(j.keys * dim)
-	x.k, x.kStep = isa.operand(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, rows)
+	x.k, x.kStep = isa.rows(&f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from, isa.width(j.p.Dim), rows)
 	buf := ws.Take(lanes * max(dim, vdim))
 	for k := x.from; k < x.to; k += lanes {
 		n, panel := min(lanes, x.to-k), x.kT[(k-x.from)*dim:]
@@ -285,8 +285,8 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	_, allUntil := x.Keys(from)
 	allFrom, _ := x.Keys(y.to - 1)
 	y.whole = x.from >= allFrom && x.to <= allUntil
-	y.q, y.qStep = isa.operand(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, x.q)
-	y.do, y.doStep = isa.operand(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, x.do)
+	y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, isa.width(j.p.Dim), x.q)
+	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, isa.width(j.p.VDim), x.do)
 	isa.setOperands(j, x, &y)
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	before := x.predecessor

@@ -106,23 +106,12 @@ func (isa *laneRoutines) width(dim int) int {
 	return pad(dim)
 }
 
-// operand does the work of rows, but rows of a copy are isa.width apart.
-func (isa *laneRoutines) operand(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
-	if isa.direct(t) {
-		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
-	}
-	step = isa.width(t.Shape()[3])
-	isa.loadRows(buf, step, t, b, h, r, n)
-	return buf, step
-}
-
 // rows returns n rows of head h of t, from row r on, as float32. The result is a slice of t if
-// direct(t) is true, and otherwise a copy in buf.
-func (isa *laneRoutines) rows(t *flashkit.Tensor, b, h, r, n int, buf []float32) (rows []float32, step int) {
+// direct(t) is true, and otherwise a copy in buf, with rows of width elements.
+func (isa *laneRoutines) rows(t *flashkit.Tensor, b, h, r, n, width int, buf []float32) (rows []float32, step int) {
 	if isa.direct(t) {
 		return t.Float32s()[t.Offset(b, h, r):], rowStep(t)
 	}
-	step = pad(t.Shape()[3])
-	isa.loadRows(buf, step, t, b, h, r, n)
-	return buf, step
+	isa.loadRows(buf, width, t, b, h, r, n)
+	return buf, width
 }
