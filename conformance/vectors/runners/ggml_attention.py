@@ -1,4 +1,4 @@
-"""ggml on the CPU: flash_attn_ext of the prebuilt libraries in node-llama-cpp. Install: numpy, and npm install node-llama-cpp in GGML_FOLDER."""
+"""ggml on the CPU: flash_attn_ext of the prebuilt libraries in node-llama-cpp. Install: numpy, and with npm node-llama-cpp in GGML_FOLDER."""
 
 import ctypes
 import json
