@@ -77,11 +77,15 @@ func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // so that all items have about the same number of heads
 }
 
-// takesWhole reports whether attendTile supports the call.
-func (isa *laneRoutines) takesWhole(pl *plan) bool {
+// takesWhole reports whether attendTile computes tiles of the call.
+func (isa *laneRoutines) takesWhole(pl *plan) bool { return isa.attendTile != nil && isa.onePart(pl) }
+
+// onePart reports whether attendTile supports the call, where it exists. The separate routines then
+// also compute a tile in one part, if its keys are in one block.
+func (isa *laneRoutines) onePart(pl *plan) bool {
 	other := pl.p.Score // the features that attendTile does not support
 	other.Bias, other.Mask = false, false
-	return isa.attendTile != nil && pl.p.VDim%isa.lanes == 0 && other == (flashkit.Score{}) && !pl.p.Carry
+	return pl.p.VDim%isa.lanes == 0 && other == (flashkit.Score{}) && !pl.p.Carry
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {

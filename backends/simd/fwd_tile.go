@@ -121,7 +121,7 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 
 // accumulate adds the current block's keys to the sums of the tile. It cuts the block into parts:
 // only parts at the edges of the band, or in which the mask hides some pairs, need masks. If the block
-// has all keys of the tile, one part has all of them.
+// has all keys of the tile and onePart holds, one part has all of them.
 func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	first, allUntil := t.seq.Keys(t.from) // keys of the first row; the next line has the keys of the last row
 	allFrom, last := t.seq.Keys(t.from + t.n - 1)
@@ -132,7 +132,7 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 	for from < to {
 		until, masked := to, true
 		switch {
-		case first >= x.lo && last <= x.hi && !x.mask.asked(): // all keys at once, as in attendTile
+		case first >= x.lo && last <= x.hi && !x.mask.asked() && isa.onePart(&j.plan): // all keys at once, as in attendTile
 			masked = allFrom > from || allUntil < to
 		case allFrom >= allUntil: // no key is visible to all rows
 		case from < allFrom:
