@@ -188,6 +188,13 @@ func (c *config) only(key string, values ...string) {
 	}
 }
 
+// ignore marks keys without effect on results as read.
+func (c *config) ignore(keys ...string) {
+	for _, key := range keys {
+		c.read[key] = true
+	}
+}
+
 // object returns the nested object of a key. A missing key and null give an object without keys.
 func (c *config) object(key string) *config {
 	n := newConfig(c.file)
@@ -247,10 +254,8 @@ func (c *config) checkCommon() {
 	c.only("per_layer_config", "{}", "null")
 	c.only("quantization_config", "null")
 	c.only("auto_map", "null")
-	for _, key := range []string{"architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
-		"sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class"} {
-		c.read[key] = true
-	}
+	c.ignore("architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
+		"sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class")
 }
 
 func compact(value json.RawMessage) string {

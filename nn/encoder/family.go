@@ -40,7 +40,12 @@ type kind struct {
 
 // kinds are the supported values of model_type.
 var kinds = map[string]kind{
-	"bert": {loadBERT, bertHead, "bert."},
+	"bert":        {loadBERT, bertHead, "bert."},
+	"camembert":   {loadRoBERTa, robertaHead, "roberta."},
+	"distilbert":  {loadDistilBERT, distilbertHead, "distilbert."},
+	"mpnet":       {loadMPNet, robertaHead, "mpnet."},
+	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
+	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
 }
 
 func kindOf(c *config) (kind, error) {

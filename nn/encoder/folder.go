@@ -199,7 +199,7 @@ func (e *Encoder) readSettings(dir string) error {
 			c.fail("default_prompt_name", "must be a name in prompts")
 		}
 	}
-	c.read["default_prompt_name"] = true
+	c.ignore("default_prompt_name")
 	c.only("model_type", `"SentenceTransformer"`, `"CrossEncoder"`)
 	e.head.readScoring(c)
 	c.only("similarity_fn_name", `"cosine"`, `"dot"`, `"euclidean"`, `"manhattan"`, "null")

@@ -85,7 +85,7 @@ func (h *head) activations(c *config) {
 		otherwise = sigmoidClass
 	}
 	inner := c.object("sentence_transformers")
-	inner.read["version"] = true
+	inner.ignore("version")
 	switch {
 	case inner.has("activation_fn"):
 		h.score = inner.function("activation_fn", otherwise)
