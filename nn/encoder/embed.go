@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit/internal/workers"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
 // A call has the memory of one call of an Encoder. Later calls reuse it.
@@ -31,7 +32,7 @@ type call struct {
 }
 
 type slot struct {
-	encoding   encoding
+	encoding   tokenizer.Encoding
 	ids, types []int32
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/workers"
 	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
 // An Overflow is what happens to a text of more tokens than the limit.
@@ -35,7 +36,7 @@ type Options struct {
 type Encoder struct {
 	options   Options
 	model     family
-	tokenizer tokenizer
+	tokenizer *tokenizer.Tokenizer
 	vectors   *chain // from hidden states to vectors
 	head      *head  // nil if the model is no sequence classifier
 	prompt    string
@@ -119,7 +120,7 @@ func (e *Encoder) MaxTokens() int { return e.most }
 // Tokens returns the number of tokens of a text, with special tokens and the prompt, before
 // truncation.
 func (e *Encoder) Tokens(text string) int {
-	var x encoding
+	var x tokenizer.Encoding
 	e.tokenizer.Encode(&x, 0, e.prompt+text)
 	return x.Tokens
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
 // A module is an entry of modules.json.
@@ -40,7 +42,7 @@ func (e *Encoder) read(dir string) error {
 	if err := e.readModel(home, c); err != nil {
 		return err
 	}
-	if e.tokenizer, err = openTokenizer(home); err != nil {
+	if e.tokenizer, err = tokenizer.Open(home); err != nil {
 		return err
 	}
 	if n, most := e.tokenizer.Len(), e.model.shape().vocab; n > most {
@@ -152,14 +154,19 @@ func (e *Encoder) readTransformer(dir string) error {
 		}
 	}
 	e.most = e.model.shape().positions
-	limit := e.tokenizer.MaxTokens()
+	limit, err := modelMaxLength(dir)
+	if err != nil {
+		return err
+	}
 	if c.has("max_seq_length") {
 		limit = c.integer("max_seq_length", 0, 1)
 	}
 	if limit > 0 && (e.most == 0 || limit < e.most) {
 		e.most = limit
 	}
-	c.only("do_lower_case", "false", "null")
+	if c.has("do_lower_case") && c.flag("do_lower_case", false) {
+		e.tokenizer = e.tokenizer.Lowercased()
+	}
 	c.only("transformer_task", `"feature-extraction"`)
 	text := c.object("modality_config").object("text")
 	text.only("method", `"forward"`)
@@ -181,6 +188,23 @@ func (e *Encoder) readTransformer(dir string) error {
 		e.most = m
 	}
 	return nil
+}
+
+// modelMaxLength returns model_max_length of tokenizer_config.json, or 0 if it has no limit. The
+// truncation of tokenizer.json does not count: transformers replaces it.
+func modelMaxLength(dir string) (int, error) {
+	c, _, err := openConfig(dir, "tokenizer_config.json")
+	if err != nil || !c.has("model_max_length") {
+		return 0, err
+	}
+	n := valueOf(c, "model_max_length", 0.0)
+	if n < 1 || n != math.Trunc(n) {
+		c.fail("model_max_length", "must be a whole number from 1")
+	}
+	if n > math.MaxInt32 {
+		n = 0
+	}
+	return int(n), *c.shared
 }
 
 // readSettings reads the prompts and the length of vectors.
@@ -227,7 +251,7 @@ func (e *Encoder) setPrompt(text string) {
 	if text == "" {
 		return
 	}
-	var prompt, empty encoding
+	var prompt, empty tokenizer.Encoding
 	e.tokenizer.Encode(&prompt, e.most, text)
 	e.tokenizer.Encode(&empty, 0, "")
 	e.skip = len(prompt.IDs)

@@ -351,47 +351,28 @@ func TestPrecision(t *testing.T) {
 	}
 }
 
-// A numbers is a tokenizer of texts such as "5 17", whose token ids are the numbers between 2 and 3.
-type numbers struct{ vocab, most int }
-
-func (n numbers) Len() int       { return n.vocab }
-func (n numbers) MaxTokens() int { return n.most }
-func (n numbers) ID(token string) (int32, bool) {
-	id, err := strconv.Atoi(token)
-	return int32(id), err == nil
-}
-func (n numbers) Encode(e *encoding, most int, text string) { n.encode(e, most, text) }
-func (n numbers) EncodePair(e *encoding, most int, a, b string) {
-	n.encode(e, most, a, b)
-}
-
-func (n numbers) encode(e *encoding, most int, texts ...string) {
-	e.IDs, e.Types = append(e.IDs[:0], 2), append(e.Types[:0], 0)
-	for i, text := range texts {
-		for _, field := range strings.Fields(text) {
-			id, err := strconv.Atoi(field)
-			if err != nil {
-				panic(err)
-			}
-			e.IDs, e.Types = append(e.IDs, int32(id)), append(e.Types, int32(i))
-		}
-		e.IDs, e.Types = append(e.IDs, 3), append(e.Types, int32(i))
+// numbers returns a tokenizer.json, whose tokens from id 5 are numbers: their ids.
+func numbers(vocab int) string {
+	tokens := []string{`"[PAD]":0,"[UNK]":1,"[CLS]":2,"[SEP]":3,"[MASK]":4`}
+	for i := 5; i < vocab; i++ {
+		tokens = append(tokens, fmt.Sprintf(`"%d":%d`, i, i))
 	}
-	e.Tokens = len(e.IDs)
-	if most > 0 && len(e.IDs) > most {
-		e.IDs, e.Types = append(e.IDs[:most-1], 3), e.Types[:most]
-	}
-}
-
-func init() {
-	openTokenizer = func(string) (tokenizer, error) { return numbers{50, 0}, nil }
+	const a, b = `{"SpecialToken":{"id":"[CLS]","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"[SEP]","type_id":0}}`,
+		`{"Sequence":{"id":"B","type_id":1}},{"SpecialToken":{"id":"[SEP]","type_id":1}}`
+	return `{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],
+		"normalizer":{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true},
+		"pre_tokenizer":{"type":"BertPreTokenizer"},
+		"post_processor":{"type":"TemplateProcessing","single":[` + a + `],"pair":[` + a + `,` + b + `],
+			"special_tokens":{"[CLS]":{"id":"[CLS]","ids":[2],"tokens":["[CLS]"]},"[SEP]":{"id":"[SEP]","ids":[3],"tokens":["[SEP]"]}}},
+		"decoder":null,"model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,
+		"vocab":{` + strings.Join(tokens, ",") + `}}}`
 }
 
 // folder creates the tiny model's folder, with some files replaced. An empty file is removed.
 func folder(t testing.TB, files map[string]string) string {
 	dir := t.TempDir()
 	v, weights := readTiny(t)
-	all := map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights)}
+	all := map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(50)}
 	for name, text := range files {
 		all[name] = text
 	}
