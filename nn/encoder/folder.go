@@ -32,14 +32,7 @@ func (e *Encoder) read(dir string) error {
 	if len(list) > 0 {
 		home, list = filepath.Join(dir, list[0].path), list[1:]
 	}
-	c, found, err := openConfig(home, "config.json")
-	if err != nil {
-		return err
-	}
-	if !found {
-		return fmt.Errorf("%s: %w", filepath.Join(home, "config.json"), fs.ErrNotExist)
-	}
-	if err := e.readModel(home, c); err != nil {
+	if err := e.readModel(home); err != nil {
 		return err
 	}
 	if e.tokenizer, err = tokenizer.Open(home); err != nil {
@@ -57,17 +50,32 @@ func (e *Encoder) read(dir string) error {
 	return e.readSettings(dir)
 }
 
-// readModel reads the weights that config.json describes.
-func (e *Encoder) readModel(dir string, c *config) error {
+// readModel reads the weights that config.json describes. With an adapter, both are of the base
+// model.
+func (e *Encoder) readModel(dir string) error {
+	a, err := openAdapter(dir)
+	if err != nil {
+		return err
+	}
+	if a != nil {
+		dir = a.base
+	}
+	c, found, err := openConfig(dir, "config.json")
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%s: %w", c.file, fs.ErrNotExist)
+	}
 	k, err := kindOf(c)
 	if err != nil {
 		return err
 	}
 	c.checkCommon()
-	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
-		return fmt.Errorf("%s: adapters are not supported", name)
-	}
 	f, err := openWeights(dir, k.prefix)
+	if err == nil && a != nil {
+		err = a.merge(f, k.prefix)
+	}
 	if err != nil {
 		return err
 	}
