@@ -122,7 +122,7 @@ func TestGradients(t *testing.T) {
 	for _, dropout := range []float32{0, .3} {
 		t.Run(fmt.Sprintf("dropout=%v", dropout), func(t *testing.T) {
 			t.Run("Linear", func(t *testing.T) {
-				for _, a := range []nn.Activation{nn.None, nn.GELU, nn.GELUTanh} { // not ReLU, as below
+				for _, a := range []nn.Activation{nn.None, nn.GELU, nn.GELUTanh, nn.SiLU} { // not ReLU, as below
 					l := nn.NewLinear(nn.NewInit(1), 7, 5, true)
 					l.Activation = a
 					checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
@@ -137,7 +137,7 @@ func TestGradients(t *testing.T) {
 				checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
 			})
 			t.Run("Activation", func(t *testing.T) {
-				for _, a := range []nn.Activation{nn.ReLU, nn.GELU, nn.GELUTanh} {
+				for _, a := range []nn.Activation{nn.ReLU, nn.GELU, nn.GELUTanh, nn.SiLU} {
 					x := random(r, 2, 3, 7)
 					for i, v := range x.Data { // away from the jump of ReLU's derivative
 						x.Data[i] = v + float32(math.Copysign(1, float64(v)))

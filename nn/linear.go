@@ -112,8 +112,8 @@ func (l *Linear) check() error {
 	if err := l.Weight.checkShape("Linear.Weight", l.out, l.in); err != nil {
 		return err
 	}
-	if l.Activation > GELUTanh {
-		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU or GELUTanh")
+	if l.Activation > SiLU {
+		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU, GELUTanh or SiLU")
 	}
 	if l.Precision > BF16 {
 		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights or BF16")
