@@ -132,6 +132,17 @@ func TestGradients(t *testing.T) {
 				l := nn.NewLayerNorm(nn.NewInit(1), 7)
 				checkLayer(t, l.Params(), []nn.Tensor{random(r, 3, 30, 7)}, one(l))
 			})
+			t.Run("RMSNorm", func(t *testing.T) {
+				l := nn.NewRMSNorm(nn.NewInit(1), 7)
+				l.Offset = .5
+				checkLayer(t, l.Params(), []nn.Tensor{random(r, 3, 30, 14)}, one(l))
+			})
+			t.Run("GatedFeedForward", func(t *testing.T) {
+				i := nn.NewInit(1)
+				l := &nn.GatedFeedForward{Gate: nn.NewLinear(i.In("gate"), 7, 9, true), Up: nn.NewLinear(i.In("up"), 7, 9, false), Down: nn.NewLinear(i.In("down"), 9, 7, true)}
+				l.Gate.Activation = nn.SiLU
+				checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
+			})
 			t.Run("PositionalEmbedding", func(t *testing.T) {
 				l := nn.NewPositionalEmbedding(nn.NewInit(1), 4, 7)
 				checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -75,6 +76,26 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	}
 	s.multiply()
 	return y
+}
+
+// ForwardInto sets y, [rows, out], to Forward's result. If add is true, it adds the result to y. It
+// is for inference and fails in training.
+func (l *Linear) ForwardInto(s *Step, y, x Tensor, add bool) {
+	if s.train {
+		s.Fail(errors.New("nn: Linear.ForwardInto is for inference; the Step is in training"))
+	}
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) || !s.accepts(l.Weight.Name, "y", &y, l.out, &x.Rows) {
+		return
+	}
+	w := l.transposed.of(s, l.Weight, true, l.Precision)
+	if !s.ok(nil) {
+		return
+	}
+	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: w, Activation: matmul.Activation(l.Activation), Accumulate: add}
+	if l.Bias != nil {
+		s.mm.Bias = l.Bias.Data
+	}
+	s.multiply()
 }
 
 // Backward returns the gradient of x, [rows, in], given dy, the gradient of Forward's result. It
