@@ -43,6 +43,9 @@ func (e *Encoder) read(dir string) error {
 	}
 	switch len(list) {
 	case 0: // sentence-transformers ignores its own files, too
+		if name := e.options.Prompt; name != "" {
+			return problem("Options.Prompt", fmt.Sprintf("%.60q", name), "must be a prompt of the model, which has none")
+		}
 		e.vectors = &chain{[]stage{&pool{by: []pooling{e.pooling}}}, e.model.shape().hidden}
 		return e.readTransformer(newConfig(home), home, "")
 	case 1:
