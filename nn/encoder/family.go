@@ -40,7 +40,11 @@ type kind struct {
 
 // kinds are the supported values of model_type.
 var kinds = map[string]kind{
-	"bert": {loadBERT, bertHead, "bert."},
+	"bert":        {loadBERT, bertHead, "bert."},
+	"gemma3_text": {load: loadGemma3, prefix: "model."},
+	"modernbert":  {load: loadModernBERT, prefix: "model."},
+	"nomic_bert":  {load: loadNomicBERT, prefix: "nomic_bert."},
+	"qwen3":       {load: loadQwen3, prefix: "model."},
 }
 
 func kindOf(c *config) (kind, error) {
@@ -54,7 +58,7 @@ func kindOf(c *config) (kind, error) {
 
 // activations maps Hugging Face's names to activations.
 var activations = map[string]nn.Activation{
-	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
+	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU, "silu": nn.SiLU,
 }
 
 // activation returns the activation that a key names.
