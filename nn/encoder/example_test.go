@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync"
 
 	"github.com/flashkit-go/flashkit/nn/encoder"
 )
@@ -70,6 +71,30 @@ func ExampleOptions() {
 		fmt.Println(err)
 	}
 	// Output: 2 of 2
+}
+
+// One Encoder serves all goroutines of a program.
+func ExampleEncoder() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	var vectors [2][][]float32
+	var wg sync.WaitGroup
+	for i := range vectors {
+		wg.Go(func() {
+			var err error
+			if vectors[i], err = e.Embed(ctx, []string{"It is cold."}); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println(slices.Equal(vectors[0][0], vectors[1][0]), e.Dim(), e.MaxTokens(), e.Tokens("It is cold."))
+	// Output: true 32 40 6
 }
 
 // A list of any length is read as it is needed.
