@@ -89,7 +89,7 @@ func inHalf(t *testing.T, dtype string) string {
 	return written(t, f)
 }
 
-func written(t *testing.T, f *safetensors.File) string {
+func written(t testing.TB, f *safetensors.File) string {
 	var b bytes.Buffer
 	require.NoError(t, f.Write(&b))
 	return b.String()
