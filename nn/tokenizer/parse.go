@@ -20,9 +20,9 @@ func Parse(file []byte) (*Tokenizer, error) {
 
 // tokenizer reads a tokenizer.json, with the settings of other files if c is not nil.
 func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
-	var err error
+	loadClasses()
 	t := &Tokenizer{added: map[string]int32{}}
-	if err = json.Unmarshal(file, new(json.RawMessage)); err != nil {
+	if err := json.Unmarshal(file, new(json.RawMessage)); err != nil {
 		r.fail("", "%v", err)
 		return nil
 	}
