@@ -11,6 +11,7 @@ types must be equal, for texts and pairs, with and without truncation.
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -81,10 +82,13 @@ def post_processor(r, ids):
     return x
 
 
-def added_tokens(r, ids):
-    tokens, flag = [], lambda: r.random() < 0.3
+def added_tokens(r, ids, normalize):
+    tokens, flag, texts = [], lambda: r.random() < 0.3, {""}
     next_id = len(ids)
     for content in [*SPECIAL, *r.sample(ADDED, r.randrange(6))]:
+        if normalize(content) in texts:
+            continue  # the reference takes any of equal tokens, at random; ours refuses them
+        texts.add(normalize(content))
         special = content in SPECIAL or flag()
         known = content in ids
         tokens.append(dict(id=ids[content] if known else next_id, content=content, single_word=flag(), lstrip=flag(), rstrip=flag(), normalized=flag() or flag(), special=special))
@@ -92,9 +96,8 @@ def added_tokens(r, ids):
     return sorted(tokens, key=lambda t: t["id"]) if r.random() < 0.5 else tokens
 
 
-def vocabulary(r, spec, texts, prefix):
+def vocabulary(r, probe, texts, prefix):
     """Most characters of the normalized texts, at the beginning of a word and within, and some longer pieces."""
-    probe = Tokenizer.from_str(json.dumps(dict(spec, model=dict(type="WordLevel", vocab={"[UNK]": 0}, unk_token="[UNK]"))))
     tokens = set()
     for text in texts + DELIMITERS:
         if probe.normalizer:
@@ -112,9 +115,10 @@ def new_file(r, texts):
     maybe = lambda make: make(r) if r.random() < 0.85 else None
     prefix = r.choice(["##", "##", "##", "", "@", "▁"])
     spec = dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=maybe(normalizer), pre_tokenizer=maybe(pre_tokenizer), post_processor=None, decoder=None)
-    vocab = vocabulary(r, spec, texts, prefix)
+    probe = Tokenizer.from_str(json.dumps(dict(spec, model=dict(type="WordLevel", vocab={"[UNK]": 0}, unk_token="[UNK]"))))
+    vocab = vocabulary(r, probe, texts, prefix)
     ids = {token: i for i, token in enumerate(vocab)}
-    spec["added_tokens"] = added_tokens(r, ids)
+    spec["added_tokens"] = added_tokens(r, ids, probe.normalizer.normalize_str if probe.normalizer else str)
     spec["post_processor"] = post_processor(r, ids)
     if r.random() < 0.3:
         spec["truncation"] = dict(direction=r.choice(["Left", "Right"]), max_length=99, strategy="LongestFirst", stride=0)
@@ -145,7 +149,12 @@ def expected(spec, texts, most):
             t.enable_truncation(max(most, max(added)), direction=direction)
             if most < max(added):
                 continue
-        e = t.encode(text, texts[i - 1]) if pair else t.encode(text)
+        try:
+            e = t.encode(text, texts[i - 1]) if pair else t.encode(text)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            continue  # the reference panics where two added tokens strip the same white space
         lines.append((text, texts[i - 1] if pair else None, e.ids, e.type_ids))
     return lines
 
@@ -157,6 +166,8 @@ def main():
     parser.add_argument("--texts", type=int, default=100, help="texts of a file")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    errors = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the reference prints its panics
     script, want = [], []
     with tempfile.TemporaryDirectory() as folder:
         for i in range(args.files):
@@ -171,8 +182,9 @@ def main():
             for text, other, ids, types in expected(spec, texts, most):
                 script.append(text.encode().hex() + ("" if other is None else " " + other.encode().hex()))
                 want.append((text, i, other, ids, types))
-        out = subprocess.run([args.program], input="\n".join(script) + "\n", stdout=subprocess.PIPE, check=True, text=True).stdout.splitlines()
-    failures, count, opened = 0, 0, True
+        out = subprocess.run([args.program], input="\n".join(script) + "\n", stdout=subprocess.PIPE, stderr=errors, check=True, text=True).stdout.splitlines()
+    os.dup2(errors, 2)
+    failures, count = 0, 0
     assert len(out) == len(want), (len(out), len(want))
     for line, (text, i, other, ids, types) in zip(out, want):
         if text == "open":

@@ -40,7 +40,7 @@ type edge struct {
 	to int32
 }
 
-// newMatcher returns a matcher of tokens by their texts. If two texts are equal, the last counts.
+// newMatcher returns a matcher of tokens by their texts, which are not empty and differ.
 func newMatcher(tokens []addedToken, texts []string) *matcher {
 	m := &matcher{tokens: tokens, only: -1}
 	order := make([]int, len(texts))
@@ -158,7 +158,9 @@ func (m *matcher) split(dst []extent, text string) []extent {
 			if last < start {
 				dst = append(dst, extent{last, start, -1})
 			}
-			dst = append(dst, extent{start, end, t.id})
+			if start < end {
+				dst = append(dst, extent{start, end, t.id})
+			}
 			last = end
 		}
 	}

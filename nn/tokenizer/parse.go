@@ -149,6 +149,7 @@ func (t *Tokenizer) match(r *reader, tokens []addedToken) {
 	var raw, normal []addedToken
 	var rawTexts, normalTexts []string
 	var s scratch
+	seen := map[string]string{}
 	for _, a := range tokens {
 		if !a.normal {
 			raw, rawTexts = append(raw, a), append(rawTexts, a.content)
@@ -158,6 +159,10 @@ func (t *Tokenizer) match(r *reader, tokens []addedToken) {
 		if text == "" {
 			r.fail("added_tokens", "%.60q is empty after normalization, which is not supported", a.content)
 		}
+		if other, ok := seen[text]; ok { // the reference takes either, at random
+			r.fail("added_tokens", "%.60q and %.60q are equal after normalization, which is not supported", other, a.content)
+		}
+		seen[text] = a.content
 		normal, normalTexts = append(normal, a), append(normalTexts, text)
 	}
 	if r.err == nil {
