@@ -46,6 +46,7 @@ var rooms = []struct {
 	{"internal/npy", []string{"internal/foreign"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
+	{"nn/tokenizer/ids", []string{"nn/tokenizer"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/simd", []string{".", "internal/*", "backends/simd/internal/*"}},
 	{"backends/simd/internal/*", []string{".", "internal/*"}},
