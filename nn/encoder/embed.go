@@ -179,7 +179,11 @@ func (c *call) run(ctx context.Context, t tail, skip int) ([]float32, error) {
 	if e.model.shape().types <= 1 {
 		b.types = nil
 	}
-	out := make([]float32, (len(b.starts)-1)*t.width())
+	rows := len(b.starts) - 1
+	if t.perToken() {
+		rows = len(b.ids)
+	}
+	out := make([]float32, rows*t.width())
 	c.step.progress = e.options.Progress
 	err := c.step.run(ctx, out, b, t, e.options.Workers)
 	return out, err

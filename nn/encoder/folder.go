@@ -116,6 +116,11 @@ func (e *Encoder) readModel(dir string, head bool) error {
 			return within(dir, err)
 		}
 	}
+	if head && strings.HasSuffix(architecture, "ForTokenClassification") {
+		if e.tagger, err = e.readTagger(c, w); err != nil {
+			return within(dir, err)
+		}
+	}
 	return *c.shared
 }
 
@@ -141,6 +146,9 @@ func readModules(dir string) (list []module, err error) {
 		return nil, nil
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := validJSON(name, text); err != nil {
 		return nil, err
 	}
 	var entries []json.RawMessage
