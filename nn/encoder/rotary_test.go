@@ -90,6 +90,25 @@ func TestRotaryFamilies(t *testing.T) {
 	}
 }
 
+// A token classifier has the layers of a classifier of first tokens, for each token.
+func TestModernBERTTags(t *testing.T) {
+	for _, x := range rotaryCases(t) {
+		if x.name != "modernbert" {
+			continue
+		}
+		e := &Encoder{}
+		require.NoError(t, e.read(folder(t, map[string]string{"config.json": edit(x.config, "ForSequenceC", "ForTokenC"),
+			"model.safetensors": string(x.weights), "tokenizer.json": numbers(40)})))
+		require.Len(t, e.tagger.labels, 3)
+		s, out := newTester(t, e.model, opened(t)), poisoned(3*len(x.batch.ids))
+		require.NoError(t, s.run(t.Context(), out, x.batch, e.tagger, 1))
+		for i, at := range x.batch.starts[:len(x.batch.starts)-1] {
+			requireNear(t, 1e-5, x.logits[3*i:][:3], out[3*at:][:3], "sequence %d", i)
+		}
+		return
+	}
+}
+
 // Results for a text do not depend on other texts of a batch, and warm calls allocate nothing.
 func TestRotaryBatches(t *testing.T) {
 	d := opened(t)
