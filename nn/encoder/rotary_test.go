@@ -134,6 +134,23 @@ func TestRotaryBatches(t *testing.T) {
 	}
 }
 
+// The memory of a long text is five rows of hidden features for each token (x, the queries, keys and
+// values, and the attention's result), and scratch memory for some rows.
+func TestRotaryMemory(t *testing.T) {
+	for _, x := range rotaryCases(t) {
+		if x.name != "modernbert" {
+			continue
+		}
+		const tokens = 8000
+		x.config = edit(x.config, `"max_position_embeddings": 512`, `"max_position_embeddings": 8192`)
+		m := x.load(t, nn.Float32)
+		s, h := newTester(t, m, opened(t)), m.shape().hidden
+		b := batch{ids: make([]int32, tokens), starts: []int32{0, tokens}}
+		require.NoError(t, s.run(t.Context(), make([]float32, h), b, meanVector(h), 1))
+		require.Less(t, s.groups[0].step.Memory(), 4*5*h*tokens+2<<20)
+	}
+}
+
 // Each key that changes results is read or refused.
 func TestRotaryRefusals(t *testing.T) {
 	cases := map[string]rotaryCase{}
