@@ -23,7 +23,7 @@ docs            := docs report-example
 docs/site       := site site-ort site-serve site-publish browser
 examples/minilm := minilm verify-minilm peers-minilm
 nn              := nn-vectors nn-values bert-vectors lm-torch
-nn/tokenizer    := wordpiece-vectors verify-wordpiece model-vectors verify-models
+nn/tokenizer    := wordpiece-vectors verify-wordpiece verify-components tokenizer-classes model-vectors verify-models
 ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
 

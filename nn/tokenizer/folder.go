@@ -247,7 +247,13 @@ func (c *config) specialMap(f *fields) {
 		f.harmless(slices.Collect(maps.Keys(f.rest))...)
 		return
 	}
-	c.tokens(f)
+	before := c.extra
+	c.extra = nil
+	if c.tokens(f); len(c.extra) == 0 {
+		c.extra = before
+	} else if (len(before) > 0 || c.given["additional_special_tokens"] || c.given["extra_special_tokens"]) && !slices.Equal(before, c.extra) {
+		f.fail("additional_special_tokens", "contradicts tokenizer_config.json")
+	}
 }
 
 // addedMap reads added_tokens.json, an object from tokens to ids.
