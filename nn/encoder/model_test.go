@@ -342,7 +342,8 @@ func numbers(vocab int) string {
 func folder(t testing.TB, files map[string]string) string {
 	dir := t.TempDir()
 	v, weights := readTiny(t)
-	all := map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(50)}
+	all := map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(50),
+		"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}
 	for name, text := range files {
 		all[name] = text
 	}
