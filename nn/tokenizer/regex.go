@@ -88,7 +88,7 @@ const spaces = `\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{20
 type translator struct {
 	rest string
 	out  strings.Builder
-	// depth is the number of open groups. atom says that a quantifier may follow.
+	// depth is the number of open groups. After an atom, a quantifier may follow.
 	depth int
 	atom  bool
 }
