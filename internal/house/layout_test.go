@@ -46,6 +46,8 @@ var rooms = []struct {
 	{"internal/npy", []string{"internal/foreign"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
+	{"nn/encoder", []string{".", "nn", "nn/tokenizer", "dispatch", "safetensors", "internal/*"}},
+	{"nn/tokenizer/ids", []string{"nn/tokenizer"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/simd", []string{".", "internal/*", "backends/simd/internal/*"}},
 	{"backends/simd/internal/*", []string{".", "internal/*"}},
@@ -67,7 +69,7 @@ var rooms = []struct {
 	{"cmd/flashrun", []string{anything}},
 	{"bench/peers/instructions", []string{".", "backends/simd"}},
 	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul", "internal/outfile"}},
-	{"bench/peers/sentences", []string{"dispatch", "nn/bert", "safetensors"}},
+	{"bench/peers/sentences", []string{"nn/encoder"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors", "internal/outfile"}},
 	{"docs/figures", []string{".", "backends/simd", "internal/outfile"}},
 	{"docs/mkperformance", []string{"internal/outfile"}},
@@ -218,7 +220,7 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
-// The Go code of README.md is a part of ExampleDefault, which runs.
+// The Go code of README.md is examples/minilm, and a part of ExampleDefault, which runs.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -229,8 +231,13 @@ func TestReadmeExample(t *testing.T) {
 	example, _, _ = strings.Cut(example, "\n}\n")
 	require.Contains(t, example, "// Output:", "or it would not run")
 	blocks := strings.Split(string(readme), "```go\n")[1:]
-	require.Len(t, blocks, 1)
+	require.Len(t, blocks, 2)
+	program, err := os.ReadFile("examples/minilm/main.go")
+	require.NoError(t, err)
 	code, _, found := strings.Cut(blocks[0], "```")
+	require.True(t, found)
+	require.Contains(t, string(program), code)
+	code, _, found = strings.Cut(blocks[1], "```")
 	require.True(t, found)
 	require.LessOrEqual(t, strings.Count(code, "\n"), 10)
 	require.Contains(t, example, "\t"+strings.ReplaceAll(strings.TrimSuffix(code, "\n"), "\n", "\n\t")+"\n")
