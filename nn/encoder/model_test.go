@@ -25,7 +25,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A tiny is an output of tools/bert_vectors.py.
+// A tiny is an output of tools/postnorm_vectors.py.
 type tiny struct {
 	Config json.RawMessage
 	Cases  []struct {
