@@ -3,7 +3,7 @@
 
     python postnorm_vectors.py FOLDER
 
-For BERT it writes tiny.safetensors, the weights in float32, and tiny.json: the config, and for
+For BERT it writes tiny/model.safetensors, the weights in float32, and tiny.json: the config, and for
 each activation and each sequence alone its ids, its types, its last hidden states and the mean
 of these divided by its length, computed in float64. For each other family it writes
 NAME.safetensors and NAME.json: the config of a sequence classifier, and for each sequence its
@@ -35,7 +35,7 @@ def main(folder):
             p.normal_(0, 0.3)
             if name.endswith("LayerNorm.weight"):
                 p.add_(1)
-    save_file({name: p.float().contiguous() for name, p in model.state_dict().items()}, folder / "tiny.safetensors")
+    save_file({name: p.float().contiguous() for name, p in model.state_dict().items()}, folder / "tiny" / "model.safetensors")
     cases = []
     for act in ("gelu", "gelu_new", "relu"):
         exact = BertModel(BertConfig(**SHAPE, hidden_act=act, attn_implementation="eager")).double().eval()
@@ -48,6 +48,7 @@ def main(folder):
             number = lambda x: [float(f"{v:.9g}") for v in x.flatten().tolist()]
             cases.append(dict(act=act, ids=ids[0].tolist(), types=types[0].tolist(), hidden=number(hidden), vector=number(mean / mean.norm())))
     lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
+    (folder / "tiny" / "config.json").write_text(json.dumps(SHAPE | dict(hidden_act="gelu")) + "\n", encoding="ascii")
     config = json.dumps(SHAPE | dict(hidden_act="gelu"))
     (folder / "tiny.json").write_text(f'{{"config": {config},\n"cases": [\n{lines}\n]}}\n', encoding="ascii")
 

@@ -41,7 +41,7 @@ func readTiny(t testing.TB) (tiny, []byte) {
 	var v tiny
 	require.NoError(t, json.Unmarshal(text, &v))
 	require.Len(t, v.Cases, 15)
-	weights, err := os.ReadFile("testdata/tiny.safetensors")
+	weights, err := os.ReadFile("testdata/tiny/model.safetensors")
 	require.NoError(t, err)
 	return v, weights
 }
