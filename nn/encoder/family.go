@@ -46,6 +46,10 @@ var kinds = map[string]kind{
 	"mpnet":       {loadMPNet, robertaHead, "mpnet."},
 	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
 	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
+	"gemma3_text": {load: loadGemma3, prefix: "model."},
+	"modernbert":  {load: loadModernBERT, prefix: "model."},
+	"nomic_bert":  {load: loadNomicBERT, prefix: "nomic_bert."},
+	"qwen3":       {load: loadQwen3, prefix: "model."},
 }
 
 func kindOf(c *config) (kind, error) {
@@ -59,7 +63,7 @@ func kindOf(c *config) (kind, error) {
 
 // activations maps Hugging Face's names to activations.
 var activations = map[string]nn.Activation{
-	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
+	"gelu": nn.GELU, "gelu_python": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU,
 }
 
 // activation returns the activation that a key names.
