@@ -37,7 +37,7 @@ func TestSizesOfPrograms(t *testing.T) {
 	}{
 		{"./examples/quickstart", "nocuda", 7.5},
 		{"./internal/house/testdata/simdonly", "nocuda", 3},
-		{"./internal/house/testdata/embed", "nocuda,nowasm", 5.5},
+		{"./internal/house/testdata/embed", "nocuda,nowasm", 8},
 	} {
 		name := filepath.Join(t.TempDir(), "program")
 		c := exec.Command("go", "build", "-trimpath", "-tags", build.tags, "-ldflags=-s -w", "-o", name, build.program)
