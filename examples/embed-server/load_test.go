@@ -222,7 +222,7 @@ func BenchmarkLoad(b *testing.B) {
 	for _, load := range loads {
 		b.Run(load.name, func(b *testing.B) {
 			p := newProcess(b, "-model "+folder)
-			const span, pause = 5 * time.Second, 50 * time.Millisecond
+			const span, pause = 5 * time.Second, 200 * time.Millisecond
 			ctx, end := context.WithTimeout(b.Context(), span)
 			defer end()
 			var group sync.WaitGroup

@@ -35,8 +35,8 @@ func main() {
 // options are the values of the flags.
 type options struct {
 	Limits
-	addr, model, reranker, precision string
-	drain                            time.Duration
+	addr, model, reranker, prompt, precision string
+	drain                                    time.Duration
 }
 
 func parseFlags(args []string, w io.Writer) (*options, error) {
@@ -45,6 +45,7 @@ func parseFlags(args []string, w io.Writer) (*options, error) {
 	flags.SetOutput(w)
 	flags.StringVar(&o.model, "model", "", "`folder` of a model for /v1/embeddings")
 	flags.StringVar(&o.reranker, "reranker", "", "`folder` of a model for /rerank")
+	flags.StringVar(&o.prompt, "prompt", "", "`name` of the prompt before each text of /v1/embeddings; empty: the model's default")
 	flags.StringVar(&o.precision, "precision", "f32", "type of the products' factors: f32, bf16-weights or bf16")
 	flags.StringVar(&o.addr, "addr", "localhost:8080", "`address` to listen on")
 	flags.DurationVar(&o.drain, "drain", 20*time.Second, "longest `time` to answer what was admitted, on SIGTERM")
@@ -69,6 +70,8 @@ func parseFlags(args []string, w io.Writer) (*options, error) {
 		return nil, fmt.Errorf("-body %d: must be at most a quarter of -bytes %d", o.Body, o.Bytes)
 	case o.model == "" && o.reranker == "":
 		return nil, errors.New("there must be -model or -reranker")
+	case o.prompt != "" && o.model == "":
+		return nil, errors.New("-prompt: there must be -model")
 	case name(o.model) == name(o.reranker):
 		return nil, fmt.Errorf("-model and -reranker: the folders must have different names, not both %q", name(o.model))
 	}
@@ -97,7 +100,11 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 		if folder == "" {
 			continue
 		}
-		e, err := encoder.OpenWith(ctx, folder, encoder.Options{Precision: o.precision})
+		options := encoder.Options{Precision: o.precision}
+		if i == 0 {
+			options.Prompt = o.prompt
+		}
+		e, err := encoder.OpenWith(ctx, folder, options)
 		if err != nil {
 			return err
 		}

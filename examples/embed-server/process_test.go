@@ -160,6 +160,7 @@ func TestRun(t *testing.T) {
 		{"-model a -body 1000 -bytes 3999", "at most a quarter"},
 		{"-model a/b -reranker c/b", `not both "b"`},
 		{"-model nowhere/at/all", "nowhere"},
+		{"-reranker a -prompt query", "-prompt: there must be -model"},
 	} {
 		var text bytes.Buffer
 		require.ErrorContains(t, run(t.Context(), strings.Fields(c.flags), &text), c.words, c.flags)

@@ -97,8 +97,11 @@ func (l *lane[J, A]) take(now time.Time, joins func([]J, J) bool) (batch []*Tick
 			keep = append(keep, t)
 		}
 		end = end.Add(cost)
-		if left := t.deadline.Sub(end); left >= 0 {
-			spare = min(spare, left)
+		for _, limit := range [...]time.Time{t.due, t.deadline} { // a request that cannot keep its reserve shall keep its deadline
+			if left := limit.Sub(end); left >= 0 {
+				spare = min(spare, left)
+				break
+			}
 		}
 	}
 	clear(l.waiting[len(keep):])

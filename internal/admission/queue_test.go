@@ -187,14 +187,17 @@ func TestSharedCallsAreInTime(t *testing.T) {
 	for _, c := range []struct {
 		deadlines, costs []int
 		want             int // requests in the call
+		reserve          int
 	}{
-		{[]int{50, 90, 90}, []int{20, 20, 20}, 2},
-		{[]int{39, 90, 90}, []int{20, 20, 20}, 1},
-		{[]int{60, 90, 90}, []int{20, 20, 20}, 3},
-		{[]int{90, 90, 90}, []int{40, 40, 10}, 3},
-		{[]int{90, 90, 90}, []int{40, 40, 11}, 2},
-		{[]int{90, -65, 90}, []int{20, 40, 20}, 1}, // the second does not join, and would be late
-		{[]int{90, -80, 90}, []int{20, 40, 20}, 2},
+		{[]int{50, 90, 90}, []int{20, 20, 20}, 2, 0},
+		{[]int{39, 90, 90}, []int{20, 20, 20}, 1, 0},
+		{[]int{60, 90, 90}, []int{20, 20, 20}, 3, 0},
+		{[]int{90, 90, 90}, []int{40, 40, 10}, 3, 0},
+		{[]int{90, 90, 90}, []int{40, 40, 11}, 2, 0},
+		{[]int{90, -65, 90}, []int{20, 40, 20}, 1, 0}, // the second does not join, and would be late
+		{[]int{90, -80, 90}, []int{20, 40, 20}, 2, 0},
+		{[]int{60, 90, 90}, []int{20, 20, 20}, 2, 5},    // the first would lose its reserve
+		{[]int{60, 190, 190}, []int{20, 20, 20}, 3, 45}, // it has lost the reserve before
 	} {
 		l := newLane[task, int](&sync.Mutex{})
 		for i, ms := range c.deadlines {
@@ -202,7 +205,7 @@ func TestSharedCallsAreInTime(t *testing.T) {
 			if ms < 0 {
 				ms, job = -ms, 2
 			}
-			x := &Ticket[task, int]{cost: time.Duration(c.costs[i]) * time.Millisecond, deadline: at(ms), due: at(ms), ready: true, job: job}
+			x := &Ticket[task, int]{cost: time.Duration(c.costs[i]) * time.Millisecond, deadline: at(ms), due: at(ms - c.reserve), ready: true, job: job}
 			l.waiting = append(l.waiting, x)
 		}
 		batch := l.take(now, func(call []task, next task) bool { return next == call[0] })
