@@ -46,8 +46,8 @@ func (q *Queue[J, A]) NewMux(metrics func(io.Writer)) *http.ServeMux {
 	return mux
 }
 
-// linger is how long a client may still send a body that the server ignores. Some clients read the
-// answer only after they have sent the body.
+// linger is the time in which a client may still send a body that the server ignores. Some clients
+// read the answer only after they have sent the body.
 const linger = time.Second
 
 // Unread lets h answer before the body has arrived, and ends the connection after a second.

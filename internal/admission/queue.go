@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Work is what a Queue runs. J is the job of a request, A the answer.
+// Work is the calls that a Queue runs. J is the job of a request, A the answer.
 type Work[J, A any] struct {
 	// Name begins the lines of the log and the names of metrics.
 	Name string
