@@ -23,7 +23,7 @@ docs            := docs report-example
 docs/site       := site site-ort site-serve site-publish browser
 nn              := nn-vectors nn-values postnorm-vectors lm-torch
 nn/encoder      := verify-minilm peers-minilm
-nn/tokenizer    := wordpiece-vectors verify-wordpiece
+nn/tokenizer    := wordpiece-vectors verify-wordpiece model-vectors verify-models
 ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
 

@@ -1,4 +1,4 @@
-// Minilm prints the three texts that are nearest to a query, by a published model's folder:
+// Minilm prints the three texts that are nearest to a query:
 //
 //	minilm FOLDER QUERY TEXT...
 package main
@@ -13,14 +13,10 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 4 {
-		log.Fatal("usage: minilm FOLDER QUERY TEXT...")
-	}
-	e, err := encoder.Open(context.Background(), os.Args[1])
+	e, err := encoder.Open(context.Background(), os.Args[1]) // a model's folder
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer e.Close()
 	vectors, err := e.Embed(context.Background(), os.Args[2:])
 	if err != nil {
 		log.Fatal(err)

@@ -47,6 +47,7 @@ var rooms = []struct {
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/encoder", []string{".", "nn", "nn/tokenizer", "dispatch", "safetensors", "internal/*"}},
+	{"nn/tokenizer/ids", []string{"nn/tokenizer"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/simd", []string{".", "internal/*", "backends/simd/internal/*"}},
 	{"backends/simd/internal/*", []string{".", "internal/*"}},
@@ -221,7 +222,7 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
-// The Go code of README.md is a part of ExampleDefault, which runs.
+// The Go code of README.md is examples/minilm, and a part of ExampleDefault, which runs.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -232,8 +233,13 @@ func TestReadmeExample(t *testing.T) {
 	example, _, _ = strings.Cut(example, "\n}\n")
 	require.Contains(t, example, "// Output:", "or it would not run")
 	blocks := strings.Split(string(readme), "```go\n")[1:]
-	require.Len(t, blocks, 1)
+	require.Len(t, blocks, 2)
+	program, err := os.ReadFile("examples/minilm/main.go")
+	require.NoError(t, err)
 	code, _, found := strings.Cut(blocks[0], "```")
+	require.True(t, found)
+	require.Contains(t, string(program), code)
+	code, _, found = strings.Cut(blocks[1], "```")
 	require.True(t, found)
 	require.LessOrEqual(t, strings.Count(code, "\n"), 10)
 	require.Contains(t, example, "\t"+strings.ReplaceAll(strings.TrimSuffix(code, "\n"), "\n", "\n\t")+"\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
-// An Overflow is what happens to a text of more tokens than the limit.
+// An Overflow is the treatment of a text of more tokens than the limit.
 type Overflow int
 
 // The reactions to a text that is too long.
@@ -40,6 +40,7 @@ type Encoder struct {
 	vectors   *chain  // from hidden states to vectors; nil if modules.json has no Pooling
 	pooling   pooling // of a folder without modules.json
 	head      *head   // nil if the model is no sequence classifier
+	tagger    *tagger // nil if the model is no token classifier
 	prompt    string
 	skip      int // tokens of the prompt, without a special token at the end
 	most      int // maximum number of tokens of a text
@@ -120,7 +121,8 @@ func (e *Encoder) Dim() int {
 	return e.vectors.width()
 }
 
-// MaxTokens returns the maximum number of tokens of a text, with special tokens.
+// MaxTokens returns the maximum number of tokens of a text, with special tokens: the limit of the
+// files or of Options, but at most the model's positions. 0 means no limit.
 func (e *Encoder) MaxTokens() int { return e.most }
 
 // Tokens returns the number of tokens of a text, with special tokens and the prompt, before

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync"
 
 	"github.com/flashkit-go/flashkit/nn/encoder"
 )
@@ -72,6 +73,30 @@ func ExampleOptions() {
 	// Output: 2 of 2
 }
 
+// One Encoder serves all goroutines of a program.
+func ExampleEncoder() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	var vectors [2][][]float32
+	var wg sync.WaitGroup
+	for i := range vectors {
+		wg.Go(func() {
+			var err error
+			if vectors[i], err = e.Embed(ctx, []string{"It is cold."}); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println(slices.Equal(vectors[0][0], vectors[1][0]), e.Dim(), e.MaxTokens(), e.Tokens("It is cold."))
+	// Output: true 32 40 6
+}
+
 // A list of any length is read as it is needed.
 func ExampleEncoder_EmbedSeq() {
 	ctx := context.Background()
@@ -127,6 +152,23 @@ func ExampleClass() {
 	}
 	fmt.Println(err)
 	// Output: flashkit: Encoder = no labels: must have labels: the model is no sequence classifier
+}
+
+// A model of vectors has no labels of tokens: token classifiers have.
+func ExampleTag() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	tags, err := e.Tag(ctx, []string{"The weather is fine."})
+	for _, tag := range slices.Concat(tags...) {
+		fmt.Println(tag.ID, tag.Label, tag.Score)
+	}
+	fmt.Println(err)
+	// Output: flashkit: Encoder = no labels: must have labels of tokens: the model is no token classifier
 }
 
 // Overflow is an option: by default, texts that are too long are truncated.

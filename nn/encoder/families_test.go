@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// The hidden states and logits of the other families equal those of transformers, for each sequence
+// The hidden states and logits of the other families equal the results of transformers, for each sequence
 // alone and for all packed. Some tokens are padding tokens.
 func TestFamilies(t *testing.T) {
 	for _, name := range []string{"distilbert", "mpnet", "roberta", "xlm-roberta"} {
@@ -30,7 +30,8 @@ func TestFamilies(t *testing.T) {
 			require.Len(t, v.Cases, 4)
 			weights, err := os.ReadFile("testdata/" + name + ".safetensors")
 			require.NoError(t, err)
-			dir := folder(t, map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(40)})
+			dir := folder(t, map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(40),
+				"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`})
 			e := &Encoder{}
 			require.NoError(t, e.read(dir))
 			require.Len(t, e.head.labels, 3)

@@ -25,7 +25,7 @@ type shape struct {
 	types     int // token types; 0 means that the family has none
 }
 
-// A kind is how to load the models of one model_type.
+// A kind has the functions that load the models of one model_type.
 type kind struct {
 	// load reads config.json and the tensors. It reads all keys of c and calls c.done before it
 	// reads tensors.
@@ -46,10 +46,10 @@ var kinds = map[string]kind{
 	"mpnet":       {loadMPNet, robertaHead, "mpnet."},
 	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
 	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
-	"gemma3_text": {load: loadGemma3, prefix: "model."},
-	"modernbert":  {load: loadModernBERT, prefix: "model."},
-	"nomic_bert":  {load: loadNomicBERT, prefix: "nomic_bert."},
-	"qwen3":       {load: loadQwen3, prefix: "model."},
+	"gemma3_text": {loadGemma3, decoderHead, "model."},
+	"modernbert":  {loadModernBERT, modernHead, "model."},
+	"nomic_bert":  {loadNomicBERT, bertHead, "nomic_bert."},
+	"qwen3":       {loadQwen3, decoderHead, "model."},
 }
 
 func kindOf(c *config) (kind, error) {

@@ -89,7 +89,7 @@ func inHalf(t *testing.T, dtype string) string {
 	return written(t, f)
 }
 
-func written(t *testing.T, f *safetensors.File) string {
+func written(t testing.TB, f *safetensors.File) string {
 	var b bytes.Buffer
 	require.NoError(t, f.Write(&b))
 	return b.String()
@@ -230,27 +230,29 @@ func TestFoldersRefused(t *testing.T) {
 		`modules.json: must be a list of modules`:                                                             with(modules, `{}`),
 		`modules.json: no module Pooling follows the Transformer, and the model is no sequence classifier`: with(modules, published[modules][:strings.Index(published[modules], `,
 		{"idx": 1`)]+"]"),
-		`2_Normalize/config.json: module_input_name = "token_embeddings": must be`:                          changed(current, "2_Normalize/config.json", `{"module_input_name": "sentence_embedding"`, `{"module_input_name": "token_embeddings"`),
-		`config_sentence_transformers.json: default_prompt_name = "queries": must be a name in prompts`:     changed(current, settings, `null`, `"queries"`),
-		`config_sentence_transformers.json: model_type = "SparseEncoder": must be`:                          changed(current, settings, `"SentenceTransformer"`, `"SparseEncoder"`),
-		`config_sentence_transformers.json: similarity_fn_name = "maxsim": must be`:                         changed(current, settings, `"cosine"`, `"maxsim"`),
-		`config_sentence_transformers.json: vector_scale = 2: the key is unknown`:                           changed(current, settings, `{`, `{"vector_scale": 2, `),
-		`sentence_bert_config.json: query_length = 8: must be null`:                                         changed(current, sentence, `{`, `{"query_length": 8, `),
-		`sentence_bert_config.json: modality_config.text.method = "embed": must be "forward"`:               changed(current, sentence, `"forward"`, `"embed"`),
-		`sentence_bert_config.json: model_args = {"revision":"x"}: must be {}`:                              changed(current, sentence, `{`, `{"model_args": {"revision": "x"}, `),
-		`sentence_bert_config.json: max_seq_length = 0: must be from 1`:                                     changed(published, sentence, `30`, `0`),
-		`sentence_bert_config.json: unexpected end`:                                                         with(sentence, `{`),
-		`tokenizer_config.json: model_max_length = 1.5: must be a whole number from 1`:                      changed(current, "tokenizer_config.json", `30`, `1.5`),
-		`config.json: model_type = "gpt2": must be bert, `:                                                  with("config.json", `{"model_type":"gpt2"}`),
-		`config.json: file does not exist`:                                                                  with("config.json", ""),
-		`tokenizer has 51 tokens, and the model 50`:                                                         with("tokenizer.json", numbers(51)),
-		`model.safetensors: file does not exist`:                                                            with("model.safetensors", ""),
-		`pytorch_model.bin is not read: convert it to safetensors`:                                          merged(published, map[string]string{"model.safetensors": "", "pytorch_model.bin": "x"}),
-		`model.safetensors: safetensors: the file is a pointer of Git LFS`:                                  with("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:5\nsize 90868376\n"),
-		`model.safetensors: safetensors: the file is a web page (HTML)`:                                     with("model.safetensors", "<!DOCTYPE html><html>"),
-		`model.safetensors.index.json: weight_map: "../x": must be a file of the folder`:                    merged(published, map[string]string{"model.safetensors": "", "model.safetensors.index.json": `{"weight_map": {"a": "../x"}}`}),
-		`model-1.safetensors is missing, and`:                                                               merged(published, map[string]string{"model.safetensors": "", "model.safetensors.index.json": `{"weight_map": {"a": "model-1.safetensors"}}`}),
-		`adapter_config.json: base_model_name_or_path = "some/model": must be the folder of the base model`: with("adapter_config.json", `{"peft_type": "LORA", "base_model_name_or_path": "some/model"}`),
+		`2_Normalize/config.json: module_input_name = "token_embeddings": must be`:                                   changed(current, "2_Normalize/config.json", `{"module_input_name": "sentence_embedding"`, `{"module_input_name": "token_embeddings"`),
+		`config_sentence_transformers.json: default_prompt_name = "queries": must be a name in prompts, with a text`: changed(current, settings, `null`, `"queries"`),
+		`config_sentence_transformers.json: model_type = "SparseEncoder": must be`:                                   changed(current, settings, `"SentenceTransformer"`, `"SparseEncoder"`),
+		`config_sentence_transformers.json: similarity_fn_name = "maxsim": must be`:                                  changed(current, settings, `"cosine"`, `"maxsim"`),
+		`config_sentence_transformers.json: vector_scale = 2: the key is unknown`:                                    changed(current, settings, `{`, `{"vector_scale": 2, `),
+		`sentence_bert_config.json: query_length = 8: must be null`:                                                  changed(current, sentence, `{`, `{"query_length": 8, `),
+		`sentence_bert_config.json: modality_config.text.method = "embed": must be "forward"`:                        changed(current, sentence, `"forward"`, `"embed"`),
+		`sentence_bert_config.json: model_args = {"revision":"x"}: must be {}`:                                       changed(current, sentence, `{`, `{"model_args": {"revision": "x"}, `),
+		`sentence_bert_config.json: max_seq_length = 0: must be from 1`:                                              changed(published, sentence, `30`, `0`),
+		`sentence_bert_config.json: unexpected end`:                                                                  with(sentence, `{`),
+		`tokenizer_config.json: model_max_length = 1.5: must be a whole number from 1`:                               changed(current, "tokenizer_config.json", `30`, `1.5`),
+		`config.json: model_type = "gpt2": must be bert, `:                                                           with("config.json", `{"model_type":"gpt2"}`),
+		`config.json: the file is a web page (HTML)`:                                                                 with("config.json", "<!doctype html>"),
+		`modules.json: the file is a pointer of Git LFS`:                                                             with("modules.json", "version https://git-lfs.github.com/spec/v1\n"),
+		`config.json: file does not exist`:                                                                           with("config.json", ""),
+		`config.json: vocab_size = 50: must be at least 51, the tokens of the tokenizer`:                             with("tokenizer.json", numbers(51)),
+		`model.safetensors: file does not exist`:                                                                     with("model.safetensors", ""),
+		`pytorch_model.bin is not read: convert it to safetensors`:                                                   merged(published, map[string]string{"model.safetensors": "", "pytorch_model.bin": "x"}),
+		`model.safetensors: safetensors: the file is a pointer of Git LFS`:                                           with("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:5\nsize 90868376\n"),
+		`model.safetensors: safetensors: the file is a web page (HTML)`:                                              with("model.safetensors", "<!DOCTYPE html><html>"),
+		`model.safetensors.index.json: weight_map: "../x": must be a file of the folder`:                             merged(published, map[string]string{"model.safetensors": "", "model.safetensors.index.json": `{"weight_map": {"a": "../x"}}`}),
+		`model-1.safetensors is missing, and`:                                                                        merged(published, map[string]string{"model.safetensors": "", "model.safetensors.index.json": `{"weight_map": {"a": "model-1.safetensors"}}`}),
+		`adapter_config.json: base_model_name_or_path = "some/model": must be the folder of the base model`:          with("adapter_config.json", `{"peft_type": "LORA", "base_model_name_or_path": "some/model"}`),
 	} {
 		_, err := vectorsOf(t, files, Options{})
 		require.Error(t, err, want)

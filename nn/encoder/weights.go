@@ -46,6 +46,9 @@ func openWeights(dir, prefix string) (*safetensors.File, error) {
 
 func openTensors(name string) (*safetensors.File, error) {
 	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +68,9 @@ func openTensors(name string) (*safetensors.File, error) {
 func openShards(dir, index string) (*safetensors.File, error) {
 	b, err := readFile(index, maxSettings)
 	if err != nil {
+		return nil, err
+	}
+	if err := validJSON(index, b); err != nil {
 		return nil, err
 	}
 	var x struct {

@@ -18,6 +18,11 @@ func newRegex(text string) (pattern, error) {
 	if p, ok := published[text]; ok {
 		return p, nil
 	}
+	return translated(text)
+}
+
+// translated returns a pattern that Go's regexp finds.
+func translated(text string) (pattern, error) {
 	head, blanks := strings.CutSuffix(text, `|\s+(?!\S)|\s+`)
 	t := translator{rest: head}
 	if err := t.translate(); err != nil {
@@ -128,7 +133,7 @@ func (t *translator) next() error {
 		s, err := t.escape(false)
 		t.put(s, true)
 		return err
-	case strings.ContainsRune(`^$)]}`, c):
+	case strings.ContainsRune(`^$()]}`, c):
 		return fmt.Errorf("%q is not supported", c)
 	default:
 		t.rest = t.rest[n:]
@@ -183,7 +188,7 @@ func (t *translator) escape(brackets bool) (string, error) {
 		return "[^" + spaces + "]", nil
 	case c == 'd':
 		return `\p{Nd}`, nil
-	case strings.ContainsRune("rnt", c), isPunct(c) && c < utf8.RuneSelf:
+	case strings.ContainsRune("rnt", c), isSign(c):
 		return s, nil
 	case c == 'p' || c == 'P':
 		name, after, ok := strings.Cut(strings.TrimPrefix(t.rest, "{"), "}")
@@ -235,7 +240,7 @@ func (t *translator) class() error {
 			if strings.HasPrefix(t.rest, `\`) && len(t.rest) > 1 && (isLetter(t.rest[1]) && !strings.Contains("rnt", t.rest[1:2])) {
 				return fmt.Errorf("a range at %.20q is not supported", t.rest)
 			}
-		case c < utf8.RuneSelf && isPunct(c):
+		case isSign(c):
 			t.out.WriteString(`\` + string(c))
 			t.rest = t.rest[1:]
 		default:
@@ -244,4 +249,7 @@ func (t *translator) class() error {
 	}
 }
 
-func isLetter(c byte) bool { return 'a' <= lower(c) && lower(c) <= 'z' }
+func isLetter(c byte) bool { return 'a' <= lowerASCII(c) && lowerASCII(c) <= 'z' }
+
+// isSign reports whether c is a punctuation character or a symbol of ASCII.
+func isSign(c rune) bool { return c < utf8.RuneSelf && (unicode.IsPunct(c) || unicode.IsSymbol(c)) }
