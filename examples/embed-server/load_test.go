@@ -89,8 +89,8 @@ func TestLoad(t *testing.T) {
 	if testing.Short() {
 		span = 2 * time.Second
 	}
-	f := &fake{dim: 8, perCall: time.Millisecond, perToken: 20 * time.Microsecond}
-	m := &model{textEncoder: f, id: "small", fixed: 1e-3, rows: []row{{1000, 20e-3}}}
+	f := &fake{dim: 8, perCall: time.Millisecond, perToken: 60 * time.Microsecond}
+	m := &model{textEncoder: f, id: "small", fixed: 1e-3, rows: []row{{1000, 60e-3}}}
 	limits := roomy
 	limits.Timeout = 5 * time.Second
 	s := NewServer(m, nil, limits)
