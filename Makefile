@@ -92,7 +92,7 @@ cross:
 		$(GO) build ./... || exit 1; \
 		case ' $(VETTED) ' in *" $$p "*) $(GO) vet ./... || exit 1; esac; \
 	done
-	for tag in purego nocuda; do $(GO) build -tags $$tag -o /dev/null ./cmd/flashrun ./examples/lm || exit 1; done
+	for tag in purego nocuda nowasm; do $(GO) build -tags $$tag -o /dev/null ./cmd/flashrun ./examples/lm || exit 1; done
 
 lint:
 	$(GO) run $(STATICCHECK) ./...

@@ -12,7 +12,6 @@ import (
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/backends/simd"
-	"github.com/flashkit-go/flashkit/backends/wasm"
 )
 
 // driverLimit bounds the wait for the GPU's driver, unless the caller requested the GPU by name.
@@ -27,13 +26,7 @@ type opener struct {
 var openers = []opener{
 	{"cuda", openCUDA},
 	{"simd", func(context.Context, bool) (flashkit.Backend, error) { return simd.New(), nil }},
-	{"wasm", func(ctx context.Context, _ bool) (flashkit.Backend, error) {
-		b, err := wasm.New(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return b, nil
-	}},
+	{"wasm", openSandbox},
 }
 
 func openCUDA(ctx context.Context, asked bool) (flashkit.Backend, error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/conformance/oracle"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/admission"
 )
 
 // A client asks a server over HTTP.
@@ -46,9 +47,9 @@ type refusal struct {
 func (r *refusal) Error() string { return fmt.Sprint(r.status, " ", r.text) }
 
 // outcome returns the word that every refusal begins with.
-func (r *refusal) outcome() Outcome {
+func (r *refusal) outcome() admission.Outcome {
 	word, _, _ := strings.Cut(r.text, ":")
-	return Outcome(strings.TrimSpace(word))
+	return admission.Outcome(strings.TrimSpace(word))
 }
 
 // attend asks for a problem over Q, K and V, which body holds.
@@ -160,8 +161,8 @@ func inProcess(ctx context.Context, s *Server, x *sample) ([]float32, error) {
 	return t.Attend(x.q, x.k, x.v)
 }
 
-var roomy = Limits{Connections: 1000, Requests: 100, Bytes: 1 << 30, Request: 64 << 20, Timeout: time.Hour,
-	Short: 5 * time.Millisecond, Batch: 8, Copied: 1 << 20}
+var roomy = Limits{Limits: admission.Limits{Connections: 1000, Requests: 100, Bytes: 1 << 30, Timeout: time.Hour, Short: 5 * time.Millisecond},
+	Request: 64 << 20, Batch: 8, Copied: 1 << 20}
 
 // cpu returns a dispatcher that lives until the test ends. Its backend keeps goroutines.
 func cpu(t testing.TB) *dispatch.Dispatcher {
@@ -181,10 +182,8 @@ func start(t testing.TB, a attention, l Limits) *Server {
 		soon, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		require.NoError(t, s.Drain(soon))
-		require.Zero(t, s.admitted)
-		require.Zero(t, s.bytes)
-		require.Zero(t, s.arrivals.unread)
-		settle(t, func() bool { return !strings.Contains(stacks(), "(*Server)") })
+		require.Equal(t, admission.State{Draining: true}, s.State())
+		settle(t, func() bool { return !strings.Contains(stacks(), "admission.(*Queue") })
 	})
 	return s
 }
@@ -214,10 +213,12 @@ func online(t testing.TB, s *Server) *client {
 	ended := make(chan error, 1)
 	front := newFront(s)
 	front.ReadHeaderTimeout, front.ReadTimeout, front.IdleTimeout = time.Hour, time.Hour, time.Hour
-	go func() { ended <- serve(ctx, listener, front, s, time.Minute) }()
+	go func() { ended <- s.Serve(ctx, listener, front, time.Minute) }()
 	t.Cleanup(func() {
 		end()
 		require.NoError(t, <-ended)
 	})
 	return newClient(t, "http://"+listener.Addr().String())
 }
+
+func newFront(s *Server) *http.Server { return admission.NewHTTP(NewHandler(s), s.limits.Limits) }

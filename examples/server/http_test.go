@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/admission"
 )
 
 func TestHTTP(t *testing.T) {
@@ -169,7 +171,7 @@ func TestSlowClients(t *testing.T) {
 	<-s.attention.(*gate).entered
 	leave()
 	require.ErrorIs(t, <-errs, context.Canceled)
-	settle(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.admitted == 0 })
+	settle(t, func() bool { return s.State().Admitted == 0 })
 }
 
 // held maps requests whose body never arrives to their answers.
@@ -191,12 +193,12 @@ var held = map[string]string{
 // A request answered before its body is read gets the answer at once, and its connection ends. A
 // body that never arrives holds neither a connection nor the drain.
 func TestBodiesThatNeverCome(t *testing.T) {
-	s := start(t, cpu(t), Limits{Connections: 1000, Requests: 256, Bytes: 1 << 30, Request: 1 << 20, Timeout: 30 * time.Second, Short: time.Millisecond, Batch: 8, Copied: 1 << 10})
+	s := start(t, cpu(t), Limits{Limits: admission.Limits{Connections: 1000, Requests: 256, Bytes: 1 << 30, Timeout: 30 * time.Second, Short: time.Millisecond}, Request: 1 << 20, Batch: 8, Copied: 1 << 10})
 	listener, err := net.Listen("tcp", "localhost:0")
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, newFront(s), s, 10*time.Minute) }()
+	go func() { ended <- s.Serve(ctx, listener, newFront(s), 10*time.Minute) }()
 	send := func(request string) net.Conn {
 		conn, err := net.Dial("tcp", listener.Addr().String())
 		require.NoError(t, err)
@@ -337,20 +339,20 @@ func TestServeDrains(t *testing.T) {
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, newFront(s), s, time.Minute) }()
+	go func() { ended <- s.Serve(ctx, listener, newFront(s), time.Minute) }()
 	c := newClient(t, "http://"+listener.Addr().String())
 	x := keys(t, 3)
 	errs := make(chan error, 1)
 	go func() { _, err := c.attend(context.Background(), x.p, time.Minute, x.body); errs <- err }()
 	<-g.entered
 	end()
-	settle(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.draining })
+	settle(t, func() bool { return s.State().Draining })
 	_, status := c.get(t, "/healthz")
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	_, err = c.attend(t.Context(), x.p, time.Minute, x.body)
 	var r *refusal
 	require.ErrorAs(t, err, &r)
-	require.Equal(t, ErrClosed, r.outcome())
+	require.Equal(t, admission.ErrClosed, r.outcome())
 	close(g.open)
 	require.NoError(t, <-errs)
 	require.NoError(t, <-ended)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/admission"
 )
 
 // A witness is an attention that looks at its server at each call.
@@ -35,9 +36,8 @@ func (w *witness) Forward(ctx context.Context, p flashkit.Problem, f *flashkit.A
 
 // look counts violations.
 func (w *witness) look() {
-	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
-	if w.s.bytes < 0 || w.s.bytes > w.s.limits.Bytes || w.s.admitted > w.s.limits.Requests || w.s.arrivals.unread < 0 {
+	now := w.s.State()
+	if now.Bytes < 0 || now.Bytes > w.s.limits.Bytes || now.Admitted > w.s.limits.Requests || now.Unread < 0 {
 		w.wrong.Add(1)
 	}
 }
@@ -49,16 +49,14 @@ func TestLoad(t *testing.T) {
 	limits := roomy
 	limits.Requests, limits.Bytes = 12, 6<<20
 	s := start(t, w, limits)
-	s.mu.Lock()
 	w.s = s
-	s.mu.Unlock()
 	samples := []*sample{answered(t, "b1-h4-g2-n1-m64-d32-f32"), answered(t, "b1-h4-g2-n1-m2000-d64-f32"),
 		answered(t, "b1-h2-g1-n40-m70-d16-f32-causal"), answered(t, "b1-h2-g2-n300-m300-d32-f32")}
 	c := online(t, s)
 	const clients, each = 24, 25
 	var mu sync.Mutex
-	total := map[Outcome]int{}
-	saw := func(o Outcome) {
+	total := map[admission.Outcome]int{}
+	saw := func(o admission.Outcome) {
 		mu.Lock()
 		defer mu.Unlock()
 		total[o]++
@@ -80,11 +78,11 @@ func TestLoad(t *testing.T) {
 				case errors.As(err, &r):
 					saw(r.outcome())
 				case err != nil && time.Since(asked) > patience:
-					saw(ErrMissed) // HTTP may lose the answer when a body is cut after the deadline
+					saw(admission.ErrMissed) // HTTP may lose the answer when a body is cut after the deadline
 				case err != nil:
 					t.Error(err)
 				default:
-					saw(OK)
+					saw(admission.OK)
 					if diff := x.differ(o); diff != "" {
 						t.Error(diff)
 					}
@@ -96,23 +94,23 @@ func TestLoad(t *testing.T) {
 	group.Wait()
 	t.Log(total, w.calls.Load(), "calls")
 	require.Zero(t, w.wrong.Load())
-	require.NotZero(t, total[OK])
-	require.NotZero(t, total[ErrBad])
+	require.NotZero(t, total[admission.OK])
+	require.NotZero(t, total[admission.ErrBad])
 	agree(t, s, c, total, clients*each)
 }
 
 // agree drains a server, and checks its counts against the clients'.
-func agree(t *testing.T, s *Server, c *client, total map[Outcome]int, sent int) {
+func agree(t *testing.T, s *Server, c *client, total map[admission.Outcome]int, sent int) {
 	sum := 0
 	for o, n := range total {
-		require.Contains(t, []Outcome{OK, ErrBad, ErrBusy, ErrLate, ErrMissed}, o)
+		require.Contains(t, []admission.Outcome{admission.OK, admission.ErrBad, admission.ErrBusy, admission.ErrLate, admission.ErrMissed}, o)
 		sum += n
 	}
 	require.Equal(t, sent, sum)
 	require.NoError(t, s.Drain(t.Context()))
 	settle(t, func() bool { text, _ := c.get(t, "/metrics"); return counted(text) == sum })
 	text, _ := c.get(t, "/metrics")
-	for _, o := range slices.Sorted(maps.Keys(statuses)) {
+	for _, o := range slices.Sorted(maps.Keys(admission.Statuses)) {
 		require.Contains(t, text, fmt.Sprintf("attention_requests_total{outcome=%q} %d\n", o, total[o]))
 	}
 }
@@ -165,7 +163,7 @@ func BenchmarkLoad(b *testing.B) {
 				_, err := server.attend(ctx, x.p, patience, x.body)
 				var r *refusal
 				if err != nil && !errors.As(err, &r) {
-					return fmt.Errorf("%w: %w", ErrMissed, err) // its body was cut
+					return fmt.Errorf("%w: %w", admission.ErrMissed, err) // its body was cut
 				}
 				return err
 			})
@@ -189,7 +187,7 @@ func measure(b *testing.B, crews []crew, ask func(context.Context, *sample, time
 	const span, pause = 4 * time.Second, 50 * time.Millisecond
 	var mu sync.Mutex
 	var times []time.Duration
-	count := map[Outcome]int{}
+	count := map[admission.Outcome]int{}
 	var group sync.WaitGroup
 	ctx, end := context.WithTimeout(b.Context(), span)
 	defer end()
@@ -201,7 +199,7 @@ func measure(b *testing.B, crews []crew, ask func(context.Context, *sample, time
 					began := time.Now()
 					err := ask(b.Context(), x, crew.patience)
 					took := time.Since(began)
-					o := OK
+					o := admission.OK
 					var r *refusal
 					switch {
 					case ctx.Err() != nil:
@@ -209,15 +207,15 @@ func measure(b *testing.B, crews []crew, ask func(context.Context, *sample, time
 					case errors.As(err, &r):
 						o = r.outcome()
 					default:
-						o = outcome(err)
+						o = admission.Of(err)
 					}
-					if o != OK {
+					if o != admission.OK {
 						time.Sleep(pause) // who is refused does not ask again at once
 					}
 					mu.Lock()
 					if i == len(crews)-1 {
 						count[o]++
-						if o == OK {
+						if o == admission.OK {
 							times = append(times, took)
 						}
 					}
@@ -227,8 +225,8 @@ func measure(b *testing.B, crews []crew, ask func(context.Context, *sample, time
 		}
 	}
 	group.Wait()
-	for _, o := range slices.Sorted(maps.Keys(statuses)) {
-		if count[o] > 0 || o == OK || o == ErrMissed {
+	for _, o := range slices.Sorted(maps.Keys(admission.Statuses)) {
+		if count[o] > 0 || o == admission.OK || o == admission.ErrMissed {
 			b.ReportMetric(float64(count[o]), string(o))
 		}
 	}

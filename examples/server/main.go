@@ -10,15 +10,14 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/admission"
 )
 
 func main() {
@@ -35,7 +34,7 @@ func main() {
 
 // run serves until ctx ends, then answers the admitted requests.
 func run(ctx context.Context, args []string, w io.Writer) error {
-	limits := Limits{Short: 5 * time.Millisecond, Batch: 8, Copied: 128 << 10}
+	limits := Limits{Limits: admission.Limits{Short: 5 * time.Millisecond}, Batch: 8, Copied: 128 << 10}
 	flags := flag.NewFlagSet("server", flag.ContinueOnError)
 	flags.SetOutput(w)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
@@ -66,53 +65,5 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	debug.SetMemoryLimit(limits.Bytes + limits.Bytes/4 + 64<<20) // the limit of admitted requests, and a reserve for garbage
 	fmt.Fprintf(w, "server: listening on http://%s\n", listener.Addr())
 	s := NewServer(d, limits)
-	return serve(ctx, listener, newFront(s), s, *drain)
-}
-
-// newFront returns the HTTP server for s. The HTTP server limits the number of connections and the
-// time of each phase of a request.
-func newFront(s *Server) *http.Server {
-	return &http.Server{Handler: NewHandler(s), MaxHeaderBytes: 16 << 10, ConnState: atMost(s.limits.Connections),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, // the request's deadline replaces ReadTimeout on admission
-		WriteTimeout: s.limits.Timeout + time.Minute, IdleTimeout: time.Minute}
-}
-
-// full is the answer to a connection beyond the limit.
-const full = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 27\r\n\r\nbusy: too many connections\n"
-
-// atMost returns a hook for http.Server.ConnState. While n connections are open, the hook answers
-// each further connection with the text full, and closes that connection.
-func atMost(n int) func(net.Conn, http.ConnState) {
-	var open atomic.Int64
-	return func(conn net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			if open.Add(1) > int64(n) {
-				conn.SetWriteDeadline(time.Now().Add(time.Second))
-				io.WriteString(conn, full)
-				conn.Close()
-			}
-		case http.StateClosed:
-			open.Add(-1)
-		}
-	}
-}
-
-// serve serves on the listener until ctx ends. It then drains s, for at most the duration drain.
-// Meanwhile /healthz reports that the server is draining.
-func serve(ctx context.Context, listener net.Listener, front *http.Server, s *Server, drain time.Duration) error {
-	failed := make(chan error, 1)
-	go func() { failed <- front.Serve(listener) }()
-	var err error
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-	defer cancel()
-	unanswered := s.Drain(limit)
-	if front.Shutdown(limit) != nil {
-		front.Close()
-	}
-	return errors.Join(err, unanswered)
+	return s.Serve(ctx, listener, admission.NewHTTP(NewHandler(s), limits.Limits), *drain)
 }

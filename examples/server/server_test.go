@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/admission"
 )
 
 // Single and shared calls give the right numbers.
@@ -65,7 +65,7 @@ func keys(t testing.TB, n int) *sample {
 	return newSample(t, p.String())
 }
 
-// crowd sends requests in goroutines, each after the previous one waits.
+// crowd sends requests in goroutines, each after the previous one was admitted.
 type crowd struct {
 	sync.WaitGroup
 	t *testing.T
@@ -73,57 +73,21 @@ type crowd struct {
 }
 
 func (c *crowd) ask(x *sample, patience time.Duration, check func(error)) {
-	t, err := c.s.Admit(c.t.Context(), x.p)
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	t, err := c.s.Admit(ctx, x.p)
 	require.NoError(c.t, err)
-	t.deadline = time.Now().Add(patience)
-	t.due = t.deadline
-	c.s.mu.Lock()
-	t.lane.remove(t)
-	t.lane.insert(t)
-	c.s.mu.Unlock()
 	c.Go(func() {
+		defer cancel()
 		defer t.Close()
 		_, err := t.Attend(x.q, x.k, x.v)
 		check(err)
 	})
-	require.Eventually(c.t, func() bool { c.s.mu.Lock(); defer c.s.mu.Unlock(); return t.ready }, time.Minute, time.Millisecond)
 }
 
 func (c *crowd) answered(err error) {
 	if err != nil {
 		c.t.Error(err)
 	}
-}
-
-// Each lane computes one call at a time, by deadline. A short request is answered during a long
-// one.
-func TestOrder(t *testing.T) {
-	g := newGate()
-	limits := roomy
-	limits.Batch = 1
-	s := start(t, g, limits)
-	c := crowd{t: t, s: s}
-	c.ask(keys(t, 1000), time.Minute, c.answered)
-	require.Equal(t, 1000, (<-g.entered).KVLen)
-	c.ask(keys(t, 1), time.Minute, c.answered)
-	require.Equal(t, 1, (<-g.entered).KVLen)
-	for i, patience := range []int{40, 30, 50} {
-		c.ask(keys(t, 10+i), time.Duration(patience)*time.Second, c.answered)
-		c.ask(keys(t, 2+i), time.Duration(patience)*time.Second, c.answered)
-	}
-	require.Empty(t, g.entered)
-	close(g.open)
-	c.Wait()
-	var short, long []int
-	for len(g.entered) > 0 {
-		if n := (<-g.entered).KVLen; n < 10 {
-			short = append(short, n)
-		} else {
-			long = append(long, n)
-		}
-	}
-	require.Equal(t, []int{3, 2, 4}, short)
-	require.Equal(t, []int{11, 10, 12}, long)
 }
 
 func TestRequestsShareACall(t *testing.T) {
@@ -138,6 +102,7 @@ func TestRequestsShareACall(t *testing.T) {
 		c.ask(keys(t, n), 30*time.Second, c.answered)
 	}
 	c.ask(keys(t, 3), 31*time.Second, c.answered)
+	settle(t, func() bool { return s.State().Ready == 6 })
 	close(g.open)
 	c.Wait()
 	for _, want := range [][2]int{{3, 5}, {1, 4}, {1, 5}, {1, 3}} {
@@ -161,38 +126,21 @@ func TestRefusals(t *testing.T) {
 		require.ErrorIs(t, err, want)
 		require.Nil(t, ticket)
 	}
-	refused(300, 200*time.Second, ErrLate)
-	refused(400, time.Hour, ErrTooLarge)
-	refused(1, 0, ErrMissed)
+	refused(300, 200*time.Second, admission.ErrLate)
+	refused(400, time.Hour, admission.ErrTooLarge)
+	refused(1, 0, admission.ErrMissed)
 
 	c := crowd{t: t, s: s}
 	c.ask(keys(t, 100e3), time.Hour, c.answered)
 	<-g.entered
-	refused(100, 150*time.Second, ErrLate) // behind the running one
+	refused(100, 150*time.Second, admission.ErrLate) // behind the running one
 	c.ask(keys(t, 290e3), 430*time.Second, c.answered)
-	refused(150, time.Hour, ErrBusy)      // of bytes
-	refused(60, 400*time.Second, ErrLate) // would be in time, but make another request late
+	refused(150, time.Hour, admission.ErrBusy)      // of bytes
+	refused(60, 400*time.Second, admission.ErrLate) // would be in time, but make another request late
 	c.ask(keys(t, 30e3), 400*time.Second, c.answered)
-	refused(1, time.Hour, ErrBusy) // of requests
+	refused(1, time.Hour, admission.ErrBusy) // of requests
 	close(g.open)
 	c.Wait()
-}
-
-// A request that waited too long is not computed.
-func TestDeadlineInTheQueue(t *testing.T) {
-	g := newGate()
-	s := start(t, g, roomy)
-	c := crowd{t: t, s: s}
-	c.ask(keys(t, 1), time.Minute, c.answered)
-	<-g.entered
-	c.ask(keys(t, 3), time.Nanosecond, func(err error) {
-		if !errors.Is(err, ErrMissed) {
-			t.Error(err)
-		}
-	})
-	close(g.open)
-	c.Wait()
-	require.Empty(t, g.entered)
 }
 
 // When every client of a call has gone, the call stops. Its memory counts until then.
@@ -206,7 +154,7 @@ func TestClientsThatLeave(t *testing.T) {
 		go func() { _, err := inProcess(ctx, s, x); errs <- err }()
 		<-g.entered
 		leave()
-		require.ErrorIs(t, <-errs, ErrGone)
+		require.ErrorIs(t, <-errs, admission.ErrGone)
 	}
 }
 
@@ -219,7 +167,7 @@ func TestPanic(t *testing.T) {
 	s := start(t, g, roomy)
 	for range 3 { // and the server lives on
 		_, err := inProcess(t.Context(), s, keys(t, 1))
-		require.ErrorIs(t, err, ErrFailed)
+		require.ErrorIs(t, err, admission.ErrFailed)
 		require.ErrorContains(t, err, "panic in b1-h1-g1-n1-m1-d1-f32")
 	}
 }
@@ -234,92 +182,14 @@ func TestDrain(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Drain(context.Background()) }()
-	require.Eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.draining }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return s.State().Draining }, time.Minute, time.Millisecond)
 	_, err := inProcess(t.Context(), s, keys(t, 1))
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, err, admission.ErrClosed)
 	require.Empty(t, ended)
 	close(g.open)
 	require.NoError(t, <-ended)
 	c.Wait()
 	require.EqualValues(t, 5, answers.Load())
-}
-
-// A drain past its limit stops the running calls, and returns the number of unanswered requests.
-func TestDrainInHaste(t *testing.T) {
-	g := newGate() // which never opens
-	s := start(t, g, roomy)
-	c := crowd{t: t, s: s}
-	for _, n := range []int{1, 2, 1000} {
-		c.ask(keys(t, n), time.Minute, func(err error) {
-			if !errors.Is(err, ErrClosed) {
-				t.Error(err)
-			}
-		})
-	}
-	<-g.entered
-	limit, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
-	require.ErrorContains(t, s.Drain(limit), "were not answered")
-	c.Wait()
-}
-
-// An estimate follows samples, up sooner than down, and is forgotten.
-func TestEstimate(t *testing.T) {
-	e := estimate{normal: 1, most: 32}
-	now := time.Now()
-	require.Equal(t, 1.0, e.at(now))
-	e.learn(9, now)
-	require.Equal(t, 5.0, e.at(now))
-	e.learn(1, now)
-	require.Equal(t, 4.5, e.at(now))
-	require.Equal(t, 2.75, e.at(now.Add(time.Second)))
-	e.learn(1e9, now.Add(time.Hour))
-	require.Equal(t, 16.5, e.at(now.Add(time.Hour)))
-}
-
-// A lane admits by learned pace and expected arrivals.
-func TestPace(t *testing.T) {
-	l, now := newLane(&sync.Mutex{}), time.Now()
-	due := now.Add(2 * time.Millisecond)
-	x := &Ticket{cost: time.Millisecond, deadline: due, due: due}
-	require.True(t, l.admits(x, now))
-	l.pace.learn(9, now)
-	require.False(t, l.admits(x, now))
-	l.pace = estimate{normal: 1}
-	l.busy, l.free = true, now.Add(500*time.Microsecond)
-	require.True(t, l.admits(x, now))
-	l.free = due
-	require.False(t, l.admits(x, now))
-	l.busy, x.readable = false, due
-	require.False(t, l.admits(x, now))
-}
-
-// Concurrent bodies share the bandwidth. Small bodies and idle times are not measured.
-func TestArrivals(t *testing.T) {
-	const mega = 4 << 20
-	a := arrivals{slowness: estimate{most: 100}}
-	now := time.Now()
-	require.Equal(t, now, a.expect(100*mega, now), "nothing is known")
-	require.Zero(t, a.add(1000, now))
-	require.EqualValues(t, 2*mega, a.add(2*mega, now))
-	require.EqualValues(t, 4*mega, a.add(4*mega, now))
-	now = now.Add(mega * 4)
-	a.arrived(mega, now)
-	require.Equal(t, 2.0, a.slowness.at(now))
-	require.Equal(t, now.Add(2*(5+3)*mega), a.expect(3*mega, now))
-	require.Equal(t, now, a.expect(3, now))
-	a.arrived(5*mega, now.Add(time.Second))
-	require.Zero(t, a.unread)
-	now = now.Add(time.Hour)
-	require.Zero(t, a.slowness.at(now))
-	a.add(mega, now)
-	now = now.Add(mega * 4)
-	a.arrived(mega, now)
-	require.Equal(t, 2.0, a.slowness.at(now), "an idle hour tells nothing")
-	a.add(mega, now)
-	now = now.Add(time.Hour)
-	a.arrived(mega, now)
-	require.Equal(t, 50.0, a.slowness.at(now), "of the most")
 }
 
 func TestTensorsOfAnotherLength(t *testing.T) {
@@ -329,7 +199,7 @@ func TestTensorsOfAnotherLength(t *testing.T) {
 		x := keys(t, 5)
 		cut(x)
 		_, err := inProcess(t.Context(), s, x)
-		require.ErrorIs(t, err, ErrBad)
+		require.ErrorIs(t, err, admission.ErrBad)
 		require.ErrorContains(t, err, name)
 	}
 }

@@ -64,7 +64,8 @@ var rooms = []struct {
 	{"conformance/mutants", []string{".", "internal/*"}},
 	{"conformance/oracle", []string{"."}},
 	{"backends/cuda/mkcosts", []string{"internal/outfile"}},
-	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd", "backends/wasm"}},
+	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd"}},
+	{"dispatch/sandbox.go", []string{".", "backends/wasm"}},
 	{"dispatch", []string{".", "internal/fastest", "internal/outfile"}},
 	{"cmd/flashrun", []string{anything}},
 	{"bench/peers/instructions", []string{".", "backends/simd"}},
@@ -208,8 +209,9 @@ func TestAllocationsAreMeasuredAgain(t *testing.T) {
 
 // A library that computes has no business on the network. The servers are programs.
 func TestNoNetwork(t *testing.T) {
+	servers := []string{"examples/server", "examples/embed-server", "internal/admission", "docs/site/mksite"}
 	for _, file := range goFiles(t) {
-		if where := path.Dir(file); strings.HasSuffix(file, "_test.go") || where == "examples/server" || where == "docs/site/mksite" {
+		if strings.HasSuffix(file, "_test.go") || slices.Contains(servers, path.Dir(file)) {
 			continue
 		}
 		for _, name := range imports(t, file) {

@@ -1,4 +1,4 @@
-package main
+package admission
 
 import (
 	"math"
@@ -29,7 +29,10 @@ func (e *estimate) learn(sample float64, now time.Time) {
 	e.value, e.since = value+weight*(sample-value), now
 }
 
-// arrivals estimates the speed at which tensors arrive. This speed matters, because receiving 8 MB
+// small is the number of bytes from which a body's arrival is measured.
+const small = 64 << 10
+
+// arrivals estimates the speed at which bodies arrive. This speed matters, because receiving 8 MB
 // takes longer than a decode step that reads these bytes. Small bodies are not measured.
 type arrivals struct {
 	unread   int64    // bytes of admitted requests that have not arrived yet
@@ -41,7 +44,7 @@ type arrivals struct {
 // expect returns the predicted time at which a new body has arrived. It assumes that this body
 // arrives after all bodies in progress.
 func (a *arrivals) expect(body int64, now time.Time) time.Time {
-	if body < 4*chunk {
+	if body < small {
 		return now
 	}
 	return now.Add(scaled(time.Duration(a.unread+body), a.slowness.at(now)))
@@ -50,7 +53,7 @@ func (a *arrivals) expect(body int64, now time.Time) time.Time {
 // add adds a body that will arrive. It returns the number of bytes that the caller must later pass
 // to arrived. This number is 0 for a small body.
 func (a *arrivals) add(body int64, now time.Time) int64 {
-	if body < 4*chunk {
+	if body < small {
 		return 0
 	}
 	if a.unread == 0 {
