@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Model folders as makers write them, with what the makers' software computes, for nn/encoder.
+
+    python encoder_folders.py FOLDER [--seed N] [--only REGEX] [--drawn N] [--sample]
+
+For each case it writes FOLDER/NAME, a model with random weights of small shape, and
+FOLDER/NAME.json: texts, and the vectors, scores or classes that sentence-transformers and
+transformers compute in float64 from the same files, or that a reader must refuse the folder.
+Without --seed the seed is the time. TestFolders of nn/encoder compares. --sample makes one
+case of each kind, for CI.
+"""
+
+import argparse
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import time
+import warnings
+
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+warnings.simplefilter("ignore")
+
+import torch  # noqa: E402
+import transformers as hf  # noqa: E402
+from sentence_transformers import CrossEncoder, SentenceTransformer  # noqa: E402
+
+import encoder_cases as cases  # noqa: E402
+import encoder_files as files  # noqa: E402
+import encoder_parts as parts  # noqa: E402
+
+QUERY = "How is the weather in the harbour?"
+SINGLE = dict(device="cpu", model_kwargs={"dtype": torch.float32})
+SAMPLE = r"family-\w+|old-(bert|qwen3)|pool-(max|some|cls-old)|dense-two|limit-20-30-17|prompt-default-xlmr|lower-case-cased|vocab-bert|weights-(gamma-prefix|shards|lfs|bin|html)|pool-unknown-mode|key-unknown|lora-beside-weights|score-(bert|xlmr-saved)|classify-multi"
+
+
+def embed(folder, settings):
+    model = SentenceTransformer(str(folder), **SINGLE)
+    if "max_tokens" in settings:
+        model.max_seq_length = settings["max_tokens"]
+    encode = lambda: torch.tensor(model.encode(parts.TEXTS, batch_size=1, prompt_name=settings.get("prompt"), show_progress_bar=False))
+    single = encode()
+    model.double()
+    return single, encode()
+
+
+def score(folder, settings):
+    model = CrossEncoder(str(folder), **SINGLE)
+    predict = lambda: torch.tensor(model.predict([(QUERY, t) for t in parts.TEXTS], batch_size=1, show_progress_bar=False))
+    single = predict()
+    model.double()
+    return single, predict()
+
+
+def heads(folder, auto):
+    """Logits of each text alone, in both precisions."""
+    model, t = auto.from_pretrained(folder, dtype=torch.float32).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    limit = min(t.model_max_length, model.config.max_position_embeddings)
+    ids = [t(text, truncation=True, max_length=limit, return_tensors="pt") for text in parts.TEXTS]
+    with torch.no_grad():
+        single = [model(**i).logits[0] for i in ids]
+        model.double()
+        return model.config, t, ids, single, [model(**i).logits[0] for i in ids]
+
+
+def classify(folder, settings):
+    """What the pipeline text-classification of transformers gives with top_k=None."""
+    c, _, _, single, double = heads(folder, hf.AutoModelForSequenceClassification)
+    if c.problem_type == "regression":
+        act = lambda x: x
+    elif c.problem_type == "multi_label_classification" or c.num_labels == 1:
+        act = torch.sigmoid
+    else:
+        act = lambda x: x.softmax(-1)
+    return torch.stack([act(x) for x in single]), torch.stack([act(x) for x in double]), [c.id2label[i] for i in range(c.num_labels)]
+
+
+def tag(folder, settings):
+    c, _, _, single, double = heads(folder, hf.AutoModelForTokenClassification)
+    return [x.softmax(-1) for x in single], [x.softmax(-1) for x in double], [c.id2label[i] for i in range(c.num_labels)]
+
+
+def answer(c, folder):
+    """What the case's file holds."""
+    out = dict(kind=c.kind, must=c.must, words=c.words, texts=parts.TEXTS, query=QUERY, settings=c.settings)
+    if c.must == "refuse":
+        return out
+    try:
+        single, double, *labels = dict(embed=embed, score=score, classify=classify, tag=tag)[c.kind](folder, c.settings)
+    except Exception as err:
+        first = str(err).strip().split("\n")[0][:200]
+        print(f"{c.name}: the makers' software stops: {type(err).__name__}: {first}")
+        return dict(out, must="refuse", words=[], makers=first)
+    if c.kind == "tag":
+        return dict(out, tags=[[[float(f"{v:.8g}") for v in row] for row in x.tolist()] for x in double], labels=labels[0])
+    apart, size = float((single - double).abs().max()), float(double.abs().max())
+    if not apart < 4e-6 * max(1, size):
+        print(f"{c.name}: float32 is {apart:.1e} from float64, of {size:.1e}")
+    values = double.reshape(len(parts.TEXTS), -1)
+    return dict(out, apart=apart, values=[[float(f"{v:.9g}") for v in row] for row in values.tolist()], labels=labels[0] if labels else [])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--drawn", type=int, default=20)
+    parser.add_argument("--sample", action="store_true")
+    args = parser.parse_args()
+    for name in ("transformers", "sentence_transformers", "peft"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    hf.utils.logging.set_verbosity(50)
+    hf.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    files.compositions(args.drawn)
+    want = re.compile(SAMPLE if args.sample else args.only or ".*")
+    made = [c for c in cases.CASES if (want.fullmatch(c.name) if args.sample else want.search(c.name))]
+    assert len({c.name for c in cases.CASES}) == len(cases.CASES), "two cases of one name"
+    print(f"seed {args.seed}, {len(made)} folders")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for c in made:
+        folder = args.folder / c.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            c.write(cases.Draw(folder, f"{args.seed}:{c.name}"))
+        except Exception as err:
+            print(f"{c.name}: cannot be made: {type(err).__name__}: {str(err).strip().splitlines()[0][:300] if str(err) else ''}")
+            shutil.rmtree(folder)
+            failed += 1
+            continue
+        (args.folder / f"{c.name}.json").write_text(json.dumps(dict(answer(c, folder), seed=args.seed)), "ascii")
+    print(f"{len(made) - failed} made, {failed} not")
+
+
+main()
