@@ -48,6 +48,33 @@ func (m *MultiHeadAttention) ForwardWeights(s *Step, q, k, v Tensor) (y Tensor, 
 	return m.forward(s, q, k, v)
 }
 
+// ForwardBias is Forward with a bias that is added to the scores, [Heads, T of q, T of k]. All
+// sequences have the same bias: it depends on a row and a key by their numbers within the sequence.
+// ForwardBias is for inference with flash attention.
+func (m *MultiHeadAttention) ForwardBias(s *Step, q, k, v Tensor, bias []float32) Tensor {
+	if !m.accepts(s, &q, &k, &v) {
+		return Tensor{}
+	}
+	switch n := m.Heads * q.T * k.T; {
+	case s.train || !m.UseFlashAttention || m.Rotary != nil:
+		s.Fail(errors.New("nn: ForwardBias is for inference with flash attention, without Rotary"))
+		return Tensor{}
+	case len(bias) != n:
+		s.Fail(problem("MultiHeadAttention: bias.len", len(bias), "must be Heads * T of q * T of k = %d", n))
+		return Tensor{}
+	}
+	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
+	if q.Count() == 0 || k.Count() == 0 || !s.ok(nil) {
+		clear(y.Data)
+		return y
+	}
+	p := m.problemOf(s, &q, &k, &v, &y)
+	p.Score.Bias = true
+	s.args.Bias = flashkit.F32(bias, 1, m.Heads, q.T, k.T)
+	s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
+	return y
+}
+
 func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []float32) {
 	if !m.accepts(s, &q, &k, &v) {
 		return Tensor{}, nil

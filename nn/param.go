@@ -108,10 +108,10 @@ func NewInit(seed uint64) *Init { return &Init{shared: &initState{seed: seed}} }
 // their constant value.
 func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 
-// FromFile returns an Init for inference, whose parameters are the F32 tensors of f. If the machine
-// can read a tensor in place, Data aliases the memory of f, which must not change while the layers
-// are in use. A tensor that is missing, or has another shape or type, is an error. Other tensors of
-// f are ignored.
+// FromFile returns an Init for inference, whose parameters are the F32, F16 or BF16 tensors of f. If
+// the machine can read an F32 tensor in place, Data aliases the memory of f, which must not change
+// while the layers are in use. Otherwise Data is a copy. A tensor that is missing, or has another
+// shape or type, is an error. Other tensors of f are ignored.
 func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
 
 // In returns an Init whose parameter names begin with the prefix of i, then name and a dot.
@@ -195,7 +195,7 @@ func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 		i.Fail(err)
 		return p
 	}
-	data, err := tensorData(t, shape)
+	data, err := tensorData(t, shape, "F32", "F16", "BF16")
 	if err != nil {
 		i.Fail(err)
 	}

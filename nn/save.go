@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"unsafe"
 
+	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -48,7 +50,7 @@ func Assign(f *safetensors.File, params []*Param) error {
 			errs = append(errs, fmt.Errorf("nn: tensor %.80q is missing, or there twice among the parameters", p.Name))
 			continue
 		}
-		x, err := tensorData(t, p.Shape)
+		x, err := tensorData(t, p.Shape, "F32")
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -69,18 +71,35 @@ func Assign(f *safetensors.File, params []*Param) error {
 	return nil
 }
 
-// tensorData returns the elements of an F32 tensor of the given shape, without a copy if possible.
-func tensorData(t safetensors.Tensor, shape []int) ([]float32, error) {
+// tensorData returns the elements of a tensor of the given shape and one of the given types, which
+// may be F32, F16 and BF16. The elements of an F32 tensor are not copied if possible.
+func tensorData(t safetensors.Tensor, shape []int, types ...string) ([]float32, error) {
 	switch {
-	case t.DType != "F32":
-		return nil, problem("tensor "+t.Name, t.DType, "must be F32")
+	case !slices.Contains(types, t.DType):
+		return nil, problem("tensor "+t.Name, t.DType, "must be %s", strings.Join(types, ", "))
 	case !slices.Equal(t.Shape, shape):
 		return nil, problem("tensor "+t.Name, fmt.Sprint(t.Shape), "must be of shape %v", shape)
+	}
+	if t.DType != "F32" {
+		return fromHalf(t)
 	}
 	if x := inPlace(t.Data); len(x) == countOf(shape) {
 		return x, nil
 	}
 	return t.Float32s()
+}
+
+// fromHalf returns the elements of an F16 or BF16 tensor as float32.
+func fromHalf(t safetensors.Tensor) ([]float32, error) {
+	bits, err := t.Uint16s()
+	x, from := make([]float32, len(bits)), half.FromF16
+	if t.DType == "BF16" {
+		from = half.FromBF16
+	}
+	for i, b := range bits {
+		x[i] = from(b)
+	}
+	return x, err
 }
 
 // inPlace returns little-endian bytes as floats without a copy. It returns nil if the machine is

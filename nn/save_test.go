@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -107,6 +108,23 @@ func TestFromFile(t *testing.T) {
 		i := nn.FromFile(f)
 		nn.NewLanguageModel(i, tiny)
 		require.ErrorContains(t, i.Err(), name)
+	}
+}
+
+// F16 and BF16 tensors become float32.
+func TestFromFileOfHalves(t *testing.T) {
+	bits := []byte{0x00, 0x3c, 0x01, 0x00, 0x00, 0xfc, 0x9a, 0x3f} // 1, 2^-24, -Inf, 1.9004 as F16
+	for dtype, want := range map[string][]float32{
+		"F16":  {1, 0x1p-24, float32(math.Inf(-1)), 0x1.e68p+0},
+		"BF16": {0x1p-7, 0x1p-133, -0x1p+121, 0x1.34p+0},
+	} {
+		f := &safetensors.File{Tensors: []safetensors.Tensor{{Name: "weight", DType: dtype, Shape: []int{2, 2}, Data: bits}}}
+		i := nn.FromFile(f)
+		require.Equal(t, want, nn.NewLinear(i, 2, 2, false).Weight.Data)
+		require.NoError(t, i.Err())
+		f.Tensors[0].Data = bits[:6]
+		nn.NewLinear(i, 2, 2, false)
+		require.ErrorContains(t, i.Err(), "weight")
 	}
 }
 

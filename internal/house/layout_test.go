@@ -46,6 +46,7 @@ var rooms = []struct {
 	{"internal/npy", []string{"internal/foreign"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
+	{"nn/encoder", []string{".", "nn", "nn/tokenizer", "dispatch", "safetensors", "internal/*"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/simd", []string{".", "internal/*", "backends/simd/internal/*"}},
 	{"backends/simd/internal/*", []string{".", "internal/*"}},

@@ -1,0 +1,130 @@
+package encoder
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/workers"
+	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
+)
+
+// An Overflow is what happens to a text of more tokens than the limit.
+type Overflow int
+
+// The reactions to a text that is too long.
+const (
+	Truncate Overflow = iota // the last tokens are dropped, as in Hugging Face's tokenizers
+	Refuse                   // the call fails with an error that names the text's index
+)
+
+// Options are the options of OpenWith. The zero Options are the defaults.
+type Options struct {
+	Workers    int                   // maximum number of goroutines of a call; 0 is GOMAXPROCS. Results do not depend on Workers
+	Precision  string                // type of the matrix products' factors: f32 (or empty), bf16-weights, bf16. docs/layers.md compares them
+	MaxTokens  int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
+	Overflow   Overflow              // of longer texts
+	Prompt     string                // name of a prompt of the model, which precedes each text of Embed; empty is the model's default
+	Dispatcher *dispatch.Dispatcher  // runs the attention; nil is dispatch.Default, which Close closes
+	Progress   func(done, total int) // nil, or called after each group of texts, by one goroutine at a time
+}
+
+// An Encoder is a published model with its tokenizer. It is safe for concurrent use.
+type Encoder struct {
+	options   Options
+	model     family
+	tokenizer *tokenizer.Tokenizer
+	vectors   *chain // from hidden states to vectors
+	head      *head  // nil if the model is no sequence classifier
+	prompt    string
+	skip      int // tokens of the prompt, without a special token at the end
+	most      int // maximum number of tokens of a text
+
+	engine *nn.Engine
+	owned  *dispatch.Dispatcher // closed by Close; nil if the caller passed a Dispatcher
+	pool   workers.Pool
+
+	mu   sync.Mutex
+	free []*call // memory of finished calls
+}
+
+// precisions are the values of Options.Precision.
+var precisions = map[string]nn.Precision{
+	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
+}
+
+// Open reads the model of a folder, as published by its makers. It returns an error if the folder
+// asks for anything that this package does not compute, because the results would then be wrong.
+func Open(ctx context.Context, dir string) (*Encoder, error) {
+	return OpenWith(ctx, dir, Options{})
+}
+
+// OpenWith is Open with options.
+func OpenWith(ctx context.Context, dir string, o Options) (*Encoder, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	e := &Encoder{options: o}
+	if err := e.read(dir); err != nil {
+		return nil, err
+	}
+	d := o.Dispatcher
+	if d == nil {
+		var err error
+		if d, err = dispatch.Default(ctx); err != nil {
+			return nil, err
+		}
+		e.owned = d
+	}
+	e.engine = nn.NewEngine(d)
+	return e, nil
+}
+
+func (o *Options) check() error {
+	_, known := precisions[o.Precision]
+	switch {
+	case o.Workers < 0:
+		return problem("Options.Workers", o.Workers, "must be at least 1, or 0 for GOMAXPROCS")
+	case !known:
+		return problem("Options.Precision", fmt.Sprintf("%.40q", o.Precision), "must be f32, bf16-weights or bf16")
+	case o.MaxTokens < 0:
+		return problem("Options.MaxTokens", o.MaxTokens, "must be at least 1, or 0 for the model's")
+	case o.Overflow != Truncate && o.Overflow != Refuse:
+		return problem("Options.Overflow", int(o.Overflow), "must be Truncate or Refuse")
+	}
+	return nil
+}
+
+// Close ends the Encoder's goroutines, and closes the Dispatcher unless the caller passed it. No
+// call may be in progress.
+func (e *Encoder) Close() {
+	e.pool.Close()
+	e.engine.Close()
+	if e.owned != nil {
+		e.owned.Close()
+	}
+}
+
+// Dim returns the length of Embed's vectors.
+func (e *Encoder) Dim() int { return e.vectors.width() }
+
+// MaxTokens returns the maximum number of tokens of a text, with special tokens.
+func (e *Encoder) MaxTokens() int { return e.most }
+
+// Tokens returns the number of tokens of a text, with special tokens and the prompt, before
+// truncation.
+func (e *Encoder) Tokens(text string) int {
+	var x tokenizer.Encoding
+	e.tokenizer.Encode(&x, 0, e.prompt+text)
+	return x.Tokens
+}
+
+func problem(field string, value any, format string, args ...any) error {
+	return &flashkit.ProblemError{Field: field, Value: fmt.Sprint(value), Reason: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,139 @@
+package encoder
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/flashkit-go/flashkit/nn"
+)
+
+// A family computes the last hidden states of packed rows. It does not change after it is loaded,
+// and is safe for concurrent use.
+type family interface {
+	// forward returns the hidden states [rows, hidden]. tokens and types have the same Rows.
+	forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor
+	shape() shape
+}
+
+// A shape has the dimensions that the rest of the package needs.
+type shape struct {
+	hidden    int // features of a row
+	vocab     int // tokens of the vocabulary
+	positions int // tokens of the longest sequence; 0 means no limit
+	types     int // token types; 0 means that the family has none
+}
+
+// A kind is how to load the models of one model_type.
+type kind struct {
+	// load reads config.json and the tensors. It reads all keys of c and calls c.done before it
+	// reads tensors.
+	load func(c *config, w *nn.Init, p nn.Precision) (family, error)
+
+	// head returns the stages between the hidden states and the labels of a sequence classifier. It
+	// is nil if sequence classification is not supported.
+	head func(c *config, w *nn.Init, hidden, labels int) []stage
+
+	prefix string // prefix of the tensors' names in files of models with a head, such as "bert."
+}
+
+// kinds are the supported values of model_type.
+var kinds = map[string]kind{
+	"bert":        {loadBERT, bertHead, "bert."},
+	"camembert":   {loadRoBERTa, robertaHead, "roberta."},
+	"distilbert":  {loadDistilBERT, distilbertHead, "distilbert."},
+	"mpnet":       {loadMPNet, robertaHead, "mpnet."},
+	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
+	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
+}
+
+func kindOf(c *config) (kind, error) {
+	name := c.text("model_type", "")
+	k, ok := kinds[name]
+	if !ok {
+		c.fail("model_type", "must be %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+	}
+	return k, *c.shared
+}
+
+// activations maps Hugging Face's names to activations.
+var activations = map[string]nn.Activation{
+	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
+}
+
+// activation returns the activation that a key names.
+func (c *config) activation(key, otherwise string) nn.Activation {
+	name := c.text(key, otherwise)
+	a, ok := activations[name]
+	if !ok {
+		c.fail(key, "must be %s", strings.Join(slices.Sorted(maps.Keys(activations)), ", "))
+	}
+	return a
+}
+
+// heads returns the number of attention heads, which must divide hidden.
+func (c *config) heads(key string, otherwise, hidden int) int {
+	n := c.integer(key, otherwise, 1)
+	if n > 0 && hidden%n != 0 {
+		c.fail(key, "must divide the hidden size %d", hidden)
+	}
+	return n
+}
+
+// newLinear returns a linear layer with the tensors weight and, if bias is true, bias.
+func newLinear(w *nn.Init, in, out int, bias bool, p nn.Precision) *nn.Linear {
+	l := nn.NewLinear(w, in, out, bias)
+	l.Precision = p
+	return l
+}
+
+// newNorm returns a layer norm.
+func newNorm(w *nn.Init, features int, eps float64) *nn.LayerNorm {
+	l := nn.NewLayerNorm(w, features)
+	l.Eps = float32(eps)
+	return l
+}
+
+// concat returns one layer whose output features are the output features of all layers,
+// concatenated. If w has failed, concat returns the first layer.
+func concat(w *nn.Init, layers ...*nn.Linear) *nn.Linear {
+	if w.Err() != nil { // a config might claim layers much larger than the file
+		return layers[0]
+	}
+	out := 0
+	for _, l := range layers {
+		out += l.Weight.Shape[0]
+	}
+	all := nn.NewLinear(nn.Blank(), layers[0].Weight.Shape[1], out, layers[0].Bias != nil)
+	all.Weight.Name, all.Precision = layers[0].Weight.Name, layers[0].Precision
+	weight := all.Weight.Data
+	for _, l := range layers {
+		weight = weight[copy(weight, l.Weight.Data):]
+	}
+	if all.Bias != nil {
+		bias := all.Bias.Data
+		for _, l := range layers {
+			bias = bias[copy(bias, l.Bias.Data):]
+		}
+	}
+	return all
+}
+
+// pack packs the layers' weights in their order of use and frees the unpacked weights. It returns
+// the first error of w.
+func pack(w *nn.Init, layers []*nn.Linear) error {
+	if w.Err() != nil {
+		return w.Err()
+	}
+	if err := nn.Pack(layers...); err != nil {
+		return err
+	}
+	for _, l := range layers {
+		l.Weight.Data = nil
+	}
+	return nil
+}
+
+// layerOf returns the Init of a numbered layer.
+func layerOf(w *nn.Init, name string, n int) *nn.Init { return w.In(fmt.Sprintf("%s.%d", name, n)) }

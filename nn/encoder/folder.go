@@ -1,0 +1,261 @@
+package encoder
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/flashkit-go/flashkit/nn"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
+)
+
+// A module is an entry of modules.json.
+type module struct {
+	name string // last part of its Python class
+	path string // folder within the model's folder
+}
+
+// read reads the model's folder.
+func (e *Encoder) read(dir string) error {
+	list, err := readModules(dir)
+	if err != nil {
+		return err
+	}
+	home := dir // the folder of the Transformer
+	if len(list) > 0 {
+		home, list = filepath.Join(dir, list[0].path), list[1:]
+	}
+	c, found, err := openConfig(home, "config.json")
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%s: %w", filepath.Join(home, "config.json"), fs.ErrNotExist)
+	}
+	if err := e.readModel(home, c); err != nil {
+		return err
+	}
+	if e.tokenizer, err = tokenizer.Open(home); err != nil {
+		return err
+	}
+	if n, most := e.tokenizer.Len(), e.model.shape().vocab; n > most {
+		return fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d", home, n, most)
+	}
+	if err := e.readTransformer(home); err != nil {
+		return err
+	}
+	if e.vectors, err = readChain(dir, list, e.model.shape().hidden); err != nil {
+		return err
+	}
+	return e.readSettings(dir)
+}
+
+// readModel reads the weights that config.json describes.
+func (e *Encoder) readModel(dir string, c *config) error {
+	k, err := kindOf(c)
+	if err != nil {
+		return err
+	}
+	c.checkCommon()
+	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
+		return fmt.Errorf("%s: adapters are not supported", name)
+	}
+	f, err := openWeights(dir, k.prefix)
+	if err != nil {
+		return err
+	}
+	w := nn.FromFile(f)
+	if e.model, err = k.load(c, w, precisions[e.options.Precision]); err != nil {
+		if c.done(harmlessKeys...) == nil { // the error is about a tensor
+			err = within(dir, err)
+		}
+		return err
+	}
+	if err := c.done(harmlessKeys...); err != nil {
+		return err
+	}
+	e.head, err = e.readHead(c, k, w)
+	return within(dir, err)
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// readModules reads modules.json. Without the file, it returns no modules.
+func readModules(dir string) (list []module, err error) {
+	name := filepath.Join(dir, "modules.json")
+	text, err := readFile(name, maxSettings)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var entries []json.RawMessage
+	if json.Unmarshal(text, &entries) != nil || len(entries) == 0 {
+		return nil, fmt.Errorf("%s: must be a list of modules", name)
+	}
+	for i, text := range entries {
+		c, err := parseConfig(fmt.Sprintf("%s: [%d]", name, i), text)
+		if err != nil {
+			return nil, err
+		}
+		class := c.text("type", "")
+		m := module{class[strings.LastIndexByte(class, '.')+1:], c.text("path", "")}
+		allowed := afterPooling
+		if i < 2 {
+			allowed = [][]string{{"Transformer"}, {"Pooling"}}[i]
+		}
+		if !strings.HasPrefix(class, "sentence_transformers.") || !slices.Contains(allowed, m.name) {
+			c.fail("type", "must be %s of sentence_transformers", strings.Join(allowed, ", "))
+		}
+		if m.path != "" && !filepath.IsLocal(m.path) {
+			c.fail("path", "must be within the model's folder")
+		}
+		c.only("kwargs", "[]", "{}", "null")
+		if err := c.done("idx", "name"); err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	if len(list) < 2 {
+		return nil, fmt.Errorf("%s: no module Pooling follows the Transformer", name)
+	}
+	return list, nil
+}
+
+// transformerFiles are the names of the Transformer's settings file. sentence-transformers reads
+// the first that exists.
+var transformerFiles = [...]string{"sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json",
+	"sentence_camembert_config.json", "sentence_albert_config.json", "sentence_xlm-roberta_config.json", "sentence_xlnet_config.json"}
+
+// readTransformer reads the Transformer's settings and sets the maximum number of tokens.
+func (e *Encoder) readTransformer(dir string) error {
+	var c *config
+	for _, name := range transformerFiles {
+		x, found, err := openConfig(dir, name)
+		if err != nil {
+			return err
+		}
+		if c == nil || found {
+			c = x
+		}
+		if found {
+			break
+		}
+	}
+	e.most = e.model.shape().positions
+	limit, err := modelMaxLength(dir)
+	if err != nil {
+		return err
+	}
+	if c.has("max_seq_length") {
+		limit = c.integer("max_seq_length", 0, 1)
+	}
+	if limit > 0 && (e.most == 0 || limit < e.most) {
+		e.most = limit
+	}
+	if c.has("do_lower_case") && c.flag("do_lower_case", false) {
+		e.tokenizer = e.tokenizer.Lowercased()
+	}
+	c.only("transformer_task", `"feature-extraction"`)
+	text := c.object("modality_config").object("text")
+	text.only("method", `"forward"`)
+	text.only("method_output_name", `"last_hidden_state"`)
+	c.only("module_output_name", `"token_embeddings"`)
+	for _, key := range []string{"query_expansion", "query_length", "document_length", "tokenizer_name_or_path"} {
+		c.only(key, "null")
+	}
+	for _, key := range []string{"processing_kwargs", "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"} {
+		c.only(key, "{}", "null")
+	}
+	if err := c.done("unpad_inputs"); err != nil {
+		return err
+	}
+	if m := e.options.MaxTokens; m > 0 {
+		if p := e.model.shape().positions; p > 0 && m > p {
+			return problem("Options.MaxTokens", m, "must be at most %d, the model's positions", p)
+		}
+		e.most = m
+	}
+	return nil
+}
+
+// modelMaxLength returns model_max_length of tokenizer_config.json, or 0 if it has no limit. The
+// truncation of tokenizer.json does not count: transformers replaces it.
+func modelMaxLength(dir string) (int, error) {
+	c, _, err := openConfig(dir, "tokenizer_config.json")
+	if err != nil || !c.has("model_max_length") {
+		return 0, err
+	}
+	n := valueOf(c, "model_max_length", 0.0)
+	if n < 1 || n != math.Trunc(n) {
+		c.fail("model_max_length", "must be a whole number from 1")
+	}
+	if n > math.MaxInt32 {
+		n = 0
+	}
+	return int(n), *c.shared
+}
+
+// readSettings reads the prompts and the length of vectors.
+func (e *Encoder) readSettings(dir string) error {
+	c, _, err := openConfig(dir, "config_sentence_transformers.json")
+	if err != nil {
+		return err
+	}
+	prompts := map[string]*string{}
+	if c.has("prompts") {
+		take(c, "prompts", &prompts)
+	}
+	name := e.options.Prompt
+	if c.has("default_prompt_name") && name == "" {
+		if name = c.text("default_prompt_name", ""); prompts[name] == nil {
+			c.fail("default_prompt_name", "must be a name in prompts")
+		}
+	}
+	c.ignore("default_prompt_name")
+	c.only("model_type", `"SentenceTransformer"`, `"CrossEncoder"`)
+	e.head.readScoring(c)
+	c.only("similarity_fn_name", `"cosine"`, `"dot"`, `"euclidean"`, `"manhattan"`, "null")
+	if c.has("truncate_dim") {
+		e.vectors.stages = append(e.vectors.stages, truncated(c.integer("truncate_dim", 0, 1)))
+	}
+	if err := c.done("__version__", "requirements"); err != nil {
+		return err
+	}
+	if name == "" {
+		return nil
+	}
+	text, ok := prompts[name]
+	if !ok || text == nil {
+		return problem("Options.Prompt", fmt.Sprintf("%.60q", name), "must be a prompt of the model: %.300q", slices.Sorted(maps.Keys(prompts)))
+	}
+	e.setPrompt(*text)
+	return nil
+}
+
+// setPrompt sets the text before each text of Embed. As in sentence-transformers, a special token
+// at the end of the prompt's tokens does not count among the tokens of the prompt.
+func (e *Encoder) setPrompt(text string) {
+	e.prompt = text
+	if text == "" {
+		return
+	}
+	var prompt, empty tokenizer.Encoding
+	e.tokenizer.Encode(&prompt, e.most, text)
+	e.tokenizer.Encode(&empty, 0, "")
+	e.skip = len(prompt.IDs)
+	if n := len(empty.IDs); n > 0 && e.skip > 0 && prompt.IDs[e.skip-1] == empty.IDs[n-1] {
+		e.skip--
+	}
+}

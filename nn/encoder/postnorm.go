@@ -1,0 +1,62 @@
+package encoder
+
+import "github.com/flashkit-go/flashkit/nn"
+
+// A postNorm is a layer with layer norms after the residual sums.
+type postNorm struct {
+	qkv, out, up, down        *nn.Linear // the output features of qkv are the queries, the keys, then the values
+	attentionNorm, outputNorm *nn.LayerNorm
+}
+
+// postNormNames are the names of a layer's tensors, without "weight" and "bias".
+type postNormNames struct {
+	layers                       string // the layers' common name, before their number
+	query, key, value, out, norm string
+	up, down, normDown           string
+}
+
+var bertNames = postNormNames{
+	"encoder.layer", "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+	"attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+}
+
+// loadPostNorm returns n layers.
+func loadPostNorm(w *nn.Init, n, hidden, between int, eps float64, act nn.Activation, p nn.Precision, names postNormNames) []postNorm {
+	var layers []postNorm
+	for k := 0; k < n && w.Err() == nil; k++ {
+		in := layerOf(w, names.layers, k)
+		square := func(name string) *nn.Linear { return newLinear(in.In(name), hidden, hidden, true, p) }
+		q, k, v := square(names.query), square(names.key), square(names.value)
+		l := postNorm{
+			out: square(names.out), attentionNorm: newNorm(in.In(names.norm), hidden, eps),
+			up: newLinear(in.In(names.up), hidden, between, true, p), down: newLinear(in.In(names.down), between, hidden, true, p),
+			outputNorm: newNorm(in.In(names.normDown), hidden, eps),
+		}
+		l.up.Activation, l.qkv = act, concat(w, q, k, v)
+		layers = append(layers, l)
+	}
+	return layers
+}
+
+func packPostNorm(w *nn.Init, layers []postNorm) error {
+	var products []*nn.Linear
+	for _, l := range layers {
+		products = append(products, l.qkv, l.out, l.up, l.down)
+	}
+	return pack(w, products)
+}
+
+// forward returns the layer's result at the position start of the Step's memory. bias is nil or a
+// bias of the scores, as in nn.MultiHeadAttention.ForwardBias.
+func (l *postNorm) forward(s *nn.Step, start nn.Mark, attention *nn.MultiHeadAttention, bias []float32, x nn.Tensor) nn.Tensor {
+	qkv, h := l.qkv.Forward(s, x), x.Features
+	q, k, v := qkv.Columns(0, h), qkv.Columns(h, h), qkv.Columns(2*h, h)
+	mixed := nn.Tensor{}
+	if bias == nil {
+		mixed = attention.Forward(s, q, k, v)
+	} else {
+		mixed = attention.ForwardBias(s, q, k, v, bias)
+	}
+	x = s.Keep(start, l.attentionNorm.Forward(s, l.out.ForwardAdd(s, mixed, x)))
+	return s.Keep(start, l.outputNorm.Forward(s, l.down.ForwardAdd(s, l.up.Forward(s, x), x)))
+}

@@ -1,0 +1,150 @@
+package tokenizer
+
+import (
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// bertNormalizer is BERT's cleaning: control characters are dropped, white space becomes a space,
+// ideographs get spaces around them, nonspacing marks are dropped, letters become lowercase.
+type bertNormalizer struct{ clean, ideographs, strip, lower bool }
+
+func (n bertNormalizer) normalize(s *scratch, dst []byte, text string) []byte {
+	b := bertText{bertNormalizer: n, dst: dst, marks: s.marks[:0]}
+	for i := 0; i < len(text); {
+		if c := text[i]; c < utf8.RuneSelf {
+			b.ascii(c)
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(text[i:])
+		b.wide(r)
+		i += size
+	}
+	b.flush()
+	s.marks = b.marks
+	return b.dst
+}
+
+// bertText is the state of normalizing a text.
+type bertText struct {
+	bertNormalizer
+	dst   []byte
+	marks []rune // in a decomposition: combining class << 23 | mark, to be sorted
+}
+
+func (b *bertText) ascii(c byte) {
+	if len(b.marks) > 0 {
+		b.flush()
+	}
+	switch {
+	case c >= ' ' && c != 0x7F:
+		if b.lower && 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+	case !b.clean:
+	case c == '\t' || c == '\n' || c == '\r':
+		c = ' '
+	default:
+		return
+	}
+	b.dst = append(b.dst, c)
+}
+
+func (b *bertText) wide(r rune) {
+	switch {
+	case b.clean && isControl(r):
+	case b.clean && isSpace(r):
+		b.ascii(' ')
+	case b.ideographs && isIdeograph(r):
+		b.ascii(' ')
+		b.stripped(r)
+		b.ascii(' ')
+	default:
+		b.stripped(r)
+	}
+}
+
+// stripped adds a character, or its decomposition without nonspacing marks.
+func (b *bertText) stripped(r rune) {
+	if !b.strip {
+		b.put(r)
+		return
+	}
+	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
+		b.flush()
+		b.put(leads + s/588)
+		b.put(vowels + s%588/28)
+		if s%28 != 0 {
+			b.put(tails + s%28)
+		}
+		return
+	}
+	parts, ccc := properties(norm.NFD, r)
+	if len(parts) == 0 {
+		b.part(r, ccc)
+	}
+	for len(parts) > 0 {
+		r, n := utf8.DecodeRune(parts)
+		b.part(r, combiningClass(r))
+		parts = parts[n:]
+	}
+}
+
+// part adds a character of a decomposition, which is in canonical order: other marks than the
+// nonspacing are sorted by their combining class.
+func (b *bertText) part(r rune, ccc uint8) {
+	switch mark := isMark(r); {
+	case ccc == 0:
+		b.flush()
+		if !mark {
+			b.put(r)
+		}
+	case !mark:
+		b.marks = append(b.marks, rune(ccc)<<23|r)
+	}
+}
+
+func (b *bertText) put(r rune) {
+	if b.lower {
+		b.dst = appendLower(b.dst, r)
+	} else {
+		b.dst = utf8.AppendRune(b.dst, r)
+	}
+}
+
+func (b *bertText) flush() {
+	sortMarks(b.marks)
+	for _, m := range b.marks {
+		b.put(m & (1<<23 - 1))
+	}
+	b.marks = b.marks[:0]
+}
+
+// bertPreTokenizer splits at white space, and makes each punctuation character a word.
+type bertPreTokenizer struct{}
+
+func (bertPreTokenizer) split(w *words) {
+	for _, x := range w.list {
+		from := x.from
+		for i := x.from; i < x.to; {
+			r, size := rune(w.text[i]), 1
+			if r >= utf8.RuneSelf {
+				r, size = utf8.DecodeRune(w.text[i:x.to])
+			} else if 'a' <= r && r <= 'z' {
+				i++
+				continue
+			}
+			if space := isSpace(r); space || isPunct(r) {
+				w.add(from, i)
+				if from = i + size; !space {
+					w.add(i, from)
+				}
+			}
+			i += size
+		}
+		w.add(from, x.to)
+	}
+	w.done()
+}

@@ -1,0 +1,355 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// maxFile is the most bytes of a file.
+const maxFile = 1 << 28
+
+// Open reads the tokenizer of a model's folder: tokenizer.json, or vocab.txt of a BERT model, and the
+// settings of tokenizer_config.json, special_tokens_map.json and added_tokens.json. Errors have the
+// file and the path of the key.
+func Open(dir string) (*Tokenizer, error) {
+	c := newConfig()
+	if err := c.read(dir); err != nil {
+		return nil, err
+	}
+	file, ok, err := readFile(dir, "tokenizer.json")
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{file: filepath.Join(dir, "tokenizer.json")}
+	var t *Tokenizer
+	if ok {
+		t = r.tokenizer(file, c)
+	} else if file, ok, err = readFile(dir, "vocab.txt"); err != nil {
+		return nil, err
+	} else if ok {
+		r.file = filepath.Join(dir, "vocab.txt")
+		t = r.vocabulary(file, c)
+	} else {
+		return nil, fmt.Errorf("%s: no tokenizer.json and no vocab.txt: %w", dir, fs.ErrNotExist)
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return t, nil
+}
+
+// readFile returns a file of a folder. It returns false if the file does not exist.
+func readFile(dir, name string) ([]byte, bool, error) {
+	name = filepath.Join(dir, name)
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	} else if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, false, err
+	case len(b) > maxFile:
+		return nil, false, fmt.Errorf("%s: more than %d bytes", name, maxFile)
+	case bytes.HasPrefix(b, []byte("version https://git-lfs")):
+		return nil, false, fmt.Errorf("%s: a pointer of Git LFS, not the file; git lfs pull fetches the file", name)
+	}
+	return b, true, nil
+}
+
+// config has the settings of the files beside tokenizer.json.
+type config struct {
+	file              string
+	class             string
+	bert              bool // vocab.txt has the vocabulary
+	lower, ideographs bool
+	strip             *bool
+	given             map[string]bool // keys of the file
+	left              *bool           // truncation
+	most              *float64
+	special           map[string]addedToken // by key, such as cls_token
+	extra             []addedToken          // additional special tokens
+	added             []addedToken          // added_tokens_decoder or added_tokens.json
+}
+
+func newConfig() *config {
+	return &config{lower: true, ideographs: true, given: map[string]bool{}, special: map[string]addedToken{}}
+}
+
+// specialKeys are the keys of special tokens.
+var specialKeys = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+
+func (c *config) read(dir string) error {
+	for _, file := range []struct {
+		name string
+		read func(f *fields)
+	}{{"tokenizer_config.json", c.settings}, {"special_tokens_map.json", c.specialMap}, {"added_tokens.json", c.addedMap}} {
+		b, ok, err := readFile(dir, file.name)
+		if err != nil {
+			return err
+		} else if !ok {
+			continue
+		}
+		r := &reader{file: filepath.Join(dir, file.name)}
+		if err := json.Unmarshal(b, new(json.RawMessage)); err != nil {
+			return fmt.Errorf("%s: %w", r.file, err)
+		}
+		f := r.object("", b, 0)
+		if file.read(f); r.err == nil {
+			f.done()
+		}
+		if r.err != nil {
+			return r.err
+		}
+	}
+	return nil
+}
+
+// settings reads tokenizer_config.json.
+func (c *config) settings(f *fields) {
+	c.file = f.r.file
+	for key := range f.rest {
+		c.given[key] = true
+	}
+	if v, ok := f.take("tokenizer_class"); ok {
+		f.r.into("tokenizer_class", v, &c.class, "a string")
+	}
+	c.lower = f.flag("do_lower_case", true)
+	c.ideographs = f.flag("tokenize_chinese_chars", true)
+	if v, ok := f.take("strip_accents"); ok {
+		f.r.into("strip_accents", v, &c.strip, "true or false")
+	}
+	if v, ok := f.take("model_max_length"); ok {
+		f.r.into("model_max_length", v, &c.most, "a number")
+	}
+	if v, ok := f.take("truncation_side"); ok {
+		left := f.oneOf("truncation_side", v, "right", "left") == "left"
+		c.left = &left
+	}
+	f.only("clean_text", "true")
+	f.only("do_basic_tokenize", "true")
+	f.only("never_split", "[]")
+	f.only("wordpieces_prefix", `"##"`)
+	f.only("split_special_tokens", "false")
+	f.only("init_inputs", "[]")
+	f.only("auto_map")
+	if v, ok := f.take("added_tokens_decoder"); ok {
+		x := f.r.object("added_tokens_decoder", v, 1)
+		for _, key := range slices.Sorted(maps.Keys(x.rest)) {
+			a := newAddedToken(f.r.object(x.at(key), x.rest[key], 2), false)
+			if _, err := fmt.Sscan(key, &a.id); err != nil {
+				x.fail(key, "must be an id")
+			}
+			c.added = append(c.added, a)
+		}
+	}
+	c.tokens(f)
+	f.harmless(strings.Fields(`name_or_path special_tokens_map_file tokenizer_file full_tokenizer_file vocab_file merges_file
+		clean_up_tokenization_spaces use_fast processor_class is_local local_files_only backend model_input_names errors max_length stride
+		padding padding_side truncation truncation_strategy pad_to_multiple_of pad_token_type_id chat_template trim_offsets
+		add_bos_token add_eos_token model_specific_special_tokens response_template legacy sp_model_kwargs`)...)
+}
+
+// only fails if the value of a key is not null and not the given JSON.
+func (f *fields) only(key string, want ...string) {
+	if v, ok := f.take(key); ok && !slices.Contains(want, string(v)) {
+		f.fail(key, "%s is not supported", shown(v))
+	}
+}
+
+// tokens reads the keys of special tokens.
+func (c *config) tokens(f *fields) {
+	for _, key := range specialKeys {
+		if v, ok := f.take(key); ok {
+			c.special[key] = f.specialToken(key, v)
+		}
+	}
+	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
+		v, ok := f.take(key)
+		if !ok {
+			continue
+		}
+		if string(v) == "{}" {
+			continue
+		}
+		var list []json.RawMessage
+		f.r.into(f.at(key), v, &list, "a list of tokens")
+		for i, v := range list {
+			c.extra = append(c.extra, f.specialToken(fmt.Sprintf("%s[%d]", key, i), v))
+		}
+	}
+}
+
+// specialToken returns a special token: a string, or an object with the key content.
+func (f *fields) specialToken(key string, v json.RawMessage) addedToken {
+	a := addedToken{extra: true}
+	if len(v) > 0 && v[0] == '{' {
+		x := f.r.object(f.at(key), v, f.depth+1)
+		x.harmless("__type")
+		a = newAddedToken(x, false)
+		a.extra = true
+		x.done()
+		return a
+	}
+	f.r.into(f.at(key), v, &a.content, "a token")
+	return a
+}
+
+func (c *config) specialMap(f *fields) {
+	if c.given["added_tokens_decoder"] {
+		f.harmless(slices.Collect(maps.Keys(f.rest))...)
+		return
+	}
+	c.tokens(f)
+}
+
+// addedMap reads added_tokens.json, an object from tokens to ids.
+func (c *config) addedMap(f *fields) {
+	for _, token := range slices.Sorted(maps.Keys(f.rest)) {
+		a := addedToken{content: token, id: f.whole(token), normal: true}
+		if c.given["added_tokens_decoder"] {
+			continue
+		}
+		for _, s := range append(slices.Collect(maps.Values(c.special)), c.extra...) {
+			if s.content == token {
+				a.normal, a.extra = false, true
+			}
+		}
+		c.added = append(c.added, a)
+	}
+}
+
+// bertClasses are the tokenizers that have BERT's rules, whatever tokenizer.json says.
+var bertClasses = []string{"BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast"}
+
+// otherClasses are the tokenizers that tokenizer.json describes.
+var otherClasses = []string{"", "PreTrainedTokenizerFast", "TokenizersBackend", "MPNetTokenizer", "MPNetTokenizerFast",
+	"RobertaTokenizer", "RobertaTokenizerFast", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast",
+	"GemmaTokenizer", "GemmaTokenizerFast", "LlamaTokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"}
+
+// vocabulary makes a tokenizer of a vocab.txt. Each line is a token, whose id is the number of the
+// line, from 0. If a token is repeated, its last line counts. Empty lines have a number, but no
+// token.
+func (r *reader) vocabulary(file []byte, c *config) *Tokenizer {
+	if c.class != "" && !slices.Contains(bertClasses, c.class) {
+		r.file = c.file
+		r.fail("tokenizer_class", "%.60q needs tokenizer.json, which is missing", c.class)
+		return nil
+	}
+	ids := map[string]int32{}
+	for n := int32(0); len(file) > 0; n++ {
+		line, rest, _ := bytes.Cut(file, []byte("\n"))
+		ids[strings.ToValidUTF8(strings.TrimRightFunc(string(line), unicode.IsSpace), "\uFFFD")], file = n, rest
+	}
+	unk, cls, sep := c.bertTokens()
+	t := &Tokenizer{added: map[string]int32{}, preTokenizers: []preTokenizer{bertPreTokenizer{}}}
+	n := bertNormalizer{clean: true, ideographs: c.ideographs, lower: c.lower, strip: c.lower}
+	if c.strip != nil {
+		n.strip = *c.strip
+	}
+	t.normalizers = []normalizer{n}
+	f := &fields{r: r}
+	t.model = newWordPiece(f, ids, unk, "##", 100)
+	for _, token := range []string{cls, sep} {
+		if _, ok := ids[token]; !ok {
+			f.fail("", "the vocabulary of %d tokens has no token %.60q", len(ids), token)
+		}
+	}
+	if r.err != nil {
+		return nil
+	}
+	t.single, t.pair = bertTemplates(ids[cls], ids[sep])
+	c.bert = true
+	c.finish(r, t, nil)
+	return t
+}
+
+// bertTokens returns the unknown token, the first and the last token of a text.
+func (c *config) bertTokens() (unk, cls, sep string) {
+	unk, cls, sep = "[UNK]", "[CLS]", "[SEP]"
+	for key, to := range map[string]*string{"unk_token": &unk, "cls_token": &cls, "sep_token": &sep} {
+		if a, ok := c.special[key]; ok {
+			*to = a.content
+		}
+	}
+	return unk, cls, sep
+}
+
+// finish adds the tokens of tokenizer.json and of the settings.
+func (c *config) finish(r *reader, t *Tokenizer, tokens []addedToken) {
+	has := map[string]bool{}
+	for _, a := range tokens {
+		has[a.content] = true
+	}
+	more := slices.Clone(c.added)
+	for _, key := range specialKeys {
+		if a, ok := c.special[key]; ok {
+			a.id = -1
+			more = append(more, a)
+		}
+	}
+	for _, a := range c.extra {
+		a.id = -1
+		more = append(more, a)
+	}
+	if c.bert || slices.Contains(bertClasses, c.class) {
+		for _, key := range []string{"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+			if _, ok := c.special[key]; !ok {
+				more = append(more, addedToken{id: -1, extra: true, content: "[" + strings.ToUpper(strings.TrimSuffix(key, "_token")) + "]"})
+			}
+		}
+	}
+	for _, a := range more {
+		if !has[a.content] {
+			has[a.content] = true
+			tokens = append(tokens, a)
+		}
+	}
+	t.add(r, tokens)
+	if c.left != nil {
+		t.left = *c.left
+	}
+	if c.most != nil {
+		t.most = 0
+		if *c.most >= 1 && *c.most < 1<<31-1 {
+			t.most = int(*c.most)
+		}
+	}
+}
+
+// check refuses settings that contradict tokenizer.json: a tokenizer of BERT's class ignores the
+// rules of the file.
+func (c *config) check(r *reader, t *Tokenizer) {
+	if slices.Contains(otherClasses, c.class) {
+		return
+	}
+	if !slices.Contains(bertClasses, c.class) {
+		r.file = c.file
+		r.fail("tokenizer_class", "%.60q is not supported", c.class)
+		return
+	}
+	want := bertNormalizer{clean: true, ideographs: c.ideographs, lower: c.lower, strip: c.lower}
+	if c.strip != nil {
+		want.strip = *c.strip
+	}
+	if len(t.normalizers) != 1 || t.normalizers[0] != want {
+		r.fail("normalizer", "contradicts tokenizer_config.json: do_lower_case is %v, strip_accents %v, tokenize_chinese_chars %v",
+			want.lower, want.strip, want.ideographs)
+	}
+	if len(t.preTokenizers) != 1 || t.preTokenizers[0] != (bertPreTokenizer{}) {
+		r.fail("pre_tokenizer", "must be BertPreTokenizer for tokenizer_class %s of tokenizer_config.json", c.class)
+	}
+}

@@ -1,0 +1,174 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Parse reads a tokenizer.json. Padding is ignored, and so are the stride and the strategy of
+// truncation.
+func Parse(file []byte) (*Tokenizer, error) {
+	r := &reader{file: "tokenizer.json"}
+	t := r.tokenizer(file, nil)
+	if r.err != nil {
+		return nil, r.err
+	}
+	return t, nil
+}
+
+// tokenizer reads a tokenizer.json, with the settings of other files if c is not nil.
+func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
+	var err error
+	t := &Tokenizer{added: map[string]int32{}}
+	if err = json.Unmarshal(file, new(json.RawMessage)); err != nil {
+		r.fail("", "%v", err)
+		return nil
+	}
+	f := r.object("", file, 0)
+	f.harmless("version", "padding", "decoder")
+	if v, ok := f.take("truncation"); ok {
+		t.truncation(r.object("truncation", v, 1))
+	}
+	f.optional("normalizer", func(f *fields) { t.normalizers = newNormalizers(f, nil) })
+	f.optional("pre_tokenizer", func(f *fields) { t.preTokenizers = newPreTokenizers(f, nil) })
+	var post postProcessor
+	f.optional("post_processor", post.read)
+	t.single, t.pair = post.templates()
+	m := f.object("model")
+	t.model = newModel(m)
+	m.done()
+	var tokens []addedToken
+	if v, ok := f.take("added_tokens"); ok && r.err == nil {
+		f.rest["added_tokens"] = v
+		f.objects("added_tokens", func(f *fields) { tokens = append(tokens, newAddedToken(f, true)) })
+	}
+	f.done()
+	if r.err != nil {
+		return nil
+	}
+	if c == nil {
+		t.add(r, tokens)
+		return t
+	}
+	if c.check(r, t); r.err == nil {
+		c.finish(r, t, tokens)
+	}
+	return t
+}
+
+// optional calls read for an object that may be missing, and checks that it read all keys.
+func (f *fields) optional(key string, read func(*fields)) {
+	if v, ok := f.take(key); ok && f.r.err == nil {
+		x := f.r.object(f.at(key), v, f.depth+1)
+		read(x)
+		x.done()
+	}
+}
+
+func (t *Tokenizer) truncation(f *fields) {
+	f.harmless("stride", "strategy")
+	t.most = int(f.whole("max_length"))
+	if v, ok := f.take("direction"); ok {
+		t.left = f.oneOf("direction", v, "Right", "Left") == "Left"
+	}
+	f.done()
+}
+
+// oneOf returns a string that must be one of a list.
+func (f *fields) oneOf(key string, v json.RawMessage, list ...string) (s string) {
+	if f.r.into(f.at(key), v, &s, "a string") && !slices.Contains(list, s) {
+		f.fail(key, "%.60q is not supported", s)
+	}
+	return s
+}
+
+// newAddedToken returns an added token, with its id if the object has the id.
+func newAddedToken(f *fields, hasID bool) addedToken {
+	special, id := f.flag("special", false), int32(-1)
+	if hasID {
+		id = f.whole("id")
+	}
+	return addedToken{
+		id: id, content: f.text("content"), extra: special, single: f.flag("single_word", false),
+		left: f.flag("lstrip", false), right: f.flag("rstrip", false), normal: f.flag("normalized", !special),
+	}
+}
+
+// add sets the added tokens, special tokens first. A token that the vocabulary lacks gets the next
+// free id.
+func (t *Tokenizer) add(r *reader, tokens []addedToken) {
+	t.size = t.model.len()
+	next := int32(t.model.count())
+	list := map[string]int{} // index in kept
+	var kept []addedToken
+	for i, a := range tokens {
+		if a.content == "" {
+			continue
+		}
+		id, ok := t.ID(a.content)
+		if !ok {
+			id = next
+		}
+		if a.id >= 0 && id != a.id {
+			r.fail(addedPath(r, i), "%.60q gets the id %d, not %d", a.content, id, a.id)
+			return
+		}
+		a.id, next = id, max(next, id+1)
+		t.added[a.content] = id
+		t.size = max(t.size, int(id)+1)
+		if at, ok := list[a.content]; ok {
+			kept[at] = a
+			continue
+		}
+		list[a.content] = len(kept)
+		kept = append(kept, a)
+	}
+	for _, x := range []*template{&t.single, &t.pair} {
+		for _, p := range x.pieces {
+			for _, id := range p.ids {
+				t.size = max(t.size, int(id)+1)
+			}
+		}
+	}
+	t.match(r, kept)
+}
+
+// match makes the matchers of the added tokens.
+func (t *Tokenizer) match(r *reader, tokens []addedToken) {
+	slices.SortStableFunc(tokens, func(a, b addedToken) int {
+		switch {
+		case a.extra == b.extra:
+			return 0
+		case a.extra:
+			return -1
+		}
+		return 1
+	})
+	var raw, normal []addedToken
+	var rawTexts, normalTexts []string
+	var s scratch
+	for _, a := range tokens {
+		if !a.normal {
+			raw, rawTexts = append(raw, a), append(rawTexts, a.content)
+			continue
+		}
+		text := string([]byte(t.normalized(&s, a.content)))
+		if text == "" {
+			r.fail("added_tokens", "%.60q is empty after normalization, which is not supported", a.content)
+		}
+		normal, normalTexts = append(normal, a), append(normalTexts, text)
+	}
+	if r.err == nil {
+		t.raw, t.normal = newMatcher(raw, rawTexts), newMatcher(normal, normalTexts)
+	}
+}
+
+// addedPath returns the path of an added token's id. Tokens of other files have no index.
+func addedPath(r *reader, i int) string {
+	if strings.HasSuffix(r.file, "tokenizer.json") {
+		return fmt.Sprintf("added_tokens[%d].id", i)
+	}
+	return "added tokens"
+}
