@@ -158,7 +158,7 @@ BOTH = ("rope_parameters", "layer_types")
 VARIED = {
     "bert": [dict(hidden_act=a) for a in ("gelu_new", "relu", "silu", "swish", "gelu_fast", "quick_gelu", "tanh", "gelu_10", "mish")] + [dict(type_vocab_size=1), dict(layer_norm_eps=0.1), dict(is_decoder=True), dict(chunk_size_feed_forward=4)],
     "distilbert": [dict(activation="relu"), dict(sinusoidal_pos_embds=True)],
-    "mpnet": [dict(relative_attention_num_buckets=8), dict(hidden_act="relu"), dict(layer_norm_eps=0.1)],
+    "mpnet": [dict(relative_attention_num_buckets=64), dict(hidden_act="relu"), dict(layer_norm_eps=0.1)],
     "roberta": [dict(type_vocab_size=2), dict(hidden_act="gelu_new"), dict(pad_token_id=3), dict(is_decoder=True)],
     "xlmr": [dict(pad_token_id=0), dict(layer_norm_eps=0.1)],
     "nomic": [dict(hidden_act="gelu"), dict(head_dim=24), dict(type_vocab_size=1)],
@@ -169,7 +169,7 @@ VARIED = {
     "gemma3": [dict(use_bidirectional_attention=b, sliding_window=w) for b in (True, False) for w in (8, 9)] + [dict(attention_bias=True), dict(attn_logit_softcapping=5.0), dict(rms_norm_eps=0.1), dict(hidden_activation="gelu"),
        dict(rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}, "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}})],
 }
-PLAIN = {"hidden_act": ("gelu_new", "relu", "gelu", "silu", "swish"), "type_vocab_size": None, "layer_norm_eps": None, "relative_attention_num_buckets": None, "norm_eps": None, "rms_norm_eps": None, "use_bidirectional_attention": None,
+PLAIN = {"hidden_act": ("gelu_new", "relu", "gelu", "silu", "swish"), "type_vocab_size": None, "layer_norm_eps": None, "norm_eps": None, "rms_norm_eps": None, "use_bidirectional_attention": None,
          "activation": None, "sinusoidal_pos_embds": None, "tie_word_embeddings": None, "num_hidden_layers": None, "layer_types": None, "sliding_window": None, "chunk_size_feed_forward": None, "attention_bias": None, "use_sliding_window": None, "max_window_layers": None}
 for f, rows in VARIED.items():
     for changes in rows:

@@ -40,46 +40,38 @@ def embed(folder, settings):
     model = SentenceTransformer(str(folder), **SINGLE)
     if "max_tokens" in settings:
         model.max_seq_length = settings["max_tokens"]
-    encode = lambda: torch.tensor(model.encode(parts.TEXTS, batch_size=1, prompt_name=settings.get("prompt"), show_progress_bar=False))
-    single = encode()
-    model.double()
-    return single, encode()
+    return torch.tensor(model.double().encode(parts.TEXTS, prompt_name=settings.get("prompt"), show_progress_bar=False))
 
 
 def score(folder, settings):
     model = CrossEncoder(str(folder), **SINGLE)
-    predict = lambda: torch.tensor(model.predict([(QUERY, t) for t in parts.TEXTS], batch_size=1, show_progress_bar=False))
-    single = predict()
-    model.double()
-    return single, predict()
+    return torch.tensor(model.double().predict([(QUERY, t) for t in parts.TEXTS], show_progress_bar=False))
 
 
 def heads(folder, auto):
-    """Logits of each text alone, in both precisions."""
-    model, t = auto.from_pretrained(folder, dtype=torch.float32).eval(), hf.AutoTokenizer.from_pretrained(folder)
+    """Logits of each text alone."""
+    model, t = auto.from_pretrained(folder, dtype=torch.float32).double().eval(), hf.AutoTokenizer.from_pretrained(folder)
     limit = min(t.model_max_length, model.config.max_position_embeddings)
     ids = [t(text, truncation=True, max_length=limit, return_tensors="pt") for text in parts.TEXTS]
     with torch.no_grad():
-        single = [model(**i).logits[0] for i in ids]
-        model.double()
-        return model.config, t, ids, single, [model(**i).logits[0] for i in ids]
+        return model.config, [model(**i).logits[0] for i in ids]
 
 
 def classify(folder, settings):
     """What the pipeline text-classification of transformers gives with top_k=None."""
-    c, _, _, single, double = heads(folder, hf.AutoModelForSequenceClassification)
+    c, logits = heads(folder, hf.AutoModelForSequenceClassification)
     if c.problem_type == "regression":
         act = lambda x: x
     elif c.problem_type == "multi_label_classification" or c.num_labels == 1:
         act = torch.sigmoid
     else:
         act = lambda x: x.softmax(-1)
-    return torch.stack([act(x) for x in single]), torch.stack([act(x) for x in double]), [c.id2label[i] for i in range(c.num_labels)]
+    return torch.stack([act(x) for x in logits]), [c.id2label[i] for i in range(c.num_labels)]
 
 
 def tag(folder, settings):
-    c, _, _, single, double = heads(folder, hf.AutoModelForTokenClassification)
-    return [x.softmax(-1) for x in single], [x.softmax(-1) for x in double], [c.id2label[i] for i in range(c.num_labels)]
+    c, logits = heads(folder, hf.AutoModelForTokenClassification)
+    return [x.softmax(-1) for x in logits], [c.id2label[i] for i in range(c.num_labels)]
 
 
 def answer(c, folder):
@@ -88,18 +80,16 @@ def answer(c, folder):
     if c.must == "refuse":
         return out
     try:
-        single, double, *labels = dict(embed=embed, score=score, classify=classify, tag=tag)[c.kind](folder, c.settings)
+        values = dict(embed=embed, score=score, classify=classify, tag=tag)[c.kind](folder, c.settings)
     except Exception as err:
         first = str(err).strip().split("\n")[0][:200]
         print(f"{c.name}: the makers' software stops: {type(err).__name__}: {first}")
         return dict(out, must="refuse", words=[], makers=first)
+    values, labels = values if isinstance(values, tuple) else (values, [])
+    rows = lambda x: [[float(f"{v:.9g}") for v in row] for row in x.tolist()]
     if c.kind == "tag":
-        return dict(out, tags=[[[float(f"{v:.8g}") for v in row] for row in x.tolist()] for x in double], labels=labels[0])
-    apart, size = float((single - double).abs().max()), float(double.abs().max())
-    if not apart < 4e-6 * max(1, size):
-        print(f"{c.name}: float32 is {apart:.1e} from float64, of {size:.1e}")
-    values = double.reshape(len(parts.TEXTS), -1)
-    return dict(out, apart=apart, values=[[float(f"{v:.9g}") for v in row] for row in values.tolist()], labels=labels[0] if labels else [])
+        return dict(out, tags=[rows(x) for x in values], labels=labels)
+    return dict(out, values=rows(values.reshape(len(parts.TEXTS), -1)), labels=labels)
 
 
 def main():
@@ -109,6 +99,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--drawn", type=int, default=20)
     parser.add_argument("--sample", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="make only what is missing")
     args = parser.parse_args()
     for name in ("transformers", "sentence_transformers", "peft"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -119,11 +110,13 @@ def main():
     want = re.compile(SAMPLE if args.sample else args.only or ".*")
     made = [c for c in cases.CASES if (want.fullmatch(c.name) if args.sample else want.search(c.name))]
     assert len({c.name for c in cases.CASES}) == len(cases.CASES), "two cases of one name"
-    print(f"seed {args.seed}, {len(made)} folders")
+    print(f"seed {args.seed}, {len(made)} folders", flush=True)
     args.folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     for c in made:
         folder = args.folder / c.name
+        if args.keep and (args.folder / f"{c.name}.json").exists():
+            continue
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         try:
