@@ -11,7 +11,7 @@ PLATFORMS := linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64 js/was
 VETTED    := linux/386 darwin/arm64 windows/amd64
 
 # A folder's Makefile has the targets that serve it; `make` here passes them on.
-FOLDERS := backends/cuda backends/simd backends/wasm bench/peers capi capi/python conformance docs docs/site examples/minilm nn ring tools/arm64
+FOLDERS := backends/cuda backends/simd backends/wasm bench/peers capi capi/python conformance docs docs/site examples/minilm nn nn/tokenizer ring tools/arm64
 backends/cuda   := cuda cuda-check gpu-test costs gorgoniacu
 backends/simd   := asm emulate emulate-amx
 backends/wasm   := wasm toolchain js
@@ -21,8 +21,9 @@ capi/python     := python wheel
 conformance     := vectors verify verify-sample judge field-report exports exports-sample onnx torch-values
 docs            := docs report-example
 docs/site       := site site-ort site-serve site-publish browser
-examples/minilm := minilm wordpiece-vectors verify-wordpiece verify-minilm peers-minilm
+examples/minilm := minilm verify-minilm peers-minilm
 nn              := nn-vectors nn-values bert-vectors lm-torch
+nn/tokenizer    := wordpiece-vectors verify-wordpiece
 ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
 

@@ -25,15 +25,15 @@ func (a Activation) Backward(s *Step, dy Tensor) Tensor {
 }
 
 func (a Activation) check() error {
-	if a > GELUTanh {
-		return problem("Activation", uint8(a), "must be None, ReLU, GELU or GELUTanh")
+	if a > SiLU {
+		return problem("Activation", uint8(a), "must be None, ReLU, GELU, GELUTanh or SiLU")
 	}
 	return nil
 }
 
 // activations are the owners of the records that an Activation pushes for Backward. The owner of
 // another layer's records is the layer's address, but an Activation is a number and has no address.
-var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh}
+var activations = [...]any{None: None, ReLU: ReLU, GELU: GELU, GELUTanh: GELUTanh, SiLU: SiLU}
 
 // activationGrad returns dy times the derivative of the activation at x.
 func activationGrad(s *Step, a Activation, x, dy Tensor) Tensor {

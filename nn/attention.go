@@ -16,6 +16,10 @@ type MultiHeadAttention struct {
 	Causal  bool    // a query sees keys up to its own position; the last query sees all keys
 	Rotary  *Rotary // rotates q and k by position; nil for none
 
+	// Band is the keys that a query sees, such as a window. The zero Band hides no key. With a Band,
+	// Causal must be false.
+	Band flashkit.Band
+
 	// UseFlashAttention selects the Dispatcher's kernels, whose memory is proportional to T.
 	// Otherwise the layer stores all attention weights, [batch, Heads, T of q, T of k].
 	// UseFlashAttention must not change between Forward and Backward.
@@ -186,7 +190,7 @@ func (m *MultiHeadAttention) problemOf(s *Step, q, k, v, y *Tensor) flashkit.Pro
 	g := m.kvHeads()
 	p := flashkit.Problem{Batch: q.Batch, Heads: m.Heads, KVHeads: g, QLen: q.T, KVLen: k.T,
 		Dim: q.Features / m.Heads, VDim: v.Features / g, Scale: m.Scale}
-	if m.Causal {
+	if p.Band = m.Band; m.Causal {
 		p.Band = flashkit.Causal()
 	}
 	if s.train {
@@ -217,6 +221,8 @@ func (m *MultiHeadAttention) accepts(s *Step, q, k, v *Tensor) bool {
 		return s.ok(problem(layer+".Heads", m.Heads, "must be at least 1"))
 	case g < 1 || m.Heads%g != 0:
 		return s.ok(problem(layer+".KVHeads", m.KVHeads, "must divide Heads = %d, or be 0", m.Heads))
+	case m.Causal && m.Band != flashkit.Band{}:
+		return s.ok(problem(layer+".Band", m.Band, "must not stand beside Causal"))
 	case !(m.Dropout >= 0 && m.Dropout < 1):
 		return s.ok(problem(layer+".Dropout", m.Dropout, "must be at least 0 and less than 1"))
 	case !s.accepts(layer, "q", q, 0, nil) || !s.accepts(layer, "k", k, 0, nil) || !s.accepts(layer, "v", v, 0, &k.Rows):

@@ -44,6 +44,7 @@ const (
 	ReLU     Activation = Activation(matmul.ReLU)     // max(x, 0)
 	GELU     Activation = Activation(matmul.GELU)     // x Φ(x), computed with the error function
 	GELUTanh Activation = Activation(matmul.GELUTanh) // GELU's tanh approximation
+	SiLU     Activation = Activation(matmul.SiLU)     // x / (1 + exp(-x))
 )
 
 // A Precision is the number type of the factors in a Linear layer's products: the weights and the

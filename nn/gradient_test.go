@@ -122,7 +122,7 @@ func TestGradients(t *testing.T) {
 	for _, dropout := range []float32{0, .3} {
 		t.Run(fmt.Sprintf("dropout=%v", dropout), func(t *testing.T) {
 			t.Run("Linear", func(t *testing.T) {
-				for _, a := range []nn.Activation{nn.None, nn.GELU, nn.GELUTanh} { // not ReLU, as below
+				for _, a := range []nn.Activation{nn.None, nn.GELU, nn.GELUTanh, nn.SiLU} { // not ReLU, as below
 					l := nn.NewLinear(nn.NewInit(1), 7, 5, true)
 					l.Activation = a
 					checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
@@ -132,12 +132,23 @@ func TestGradients(t *testing.T) {
 				l := nn.NewLayerNorm(nn.NewInit(1), 7)
 				checkLayer(t, l.Params(), []nn.Tensor{random(r, 3, 30, 7)}, one(l))
 			})
+			t.Run("RMSNorm", func(t *testing.T) {
+				l := nn.NewRMSNorm(nn.NewInit(1), 7)
+				l.Offset = .5
+				checkLayer(t, l.Params(), []nn.Tensor{random(r, 3, 30, 14)}, one(l))
+			})
+			t.Run("GatedFeedForward", func(t *testing.T) {
+				i := nn.NewInit(1)
+				l := &nn.GatedFeedForward{Gate: nn.NewLinear(i.In("gate"), 7, 9, true), Up: nn.NewLinear(i.In("up"), 7, 9, false), Down: nn.NewLinear(i.In("down"), 9, 7, true)}
+				l.Gate.Activation = nn.SiLU
+				checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
+			})
 			t.Run("PositionalEmbedding", func(t *testing.T) {
 				l := nn.NewPositionalEmbedding(nn.NewInit(1), 4, 7)
 				checkLayer(t, l.Params(), []nn.Tensor{random(r, 2, 3, 7)}, one(l))
 			})
 			t.Run("Activation", func(t *testing.T) {
-				for _, a := range []nn.Activation{nn.ReLU, nn.GELU, nn.GELUTanh} {
+				for _, a := range []nn.Activation{nn.ReLU, nn.GELU, nn.GELUTanh, nn.SiLU} {
 					x := random(r, 2, 3, 7)
 					for i, v := range x.Data { // away from the jump of ReLU's derivative
 						x.Data[i] = v + float32(math.Copysign(1, float64(v)))

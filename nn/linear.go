@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -77,6 +78,26 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	return y
 }
 
+// ForwardInto sets y, [rows, out], to Forward's result. If add is true, it adds the result to y. It
+// is for inference and fails in training.
+func (l *Linear) ForwardInto(s *Step, y, x Tensor, add bool) {
+	if s.train {
+		s.Fail(errors.New("nn: Linear.ForwardInto is for inference; the Step is in training"))
+	}
+	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) || !s.accepts(l.Weight.Name, "y", &y, l.out, &x.Rows) {
+		return
+	}
+	w := l.transposed.of(s, l.Weight, true, l.Precision)
+	if !s.ok(nil) {
+		return
+	}
+	s.mm = matmul.Args{C: y.matrix(), A: x.matrix(), B: w, Activation: matmul.Activation(l.Activation), Accumulate: add}
+	if l.Bias != nil {
+		s.mm.Bias = l.Bias.Data
+	}
+	s.multiply()
+}
+
 // Backward returns the gradient of x, [rows, in], given dy, the gradient of Forward's result. It
 // adds to the gradients of the weight and the bias.
 func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
@@ -112,8 +133,8 @@ func (l *Linear) check() error {
 	if err := l.Weight.checkShape("Linear.Weight", l.out, l.in); err != nil {
 		return err
 	}
-	if l.Activation > GELUTanh {
-		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU or GELUTanh")
+	if l.Activation > SiLU {
+		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU, GELUTanh or SiLU")
 	}
 	if l.Precision > BF16 {
 		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights or BF16")

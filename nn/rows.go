@@ -22,6 +22,12 @@ type rowWork struct {
 	next atomic.Int64
 
 	norm          *LayerNorm
+	rms           *RMSNorm
+	rotary        *Rotary
+	rotation      *rotation
+	heads         int     // of the rows that rotary rotates
+	starts        []int32 // position of the first row of each sequence, or nil
+	sign          float32 // of the angles
 	dropout       *Dropout
 	seed          uint64
 	x, y, z, last Tensor

@@ -262,6 +262,18 @@ func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
 	return x
 }
 
+// AddTo adds x to y elementwise, for tensors of one shape. It is for inference and fails in training.
+func (s *Step) AddTo(y, x Tensor) {
+	if s.train {
+		s.Fail(errors.New("nn: AddTo is for inference; the Step is in training"))
+	}
+	if s.accepts("AddTo", "y", &y, 0, nil) && s.accepts("AddTo", "x", &x, y.Features, &y.Rows) {
+		w := s.startRows(x.Count(), addRows)
+		w.x, w.y, w.z = y, x, y
+		s.runRows(x.Features)
+	}
+}
+
 func addRows(w *rowWork, _, from, to int) {
 	for i := from; i < to; i++ {
 		a, b, sum := w.x.Row(i), w.y.Row(i), w.z.Row(i)

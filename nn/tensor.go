@@ -152,6 +152,18 @@ func (x Tensor) Columns(i, n int) Tensor {
 	return x
 }
 
+// Part returns a view of rows [from, from+n) as one sequence. If the range is beyond the rows, the
+// first layer that uses the view reports an error.
+func (x Tensor) Part(from, n int) Tensor {
+	stride := x.stride()
+	if from < 0 || n < 0 || from > x.Count()-n {
+		x.Features = -1
+		return x
+	}
+	x.Data, x.Rows = x.Data[min(from*stride, len(x.Data)):], Rows{Batch: 1, T: n}
+	return x
+}
+
 // Row returns the features of row i. Rows are numbered in the order of memory.
 func (x *Tensor) Row(i int) []float32 { return x.Data[i*x.stride():][:x.Features:x.Features] }
 

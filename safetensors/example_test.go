@@ -97,6 +97,14 @@ func ExampleParse() {
 	// safetensors: header length 192 is above the 92 bytes that follow it: the file is truncated, or no safetensors file
 }
 
+// Read needs the file's size, and reads each tensor into memory of its own.
+func ExampleRead() {
+	file := exampleFile()
+	f, err := safetensors.Read(bytes.NewReader(file), int64(len(file)))
+	fmt.Println(len(f.Tensors), err)
+	// Output: 3 <nil>
+}
+
 // A file with one more tensor: the others keep their bytes, of whatever type they are.
 func ExampleFile() {
 	f, err := safetensors.Parse(exampleFile())

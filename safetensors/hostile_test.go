@@ -121,6 +121,9 @@ func TestParseRefuses(t *testing.T) {
 		if f != nil {
 			t.Errorf("got a file and the error %v", err)
 		}
+		if _, again := Read(bytes.NewReader(b), int64(len(b))); again == nil || err != nil && again.Error() != err.Error() {
+			t.Errorf("Read: got error %v, Parse %v", again, err)
+		}
 	}
 	check(nil, "file has 0 bytes, want at least 8")
 	check(make([]byte, 7), "file has 7 bytes, want at least 8")
@@ -198,6 +201,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if slices.ContainsFunc(first.Tensors, func(x Tensor) bool { return !known(x.DType) }) {
 			return // which cannot be written
+		}
+		if read, err := Read(bytes.NewReader(b), int64(len(b))); err != nil || !reflect.DeepEqual(first, read) {
+			t.Fatalf("Read: got %+v and error %v, want %+v", read, err, first)
 		}
 		written := write(t, first)
 		second, err := Parse(written)

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -29,39 +31,94 @@ func Parse(b []byte) (*File, error) {
 }
 
 func parse(b []byte) (*File, error) {
-	header, data, err := split(b)
+	n, err := headerLength(b, int64(len(b)))
 	if err != nil {
 		return nil, err
 	}
+	data := b[lengthSize+n:]
+	return assemble(string(b[lengthSize:lengthSize+n]), len(data), func(begin, end int) ([]byte, error) { return data[begin:end:end], nil })
+}
+
+// Read returns the content of a file of the given size. Each tensor's data has memory of its own,
+// so that the data of unused tensors can be freed. Any violation of the format is an error.
+func Read(r io.ReaderAt, size int64) (*File, error) {
+	f, err := read(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	return f, nil
+}
+
+func read(r io.ReaderAt, size int64) (*File, error) {
+	const beginning = 4096 // enough to recognize another format
+	if size < 0 || size > math.MaxInt {
+		return nil, fmt.Errorf("file has %d bytes, want at most %d", size, math.MaxInt)
+	}
+	start := make([]byte, min(size, beginning))
+	if err := readAt(r, start, 0); err != nil {
+		return nil, err
+	}
+	n, err := headerLength(start, size)
+	if err != nil {
+		return nil, err
+	}
+	header := make([]byte, n)
+	if err := readAt(r, header, lengthSize); err != nil {
+		return nil, err
+	}
+	data := lengthSize + n
+	return assemble(string(header), int(size)-data, func(begin, end int) ([]byte, error) {
+		b := make([]byte, end-begin)
+		return b, readAt(r, b, int64(data+begin))
+	})
+}
+
+// readAt reads len(b) bytes.
+func readAt(r io.ReaderAt, b []byte, offset int64) error {
+	if n, err := r.ReadAt(b, offset); n < len(b) {
+		return fmt.Errorf("%d of %d bytes at %d: %w", n, len(b), offset, err)
+	}
+	return nil
+}
+
+// assemble returns the content of a file with the given header and number of bytes of data. part
+// returns bytes of the data.
+func assemble(header string, data int, part func(begin, end int) ([]byte, error)) (*File, error) {
 	metadata, entries, err := parseHeader(header)
 	if err != nil {
 		return nil, err
 	}
-	tensors, err := attach(entries, data)
-	if err != nil {
+	if err := place(entries, data); err != nil {
 		return nil, err
+	}
+	tensors := make([]Tensor, len(entries))
+	for i, e := range entries {
+		tensors[i] = e.Tensor
+		if tensors[i].Data, err = part(e.begin, e.end); err != nil {
+			return nil, fmt.Errorf("tensor %.60q: %w", e.Name, err)
+		}
 	}
 	return &File{Metadata: metadata, Tensors: tensors}, nil
 }
 
-// split returns the header and the data of a file.
-func split(b []byte) (string, []byte, error) {
+// headerLength returns the length of the header of a file of the given size, which begins with b.
+func headerLength(b []byte, size int64) (int, error) {
 	if len(b) < lengthSize {
-		return "", nil, fmt.Errorf("file has %d bytes, want at least %d", len(b), lengthSize)
+		return 0, fmt.Errorf("file has %d bytes, want at least %d", len(b), lengthSize)
 	}
-	n, rest := binary.LittleEndian.Uint64(b), b[lengthSize:]
-	if n > maxHeader || n > uint64(len(rest)) {
+	n, rest := binary.LittleEndian.Uint64(b), size-lengthSize
+	if n > maxHeader || n > uint64(rest) {
 		if other := foreign.Format(b); other != "" {
-			return "", nil, fmt.Errorf("the file is %s", other)
+			return 0, fmt.Errorf("the file is %s", other)
 		}
 	}
 	if n > maxHeader {
-		return "", nil, fmt.Errorf("header length %d is above the limit of %d: the file begins with %q, as no safetensors file does", n, maxHeader, b[:lengthSize])
+		return 0, fmt.Errorf("header length %d is above the limit of %d: the file begins with %q, as no safetensors file does", n, maxHeader, b[:lengthSize])
 	}
-	if n > uint64(len(rest)) {
-		return "", nil, fmt.Errorf("header length %d is above the %d bytes that follow it: the file is truncated, or no safetensors file", n, len(rest))
+	if n > uint64(rest) {
+		return 0, fmt.Errorf("header length %d is above the %d bytes that follow it: the file is truncated, or no safetensors file", n, rest)
 	}
-	return string(rest[:n]), rest[n:], nil
+	return int(n), nil
 }
 
 func parseHeader(header string) (metadata map[string]string, entries []entry, err error) {
@@ -153,7 +210,7 @@ func parseEntry(s *scanner, name string) (entry, error) {
 	if err != nil {
 		return e, err
 	}
-	return e, e.place(offsets)
+	return e, e.locate(offsets)
 }
 
 // isTypeName reports whether s could be the name of a type, in this or a later version of the
@@ -166,8 +223,8 @@ func isTypeName(s string) bool {
 	return s != "" && len(s) <= most && strings.IndexFunc(s, other) < 0
 }
 
-// place checks that all fields are present and that the offsets fit the shape.
-func (e *entry) place(offsets []int) error {
+// locate checks that all fields are present and that the offsets fit the shape.
+func (e *entry) locate(offsets []int) error {
 	switch {
 	case e.DType == "":
 		return errors.New("dtype is missing")
@@ -195,31 +252,28 @@ func (e *entry) place(offsets []int) error {
 	return nil
 }
 
-// attach sorts the entries by offset and sets each tensor's Data to the tensor's part of data.
-// These parts must cover data without gaps or overlaps.
-func attach(entries []entry, data []byte) ([]Tensor, error) {
+// place sorts the entries by offset. Their parts must cover the data, of the given number of bytes,
+// without gaps or overlaps.
+func place(entries []entry, data int) error {
 	// Empty tensors may share an offset. A stable sort keeps their order.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})
-	tensors := make([]Tensor, len(entries))
 	next := 0
-	for i, e := range entries {
+	for _, e := range entries {
 		offsets := [2]int{e.begin, e.end}
 		switch {
-		case e.end > len(data):
-			return nil, fmt.Errorf("tensor %.60q: data_offsets %d lie outside the %d bytes of data", e.Name, offsets, len(data))
+		case e.end > data:
+			return fmt.Errorf("tensor %.60q: data_offsets %d lie outside the %d bytes of data", e.Name, offsets, data)
 		case e.begin < next:
-			return nil, fmt.Errorf("tensor %.60q: data_offsets %d overlap the tensor that ends at %d", e.Name, offsets, next)
+			return fmt.Errorf("tensor %.60q: data_offsets %d overlap the tensor that ends at %d", e.Name, offsets, next)
 		case e.begin > next:
-			return nil, fmt.Errorf("tensor %.60q: data_offsets %d leave a hole after %d", e.Name, offsets, next)
+			return fmt.Errorf("tensor %.60q: data_offsets %d leave a hole after %d", e.Name, offsets, next)
 		}
-		tensors[i] = e.Tensor
-		tensors[i].Data = data[e.begin:e.end:e.end]
 		next = e.end
 	}
-	if next != len(data) {
-		return nil, fmt.Errorf("the tensors end at %d but the data has %d bytes", next, len(data))
+	if next != data {
+		return fmt.Errorf("the tensors end at %d but the data has %d bytes", next, data)
 	}
-	return tensors, nil
+	return nil
 }

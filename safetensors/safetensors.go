@@ -2,8 +2,8 @@
 // length as 8 little-endian bytes, the header in JSON, and the raw data of the tensors. Decode and
 // Encode convert between the tensors of a file and the tensors of package flashkit.
 //
-// Parse is safe for untrusted files: it never panics. The size of the file limits the allocations
-// of Parse, whatever numbers the header has. Functions are safe for concurrent use.
+// Parse and Read are safe for untrusted files: they never panic. The size of the file limits their
+// allocations, whatever numbers the header has. Functions are safe for concurrent use.
 package safetensors
 
 import (
@@ -39,7 +39,7 @@ type Tensor struct {
 	DType string
 	// Shape is empty for a scalar. A dimension may be zero.
 	Shape []int
-	// Data is little-endian and row-major. It aliases the input of Parse.
+	// Data is little-endian and row-major. The result of Parse aliases the input.
 	Data []byte
 }
 

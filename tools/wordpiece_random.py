@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Random texts through the WordPiece of examples/minilm and through Hugging Face tokenizers.
+"""Random texts through the WordPiece of nn/tokenizer and through Hugging Face tokenizers.
 
     python wordpiece_random.py IDS_PROGRAM [--texts N] [--seed S]
 
-IDS_PROGRAM is examples/minilm/wordpiece/ids, built. Half of the texts are hostile: runs of
+IDS_PROGRAM is nn/tokenizer/ids, built. Half of the texts are hostile: runs of
 marks out of order, Hangul letters and their compatibility forms, ideographs, controls,
 surrogates, bytes that are no UTF-8. The other half draws from all of Unicode and from words.
 The vocabulary has a piece for every character that a word can have, so that ids show all
@@ -15,6 +15,8 @@ of order, the ids are equal, and no such character has been settled since Unicod
 """
 
 import argparse
+import json
+import pathlib
 import random
 import subprocess
 import sys
@@ -97,8 +99,9 @@ def make_vocab():
 class Pair:
     """The two tokenizers, of which ours is another process."""
 
-    def __init__(self, program, vocab_file, vocab, lowercase):
-        self.command = [program, vocab_file, "uncased" if lowercase else "cased"]
+    def __init__(self, program, folder, vocab, lowercase):
+        pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(dict(do_lower_case=lowercase)))
+        self.command = [program, folder]
         self.ref = reference(vocab, lowercase)
 
     def ours(self, texts):
@@ -128,11 +131,10 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     vocab, failures = make_vocab(), 0
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8", newline="\n") as f:
-        f.write("\n".join(vocab) + "\n")
-        f.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "vocab.txt").write_bytes(("\n".join(vocab) + "\n").encode())
         for lowercase in (True, False):
-            pair = Pair(args.program, f.name, vocab, lowercase)
+            pair = Pair(args.program, folder, vocab, lowercase)
             everything = [chr(c) for c in [*range(1, 0xD800), *range(0xE000, 0x110000)]]
             alone = {decode(t)[1] for t in pair.different([f"a{c}b".encode() for c in everything])}
             alone |= {decode(t)[2] for t in pair.different([f"a\U0001D16D{c}\U0001D165b".encode() for c in everything])}

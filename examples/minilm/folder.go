@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/flashkit-go/flashkit/examples/minilm/wordpiece"
 	"github.com/flashkit-go/flashkit/nn/bert"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -17,7 +17,7 @@ import (
 // are optional.
 type Folder struct {
 	Model     *bert.Model
-	Tokenizer *wordpiece.Tokenizer
+	Tokenizer *tokenizer.Tokenizer
 	MaxTokens int // most tokens of a text, including [CLS] and [SEP]; longer texts are truncated
 }
 
@@ -34,14 +34,14 @@ func openFolder(dir, precision string) (*Folder, error) {
 	}
 	c.Precision = precision
 	f := &Folder{}
-	tokenizer, files, err := openTokenizer(dir)
+	tok, files, err := openTokenizer(dir)
 	if err != nil {
 		return nil, err
 	}
-	if n := tokenizer.Len(); n > c.Vocab {
+	if n := tok.Len(); n > c.Vocab {
 		return nil, fmt.Errorf("%s has %d tokens, and the model %d", filepath.Join(dir, files.source), n, c.Vocab)
 	}
-	f.Tokenizer = tokenizer
+	f.Tokenizer = tok
 	if f.MaxTokens, err = files.limit(c.Positions); err != nil {
 		return nil, err
 	}

@@ -202,7 +202,7 @@ func TestFoldersRefused(t *testing.T) {
 		`tokenizer.json: model.max_input_chars_per_word = 50: must be 100`:                        merged(current, map[string]string{"tokenizer.json": fast(`100`, `50`)}),
 		`vocab.txt: token "cold" has another id, or none, in tokenizer.json`:                      merged(published, map[string]string{"tokenizer.json": fast(`"cold":9`, `"cold":8`)}),
 		`tokenizer.json has 51 tokens, and the model 50`:                                          merged(current, map[string]string{"tokenizer.json": fast(`"cold":9`, `"cold":50`)}),
-		`tokenizer.json: wordpiece: token "cold" has the id -9`:                                   merged(current, map[string]string{"tokenizer.json": fast(`"cold":9`, `"cold":-9`)}),
+		`tokenizer.json: model.vocab: token "cold" has the id -9`:                                 merged(current, map[string]string{"tokenizer.json": fast(`"cold":9`, `"cold":-9`)}),
 		`adapter_config.json: adapters are not supported`:                                         merged(published, map[string]string{"adapter_config.json": `{}`}),
 		`config.json: flashkit: config.rope_theta = 1e4: the key is unknown`:                      merged(published, map[string]string{"config.json": edit(tinyConfig(t), `{`, `{"rope_theta": 1e4, `)}),
 		`model.safetensors: safetensors: the file is a pointer of Git LFS`:                        merged(published, map[string]string{"model.safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("5", 64) + "\nsize 90868376\n"}),

@@ -1,5 +1,5 @@
 // Minilm computes and compares sentence vectors in pure Go, with all-MiniLM-L6-v2 or another model
-// of its family. Package nn/bert has the layers, and package wordpiece has the tokenizer.
+// of its family. Package nn/bert has the layers, and package nn/tokenizer has the tokenizer.
 package main
 
 import (

@@ -170,7 +170,7 @@ func TestErrors(t *testing.T) {
 		{1, "long, line 2: more than 1048576 bytes", []string{"--model", good, "--file", long}},
 		{1, `model_type = "gpt2": must be "bert"`, broken("config.json", `{"model_type":"gpt2"}`)},
 		{1, "/vocab.txt: ", broken("vocab.txt", "")},
-		{1, "vocab.txt: wordpiece: vocabulary of 1 tokens has no token [CLS]", broken("vocab.txt", "a")},
+		{1, "vocab.txt: unk_token: \"[UNK]\" is not in the vocabulary of 1 tokens", broken("vocab.txt", "a")},
 		{1, "vocab.txt has 51 tokens, and the model 50", broken("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n"+strings.Repeat("x\n", 48))},
 		{1, "/model.safetensors: ", broken("model.safetensors", "")},
 		{1, "model.safetensors: safetensors: ", broken("model.safetensors", "12345678")},

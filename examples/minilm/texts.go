@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit/nn/bert"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
 // longestLine is the maximum length of a line in bytes.
@@ -70,6 +71,7 @@ type result struct {
 func embed(ctx context.Context, f *Folder, s *bert.Step, next func() (string, error), p printer) error {
 	h := f.Model.Config().Hidden
 	var b bert.Batch
+	var e tokenizer.Encoding
 	var results []result
 	var vectors []float32
 	for done := false; !done; {
@@ -82,13 +84,9 @@ func embed(ctx context.Context, f *Folder, s *bert.Step, next func() (string, er
 			} else if err != nil {
 				return err
 			}
-			from := len(b.IDs)
-			b.IDs = f.Tokenizer.Encode(b.IDs, text, f.MaxTokens+1) // one token more than the limit, to detect a text that is too long
-			r := result{Text: text, Tokens: len(b.IDs) - from}
-			if r.Truncated = r.Tokens > f.MaxTokens; r.Truncated {
-				b.IDs = f.Tokenizer.Encode(b.IDs[:from], text, f.MaxTokens)
-				r.Tokens = f.MaxTokens
-			}
+			f.Tokenizer.Encode(&e, f.MaxTokens, text)
+			b.IDs = append(b.IDs, e.IDs...)
+			r := result{Text: text, Tokens: len(e.IDs), Truncated: e.Tokens > len(e.IDs)}
 			b.Starts = append(b.Starts, int32(len(b.IDs)))
 			results = append(results, r)
 		}

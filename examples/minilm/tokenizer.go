@@ -14,7 +14,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/flashkit-go/flashkit/examples/minilm/wordpiece"
+	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
 // A tokenizerFolder has the tokenizer's settings from all files of a folder.
@@ -40,14 +40,14 @@ type addedToken struct {
 	source  string // file and key, for errors
 }
 
-// specials are the special tokens of package wordpiece, by their keys in the settings.
+// specials are BERT's special tokens, by their keys in the settings.
 var specials = map[string]string{
 	"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
 }
 
 // openTokenizer reads the settings, and the vocabulary from vocab.txt or tokenizer.json. It returns
-// an error if package wordpiece would compute wrong ids with these settings.
-func openTokenizer(dir string) (*wordpiece.Tokenizer, *tokenizerFolder, error) {
+// an error if the settings are not BERT's.
+func openTokenizer(dir string) (*tokenizer.Tokenizer, *tokenizerFolder, error) {
 	f := &tokenizerFolder{dir: dir}
 	_, err := read(dir, "tokenizer_config.json", object(f.configRules()))
 	if err == nil {
@@ -65,15 +65,19 @@ func openTokenizer(dir string) (*wordpiece.Tokenizer, *tokenizerFolder, error) {
 	if f.lower, err = f.letters(); err != nil {
 		return nil, nil, err
 	}
-	t, err := f.open()
+	vocab, err := f.open()
 	if err != nil {
 		return nil, nil, err
 	}
-	return t, f, f.checkAdded(t.Vocab())
+	if err := f.checkAdded(vocab); err != nil {
+		return nil, nil, err
+	}
+	t, err := tokenizer.Open(dir)
+	return t, f, err
 }
 
-// letters reports whether the tokenizer lowercases letters and strips accents. Package wordpiece
-// does both or neither, so the settings must agree.
+// letters reports whether the tokenizer lowercases letters and strips accents. BERT's
+// models do both or neither, so the settings must agree.
 func (f *tokenizerFolder) letters() (lowercase bool, err error) {
 	config := filepath.Join(f.dir, "tokenizer_config.json")
 	generic := f.class == "PreTrainedTokenizerFast" || f.class == "TokenizersBackend"
@@ -116,34 +120,31 @@ func (f *tokenizerFolder) checkAdded(vocab map[string]int32) error {
 	return nil
 }
 
-// open reads the vocabulary. If both vocab.txt and tokenizer.json have a vocabulary, the two
+// open returns the vocabulary. If both vocab.txt and tokenizer.json have a vocabulary, the two
 // vocabularies must be equal.
-func (f *tokenizerFolder) open() (*wordpiece.Tokenizer, error) {
+func (f *tokenizerFolder) open() (map[string]int32, error) {
 	f.source = "vocab.txt"
 	name := filepath.Join(f.dir, f.source)
-	lines, err := os.Open(name)
+	text, err := os.ReadFile(name)
 	if f.fast && errors.Is(err, fs.ErrNotExist) {
 		f.source = "tokenizer.json"
-		t, err := wordpiece.FromMap(f.vocab, f.lower)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(f.dir, f.source), err)
-		}
-		return t, nil
+		return f.vocab, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer lines.Close()
-	t, err := wordpiece.New(lines, f.lower)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	vocab := map[string]int32{}
+	for i, line := range strings.Split(string(text), "\n") {
+		if token := strings.TrimRightFunc(line, unicode.IsSpace); token != "" {
+			vocab[token] = int32(i)
+		}
 	}
 	if f.fast {
-		if token := difference(t.Vocab(), f.vocab); token != "" {
+		if token := difference(vocab, f.vocab); token != "" {
 			return nil, fmt.Errorf("%s: token %.60q has another id, or none, in tokenizer.json", name, token)
 		}
 	}
-	return t, nil
+	return vocab, nil
 }
 
 // difference returns the first token whose id differs between two vocabularies, or "". It ignores

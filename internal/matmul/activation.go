@@ -16,6 +16,10 @@ func (act Activation) of(x float32) float32 {
 		return 0 // x*0 would be NaN for -Inf
 	case act == GELU:
 		return float32(v * normal(v))
+	case act == SiLU && x < -120:
+		return 0
+	case act == SiLU:
+		return float32(v * logistic(v))
 	case act == GELUTanh && x < 40:
 		return float32(v * logistic(tanhArgument(v)))
 	}
@@ -28,12 +32,15 @@ func (act Activation) slope(x float32) float32 {
 	switch {
 	case x != x:
 		return x
-	case act == None, act != ReLU && x > 40:
+	case act == None, act != ReLU && x > 120, act != ReLU && act != SiLU && x > 40:
 		return 1
 	case act == ReLU && x > 0:
 		return 1
-	case act == ReLU, x < -40:
+	case act == ReLU, x < -120, act != SiLU && x < -40:
 		return 0
+	case act == SiLU:
+		s := logistic(v)
+		return float32(s + v*s*(1-s))
 	case act == GELU:
 		return float32(normal(v) + v*math.Exp(-v*v/2)/math.Sqrt(2*math.Pi))
 	}

@@ -18,10 +18,11 @@ func derivative(act matmul.Activation, x float64) float64 {
 		return 0
 	case act == matmul.ReLU:
 		return 1
-	case x > 40:
-		return 1
-	case x < -40:
-		return 0
+	case act == matmul.SiLU && math.IsInf(x, 0), act != matmul.SiLU && math.Abs(x) > 40:
+		return max(0, math.Copysign(1, x))
+	case act == matmul.SiLU:
+		s := 1 / (1 + math.Exp(-x))
+		return s + x*s*(1-s)
 	case act == matmul.GELU:
 		return math.Erfc(-x/math.Sqrt2)/2 + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
 	}
@@ -51,7 +52,7 @@ func TestApply(t *testing.T) {
 	matmul.EachISA(t, func(t *testing.T) {
 		e, x := matmul.New(), numbers(t)
 		defer e.Close()
-		for act := matmul.None; act <= matmul.GELUTanh; act++ {
+		for act := matmul.None; act <= matmul.SiLU; act++ {
 			y := make([]float32, len(x))
 			poison(matmul.Dense(y, 1, len(y)))
 			require.NoError(t, e.Apply(t.Context(), y, x, act))
@@ -78,7 +79,7 @@ func TestApplyGrad(t *testing.T) {
 		for i := range dy {
 			dy[i] = float32(i%7) - 3
 		}
-		for act := matmul.None; act <= matmul.GELUTanh; act++ {
+		for act := matmul.None; act <= matmul.SiLU; act++ {
 			poison(matmul.Dense(dx, 1, len(dx)))
 			require.NoError(t, e.ApplyGrad(t.Context(), dx, x, dy, act))
 			for i, v := range x {
@@ -109,7 +110,7 @@ func TestApplyTails(t *testing.T) {
 		defer e.Close()
 		for n := range 70 {
 			x, dy := random(r, 1, n, false, false).Data[:n], random(r, 1, n, false, false).Data[:n]
-			for act := matmul.None; act <= matmul.GELUTanh; act++ {
+			for act := matmul.None; act <= matmul.SiLU; act++ {
 				y, dx := make([]float32, n+1), make([]float32, n+1)
 				y[n], dx[n] = 7, 7
 				require.NoError(t, e.Apply(t.Context(), y[:n], x, act))

@@ -4879,3 +4879,342 @@ DATA tanhSlope<>+52(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+56(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+60(SB)/4, $0x3e5b33b6
 GLOBL tanhSlope<>(SB), RODATA|NOPTR, $64
+
+// func finishSiLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·finishSiLUAVX2(SB), NOSPLIT, $8-96
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         c+0(FP), AX
+	MOVQ         sums+16(FP), CX
+	MOVQ         bias+32(FP), DX
+	MOVQ         before+40(FP), BX
+	MOVQ         residual+56(FP), SI
+	MOVQ         rows+72(FP), DI
+	MOVQ         cols+80(FP), R8
+	MOVL         $0x3f800000, R9
+	VMOVD        R9, X8
+	VPBROADCASTD X8, Y8
+	MOVL         $0x3f317215, R9
+	VMOVD        R9, X9
+	VPBROADCASTD X9, Y9
+	MOVL         $0x3e75fcde, R9
+	VMOVD        R9, X10
+	VPBROADCASTD X10, Y10
+	MOVL         $0x3d635ba9, R9
+	VMOVD        R9, X11
+	VPBROADCASTD X11, Y11
+	MOVL         $0x3c1e7544, R9
+	VMOVD        R9, X12
+	VPBROADCASTD X12, Y12
+	MOVL         $0x3aaddd0a, R9
+	VMOVD        R9, X13
+	VPBROADCASTD X13, Y13
+	MOVL         $0xc2fe0000, R9
+	VMOVD        R9, X14
+	VPBROADCASTD X14, Y14
+	MOVL         $0x4b40007f, R9
+	VMOVD        R9, X15
+	VPBROADCASTD X15, Y15
+	MOVQ         R8, R9
+	ANDQ         $0x07, R9
+	LEAQ         firstElements<>+32(SB), R10
+	SHLQ         $0x02, R9
+	SUBQ         R9, R10
+	VMOVUPS      (R10), Y7
+
+row:
+	XORQ R9, R9
+	MOVQ R8, R10
+	SHRQ $0x03, R10
+	JZ   tail
+
+vector:
+	VMOVUPS (CX)(R9*1), Y0
+	TESTQ   DX, DX
+	JZ      noBias
+	VMOVUPS (DX)(R9*1), Y1
+	VADDPS  Y1, Y0, Y0
+
+noBias:
+	TESTQ   BX, BX
+	JZ      noBefore
+	VMOVUPS Y0, (BX)(R9*1)
+
+noBefore:
+	VMOVUPS     siluEnds<>+0(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     silu<>+0(SB), Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh128<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
+	VSUBPS      Y15, Y3, Y4
+	VSUBPS      Y4, Y5, Y5
+	VMOVAPS     Y13, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
+	VPSLLD      $0x17, Y3, Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      silu<>+64(SB), Y5, Y1
+	VMOVUPS     silu<>+64(SB), Y3
+	VDIVPS      Y1, Y3, Y1
+	VMULPS      Y1, Y0, Y0
+	TESTQ       SI, SI
+	JZ          noResidual
+	VMOVUPS     (SI)(R9*1), Y1
+	VADDPS      Y1, Y0, Y0
+
+noResidual:
+	CMPQ    add+88(FP), $0x00
+	JE      set
+	VMOVUPS (AX)(R9*1), Y1
+	VADDPS  Y1, Y0, Y0
+
+set:
+	VMOVUPS Y0, (AX)(R9*1)
+	ADDQ    $0x20, R9
+	DECQ    R10
+	JNZ     vector
+
+tail:
+	TESTQ      $0x00000007, R8
+	JZ         end
+	VMASKMOVPS (CX)(R9*1), Y7, Y0
+	TESTQ      DX, DX
+	JZ         tailnoBias
+	VMASKMOVPS (DX)(R9*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
+
+tailnoBias:
+	TESTQ      BX, BX
+	JZ         tailnoBefore
+	VMASKMOVPS Y0, Y7, (BX)(R9*1)
+
+tailnoBefore:
+	VMOVUPS     siluEnds<>+0(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     silu<>+0(SB), Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh128<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
+	VSUBPS      Y15, Y3, Y4
+	VSUBPS      Y4, Y5, Y5
+	VMOVAPS     Y13, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
+	VPSLLD      $0x17, Y3, Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      silu<>+64(SB), Y5, Y1
+	VMOVUPS     silu<>+64(SB), Y3
+	VDIVPS      Y1, Y3, Y1
+	VMULPS      Y1, Y0, Y0
+	TESTQ       SI, SI
+	JZ          tailnoResidual
+	VMASKMOVPS  (SI)(R9*1), Y7, Y1
+	VADDPS      Y1, Y0, Y0
+
+tailnoResidual:
+	CMPQ       add+88(FP), $0x00
+	JE         tailset
+	VMASKMOVPS (AX)(R9*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
+
+tailset:
+	VMASKMOVPS Y0, Y7, (AX)(R9*1)
+
+end:
+	MOVQ  cStep+8(FP), R9
+	LEAQ  (AX)(R9*4), AX
+	MOVQ  sumStep+24(FP), R9
+	LEAQ  (CX)(R9*4), CX
+	TESTQ BX, BX
+	JZ    beforeDone
+	MOVQ  beforeStep+48(FP), R9
+	LEAQ  (BX)(R9*4), BX
+
+beforeDone:
+	TESTQ SI, SI
+	JZ    residualDone
+	MOVQ  residualStep+64(FP), R9
+	LEAQ  (SI)(R9*4), SI
+
+residualDone:
+	DECQ    DI
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+DATA siluEnds<>+0(SB)/4, $0xc2c80000
+DATA siluEnds<>+4(SB)/4, $0xc2c80000
+DATA siluEnds<>+8(SB)/4, $0xc2c80000
+DATA siluEnds<>+12(SB)/4, $0xc2c80000
+DATA siluEnds<>+16(SB)/4, $0xc2c80000
+DATA siluEnds<>+20(SB)/4, $0xc2c80000
+DATA siluEnds<>+24(SB)/4, $0xc2c80000
+DATA siluEnds<>+28(SB)/4, $0xc2c80000
+DATA siluEnds<>+32(SB)/4, $0x42c80000
+DATA siluEnds<>+36(SB)/4, $0x42c80000
+DATA siluEnds<>+40(SB)/4, $0x42c80000
+DATA siluEnds<>+44(SB)/4, $0x42c80000
+DATA siluEnds<>+48(SB)/4, $0x42c80000
+DATA siluEnds<>+52(SB)/4, $0x42c80000
+DATA siluEnds<>+56(SB)/4, $0x42c80000
+DATA siluEnds<>+60(SB)/4, $0x42c80000
+GLOBL siluEnds<>(SB), RODATA|NOPTR, $64
+
+DATA silu<>+0(SB)/4, $0xbfb8aa3b
+DATA silu<>+4(SB)/4, $0xbfb8aa3b
+DATA silu<>+8(SB)/4, $0xbfb8aa3b
+DATA silu<>+12(SB)/4, $0xbfb8aa3b
+DATA silu<>+16(SB)/4, $0xbfb8aa3b
+DATA silu<>+20(SB)/4, $0xbfb8aa3b
+DATA silu<>+24(SB)/4, $0xbfb8aa3b
+DATA silu<>+28(SB)/4, $0xbfb8aa3b
+DATA silu<>+32(SB)/4, $0x80000000
+DATA silu<>+36(SB)/4, $0x80000000
+DATA silu<>+40(SB)/4, $0x80000000
+DATA silu<>+44(SB)/4, $0x80000000
+DATA silu<>+48(SB)/4, $0x80000000
+DATA silu<>+52(SB)/4, $0x80000000
+DATA silu<>+56(SB)/4, $0x80000000
+DATA silu<>+60(SB)/4, $0x80000000
+DATA silu<>+64(SB)/4, $0x3f800000
+DATA silu<>+68(SB)/4, $0x3f800000
+DATA silu<>+72(SB)/4, $0x3f800000
+DATA silu<>+76(SB)/4, $0x3f800000
+DATA silu<>+80(SB)/4, $0x3f800000
+DATA silu<>+84(SB)/4, $0x3f800000
+DATA silu<>+88(SB)/4, $0x3f800000
+DATA silu<>+92(SB)/4, $0x3f800000
+GLOBL silu<>(SB), RODATA|NOPTR, $96
+
+// func slopeSiLUAVX2(dx *float32, x *float32, dy *float32, n int)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·slopeSiLUAVX2(SB), NOSPLIT, $8-32
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         dx+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         dy+16(FP), DX
+	MOVQ         n+24(FP), BX
+	MOVL         $0x3f800000, SI
+	VMOVD        SI, X8
+	VPBROADCASTD X8, Y8
+	MOVL         $0x3f317215, SI
+	VMOVD        SI, X9
+	VPBROADCASTD X9, Y9
+	MOVL         $0x3e75fcde, SI
+	VMOVD        SI, X10
+	VPBROADCASTD X10, Y10
+	MOVL         $0x3d635ba9, SI
+	VMOVD        SI, X11
+	VPBROADCASTD X11, Y11
+	MOVL         $0x3c1e7544, SI
+	VMOVD        SI, X12
+	VPBROADCASTD X12, Y12
+	MOVL         $0x3aaddd0a, SI
+	VMOVD        SI, X13
+	VPBROADCASTD X13, Y13
+	MOVL         $0xc2fe0000, SI
+	VMOVD        SI, X14
+	VPBROADCASTD X14, Y14
+	MOVL         $0x4b40007f, SI
+	VMOVD        SI, X15
+	VPBROADCASTD X15, Y15
+	MOVQ         BX, SI
+	ANDQ         $0x07, SI
+	LEAQ         firstElements<>+32(SB), DI
+	SHLQ         $0x02, SI
+	SUBQ         SI, DI
+	VMOVUPS      (DI), Y7
+	XORQ         SI, SI
+	MOVQ         BX, DI
+	SHRQ         $0x03, DI
+	JZ           tail
+
+vector:
+	VMOVUPS     (CX)(SI*1), Y0
+	VMOVUPS     (DX)(SI*1), Y6
+	VMOVUPS     siluEnds<>+0(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     siluEnds<>+32(SB), Y3
+	VMINPS      Y0, Y3, Y0
+	VMOVUPS     silu<>+0(SB), Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh63<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
+	VSUBPS      Y15, Y3, Y4
+	VSUBPS      Y4, Y5, Y5
+	VMOVAPS     Y13, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
+	VPSLLD      $0x17, Y3, Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      silu<>+64(SB), Y5, Y1
+	VMOVUPS     silu<>+64(SB), Y3
+	VDIVPS      Y1, Y3, Y1
+	VMULPS      Y1, Y5, Y5
+	VMULPS      Y1, Y5, Y5
+	VFMADD213PS Y1, Y5, Y0
+	VMULPS      Y6, Y0, Y0
+	VMOVUPS     Y0, (AX)(SI*1)
+	ADDQ        $0x20, SI
+	DECQ        DI
+	JNZ         vector
+
+tail:
+	TESTQ       $0x00000007, BX
+	JZ          end
+	VMASKMOVPS  (CX)(SI*1), Y7, Y0
+	VMASKMOVPS  (DX)(SI*1), Y7, Y6
+	VMOVUPS     siluEnds<>+0(SB), Y3
+	VMAXPS      Y0, Y3, Y0
+	VMOVUPS     siluEnds<>+32(SB), Y3
+	VMINPS      Y0, Y3, Y0
+	VMOVUPS     silu<>+0(SB), Y5
+	VMULPS      Y0, Y5, Y5
+	VMOVUPS     tanh63<>+0(SB), Y3
+	VMINPS      Y5, Y3, Y5
+	VMAXPS      Y5, Y14, Y5
+	VADDPS      Y15, Y5, Y3
+	VSUBPS      Y15, Y3, Y4
+	VSUBPS      Y4, Y5, Y5
+	VMOVAPS     Y13, Y4
+	VFMADD213PS Y12, Y5, Y4
+	VFMADD213PS Y11, Y5, Y4
+	VFMADD213PS Y10, Y5, Y4
+	VFMADD213PS Y9, Y5, Y4
+	VFMADD213PS Y8, Y5, Y4
+	VPSLLD      $0x17, Y3, Y3
+	VMULPS      Y3, Y4, Y5
+	VADDPS      silu<>+64(SB), Y5, Y1
+	VMOVUPS     silu<>+64(SB), Y3
+	VDIVPS      Y1, Y3, Y1
+	VMULPS      Y1, Y5, Y5
+	VMULPS      Y1, Y5, Y5
+	VFMADD213PS Y1, Y5, Y0
+	VMULPS      Y6, Y0, Y0
+	VMASKMOVPS  Y0, Y7, (AX)(SI*1)
+
+end:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET

@@ -8536,3 +8536,342 @@ DATA tanhSlope<>+116(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+120(SB)/4, $0x3e5b33b6
 DATA tanhSlope<>+124(SB)/4, $0x3e5b33b6
 GLOBL tanhSlope<>(SB), RODATA|NOPTR, $128
+
+// func finishSiLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·finishSiLUAVX512(SB), NOSPLIT, $8-96
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         c+0(FP), AX
+	MOVQ         sums+16(FP), DX
+	MOVQ         bias+32(FP), BX
+	MOVQ         before+40(FP), SI
+	MOVQ         residual+56(FP), DI
+	MOVQ         rows+72(FP), R8
+	MOVQ         cols+80(FP), R9
+	MOVL         $0x3f800000, CX
+	VPBROADCASTD CX, Z24
+	MOVL         $0x3f31725d, CX
+	VPBROADCASTD CX, Z25
+	MOVL         $0x3e75edab, CX
+	VPBROADCASTD CX, Z26
+	MOVL         $0x3d648e75, CX
+	VPBROADCASTD CX, Z27
+	MOVL         $0x3c13bc25, CX
+	VPBROADCASTD CX, Z28
+	MOVL         $0x3af4ba89, CX
+	VPBROADCASTD CX, Z29
+	MOVQ         R9, CX
+	ANDQ         $0x0f, CX
+	MOVL         $0x00000001, R10
+	SHLL         CL, R10
+	DECL         R10
+	KMOVW        R10, K1
+
+row:
+	XORQ CX, CX
+	MOVQ R9, R10
+	SHRQ $0x04, R10
+	JZ   tail
+
+vector:
+	VMOVUPS (DX)(CX*1), Z0
+	TESTQ   BX, BX
+	JZ      noBias
+	VMOVUPS (BX)(CX*1), Z1
+	VADDPS  Z1, Z0, Z0
+
+noBias:
+	TESTQ   SI, SI
+	JZ      noBefore
+	VMOVUPS Z0, (SI)(CX*1)
+
+noBefore:
+	VMOVUPS     siluEnds<>+0(SB), Z3
+	VMAXPS      Z0, Z3, Z0
+	VMOVUPS     silu<>+0(SB), Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh128<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
+	VMOVAPS     Z29, Z4
+	VFMADD213PS Z28, Z3, Z4
+	VFMADD213PS Z27, Z3, Z4
+	VFMADD213PS Z26, Z3, Z4
+	VFMADD213PS Z25, Z3, Z4
+	VFMADD213PS Z24, Z3, Z4
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      silu<>+128(SB), Z5, Z1
+	VMOVUPS     silu<>+128(SB), Z3
+	VDIVPS      Z1, Z3, Z1
+	VMULPS      Z1, Z0, Z0
+	TESTQ       DI, DI
+	JZ          noResidual
+	VMOVUPS     (DI)(CX*1), Z1
+	VADDPS      Z1, Z0, Z0
+
+noResidual:
+	CMPQ    add+88(FP), $0x00
+	JE      set
+	VMOVUPS (AX)(CX*1), Z1
+	VADDPS  Z1, Z0, Z0
+
+set:
+	VMOVUPS Z0, (AX)(CX*1)
+	ADDQ    $0x40, CX
+	DECQ    R10
+	JNZ     vector
+
+tail:
+	TESTQ     $0x0000000f, R9
+	JZ        end
+	VMOVUPS.Z (DX)(CX*1), K1, Z0
+	TESTQ     BX, BX
+	JZ        tailnoBias
+	VMOVUPS.Z (BX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
+
+tailnoBias:
+	TESTQ   SI, SI
+	JZ      tailnoBefore
+	VMOVUPS Z0, K1, (SI)(CX*1)
+
+tailnoBefore:
+	VMOVUPS     siluEnds<>+0(SB), Z3
+	VMAXPS      Z0, Z3, Z0
+	VMOVUPS     silu<>+0(SB), Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh128<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
+	VMOVAPS     Z29, Z4
+	VFMADD213PS Z28, Z3, Z4
+	VFMADD213PS Z27, Z3, Z4
+	VFMADD213PS Z26, Z3, Z4
+	VFMADD213PS Z25, Z3, Z4
+	VFMADD213PS Z24, Z3, Z4
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      silu<>+128(SB), Z5, Z1
+	VMOVUPS     silu<>+128(SB), Z3
+	VDIVPS      Z1, Z3, Z1
+	VMULPS      Z1, Z0, Z0
+	TESTQ       DI, DI
+	JZ          tailnoResidual
+	VMOVUPS.Z   (DI)(CX*1), K1, Z1
+	VADDPS      Z1, Z0, Z0
+
+tailnoResidual:
+	CMPQ      add+88(FP), $0x00
+	JE        tailset
+	VMOVUPS.Z (AX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
+
+tailset:
+	VMOVUPS Z0, K1, (AX)(CX*1)
+
+end:
+	MOVQ  cStep+8(FP), CX
+	LEAQ  (AX)(CX*4), AX
+	MOVQ  sumStep+24(FP), CX
+	LEAQ  (DX)(CX*4), DX
+	TESTQ SI, SI
+	JZ    beforeDone
+	MOVQ  beforeStep+48(FP), CX
+	LEAQ  (SI)(CX*4), SI
+
+beforeDone:
+	TESTQ DI, DI
+	JZ    residualDone
+	MOVQ  residualStep+64(FP), CX
+	LEAQ  (DI)(CX*4), DI
+
+residualDone:
+	DECQ    R8
+	JNZ     row
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+DATA siluEnds<>+0(SB)/4, $0xc2c80000
+DATA siluEnds<>+4(SB)/4, $0xc2c80000
+DATA siluEnds<>+8(SB)/4, $0xc2c80000
+DATA siluEnds<>+12(SB)/4, $0xc2c80000
+DATA siluEnds<>+16(SB)/4, $0xc2c80000
+DATA siluEnds<>+20(SB)/4, $0xc2c80000
+DATA siluEnds<>+24(SB)/4, $0xc2c80000
+DATA siluEnds<>+28(SB)/4, $0xc2c80000
+DATA siluEnds<>+32(SB)/4, $0xc2c80000
+DATA siluEnds<>+36(SB)/4, $0xc2c80000
+DATA siluEnds<>+40(SB)/4, $0xc2c80000
+DATA siluEnds<>+44(SB)/4, $0xc2c80000
+DATA siluEnds<>+48(SB)/4, $0xc2c80000
+DATA siluEnds<>+52(SB)/4, $0xc2c80000
+DATA siluEnds<>+56(SB)/4, $0xc2c80000
+DATA siluEnds<>+60(SB)/4, $0xc2c80000
+DATA siluEnds<>+64(SB)/4, $0x42c80000
+DATA siluEnds<>+68(SB)/4, $0x42c80000
+DATA siluEnds<>+72(SB)/4, $0x42c80000
+DATA siluEnds<>+76(SB)/4, $0x42c80000
+DATA siluEnds<>+80(SB)/4, $0x42c80000
+DATA siluEnds<>+84(SB)/4, $0x42c80000
+DATA siluEnds<>+88(SB)/4, $0x42c80000
+DATA siluEnds<>+92(SB)/4, $0x42c80000
+DATA siluEnds<>+96(SB)/4, $0x42c80000
+DATA siluEnds<>+100(SB)/4, $0x42c80000
+DATA siluEnds<>+104(SB)/4, $0x42c80000
+DATA siluEnds<>+108(SB)/4, $0x42c80000
+DATA siluEnds<>+112(SB)/4, $0x42c80000
+DATA siluEnds<>+116(SB)/4, $0x42c80000
+DATA siluEnds<>+120(SB)/4, $0x42c80000
+DATA siluEnds<>+124(SB)/4, $0x42c80000
+GLOBL siluEnds<>(SB), RODATA|NOPTR, $128
+
+DATA silu<>+0(SB)/4, $0xbfb8aa3b
+DATA silu<>+4(SB)/4, $0xbfb8aa3b
+DATA silu<>+8(SB)/4, $0xbfb8aa3b
+DATA silu<>+12(SB)/4, $0xbfb8aa3b
+DATA silu<>+16(SB)/4, $0xbfb8aa3b
+DATA silu<>+20(SB)/4, $0xbfb8aa3b
+DATA silu<>+24(SB)/4, $0xbfb8aa3b
+DATA silu<>+28(SB)/4, $0xbfb8aa3b
+DATA silu<>+32(SB)/4, $0xbfb8aa3b
+DATA silu<>+36(SB)/4, $0xbfb8aa3b
+DATA silu<>+40(SB)/4, $0xbfb8aa3b
+DATA silu<>+44(SB)/4, $0xbfb8aa3b
+DATA silu<>+48(SB)/4, $0xbfb8aa3b
+DATA silu<>+52(SB)/4, $0xbfb8aa3b
+DATA silu<>+56(SB)/4, $0xbfb8aa3b
+DATA silu<>+60(SB)/4, $0xbfb8aa3b
+DATA silu<>+64(SB)/4, $0x80000000
+DATA silu<>+68(SB)/4, $0x80000000
+DATA silu<>+72(SB)/4, $0x80000000
+DATA silu<>+76(SB)/4, $0x80000000
+DATA silu<>+80(SB)/4, $0x80000000
+DATA silu<>+84(SB)/4, $0x80000000
+DATA silu<>+88(SB)/4, $0x80000000
+DATA silu<>+92(SB)/4, $0x80000000
+DATA silu<>+96(SB)/4, $0x80000000
+DATA silu<>+100(SB)/4, $0x80000000
+DATA silu<>+104(SB)/4, $0x80000000
+DATA silu<>+108(SB)/4, $0x80000000
+DATA silu<>+112(SB)/4, $0x80000000
+DATA silu<>+116(SB)/4, $0x80000000
+DATA silu<>+120(SB)/4, $0x80000000
+DATA silu<>+124(SB)/4, $0x80000000
+DATA silu<>+128(SB)/4, $0x3f800000
+DATA silu<>+132(SB)/4, $0x3f800000
+DATA silu<>+136(SB)/4, $0x3f800000
+DATA silu<>+140(SB)/4, $0x3f800000
+DATA silu<>+144(SB)/4, $0x3f800000
+DATA silu<>+148(SB)/4, $0x3f800000
+DATA silu<>+152(SB)/4, $0x3f800000
+DATA silu<>+156(SB)/4, $0x3f800000
+DATA silu<>+160(SB)/4, $0x3f800000
+DATA silu<>+164(SB)/4, $0x3f800000
+DATA silu<>+168(SB)/4, $0x3f800000
+DATA silu<>+172(SB)/4, $0x3f800000
+DATA silu<>+176(SB)/4, $0x3f800000
+DATA silu<>+180(SB)/4, $0x3f800000
+DATA silu<>+184(SB)/4, $0x3f800000
+DATA silu<>+188(SB)/4, $0x3f800000
+GLOBL silu<>(SB), RODATA|NOPTR, $192
+
+// func slopeSiLUAVX512(dx *float32, x *float32, dy *float32, n int)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·slopeSiLUAVX512(SB), NOSPLIT, $8-32
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         dx+0(FP), AX
+	MOVQ         x+8(FP), DX
+	MOVQ         dy+16(FP), BX
+	MOVQ         n+24(FP), SI
+	MOVL         $0x3f800000, CX
+	VPBROADCASTD CX, Z24
+	MOVL         $0x3f31725d, CX
+	VPBROADCASTD CX, Z25
+	MOVL         $0x3e75edab, CX
+	VPBROADCASTD CX, Z26
+	MOVL         $0x3d648e75, CX
+	VPBROADCASTD CX, Z27
+	MOVL         $0x3c13bc25, CX
+	VPBROADCASTD CX, Z28
+	MOVL         $0x3af4ba89, CX
+	VPBROADCASTD CX, Z29
+	MOVQ         SI, CX
+	ANDQ         $0x0f, CX
+	MOVL         $0x00000001, DI
+	SHLL         CL, DI
+	DECL         DI
+	KMOVW        DI, K1
+	XORQ         CX, CX
+	MOVQ         SI, DI
+	SHRQ         $0x04, DI
+	JZ           tail
+
+vector:
+	VMOVUPS     (DX)(CX*1), Z0
+	VMOVUPS     (BX)(CX*1), Z6
+	VMOVUPS     siluEnds<>+0(SB), Z3
+	VMAXPS      Z0, Z3, Z0
+	VMOVUPS     siluEnds<>+64(SB), Z3
+	VMINPS      Z0, Z3, Z0
+	VMOVUPS     silu<>+0(SB), Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh63<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
+	VMOVAPS     Z29, Z4
+	VFMADD213PS Z28, Z3, Z4
+	VFMADD213PS Z27, Z3, Z4
+	VFMADD213PS Z26, Z3, Z4
+	VFMADD213PS Z25, Z3, Z4
+	VFMADD213PS Z24, Z3, Z4
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      silu<>+128(SB), Z5, Z1
+	VMOVUPS     silu<>+128(SB), Z3
+	VDIVPS      Z1, Z3, Z1
+	VMULPS      Z1, Z5, Z5
+	VMULPS      Z1, Z5, Z5
+	VFMADD213PS Z1, Z5, Z0
+	VMULPS      Z6, Z0, Z0
+	VMOVUPS     Z0, (AX)(CX*1)
+	ADDQ        $0x40, CX
+	DECQ        DI
+	JNZ         vector
+
+tail:
+	TESTQ       $0x0000000f, SI
+	JZ          end
+	VMOVUPS.Z   (DX)(CX*1), K1, Z0
+	VMOVUPS.Z   (BX)(CX*1), K1, Z6
+	VMOVUPS     siluEnds<>+0(SB), Z3
+	VMAXPS      Z0, Z3, Z0
+	VMOVUPS     siluEnds<>+64(SB), Z3
+	VMINPS      Z0, Z3, Z0
+	VMOVUPS     silu<>+0(SB), Z5
+	VMULPS      Z0, Z5, Z5
+	VMOVUPS     tanh63<>+0(SB), Z3
+	VMINPS      Z5, Z3, Z5
+	VREDUCEPS   $0x01, Z5, Z3
+	VMOVAPS     Z29, Z4
+	VFMADD213PS Z28, Z3, Z4
+	VFMADD213PS Z27, Z3, Z4
+	VFMADD213PS Z26, Z3, Z4
+	VFMADD213PS Z25, Z3, Z4
+	VFMADD213PS Z24, Z3, Z4
+	VSCALEFPS   Z5, Z4, Z5
+	VADDPS      silu<>+128(SB), Z5, Z1
+	VMOVUPS     silu<>+128(SB), Z3
+	VDIVPS      Z1, Z3, Z1
+	VMULPS      Z1, Z5, Z5
+	VMULPS      Z1, Z5, Z5
+	VFMADD213PS Z1, Z5, Z0
+	VMULPS      Z6, Z0, Z0
+	VMOVUPS     Z0, K1, (AX)(CX*1)
+
+end:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET

@@ -30,7 +30,7 @@ func (a *Args) check() error {
 		return problem("Bias", len(a.Bias), "must have one element for each of the %d columns of B", a.B.n)
 	}
 	if a.Activation >= activations {
-		return problem("Activation", uint8(a.Activation), "must be None, ReLU, GELU or GELUTanh")
+		return problem("Activation", uint8(a.Activation), "must be None, ReLU, GELU, GELUTanh or SiLU")
 	}
 	if a.Before.Data != nil {
 		if err := a.Before.checkOutput("Before", m, a.B.n); err != nil {
@@ -94,7 +94,7 @@ func checkElements(name string, n, want int, act Activation) error {
 		return problem(name, n, "must have as many elements as x, %d", want)
 	}
 	if act >= activations {
-		return problem("Activation", uint8(act), "must be None, ReLU, GELU or GELUTanh")
+		return problem("Activation", uint8(act), "must be None, ReLU, GELU, GELUTanh or SiLU")
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func TestNothingOutsideIsTouched(t *testing.T) {
 			p.check(t, s.String())
 		}
 		for n := range 100 {
-			act := matmul.Activation(n % 4)
+			act := matmul.Activation(n % 5)
 			x, y, z := memory[0][len(memory[0])-n:], memory[1][len(memory[1])-n:], memory[2][len(memory[2])-n:]
 			require.NoError(t, e.Apply(t.Context(), x, y, act))
 			require.NoError(t, e.ApplyGrad(t.Context(), x, y, z, act))

@@ -38,12 +38,13 @@ func (m Matrix) T() Matrix {
 type Activation uint8
 
 // GELU is x Φ(x), where Φ is the distribution function of the normal distribution. GELUTanh is the
-// approximation x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))) of GELU.
+// approximation x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))) of GELU. SiLU is x/(1 + exp(-x)).
 const (
 	None Activation = iota
 	ReLU
 	GELU
 	GELUTanh
+	SiLU
 	activations // number of activations
 )
 

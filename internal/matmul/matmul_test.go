@@ -63,19 +63,19 @@ func draw(r *rand.Rand, s shape, form uint) *product {
 		p.Before = random(r, s.m, s.n, false, has(1))
 		poison(p.Before)
 	}
-	p.Activation = matmul.Activation(form >> 9 & 3)
-	p.B = &matmul.Packed{Precision: matmul.Precision(form >> 11 % uint(matmul.Precisions))}
+	p.Activation = matmul.Activation(form >> 9 & 7 % 5)
+	p.B = &matmul.Packed{Precision: matmul.Precision(form >> 12 % uint(matmul.Precisions))}
 	p.B.Pack(p.b)
 	return p
 }
 
-const forms = uint(matmul.Precisions) << 11
+const forms = uint(matmul.Precisions) << 12
 
 // someForms returns all forms in random order, or some of them in short tests.
 func someForms(r *rand.Rand) []int {
 	list := r.Perm(int(forms))
 	if testing.Short() {
-		list = list[:forms/16]
+		list = list[:forms/32]
 	}
 	return list
 }
@@ -180,6 +180,8 @@ func activation(act matmul.Activation, x float64) float64 {
 		return x * math.Erfc(-x/math.Sqrt2) / 2
 	case act == matmul.GELUTanh:
 		return x / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+	case act == matmul.SiLU:
+		return x / (1 + math.Exp(-x))
 	}
 	return x
 }
@@ -482,7 +484,7 @@ func TestErrors(t *testing.T) {
 		{"C.RowStride = 6", func(p *product) { p.C.RowStride = 6 }},
 		{"C.Data = 34", func(p *product) { p.C.Data = p.C.Data[:34] }},
 		{"Bias = 6", func(p *product) { p.Bias = make([]float32, 6) }},
-		{"Activation = 4", func(p *product) { p.Activation = 4 }},
+		{"Activation = 5", func(p *product) { p.Activation = 5 }},
 		{"Before.RowStride = 0", func(p *product) { p.Before = p.C; p.Before.RowStride = 0 }},
 		{"Residual.Data = 1", func(p *product) { p.Residual = p.C; p.Residual.Data = p.C.Data[:1] }},
 		{"Workers = -1", func(p *product) { p.Workers = -1 }},

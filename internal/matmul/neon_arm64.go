@@ -147,3 +147,22 @@ func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias,
 //
 //go:noescape
 func slopeGELUTanhNEON(dx, x, dy *float32, n int)
+
+// finishSiLUNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
+//
+//   - x = sums[r][i] + bias[i]
+//   - before[r][i] = x
+//   - y = act(x) + residual[r][i]
+//   - c[r][i] = y, or the old c[r][i] + y if add != 0
+//
+// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
+//
+//go:noescape
+func finishSiLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
+
+// slopeSiLUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
+//
+//go:noescape
+func slopeSiLUNEON(dx, x, dy *float32, n int)

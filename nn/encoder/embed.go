@@ -183,6 +183,9 @@ func (c *call) run(ctx context.Context, t tail, skip int) ([]float32, error) {
 // Embed returns the vector of each text, of Dim numbers. The vectors share one block of memory. An
 // error of the context, and an error of the Dispatcher, end the call.
 func (e *Encoder) Embed(ctx context.Context, texts []string) ([][]float32, error) {
+	if e.vectors == nil {
+		return nil, problem("Encoder", "no Pooling", "must have a module Pooling: the model computes scores alone")
+	}
 	c := e.take()
 	defer e.give(c)
 	if err := c.prepare(ctx, e.prompt, false, texts); err != nil {

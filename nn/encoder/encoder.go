@@ -37,8 +37,9 @@ type Encoder struct {
 	options   Options
 	model     family
 	tokenizer *tokenizer.Tokenizer
-	vectors   *chain // from hidden states to vectors
-	head      *head  // nil if the model is no sequence classifier
+	vectors   *chain  // from hidden states to vectors; nil if modules.json has no Pooling
+	pooling   pooling // of a folder without modules.json
+	head      *head   // nil if the model is no sequence classifier
 	prompt    string
 	skip      int // tokens of the prompt, without a special token at the end
 	most      int // maximum number of tokens of a text
@@ -111,8 +112,13 @@ func (e *Encoder) Close() {
 	}
 }
 
-// Dim returns the length of Embed's vectors.
-func (e *Encoder) Dim() int { return e.vectors.width() }
+// Dim returns the length of Embed's vectors, or 0 if the model computes scores alone.
+func (e *Encoder) Dim() int {
+	if e.vectors == nil {
+		return 0
+	}
+	return e.vectors.width()
+}
 
 // MaxTokens returns the maximum number of tokens of a text, with special tokens.
 func (e *Encoder) MaxTokens() int { return e.most }

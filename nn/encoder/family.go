@@ -59,7 +59,7 @@ func kindOf(c *config) (kind, error) {
 
 // activations maps Hugging Face's names to activations.
 var activations = map[string]nn.Activation{
-	"gelu": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU,
+	"gelu": nn.GELU, "gelu_python": nn.GELU, "gelu_new": nn.GELUTanh, "gelu_fast": nn.GELUTanh, "gelu_pytorch_tanh": nn.GELUTanh, "relu": nn.ReLU, "silu": nn.SiLU, "swish": nn.SiLU,
 }
 
 // activation returns the activation that a key names.

@@ -30,16 +30,9 @@ func (e *Encoder) read(dir string) error {
 	}
 	home := dir // the folder of the Transformer
 	if len(list) > 0 {
-		home, list = filepath.Join(dir, list[0].path), list[1:]
+		home = filepath.Join(dir, list[0].path)
 	}
-	c, found, err := openConfig(home, "config.json")
-	if err != nil {
-		return err
-	}
-	if !found {
-		return fmt.Errorf("%s: %w", filepath.Join(home, "config.json"), fs.ErrNotExist)
-	}
-	if err := e.readModel(home, c); err != nil {
+	if err := e.readModel(home, len(list) < 2); err != nil {
 		return err
 	}
 	if e.tokenizer, err = tokenizer.Open(home); err != nil {
@@ -48,26 +41,58 @@ func (e *Encoder) read(dir string) error {
 	if n, most := e.tokenizer.Len(), e.model.shape().vocab; n > most {
 		return fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d", home, n, most)
 	}
-	if err := e.readTransformer(home); err != nil {
+	switch len(list) {
+	case 0: // sentence-transformers ignores its own files, too
+		if name := e.options.Prompt; name != "" {
+			return problem("Options.Prompt", fmt.Sprintf("%.60q", name), "must be a prompt of the model, which has none")
+		}
+		e.vectors = &chain{[]stage{&pool{by: []pooling{e.pooling}}}, e.model.shape().hidden}
+		return e.readTransformer(newConfig(home), home, "")
+	case 1:
+		if e.head == nil {
+			return fmt.Errorf("%s: no module Pooling follows the Transformer, and the model is no sequence classifier", filepath.Join(dir, "modules.json"))
+		}
+	default:
+		if e.vectors, err = readChain(dir, list[1:], e.model.shape().hidden); err != nil {
+			return err
+		}
+	}
+	c, err := transformerFile(home)
+	if err != nil {
 		return err
 	}
-	if e.vectors, err = readChain(dir, list, e.model.shape().hidden); err != nil {
+	if err := e.readTransformer(c, home, list[len(list)-1].name); err != nil {
 		return err
 	}
 	return e.readSettings(dir)
 }
 
-// readModel reads the weights that config.json describes.
-func (e *Encoder) readModel(dir string, c *config) error {
+// readModel reads the weights that config.json describes. With an adapter, both are of the base
+// model. If head is true, the model may be a sequence classifier.
+func (e *Encoder) readModel(dir string, head bool) error {
+	a, err := openAdapter(dir)
+	if err != nil {
+		return err
+	}
+	if a != nil {
+		dir = a.base
+	}
+	c, found, err := openConfig(dir, "config.json")
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%s: %w", c.file, fs.ErrNotExist)
+	}
 	k, err := kindOf(c)
 	if err != nil {
 		return err
 	}
 	c.checkCommon()
-	if name := filepath.Join(dir, "adapter_config.json"); exists(name) {
-		return fmt.Errorf("%s: adapters are not supported", name)
-	}
 	f, err := openWeights(dir, k.prefix)
+	if err == nil && a != nil {
+		err = a.merge(f, k.prefix)
+	}
 	if err != nil {
 		return err
 	}
@@ -81,8 +106,26 @@ func (e *Encoder) readModel(dir string, c *config) error {
 	if err := c.done(harmlessKeys...); err != nil {
 		return err
 	}
-	e.head, err = e.readHead(c, k, w)
-	return within(dir, err)
+	architecture := c.architecture()
+	e.pooling = poolMean
+	if strings.HasSuffix(architecture, "ForCausalLM") && valueOf(c, "is_causal", true) {
+		e.pooling = poolLast
+	}
+	if head && strings.HasSuffix(architecture, "ForSequenceClassification") {
+		if e.head, err = e.readHead(c, k, w); err != nil {
+			return within(dir, err)
+		}
+	}
+	return *c.shared
+}
+
+// architecture returns the first of architectures, or "".
+func (c *config) architecture() string {
+	var list []string
+	if c.has("architectures") {
+		take(c, "architectures", &list)
+	}
+	return strings.Join(list[:min(1, len(list))], "")
 }
 
 func exists(name string) bool {
@@ -127,9 +170,6 @@ func readModules(dir string) (list []module, err error) {
 		}
 		list = append(list, m)
 	}
-	if len(list) < 2 {
-		return nil, fmt.Errorf("%s: no module Pooling follows the Transformer", name)
-	}
 	return list, nil
 }
 
@@ -138,21 +178,19 @@ func readModules(dir string) (list []module, err error) {
 var transformerFiles = [...]string{"sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json",
 	"sentence_camembert_config.json", "sentence_albert_config.json", "sentence_xlm-roberta_config.json", "sentence_xlnet_config.json"}
 
-// readTransformer reads the Transformer's settings and sets the maximum number of tokens.
-func (e *Encoder) readTransformer(dir string) error {
-	var c *config
+// transformerFile reads the Transformer's settings file, which may be missing.
+func transformerFile(dir string) (*config, error) {
 	for _, name := range transformerFiles {
-		x, found, err := openConfig(dir, name)
-		if err != nil {
-			return err
-		}
-		if c == nil || found {
-			c = x
-		}
-		if found {
-			break
+		if c, found, err := openConfig(dir, name); found || err != nil {
+			return c, err
 		}
 	}
+	return newConfig(filepath.Join(dir, transformerFiles[0])), nil
+}
+
+// readTransformer reads the Transformer's settings and sets the maximum number of tokens. last is
+// the name of the last module: a Transformer alone is a sequence classifier.
+func (e *Encoder) readTransformer(c *config, dir, last string) error {
 	e.most = e.model.shape().positions
 	limit, err := modelMaxLength(dir)
 	if err != nil {
@@ -167,11 +205,15 @@ func (e *Encoder) readTransformer(dir string) error {
 	if c.has("do_lower_case") && c.flag("do_lower_case", false) {
 		e.tokenizer = e.tokenizer.Lowercased()
 	}
-	c.only("transformer_task", `"feature-extraction"`)
+	task, output, result := `"feature-extraction"`, `"last_hidden_state"`, `"token_embeddings"`
+	if last == "Transformer" {
+		task, output, result = `"sequence-classification"`, `"logits"`, `"scores"`
+	}
+	c.only("transformer_task", task)
 	text := c.object("modality_config").object("text")
 	text.only("method", `"forward"`)
-	text.only("method_output_name", `"last_hidden_state"`)
-	c.only("module_output_name", `"token_embeddings"`)
+	text.only("method_output_name", output)
+	c.only("module_output_name", result)
 	for _, key := range []string{"query_expansion", "query_length", "document_length", "tokenizer_name_or_path"} {
 		c.only(key, "null")
 	}
@@ -224,10 +266,18 @@ func (e *Encoder) readSettings(dir string) error {
 		}
 	}
 	c.ignore("default_prompt_name")
-	c.only("model_type", `"SentenceTransformer"`, `"CrossEncoder"`)
-	e.head.readScoring(c)
+	if e.head == nil {
+		c.only("model_type", `"SentenceTransformer"`)
+	} else {
+		c.only("model_type", `"CrossEncoder"`)
+		c.only("default_prompt_name", "null")
+		c.only("keep_in_fp32_modules", "null")
+		if c.has("activation_fn") {
+			e.head.score = c.function("activation_fn", "")
+		}
+	}
 	c.only("similarity_fn_name", `"cosine"`, `"dot"`, `"euclidean"`, `"manhattan"`, "null")
-	if c.has("truncate_dim") {
+	if e.vectors != nil && c.has("truncate_dim") {
 		e.vectors.stages = append(e.vectors.stages, truncated(c.integer("truncate_dim", 0, 1)))
 	}
 	if err := c.done("__version__", "requirements"); err != nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	"github.com/flashkit-go/flashkit/nn"
 )
@@ -17,16 +16,8 @@ type head struct {
 	class  func(logits []float32)      // of Classify: turns logits into scores; nil is the identity
 }
 
-// readHead reads the classifier of a model whose architecture has one. It returns nil for other
-// models.
+// readHead reads the classifier of a model whose architecture has one.
 func (e *Encoder) readHead(c *config, k kind, w *nn.Init) (*head, error) {
-	var architectures []string
-	if c.has("architectures") {
-		take(c, "architectures", &architectures)
-	}
-	if len(architectures) == 0 || !strings.HasSuffix(architectures[0], "ForSequenceClassification") {
-		return nil, *c.shared
-	}
 	if k.head == nil {
 		c.fail("architectures", "sequence classification of this model_type is not supported")
 		return nil, *c.shared
@@ -141,12 +132,4 @@ func logits(w *nn.Init, hidden, labels int) stage {
 func bertHead(_ *config, w *nn.Init, hidden, labels int) []stage {
 	pooler := &dense{linear: nn.NewLinear(w.In("pooler.dense"), hidden, hidden, true), function: math.Tanh}
 	return []stage{firstToken(), pooler, logits(w.In("classifier"), hidden, labels)}
-}
-
-// readScoring reads activation_fn of a CrossEncoder's config_sentence_transformers.json, which is
-// in a file of its own since sentence-transformers 5.4.
-func (h *head) readScoring(c *config) {
-	if h != nil && c.has("activation_fn") {
-		h.score = c.function("activation_fn", "")
-	}
 }

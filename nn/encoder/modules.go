@@ -202,10 +202,6 @@ var afterPooling = []string{"Dense", "Dropout", "LayerNorm", "Normalize"}
 // readChain reads the modules after the Transformer.
 func readChain(dir string, list []module, hidden int) (*chain, error) {
 	ch := &chain{hidden: hidden}
-	if len(list) == 0 {
-		ch.stages = append(ch.stages, &pool{by: []pooling{poolMean}})
-		return ch, nil
-	}
 	for i, m := range list {
 		where := filepath.Join(dir, m.path)
 		if i == 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,11 +45,19 @@ func openWeights(dir, prefix string) (*safetensors.File, error) {
 }
 
 func openTensors(name string) (*safetensors.File, error) {
-	b, err := readFile(name, math.MaxInt64)
+	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
 	}
-	f, err := safetensors.Parse(b)
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", name)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	f, err := safetensors.Read(file, info.Size())
 	return f, within(name, err)
 }
 

@@ -38,6 +38,8 @@ func newNormalizers(f *fields, list []normalizer) []normalizer {
 		return append(list, nmt{})
 	case "ByteLevel":
 		return append(list, byteLevel{})
+	case "Precompiled":
+		return append(list, newCharsmap(f))
 	default:
 		f.unsupported(kind)
 	}
@@ -48,8 +50,13 @@ func newNormalizers(f *fields, list []normalizer) []normalizer {
 func (f *fields) pattern(key string) pattern {
 	p := f.object(key)
 	if _, ok := p.rest["Regex"]; ok {
-		p.fail("Regex", "%s is not supported", shown(p.rest["Regex"]))
-		return literal("")
+		text := p.text("Regex")
+		p.done()
+		x, err := newRegex(text)
+		if err != nil {
+			p.fail("Regex", "%.200q is not supported: %v", text, err)
+		}
+		return x
 	}
 	text := p.text("String")
 	p.done()
@@ -86,6 +93,12 @@ func newPreTokenizers(f *fields, list []preTokenizer) []preTokenizer {
 			f.fail("delimiter", "must be a character, not %.60q", d)
 		}
 		return append(list, divide{literal(string(r)), removed, false})
+	case "Metaspace":
+		return append(list, newMetaspace(f))
+	case "ByteLevel":
+		return append(list, newByteLevelWords(f))
+	case "Split":
+		return append(list, divide{f.pattern("pattern"), f.behavior("behavior", ""), f.flag("invert", false)})
 	default:
 		f.unsupported(kind)
 	}
@@ -114,6 +127,10 @@ func newModel(f *fields) model {
 	switch kind {
 	case "WordPiece":
 		return newWordPieceModel(f)
+	case "BPE":
+		return newBPE(f)
+	case "Unigram":
+		return newUnigram(f)
 	default:
 		f.unsupported(kind)
 	}

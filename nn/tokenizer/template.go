@@ -121,7 +121,6 @@ func (f *fields) specialTokens() map[string][]int32 {
 // template returns a template of at most most texts.
 func (f *fields) template(key string, most int, special map[string][]int32) template {
 	var pieces []templatePiece
-	var seen [2]bool
 	f.objects(key, func(f *fields) {
 		if _, ok := f.rest["Sequence"]; ok {
 			x := f.object("Sequence")
@@ -131,7 +130,6 @@ func (f *fields) template(key string, most int, special map[string][]int32) temp
 				p.sequence = 1
 			}
 			x.done()
-			seen[p.sequence] = true
 			pieces = append(pieces, p)
 			return
 		}
@@ -144,9 +142,6 @@ func (f *fields) template(key string, most int, special map[string][]int32) temp
 		}
 		pieces = append(pieces, tokens(kind, ids...))
 	})
-	if most == 2 && !(seen[0] && seen[1]) {
-		f.fail(key, "must have both texts")
-	}
 	return newTemplate(pieces...)
 }
 

@@ -49,12 +49,14 @@ type Encoding struct {
 
 // scratch is memory that encoding reuses.
 type scratch struct {
-	valid []byte      // a text whose invalid UTF-8 is replaced
-	norm  [2][]byte   // output and input of a normalizer
-	marks []rune      // combining marks that a normalizer sorts
-	words words       // of a segment
-	parts [2][]int32  // ids of the two texts
-	found [2][]extent // added tokens of a text, and of a normalized segment
+	valid   []byte      // a text whose invalid UTF-8 is replaced
+	norm    [2][]byte   // output and input of a normalizer
+	marks   []rune      // combining marks that a normalizer sorts
+	words   words       // of a segment
+	parts   [2][]int32  // ids of the two texts
+	found   [2][]extent // added tokens of a text, and of a normalized segment
+	merging merging     // of a BPE word
+	steps   []step      // of a Unigram word
 }
 
 // Len returns 1 + the greatest id.

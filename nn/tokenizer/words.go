@@ -33,7 +33,7 @@ func (w *words) rewritten() {
 	w.done()
 }
 
-// A behavior says what happens to the delimiters between words.
+// A behavior is the treatment of the delimiters between words.
 type behavior string
 
 // Behaviors by their names in tokenizer.json.
@@ -81,7 +81,7 @@ func (w *words) divide(p pattern, b behavior, invert bool) {
 	w.done()
 }
 
-// merge appends the pieces of a word to the result, as a behavior says.
+// merge appends the pieces of a word to the result, for a behavior.
 func (w *words) merge(b behavior) {
 	for i := 0; i < len(w.pieces); i++ {
 		x := w.pieces[i]

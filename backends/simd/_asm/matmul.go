@@ -21,6 +21,7 @@ func (g *generator) matmul() {
 	for _, a := range []activation{
 		{"None", false, nil, nil}, {"ReLU", false, g.relu, g.reluSlope},
 		{"GELU", true, g.gelu, g.geluSlope}, {"GELUTanh", true, g.geluTanh, g.geluTanhSlope},
+		{"SiLU", true, g.silu, g.siluSlope},
 	} {
 		g.finishRows(a)
 		if a.slope != nil {

@@ -285,14 +285,18 @@ const (
 
 var tanhLinear = math.Sqrt(2 / math.Pi)
 
-// geluTanhParts sets e = 2^min(y, most), s = 1/(1 + e) and square = x².
-func (g *generator) geluTanhParts(most float64, x, e, s, square, n, p VecPhysical) {
-	by := -2 * math.Log2E * tanhLinear
-	c := g.numbers("tanh", by, by*tanhCubic, 1)
+// logisticParts sets e = 2^min(y, most) and s = 1/(1 + e), where y = by x (1 + cubic x²). It sets
+// square = x² unless cubic is 0.
+func (g *generator) logisticParts(table string, by, cubic, most float64, x, e, s, square, n, p VecPhysical) {
+	c := g.numbers(table, by, by*cubic, 1)
 	limit := g.numbers(fmt.Sprintf("tanh%v", most), most)
-	VMULPS(x, x, square)
+	if cubic != 0 {
+		VMULPS(x, x, square)
+	}
 	VMOVUPS(c(0), e)
-	VFMADD231PS(c(1), square, e)
+	if cubic != 0 {
+		VFMADD231PS(c(1), square, e)
+	}
 	VMULPS(x, e, e)
 	VMOVUPS(limit(0), n)
 	VMINPS(e, n, e)
@@ -300,6 +304,10 @@ func (g *generator) geluTanhParts(most float64, x, e, s, square, n, p VecPhysica
 	VADDPS(c(2), e, s)
 	VMOVUPS(c(2), n)
 	VDIVPS(s, n, s)
+}
+
+func (g *generator) geluTanhParts(most float64, x, e, s, square, n, p VecPhysical) {
+	g.logisticParts("tanh", -2*math.Log2E*tanhLinear, tanhCubic, most, x, e, s, square, n, p)
 }
 
 func (g *generator) geluTanh(x VecPhysical) {
@@ -328,5 +336,37 @@ func (g *generator) geluTanhSlope(x, dy VecPhysical) {
 	VMULPS(s, e, e)
 	VMOVAPS(s, x)
 	VFMADD231PS(e, n, x)
+	VMULPS(dy, x, x)
+}
+
+// SiLU is x/(1 + 2^y) with y = -log2(e) x. silu clamps x to at least -siluEnd to avoid infinity times
+// 0.
+const siluEnd = 100
+
+func (g *generator) siluParts(most float64, x, e, s, n, p VecPhysical) {
+	g.logisticParts("silu", -math.Log2E, 0, most, x, e, s, nil, n, p)
+}
+
+func (g *generator) silu(x VecPhysical) {
+	s, n, p, e := g.registers[1], g.registers[3], g.registers[4], g.registers[5]
+	c := g.numbers("siluEnds", -siluEnd, siluEnd)
+	VMOVUPS(c(0), n)
+	VMAXPS(x, n, x)
+	g.siluParts(128, x, e, s, n, p)
+	VMULPS(s, x, x)
+}
+
+// siluSlope emits (s + x e s²) dy.
+func (g *generator) siluSlope(x, dy VecPhysical) {
+	s, n, p, e := g.registers[1], g.registers[3], g.registers[4], g.registers[5]
+	c := g.numbers("siluEnds", -siluEnd, siluEnd)
+	VMOVUPS(c(0), n)
+	VMAXPS(x, n, x)
+	VMOVUPS(c(1), n)
+	VMINPS(x, n, x)
+	g.siluParts(63, x, e, s, n, p)
+	VMULPS(s, e, e)
+	VMULPS(s, e, e)
+	VFMADD213PS(s, e, x)
 	VMULPS(dy, x, x)
 }

@@ -15,6 +15,7 @@ func (g *generator) matmul() {
 	for _, a := range []activation{
 		{"None", nil, nil, nil}, {"ReLU", g.constantsOfReLU, g.relu, g.reluSlope},
 		{"GELU", g.constantsOfGELU, g.gelu, g.geluSlope}, {"GELUTanh", g.constantsOfGELUTanh, g.geluTanh, g.geluTanhSlope},
+		{"SiLU", g.constantsOfSiLU, g.silu, g.siluSlope},
 	} {
 		g.finishRows(a)
 		if a.slope != nil {

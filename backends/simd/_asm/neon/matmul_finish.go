@@ -209,11 +209,17 @@ const elementSquare = elementZ
 
 // geluTanhParts sets e = 2^min(y, most), q = 1/(1 + e) and elementSquare = x².
 func (g *generator) geluTanhParts(most int) {
-	const x, q, e, square = elementX, elementQ, elementE, elementSquare
+	const x, e, square = elementX, elementE, elementSquare
 	g.do("fmul", square, x, x)
 	g.copyOf(e, tanhBy)
 	g.do("fmla", e, square, tanhByCubic)
 	g.do("fmul", e, e, x)
+	g.logistic(most)
+}
+
+// logistic sets e = 2^min(e, most) and q = 1/(1 + e).
+func (g *generator) logistic(most int) {
+	const q, e = elementQ, elementE
 	g.do("fmin", e, e, most)
 	g.powerOf(exp2At(powers), e)
 	g.do("fadd", q, e, tanhOne)
@@ -238,5 +244,36 @@ func (g *generator) geluTanhSlope() {
 	g.do("fmul", u, u, q)
 	g.do("fmul", e, e, q)
 	g.do("fmla", q, e, u)
+	g.do("fmul", x, q, elementY)
+}
+
+// SiLU is x/(1 + 2^y) with y = -log2(e) x. silu clamps x to at least -siluEnd to avoid infinity times
+// 0. The constants for logistic have the places that they have in constantsOfGELUTanh.
+const siluEnd = 100
+
+func (g *generator) constantsOfSiLU() {
+	g.constants(-math.Log2E, 0, 1, 128, 63, -siluEnd, siluEnd)
+	g.exp2Constants(powers)
+}
+
+func (g *generator) siluParts(most int) {
+	g.do("fmax", elementX, elementX, tanhLow)
+	g.do("fmul", elementE, elementX, tanhBy)
+	g.logistic(most)
+}
+
+func (g *generator) silu() {
+	g.siluParts(tanhMost)
+	g.do("fmul", elementX, elementX, elementQ)
+}
+
+// siluSlope writes (q + x e q²) dy.
+func (g *generator) siluSlope() {
+	const x, q, e = elementX, elementQ, elementE
+	g.do("fmin", x, x, tanhHigh)
+	g.siluParts(tanhSlopeMost)
+	g.do("fmul", e, e, q)
+	g.do("fmul", e, e, q)
+	g.do("fmla", q, e, x)
 	g.do("fmul", x, q, elementY)
 }
