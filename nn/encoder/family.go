@@ -46,6 +46,10 @@ var kinds = map[string]kind{
 	"mpnet":       {loadMPNet, robertaHead, "mpnet."},
 	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
 	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
+	"gemma3_text": {load: loadGemma3, prefix: "model."},
+	"modernbert":  {load: loadModernBERT, prefix: "model."},
+	"nomic_bert":  {load: loadNomicBERT, prefix: "nomic_bert."},
+	"qwen3":       {load: loadQwen3, prefix: "model."},
 }
 
 func kindOf(c *config) (kind, error) {

@@ -1,0 +1,128 @@
+package encoder
+
+import "github.com/flashkit-go/flashkit/nn"
+
+// A nomicBERT is an encoder with rotary attention and layer norms after the residual sums. It
+// computes:
+//
+//	x = norm(word + type)
+//	for each layer:
+//		x = norm(x + attention(rotated(x Wqkv)) Wo)
+//		x = norm(x + (act(x Wgate) * x Wup) Wdown)
+//
+// Source: Nussbaum et al., Nomic Embed: training a reproducible long context text embedder, 2024.
+type nomicBERT struct {
+	size       shape
+	word, kind *nn.Embedding
+	norm       *nn.LayerNorm
+	layers     []*block
+}
+
+// A nomicConfig is what config.json says. The file has the keys of transformers' NomicBertConfig, or
+// of the code that was published with the first models. A missing key has the default of
+// NomicBertConfig.
+type nomicConfig struct {
+	vocab, hidden, between, layers, heads, dim, positions, types int
+	eps, theta                                                   float64
+	act                                                          nn.Activation
+	rotary                                                       *nn.Rotary
+	precision                                                    nn.Precision
+}
+
+func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
+	m := nomicConfig{vocab: c.integer("vocab_size", 30528, 1), types: c.integer("type_vocab_size", 2, 1), precision: p}
+	if c.has("n_embd") {
+		m.readFirst(c)
+	} else {
+		m.hidden, m.between = c.integer("hidden_size", 768, 1), c.integer("intermediate_size", 3072, 1)
+		m.layers, m.positions = c.integer("num_hidden_layers", 12, 0), c.integer("max_position_embeddings", 2048, 1)
+		m.heads = c.integer("num_attention_heads", 12, 1)
+		m.dim = m.hidden / max(m.heads, 1)
+		if c.has("head_dim") {
+			m.dim = c.integer("head_dim", m.dim, 1)
+		} else if m.hidden%max(m.heads, 1) != 0 {
+			c.fail("num_attention_heads", "must divide the hidden size %d", m.hidden)
+		}
+		m.eps, m.act = c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "silu")
+		r, theta := c.ropeOf(1000)
+		m.rotary = c.rotary(r, m.dim, m.positions, theta)
+	}
+	if err := c.done(harmlessKeys...); err != nil {
+		return nil, err
+	}
+	names := nomicNames{"embeddings.LayerNorm", "layers", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm", "post_mlp_layernorm"}
+	if w.Has("emb_ln.weight") {
+		names = nomicNames{"emb_ln", "encoder.layers", "attn.out_proj", "mlp.fc12", "mlp.fc11", "mlp.fc2", "norm1", "norm2"}
+	}
+	x := &nomicBERT{
+		size: shape{m.hidden, m.vocab, m.positions, m.types},
+		word: nn.NewEmbedding(w.In("embeddings.word_embeddings"), m.vocab, m.hidden),
+		kind: nn.NewEmbedding(w.In("embeddings.token_type_embeddings"), m.types, m.hidden),
+		norm: newNorm(w.In(names.norm), m.hidden, m.eps),
+	}
+	for k := 0; k < m.layers && w.Err() == nil; k++ {
+		x.layers = append(x.layers, m.layer(w, names, k))
+	}
+	return x, packBlocks(w, x.layers)
+}
+
+// readFirst reads the keys of the first models' code.
+func (m *nomicConfig) readFirst(c *config) {
+	m.hidden, m.between = c.integer("n_embd", 768, 1), c.integer("n_inner", 3072, 1)
+	m.layers, m.positions = c.integer("n_layer", 12, 0), c.integer("n_positions", 2048, 1)
+	m.heads, m.eps, m.act = c.heads("n_head", 12, m.hidden), c.number("layer_norm_epsilon", 1e-12), nn.SiLU
+	m.dim = m.hidden / max(m.heads, 1)
+	c.only("activation_function", `"swiglu"`)
+	for _, key := range []string{"causal", "mlp_fc1_bias", "mlp_fc2_bias", "parallel_block", "prenorm", "qkv_proj_bias", "rotary_emb_interleaved",
+		"scale_attn_by_inverse_layer_idx", "use_rms_norm"} {
+		c.only(key, "false")
+	}
+	c.only("rotary_emb_fraction", "1", "1.0")
+	c.only("rotary_emb_scale_base", "null")
+	c.only("rotary_scaling_factor", "null")
+	c.only("scale_attn_weights", "true")
+	for _, key := range []string{"attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
+		"max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm", "reorder_and_upcast_attn", "summary_activation",
+		"summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn", "use_xentropy"} {
+		c.read[key] = true
+	}
+	m.rotary = c.rotary(newConfigIn(c, "rotary"), m.dim, m.positions, c.positive("rotary_emb_base", 1000))
+}
+
+// nomicNames are the names of tensors.
+type nomicNames struct{ norm, layers, out, gate, up, down, after, afterFeed string }
+
+func (m *nomicConfig) layer(w *nn.Init, names nomicNames, k int) *block {
+	in, inner := layerOf(w, names.layers, k), m.heads*m.dim
+	linear := func(name string, from, to int) *nn.Linear {
+		return newLinear(in.In(name), from, to, false, m.precision)
+	}
+	l := &block{
+		out:       linear(names.out, inner, m.hidden),
+		after:     newNorm(in.In(names.after), m.hidden, m.eps),
+		afterFeed: newNorm(in.In(names.afterFeed), m.hidden, m.eps),
+		rotary:    m.rotary, attention: nn.NewMultiHeadAttention(m.heads),
+		feed: nn.GatedFeedForward{Gate: linear(names.gate, m.hidden, m.between), Up: linear(names.up, m.hidden, m.between), Down: linear(names.down, m.between, m.hidden)},
+	}
+	if in.Has("attn.Wqkv.weight") {
+		l.qkv = linear("attn.Wqkv", m.hidden, 3*inner)
+	} else {
+		l.qkv = concat(w, linear("self_attn.q_proj", m.hidden, inner), linear("self_attn.k_proj", m.hidden, inner), linear("self_attn.v_proj", m.hidden, inner))
+	}
+	l.attention.KVHeads, l.feed.Gate.Activation = m.heads, m.act
+	return l
+}
+
+func (m *nomicBERT) shape() shape { return m.size }
+
+func (m *nomicBERT) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
+	x := m.word.Forward(s, tokens)
+	start := s.Mark()
+	s.AddTo(x, m.kind.Forward(s, types))
+	s.Keep(start, nn.Tensor{})
+	m.norm.Apply(s, x)
+	for _, l := range m.layers {
+		l.forward(s, x)
+	}
+	return x
+}
