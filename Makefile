@@ -11,7 +11,7 @@ PLATFORMS := linux/amd64 linux/arm64 linux/386 darwin/arm64 windows/amd64 js/was
 VETTED    := linux/386 darwin/arm64 windows/amd64
 
 # A folder's Makefile has the targets that serve it; `make` here passes them on.
-FOLDERS := backends/cuda backends/simd backends/wasm bench/peers capi capi/python conformance docs docs/site examples/minilm nn nn/tokenizer ring tools/arm64
+FOLDERS := backends/cuda backends/simd backends/wasm bench/peers capi capi/python conformance docs docs/site nn nn/encoder nn/tokenizer ring tools/arm64
 backends/cuda   := cuda cuda-check gpu-test costs gorgoniacu
 backends/simd   := asm emulate emulate-amx
 backends/wasm   := wasm toolchain js
@@ -21,8 +21,8 @@ capi/python     := python wheel
 conformance     := vectors verify verify-sample judge field-report exports exports-sample onnx torch-values
 docs            := docs report-example
 docs/site       := site site-ort site-serve site-publish browser
-examples/minilm := minilm verify-minilm peers-minilm
-nn              := nn-vectors nn-values bert-vectors lm-torch verify-encoder verify-encoder-sample
+nn              := nn-vectors nn-values postnorm-vectors lm-torch
+nn/encoder      := verify-minilm peers-minilm verify-encoder verify-encoder-sample
 nn/tokenizer    := wordpiece-vectors verify-wordpiece
 ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
@@ -35,7 +35,6 @@ run: ## build flashrun and run it on the embedded sample
 
 test: ## every package's tests, conformance of every kernel included, in a minute or two
 	$(GO) test $(if $(LONG),,-short) $(LIMIT) $(PACKAGES)
-	cd examples/minilm && $(GO) test -short $(LIMIT) ./...
 
 test-long: ## and what takes minutes: long sweeps, the guides, whole ranges of values
 	$(MAKE) test LONG=yes

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Vectors of the published all-MiniLM-L6-v2, for examples/minilm to be held to.
+"""Vectors of the published all-MiniLM-L6-v2, for nn/encoder to be held to.
 
     python minilm_reference.py MODEL_WHEEL PLAYS_WHEEL FOLDER
 

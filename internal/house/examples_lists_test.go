@@ -41,8 +41,8 @@ var shelves = map[string]exceptions{
 			"Rank.Add", "Rank.Merge", "Rank.Copy", "Rank.Get", "Rank.Put", "Rank.Ready", "Rank.Move", "Rank.Done",
 		},
 	},
-	"nn":      {byType: true},
-	"nn/bert": {byType: true},
+	"nn":         {byType: true},
+	"nn/encoder": {byType: true},
 	"backends/cuda": {
 		byType: true,
 		withoutOutput: []string{

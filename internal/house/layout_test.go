@@ -68,7 +68,7 @@ var rooms = []struct {
 	{"cmd/flashrun", []string{anything}},
 	{"bench/peers/instructions", []string{".", "backends/simd"}},
 	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul", "internal/outfile"}},
-	{"bench/peers/sentences", []string{"dispatch", "nn/bert", "safetensors"}},
+	{"bench/peers/sentences", []string{"nn/encoder"}},
 	{"bench/peers/*", []string{".", "dispatch", "safetensors", "internal/outfile"}},
 	{"docs/figures", []string{".", "backends/simd", "internal/outfile"}},
 	{"docs/mkperformance", []string{"internal/outfile"}},

@@ -239,7 +239,7 @@ var harmlessKeys = strings.Fields(`
 	directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
 	output_attentions output_hidden_states output_past output_scores return_dict return_dict_in_generate use_return_dict use_cache
 	torchscript torch_dtype dtype use_bfloat16 tf_legacy_loss tie_word_embeddings tie_encoder_decoder cross_attention_hidden_size
-	attn_implementation _attn_implementation _attn_implementation_autoset chunk_size_feed_forward prefix
+	attn_implementation _attn_implementation _attn_implementation_autoset prefix
 	max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
 	repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids num_return_sequences
 	forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens`)
@@ -254,6 +254,7 @@ func (c *config) checkCommon() {
 	c.only("per_layer_config", "{}", "null")
 	c.only("quantization_config", "null")
 	c.only("auto_map", "null")
+	c.only("chunk_size_feed_forward", "0") // transformers stops at lengths that are no multiple
 	c.ignore("architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
 		"sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class")
 }

@@ -184,23 +184,64 @@ func (c *call) run(ctx context.Context, t tail, skip int) ([]float32, error) {
 // error of the context, and an error of the Dispatcher, end the call.
 func (e *Encoder) Embed(ctx context.Context, texts []string) ([][]float32, error) {
 	if e.vectors == nil {
-		return nil, problem("Encoder", "no Pooling", "must have a module Pooling: the model computes scores alone")
+		return nil, errNoVectors()
 	}
 	c := e.take()
 	defer e.give(c)
 	if err := c.prepare(ctx, e.prompt, false, texts); err != nil {
 		return nil, err
 	}
-	out, err := c.run(ctx, e.vectors, e.skip)
+	return c.vectors(ctx, e.skip)
+}
+
+// EmbedTokens returns the vector of each sequence of token ids, for programs with a tokenizer of
+// their own. The ids include special tokens and a prompt. A sequence has at most MaxTokens tokens.
+func (e *Encoder) EmbedTokens(ctx context.Context, sequences [][]int32) ([][]float32, error) {
+	if e.vectors == nil {
+		return nil, errNoVectors()
+	}
+	c := e.take()
+	defer e.give(c)
+	if len(c.slots) == 0 {
+		c.slots = append(c.slots, slot{})
+	}
+	s := &c.slots[0]
+	s.ids, s.types, c.spans = s.ids[:0], s.types[:0], c.spans[:0]
+	for i, ids := range sequences {
+		if e.most > 0 && len(ids) > e.most {
+			return nil, problem(fmt.Sprintf("sequences[%d]", i), fmt.Sprintf("%d tokens", len(ids)), "must have at most %d", e.most)
+		}
+		for j, id := range ids {
+			if id < 0 || int(id) >= e.model.shape().vocab {
+				return nil, problem(fmt.Sprintf("sequences[%d][%d]", i, j), id, "must be from 0 to %d", e.model.shape().vocab-1)
+			}
+		}
+		c.spans = append(c.spans, span{0, len(s.ids), len(ids), len(ids)})
+		s.ids = append(s.ids, ids...)
+	}
+	s.types = append(s.types, make([]int32, len(s.ids))...)
+	if err := c.pack(); err != nil {
+		return nil, err
+	}
+	return c.vectors(ctx, 0)
+}
+
+// vectors returns the vectors of the batch, in the order of the texts.
+func (c *call) vectors(ctx context.Context, skip int) ([][]float32, error) {
+	out, err := c.run(ctx, c.encoder.vectors, skip)
 	if err != nil {
 		return nil, err
 	}
-	dim := e.Dim()
-	vectors := make([][]float32, len(texts))
+	dim := c.encoder.Dim()
+	vectors := make([][]float32, len(c.order))
 	for row, i := range c.order {
 		vectors[i] = out[row*dim:][:dim:dim]
 	}
 	return vectors, nil
+}
+
+func errNoVectors() error {
+	return problem("Encoder", "no Pooling", "must have a module Pooling: the model computes scores alone")
 }
 
 // A chunk of texts of EmbedSeq ends at either of these limits.

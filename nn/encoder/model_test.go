@@ -25,7 +25,7 @@ import (
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
-// A tiny is an output of tools/bert_vectors.py.
+// A tiny is an output of tools/postnorm_vectors.py.
 type tiny struct {
 	Config json.RawMessage
 	Cases  []struct {
@@ -41,7 +41,7 @@ func readTiny(t testing.TB) (tiny, []byte) {
 	var v tiny
 	require.NoError(t, json.Unmarshal(text, &v))
 	require.Len(t, v.Cases, 15)
-	weights, err := os.ReadFile("testdata/tiny.safetensors")
+	weights, err := os.ReadFile("testdata/tiny/model.safetensors")
 	require.NoError(t, err)
 	return v, weights
 }

@@ -1,10 +1,10 @@
-// Command sentences times package nn/bert for bench/peers/minilm.py. The script starts this command
+// Command sentences times package nn/encoder for bench/peers/minilm.py. The script starts this command
 // once for each number of threads. The script alternates the command's measurements with
 // measurements of other libraries.
 //
 //	sentences FOLDER [PRECISION]
 //
-// FOLDER has config.json and model.safetensors. PRECISION is a value of bert.Config.Precision.
+// FOLDER is a published model. PRECISION is a value of encoder.Options.Precision.
 // Requests and replies are lines of JSON on the standard input and output. A request has a batch
 // and a duration in seconds. A reply has the median and the shortest time of a call, the number of
 // calls, and the allocations per call. If the request asks for vectors, the reply also has the
@@ -18,15 +18,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/flashkit-go/flashkit/dispatch"
-	"github.com/flashkit-go/flashkit/nn/bert"
-	"github.com/flashkit-go/flashkit/safetensors"
+	"github.com/flashkit-go/flashkit/nn/encoder"
 )
 
 type request struct {
@@ -54,40 +51,12 @@ func main() {
 	}
 }
 
-func load(dir, precision string) (*bert.Model, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if err != nil {
-		return nil, err
-	}
-	c, err := bert.ParseConfig(text)
-	if err != nil {
-		return nil, err
-	}
-	c.Precision = precision
-	weights, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
-	if err != nil {
-		return nil, err
-	}
-	f, err := safetensors.Parse(weights)
-	if err != nil {
-		return nil, err
-	}
-	return bert.Load(c, f)
-}
-
-func run(ctx context.Context, dir, precision string) (err error) {
-	m, err := load(dir, precision)
+func run(ctx context.Context, dir, precision string) error {
+	e, err := encoder.OpenWith(ctx, dir, encoder.Options{Precision: precision, MaxTokens: 512})
 	if err != nil {
 		return err
 	}
-	d, err := dispatch.Default(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	e := bert.NewEncoder(m, d)
 	defer e.Close()
-	s := e.NewStep()
 	in, out := json.NewDecoder(bufio.NewReader(os.Stdin)), json.NewEncoder(os.Stdout)
 	for in.More() {
 		var r request
@@ -97,13 +66,20 @@ func run(ctx context.Context, dir, precision string) (err error) {
 		if len(r.Starts) == 0 {
 			return errors.New("a request without starts")
 		}
-		vectors := make([]float32, (len(r.Starts)-1)*m.Config().Hidden)
-		a, err := measure(func() error { return s.Vectors(ctx, vectors, bert.Batch{IDs: r.IDs, Starts: r.Starts}) }, r.Seconds)
+		var sequences [][]int32
+		for i := 1; i < len(r.Starts); i++ {
+			if r.Starts[i-1] < 0 || r.Starts[i-1] > r.Starts[i] || int(r.Starts[i]) > len(r.IDs) {
+				return errors.New("a request with wrong starts")
+			}
+			sequences = append(sequences, r.IDs[r.Starts[i-1]:r.Starts[i]])
+		}
+		var vectors [][]float32
+		a, err := measure(func() (err error) { vectors, err = e.EmbedTokens(ctx, sequences); return err }, r.Seconds)
 		if err != nil {
 			return err
 		}
 		if r.Vectors {
-			a.Vectors = vectors
+			a.Vectors = slices.Concat(vectors...)
 		}
 		if err := out.Encode(a); err != nil {
 			return err

@@ -1,9 +1,8 @@
-package main
+package encoder
 
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/dispatch"
-	"github.com/flashkit-go/flashkit/nn/bert"
 )
 
 // A reference is the output of tools/minilm_reference.py.
@@ -28,18 +26,6 @@ type reference struct {
 	}
 }
 
-// collect is a printer that keeps results.
-type collect []result
-
-func (c *collect) print(r *result) error {
-	x := *r
-	x.Vector = append([]float32(nil), r.Vector...)
-	*c = append(*c, x)
-	return nil
-}
-
-func (c *collect) end() error { return nil }
-
 // The vectors of the published model, on every kernel that this machine can run.
 func TestReference(t *testing.T) {
 	dir := os.Getenv("MINILM_MODEL")
@@ -51,9 +37,6 @@ func TestReference(t *testing.T) {
 	var want reference
 	require.NoError(t, json.Unmarshal(text, &want))
 	require.Len(t, want.Sets, 2)
-	f, err := openFolder(dir, "f32")
-	require.NoError(t, err)
-	require.Equal(t, 256, f.MaxTokens)
 	all := dispatch.All(context.Background())
 	defer all.Close()
 	ran := 0
@@ -74,60 +57,54 @@ func TestReference(t *testing.T) {
 		if !strings.HasPrefix(k.Name, "simd/") {
 			sets = 1 // the long one takes minutes in the sandbox
 		}
-		t.Run(k.Name, func(t *testing.T) { want.compare(t, f, d, sets) })
+		t.Run(k.Name, func(t *testing.T) { want.compare(t, dir, d, sets) })
 	}
 	require.Positive(t, ran)
-	t.Run("auto", func(t *testing.T) { want.compare(t, f, all, len(want.Sets)) })
+	t.Run("auto", func(t *testing.T) { want.compare(t, dir, all, len(want.Sets)) })
 	for precision, least := range map[string]float64{"bf16-weights": 0.9999, "bf16": 0.9999} {
 		t.Run(precision, func(t *testing.T) {
-			f, err := openFolder(dir, precision)
-			require.NoError(t, err)
-			_, cosine := want.measure(t, f, all, len(want.Sets), 1e-2)
+			_, cosine := want.measure(t, dir, Options{Dispatcher: all, Precision: precision}, len(want.Sets), 1e-2)
 			require.GreaterOrEqual(t, cosine, least)
 			require.Less(t, cosine, 0.999999, "nothing is rounded")
 		})
 	}
 }
 
-func (want *reference) compare(t *testing.T, f *Folder, d *dispatch.Dispatcher, sets int) {
-	apart, cosine := want.measure(t, f, d, sets, 1e-4)
+func (want *reference) compare(t *testing.T, dir string, d *dispatch.Dispatcher, sets int) {
+	apart, cosine := want.measure(t, dir, Options{Dispatcher: d}, sets, 1e-4)
 	require.LessOrEqual(t, apart, 1e-5)
 	require.GreaterOrEqual(t, cosine, 0.999999)
 }
 
 // measure returns how far apart vectors are at most, and the least of their cosines. Published
 // similarities must be that near.
-func (want *reference) measure(t *testing.T, f *Folder, d *dispatch.Dispatcher, sets int, near float64) (apart, cosine float64) {
-	e := bert.NewEncoder(f.Model, d)
-	defer e.Close()
+func (want *reference) measure(t *testing.T, dir string, o Options, sets int, near float64) (apart, cosine float64) {
 	cosine = 1.0
-	for _, set := range want.Sets[:sets] {
-		f := &Folder{f.Model, f.Tokenizer, set.Most}
+	for i, set := range want.Sets[:sets] {
+		o.MaxTokens = 0
+		if i > 0 {
+			o.MaxTokens = set.Most
+		}
+		e, err := OpenWith(context.Background(), dir, o)
+		require.NoError(t, err)
+		defer e.Close()
+		require.Equal(t, set.Most, e.MaxTokens())
 		texts := set.Texts
 		if testing.Short() {
 			texts = texts[:30] // the later ones are longer and longer
 		}
-		rest := texts
-		var got collect
-		require.NoError(t, embed(context.Background(), f, e.NewStep(), func() (string, error) {
-			if len(rest) == 0 {
-				return "", io.EOF
-			}
-			text := rest[0]
-			rest = rest[1:]
-			return text, nil
-		}, &got))
-		require.Len(t, got, len(texts))
+		got, err := e.Embed(context.Background(), texts)
+		require.NoError(t, err)
 		byText := map[string][]float32{}
-		for i, r := range got {
-			require.Equal(t, set.Tokens[i], r.Tokens, r.Text)
-			cosine = min(cosine, dot(r.Vector, set.Vectors[i])/math.Sqrt(dot(r.Vector, r.Vector)*dot(set.Vectors[i], set.Vectors[i])))
-			for j, v := range r.Vector {
-				if a := math.Abs(float64(v) - float64(set.Vectors[i][j])); !(a <= apart) {
+		for i, v := range got {
+			require.Equal(t, set.Tokens[i], min(e.Tokens(texts[i]), e.MaxTokens()), texts[i])
+			cosine = min(cosine, dot(v, set.Vectors[i])/math.Sqrt(dot(v, v)*dot(set.Vectors[i], set.Vectors[i])))
+			for j, x := range v {
+				if a := math.Abs(float64(x) - float64(set.Vectors[i][j])); !(a <= apart) {
 					apart = a
 				}
 			}
-			byText[r.Text] = r.Vector
+			byText[texts[i]] = v
 		}
 		for _, pair := range want.Published {
 			s := dot(byText[pair[0].(string)], byText[pair[1].(string)])
@@ -137,4 +114,11 @@ func (want *reference) measure(t *testing.T, f *Folder, d *dispatch.Dispatcher, 
 	}
 	t.Logf("at most %.2g apart, cosine at least %.9f", apart, cosine)
 	return apart, cosine
+}
+
+func dot(a, b []float32) (sum float64) {
+	for i := range a {
+		sum += float64(a[i]) * float64(b[i])
+	}
+	return sum
 }

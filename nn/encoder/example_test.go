@@ -1,0 +1,139 @@
+package encoder_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/flashkit-go/flashkit/nn/encoder"
+)
+
+// The nearest texts to a query, by cosine. A real model is a downloaded folder, such as
+// all-MiniLM-L6-v2. The model of the tests has random weights.
+func Example() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	texts := []string{"The weather is cold.", "A man eats pasta.", "A woman plays the guitar."}
+	vectors, err := e.Embed(ctx, append(texts, "She sings."))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	query := vectors[len(texts)]
+	cosine := func(i int) (sum float32) {
+		for j, x := range vectors[i] {
+			sum += x * query[j]
+		}
+		return sum
+	}
+	nearest := slices.MaxFunc([]int{0, 1, 2}, func(a, b int) int { return int(1000 * (cosine(a) - cosine(b))) })
+	fmt.Println(texts[nearest], e.Dim())
+	// Output: A man eats pasta. 32
+}
+
+// An error names the file that is missing.
+func ExampleOpen() {
+	_, err := encoder.Open(context.Background(), "testdata/none")
+	fmt.Println(errors.Is(err, fs.ErrNotExist))
+	// Output: true
+}
+
+// A text of too many tokens is an error, which names the text, instead of being truncated.
+func ExampleOpenWith() {
+	ctx := context.Background()
+	e, err := encoder.OpenWith(ctx, "testdata/tiny", encoder.Options{Precision: "bf16-weights", MaxTokens: 8, Overflow: encoder.Refuse})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	_, err = e.Embed(ctx, []string{"It is cold.", "It is cold in the harbor, and the sea is cold."})
+	fmt.Println(e.Tokens("It is cold."), err)
+	// Output: 6 flashkit: texts[1] = 15 tokens: must have at most 8
+}
+
+// Progress is called after each group of texts.
+func ExampleOptions() {
+	ctx := context.Background()
+	o := encoder.Options{Workers: 1, Progress: func(done, total int) { fmt.Println(done, "of", total) }}
+	e, err := encoder.OpenWith(ctx, "testdata/tiny", o)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	if _, err := e.Embed(ctx, []string{"rain", "snow"}); err != nil {
+		fmt.Println(err)
+	}
+	// Output: 2 of 2
+}
+
+// A list of any length is read as it is needed.
+func ExampleEncoder_EmbedSeq() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	n := 0
+	for v, err := range e.EmbedSeq(ctx, slices.Values([]string{"sun", "rain", "snow"})) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		n += len(v)
+	}
+	fmt.Println(n)
+	// Output: 96
+}
+
+// A program with a tokenizer of its own passes token ids.
+func ExampleEncoder_EmbedTokens() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	ids, err := e.EmbedTokens(ctx, [][]int32{{2, 22, 3}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	text, err := e.Embed(ctx, []string{"rain"})
+	fmt.Println(slices.Equal(ids[0], text[0]), err)
+	// Output: true <nil>
+}
+
+// A model of vectors has no scores: rerankers and classifiers have.
+func ExampleClass() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	classes, err := e.Classify(ctx, []string{"The weather is fine."})
+	for _, c := range slices.Concat(classes...) {
+		fmt.Println(c.Label, c.Score)
+	}
+	fmt.Println(err)
+	// Output: flashkit: Encoder = no labels: must have labels: the model is no sequence classifier
+}
+
+// Overflow is an option: by default, texts that are too long are truncated.
+func ExampleOverflow() {
+	fmt.Println(encoder.Options{}.Overflow == encoder.Truncate)
+	// Output: true
+}
