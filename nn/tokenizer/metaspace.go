@@ -9,8 +9,9 @@ import (
 // SentencePiece.
 type metaspace struct {
 	char        string
-	before      string // "always", "first" or "never": the words that the character is put before
-	keepsSpaces bool   // no split
+	mark        pattern // char
+	before      string  // "always", "first" or "never": the words that the character is put before
+	keepsSpaces bool    // no split
 }
 
 // newMetaspace reads a Metaspace. Old files have add_prefix_space in place of prepend_scheme.
@@ -27,9 +28,35 @@ func newMetaspace(f *fields) preTokenizer {
 	if !f.flag("add_prefix_space", true) && m.before != "never" {
 		f.fail("add_prefix_space", "contradicts prepend_scheme, %q", m.before)
 	}
+	m.mark = literal(m.char)
 	m.keepsSpaces = !f.flag("split", true)
 	f.harmless("str_rep")
 	return m
+}
+
+// checkFirst refuses prepend_scheme "first" after a normalizer that may drop the first character of a
+// text. In the reference the first word is then not at the beginning of the text.
+func (t *Tokenizer) checkFirst(r *reader) {
+	for _, p := range t.preTokenizers {
+		if m, ok := p.(metaspace); !ok || m.before != "first" {
+			continue
+		}
+		for _, n := range t.normalizers {
+			drops := false
+			switch n := n.(type) {
+			case bertNormalizer, stripAccents, nmt:
+				drops = true
+			case strip:
+				drops = n.left
+			case replace:
+				one, ok := n.pattern.(literal)
+				drops = !ok || utf8.RuneCountInString(string(one)) > 1 || n.content == ""
+			}
+			if drops {
+				r.fail("pre_tokenizer.prepend_scheme", "\"first\" is not supported after a normalizer that may drop characters")
+			}
+		}
+	}
 }
 
 func (m metaspace) split(w *words) {
@@ -53,7 +80,7 @@ func (m metaspace) split(w *words) {
 	w.next.text = b
 	w.rewritten()
 	if !m.keepsSpaces {
-		w.divide(literal(m.char), mergedWithNext, false)
+		w.divide(m.mark, mergedWithNext, false)
 	}
 }
 

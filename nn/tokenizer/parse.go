@@ -48,6 +48,7 @@ func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
 	if r.err != nil {
 		return nil
 	}
+	t.checkFirst(r)
 	if c == nil {
 		t.add(r, tokens)
 		return t

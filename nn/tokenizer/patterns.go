@@ -1,12 +1,13 @@
 package tokenizer
 
 import (
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// The published patterns of the pre-tokenizer Split that Go's regexp cannot express, because of
-// (?!\S). They match at every position.
+// The published patterns of the pre-tokenizer Split. They match at every position. Go's regexp cannot
+// express them as they are, because of (?!\S).
 const (
 	gpt2Pattern  = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llamaPattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -20,6 +21,21 @@ var published = map[string]pattern{
 	llamaPattern: llama{digits: 3},
 	qwenPattern:  llama{digits: 1},
 	gpt4oPattern: gpt4o{},
+	` {2,}`:      spaceRuns{},
+}
+
+// spaceRuns is the pattern of SentencePiece's normalizer: at least two spaces.
+type spaceRuns struct{}
+
+func (spaceRuns) find(text string, from int) (start, end int) {
+	i := strings.Index(text[from:], "  ")
+	if i < 0 {
+		return -1, -1
+	}
+	for start, end = from+i, from+i; end < len(text) && text[end] == ' '; {
+		end++
+	}
+	return start, end
 }
 
 // A kind is a class of characters in the published patterns.

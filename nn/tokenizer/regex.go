@@ -18,6 +18,11 @@ func newRegex(text string) (pattern, error) {
 	if p, ok := published[text]; ok {
 		return p, nil
 	}
+	return translated(text)
+}
+
+// translated returns a pattern that Go's regexp finds.
+func translated(text string) (pattern, error) {
 	head, blanks := strings.CutSuffix(text, `|\s+(?!\S)|\s+`)
 	t := translator{rest: head}
 	if err := t.translate(); err != nil {
@@ -128,7 +133,7 @@ func (t *translator) next() error {
 		s, err := t.escape(false)
 		t.put(s, true)
 		return err
-	case strings.ContainsRune(`^$)]}`, c):
+	case strings.ContainsRune(`^$()]}`, c):
 		return fmt.Errorf("%q is not supported", c)
 	default:
 		t.rest = t.rest[n:]
