@@ -3,8 +3,8 @@
     rotary_vectors.py FOLDER [SEED]
 
 Each case is a folder with config.json and model.safetensors, as transformers saves them. The file of
-weights also holds the token IDs of some sequences (test.ids), the sequences' starts (test.starts) and
-the last hidden states (test.hidden). With SEED, the weights, the IDs and the lengths are random.
+weights also holds the token IDs of some sequences (test.ids), the sequences' starts (test.starts),
+the last hidden states (test.hidden) and a classifier's logits (test.logits). With SEED, the weights, the IDs and the lengths are random.
 """
 
 import json
@@ -29,13 +29,18 @@ LLAMA = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fact
 # For each case, the arguments of the config and the keys by which config.json then differs, as in
 # files of earlier versions of transformers. None removes a key.
 CASES = {
-    "modernbert": (MODERN, {}),
-    "modernbert-biases": (dict(MODERN, norm_bias=True, attention_bias=True, mlp_bias=True, hidden_activation="gelu_pytorch_tanh", num_hidden_layers=2), {}),
+    "modernbert": (dict(MODERN, num_labels=3), {}),
+    "modernbert-biases": (dict(MODERN, num_labels=1, classifier_pooling="mean", classifier_bias=True, classifier_activation="relu", norm_bias=True, attention_bias=True, mlp_bias=True, hidden_activation="gelu_pytorch_tanh", num_hidden_layers=2), {}),
     "modernbert-old": (dict(MODERN, layer_types=["full_attention", "sliding_attention"] * 2,
                             rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 8e4}, "sliding_attention": {"rope_type": "default", "rope_theta": 5e3}}),
                        dict(layer_types=None, rope_parameters=None, global_attn_every_n_layers=2, global_rope_theta=8e4, local_rope_theta=5e3,
                             position_embedding_type="absolute", reference_compile=True)),
-    "nomicbert": (NOMIC, {}),
+    "nomicbert": (dict(NOMIC, num_labels=2), {}),
+    "nomicbert-first": (NOMIC, dict.fromkeys("""hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act hidden_dropout_prob
+                        attention_probs_dropout_prob max_position_embeddings layer_norm_eps rope_parameters head_dim classifier_dropout""".split())
+                        | dict(n_embd=16, n_layer=2, n_head=2, n_inner=24, n_positions=512, activation_function="swiglu", causal=False, layer_norm_epsilon=1e-12,
+                               qkv_proj_bias=False, rotary_emb_base=1000, rotary_emb_fraction=1.0, rotary_emb_scale_base=None, use_flash_attn=True,
+                               auto_map={"AutoModel": "modeling_hf_nomic_bert.NomicBertModel"})),
     "qwen3": (QWEN, {}),
     "qwen3-window": (dict(QWEN, use_sliding_window=True, sliding_window=5, max_window_layers=1, attention_bias=True, rope_parameters=YARN), {}),
     "qwen3-old": (dict(QWEN, rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1e6)),
@@ -58,25 +63,51 @@ def randomize(model):
         p.data = p.data.bfloat16().float()
 
 
+FIRST = {"layers.": "encoder.layers.", "embeddings.LayerNorm": "emb_ln", "self_attn.o_proj": "attn.out_proj", "up_proj": "fc11", "gate_proj": "fc12",
+         "down_proj": "fc2", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+
+
+def first_names(weights):
+    """The names of the first Nomic models, with one tensor for the queries, keys and values."""
+    named = {}
+    for name, x in weights.items():
+        if ".k_proj" in name or ".v_proj" in name:
+            continue
+        if ".q_proj" in name:
+            x = torch.cat([weights[name.replace("q_proj", p)] for p in ("q_proj", "k_proj", "v_proj")])
+            name = name.replace("self_attn.q_proj", "attn.Wqkv")
+        for new, old in FIRST.items():
+            name = name.replace(new, old)
+        named[name] = x
+    return named
+
+
 def write(folder, keys, old, lengths):
     keys = dict(keys)
     config = transformers.CONFIG_MAPPING[keys.pop("model_type")](**keys)
     config._attn_implementation = "eager"
-    model = transformers.AutoModel.from_config(config).eval()
+    auto = transformers.AutoModelForSequenceClassification if "num_labels" in keys else transformers.AutoModel
+    model = auto.from_config(config).eval()
     randomize(model)
     model.save_pretrained(folder)
     file = folder / "config.json"
     text = json.loads(file.read_text())
     text = {k: v for k, v in {**text, **old}.items() if v is not None or k not in old}
     file.write_text(json.dumps(text, indent=1) + "\n")
-    check = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    first = "n_embd" in old
+    check = model if first else auto.from_pretrained(folder, attn_implementation="eager").eval()
     for a, b in zip(model.parameters(), check.parameters()):
         assert torch.equal(a, b)
     ids = [torch.randint(1, config.vocab_size, (n,)) for n in lengths]
     with torch.no_grad():
-        hidden = [check(input_ids=x[None]).last_hidden_state[0] for x in ids]
+        hidden = [check.base_model(input_ids=x[None]).last_hidden_state[0] for x in ids]
+        logits = [check(input_ids=x[None]).logits for x in ids] if "num_labels" in keys else None
     assert config.num_hidden_layers > 0 and all(h.isfinite().all() for h in hidden)
     weights = safetensors.torch.load_file(folder / "model.safetensors")
+    if first:
+        weights = first_names(weights)
+    if logits:
+        weights["test.logits"] = torch.cat(logits)
     weights["test.ids"] = torch.cat(ids).int()
     weights["test.starts"] = torch.tensor([0, *lengths]).cumsum(0).int()
     weights["test.hidden"] = torch.cat(hidden).contiguous()

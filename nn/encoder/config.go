@@ -253,7 +253,11 @@ func (c *config) checkCommon() {
 	c.only("pruned_heads", "{}", "null")
 	c.only("per_layer_config", "{}", "null")
 	c.only("quantization_config", "null")
-	c.only("auto_map", "null")
+	if c.text("model_type", "") == "nomic_bert" {
+		c.read["auto_map"] = true // the published code that it names is what loadNomicBERT computes
+	} else {
+		c.only("auto_map", "null")
+	}
 	c.only("chunk_size_feed_forward", "0") // transformers stops at lengths that are no multiple
 	c.ignore("architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
 		"sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class")

@@ -47,8 +47,8 @@ var kinds = map[string]kind{
 	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
 	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
 	"gemma3_text": {load: loadGemma3, prefix: "model."},
-	"modernbert":  {load: loadModernBERT, prefix: "model."},
-	"nomic_bert":  {load: loadNomicBERT, prefix: "nomic_bert."},
+	"modernbert":  {loadModernBERT, modernHead, "model."},
+	"nomic_bert":  {loadNomicBERT, bertHead, "nomic_bert."},
 	"qwen3":       {load: loadQwen3, prefix: "model."},
 }
 

@@ -31,7 +31,8 @@ func loadGemma3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	m.readRotaries(c)
 	c.only("attn_logit_softcapping", "null")
-	if err := c.done(append([]string{"attention_dropout", "final_logit_softcapping", "_sliding_window_pattern"}, harmlessKeys...)...); err != nil {
+	c.ignore("attention_dropout", "final_logit_softcapping", "_sliding_window_pattern")
+	if err := c.done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	x, err := m.load(w)

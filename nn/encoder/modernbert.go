@@ -53,7 +53,8 @@ func loadModernBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 		theta := c.number([]string{"global_rope_theta", "local_rope_theta"}[i], []float64{160000, 10000}[i])
 		m.rotaries[i] = c.rotary(r, m.hidden/max(m.heads, 1), m.positions, theta)
 	}
-	if err := c.done(append(harmlessModern, harmlessKeys...)...); err != nil {
+	c.ignore(harmlessModern...)
+	if err := c.done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	x := &modernBERT{
@@ -111,4 +112,18 @@ func (m *modernBERT) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	}
 	m.last.Apply(s, x)
 	return x
+}
+
+// modernHead is ModernBertForSequenceClassification.
+func modernHead(c *config, w *nn.Init, hidden, labels int) []stage {
+	by := poolFirst
+	if name := c.text("classifier_pooling", "cls"); name == "mean" {
+		by = poolMean
+	} else if name != "cls" {
+		c.fail("classifier_pooling", "must be cls or mean")
+	}
+	m := modernConfig{hidden: hidden, eps: c.number("norm_eps", 1e-5), normBias: c.flag("norm_bias", false)}
+	inner := nn.NewLinear(w.In("head.dense"), hidden, hidden, c.flag("classifier_bias", false))
+	inner.Activation = c.activation("classifier_activation", "gelu")
+	return []stage{&pool{by: []pooling{by}}, &dense{linear: inner}, layerNorm{m.norm(w.In("head.norm"))}, logits(w.In("classifier"), hidden, labels)}
 }

@@ -81,11 +81,9 @@ func (m *nomicConfig) readFirst(c *config) {
 	c.only("rotary_emb_scale_base", "null")
 	c.only("rotary_scaling_factor", "null")
 	c.only("scale_attn_weights", "true")
-	for _, key := range []string{"attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
+	c.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
 		"max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm", "reorder_and_upcast_attn", "summary_activation",
-		"summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn", "use_xentropy"} {
-		c.read[key] = true
-	}
+		"summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn", "use_xentropy")
 	m.rotary = c.rotary(newConfigIn(c, "rotary"), m.dim, m.positions, c.positive("rotary_emb_base", 1000))
 }
 

@@ -65,7 +65,8 @@ func loadQwen3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	r, theta := c.ropeOf(10000)
 	m.rotaries[0] = c.rotary(r, m.dim, m.size.positions, theta)
 	m.rotaries[1] = m.rotaries[0]
-	if err := c.done(append([]string{"attention_dropout"}, harmlessKeys...)...); err != nil {
+	c.ignore("attention_dropout")
+	if err := c.done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	return m.load(w)

@@ -1,25 +1,25 @@
 package encoder
 
 import (
-	"context"
 	"encoding/binary"
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // A rotaryCase is a folder that tools/rotary_vectors.py writes.
 type rotaryCase struct {
-	name, config string
-	weights      []byte
-	batch        batch
-	hidden       []float32
+	name, config   string
+	weights        []byte
+	batch          batch
+	hidden, logits []float32
 }
 
 // rotaryCases returns the cases of testdata, and of the folder that FLASHKIT_ROTARY names.
@@ -45,6 +45,10 @@ func rotaryCases(t *testing.T) (list []rotaryCase) {
 		require.NoError(t, err)
 		x.hidden, err = want.Float32s()
 		require.NoError(t, err)
+		if logits, ok := f.Tensor("test.logits"); ok {
+			x.logits, err = logits.Float32s()
+			require.NoError(t, err)
+		}
 		list = append(list, x)
 	}
 	return list
@@ -66,19 +70,88 @@ func (x *rotaryCase) load(t testing.TB, p nn.Precision) family {
 	return m
 }
 
+// The hidden states and logits equal those of transformers for packed sequences. One has one token,
+// and others are longer than windows.
 func TestRotaryFamilies(t *testing.T) {
 	d := opened(t)
 	for _, x := range rotaryCases(t) {
 		t.Run(x.name, func(t *testing.T) {
-			m := x.load(t, nn.Float32)
-			s := newTester(t, m, d)
-			got := make([]float32, len(x.hidden))
-			require.NoError(t, s.run(context.Background(), got, x.batch, hidden(m.shape().hidden), 2))
-			worst := 0.0
-			for i, want := range x.hidden {
-				worst = max(worst, math.Abs(float64(got[i]-want)))
+			e := &Encoder{}
+			require.NoError(t, e.read(folder(t, map[string]string{"config.json": x.config, "model.safetensors": string(x.weights), "tokenizer.json": numbers(40)})))
+			for _, workers := range []int{1, 2} {
+				s := newTester(t, e.model, d)
+				out := poisoned(len(x.hidden))
+				require.NoError(t, s.run(t.Context(), out, x.batch, hidden(e.model.shape().hidden), workers))
+				requireNear(t, 1e-5, x.hidden, out, "hidden states")
+				if x.logits == nil {
+					require.Nil(t, e.head)
+					continue
+				}
+				out = poisoned(len(x.logits))
+				require.NoError(t, s.run(t.Context(), out, x.batch, e.head, workers))
+				requireNear(t, 1e-5, x.logits, out, "logits")
 			}
-			require.Less(t, worst, 1e-5)
 		})
+	}
+}
+
+// Results for a text do not depend on other texts of a batch, and warm calls allocate nothing.
+func TestRotaryBatches(t *testing.T) {
+	d := opened(t)
+	for _, x := range rotaryCases(t) {
+		t.Run(x.name, func(t *testing.T) {
+			m := x.load(t, nn.Float32)
+			s, h := newTester(t, m, d), m.shape().hidden
+			alone, at := make([]float32, len(x.hidden)), 0
+			for i := range len(x.batch.starts) - 1 {
+				n := x.batch.starts[i+1] - x.batch.starts[i]
+				b := batch{ids: x.batch.ids[x.batch.starts[i]:][:n], starts: []int32{0, n}}
+				require.NoError(t, s.run(t.Context(), alone[at:][:int(n)*h], b, hidden(h), 1))
+				at += int(n) * h
+			}
+			requireNear(t, 1e-5, x.hidden, alone, "alone")
+			ctx, out := t.Context(), poisoned(len(x.hidden))
+			var all tail = hidden(h)
+			call := func() { require.NoError(t, s.run(ctx, out, x.batch, all, 1)) }
+			call()
+			call()
+			require.Less(t, allocs.PerRun(5, call), 1.0)
+		})
+	}
+}
+
+// Each key that changes results is read or refused.
+func TestRotaryRefusals(t *testing.T) {
+	cases := map[string]rotaryCase{}
+	for _, x := range rotaryCases(t) {
+		cases[x.name] = x
+	}
+	for _, c := range []struct{ name, old, now, message string }{
+		{"modernbert", `"norm_bias": false`, `"norm_bias": false, "parallel_attn": true`, "parallel_attn"},
+		{"modernbert", `"hidden_activation": "gelu"`, `"hidden_activation": "tanh"`, "hidden_activation"},
+		{"modernbert", `"rope_type": "default"`, `"rope_type": "dynamic", "factor": 2`, "rope_parameters.full_attention.rope_type"},
+		{"modernbert", `"rope_type": "default"`, `"rope_type": "default", "factor": 2`, "rope_parameters.full_attention.factor"},
+		{"modernbert", `"sliding_attention",`, `"chunked_attention",`, "layer_types"},
+		{"modernbert", `"num_hidden_layers": 4`, `"num_hidden_layers": 3`, "layer_types"},
+		{"nomicbert-first", `"causal": false`, `"causal": true`, "causal"},
+		{"nomicbert-first", `"swiglu"`, `"geglu"`, "activation_function"},
+		{"nomicbert-first", `"rotary_emb_fraction": 1.0`, `"rotary_emb_fraction": 0.5`, "rotary_emb_fraction"},
+		{"nomicbert-first", `"causal": false`, `"num_experts": 8, "causal": false`, "num_experts"},
+		{"qwen3", `"use_sliding_window": false`, `"use_sliding_window": false, "is_causal": false`, "is_causal"},
+		{"qwen3", `"num_key_value_heads": 2`, `"num_key_value_heads": 3`, "num_key_value_heads"},
+		{"qwen3", `"head_dim": 8`, `"head_dim": 7`, "head_dim"},
+		{"qwen3-window", `"rope_type": "yarn"`, `"rope_type": "longrope"`, "rope_parameters.rope_type"},
+		{"qwen3-window", `"factor": 4.0`, `"factor": 0`, "rope_parameters.factor"},
+		{"qwen3-window", `"use_sliding_window": true`, `"use_sliding_window": false`, "layer_types"},
+		{"gemma3", `"attn_logit_softcapping": null`, `"attn_logit_softcapping": 50`, "attn_logit_softcapping"},
+		{"gemma3", `"sliding_window": 8`, `"sliding_window": null`, "sliding_window"},
+		{"gemma3", `"query_pre_attn_scalar": 10`, `"query_pre_attn_scalar": 0`, "query_pre_attn_scalar"},
+		{"gemma3-old", `"rope_theta": 1000000.0`, `"rope_theta": 1000000.0, "rope_parameters": {"full_attention": {"rope_theta": 1}}`, "rope_scaling"},
+	} {
+		x := cases[c.name]
+		_, err := loadText(edit(x.config, c.old, c.now), x.weights, nn.Float32)
+		var p *flashkit.ProblemError
+		require.ErrorAs(t, err, &p, "%s: %s", c.name, c.now)
+		require.Contains(t, p.Field, c.message)
 	}
 }
