@@ -45,7 +45,7 @@ def embed(folder, settings):
 
 def score(folder, settings):
     model = CrossEncoder(str(folder), **SINGLE)
-    return torch.tensor(model.double().predict([(QUERY, t) for t in parts.TEXTS], show_progress_bar=False))
+    return torch.tensor(model.double().predict([(settings.get("query", QUERY), t) for t in parts.TEXTS], show_progress_bar=False))
 
 
 def heads(folder, auto):
@@ -76,7 +76,7 @@ def tag(folder, settings):
 
 def answer(c, folder):
     """What the case's file holds."""
-    out = dict(kind=c.kind, must=c.must, words=c.words, texts=parts.TEXTS, query=QUERY, settings=c.settings)
+    out = dict(kind=c.kind, must=c.must, words=c.words, texts=parts.TEXTS, query=c.settings.get("query", QUERY), settings=c.settings)
     if c.must == "refuse":
         return out
     try:

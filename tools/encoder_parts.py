@@ -36,8 +36,8 @@ x_1 = 3.14159 * (a + b) / 2; if x_1 >= 0: return [None, True]""".split("\n")
 LONG = " ".join(SENTENCES[i % 5] for i in range(40))
 
 TEXTS = SENTENCES[:1] + SENTENCES[4:14] + [
-    "", " ", "a", "  two  spaces,\ta tab\nand\u00a0a line ", "ABC Éclair İSTANBUL ﬁ ½ Ⅷ", "e\u0301 n\u0303 \u1100\u1161\u11a8 zero\u200bwidth",
-    "\U0001f600 \U0001f680\U0001f469\u200d\U0001f4bb unknown \U00012000", "a [MASK] and </s> <eos> [SEP] <|endoftext|> here", LONG,
+    "", " ", "pneumono" * 20 + " a", "  two  spaces,\ta tab\nand\u00a0a line ", "ABC Éclair İSTANBUL ﬁ ½ Ⅷ", "e\u0301 n\u0303 \u1100\u1161\u11a8 zero\u200bwidth",
+    "\U0001f600 \U0001f680\U0001f469\u200d\U0001f4bb unknown \U00012000", "a [MASK] and </s> <eos> <pad> [PAD] [SEP] <|endoftext|> here", LONG,
 ]
 assert len(TEXTS) == 20
 
@@ -171,7 +171,7 @@ def config(family, t, rng, **changes):
         "xlmr": lambda: (hf.XLMRobertaConfig, dict(old, max_position_embeddings=98, type_vocab_size=1)),
         "nomic": lambda: (hf.NomicBertConfig, dict(old, hidden_act="silu", max_position_embeddings=256, rope_parameters=theta())),
         "modernbert": lambda: (hf.ModernBertConfig, dict(wide, hidden_activation=rng.choice(["gelu", "gelu", "silu"]), local_attention=rng.choice([8, 16]), pad_token_id=t.pad_token_id, cls_token_id=t.cls_token_id, sep_token_id=t.sep_token_id, bos_token_id=t.cls_token_id, eos_token_id=t.sep_token_id)),
-        "qwen3": lambda: (hf.Qwen3Config, dict(wide, **group, rope_parameters=theta())),
+        "qwen3": lambda: (hf.Qwen3Config, dict(wide, **group, pad_token_id=t.pad_token_id, rope_parameters=theta())),
         "gemma3": lambda: (hf.Gemma3TextConfig, dict(wide, **group, num_hidden_layers=7, sliding_window=rng.choice([8, 9, 24]), query_pre_attn_scalar=rng.choice([16, 24]), use_bidirectional_attention=rng.random() < 0.6)),
     }
     made, values = make[family]()
