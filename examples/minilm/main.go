@@ -1,6 +1,6 @@
-// Minilm prints the cosine similarity of the first text and each text, by a published model's folder:
+// Minilm prints the three texts that are nearest to a query:
 //
-//	minilm FOLDER TEXT...
+//	minilm FOLDER QUERY TEXT...
 package main
 
 import (
@@ -13,23 +13,15 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 3 {
-		log.Fatal("usage: minilm FOLDER TEXT...")
-	}
-	e, err := encoder.Open(context.Background(), os.Args[1])
+	e, err := encoder.Open(context.Background(), os.Args[1]) // a model's folder
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer e.Close()
 	vectors, err := e.Embed(context.Background(), os.Args[2:])
 	if err != nil {
 		log.Fatal(err)
 	}
-	for i, v := range vectors {
-		dot := float32(0) // the cosine, as the model's vectors have length 1
-		for j := range v {
-			dot += vectors[0][j] * v[j]
-		}
-		fmt.Printf("%.4f  %s\n", dot, os.Args[2+i])
+	for _, m := range encoder.Nearest(vectors[0], vectors[1:], 3) {
+		fmt.Printf("%.4f  %s\n", m.Cosine, os.Args[3+m.Index])
 	}
 }

@@ -219,7 +219,7 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
-// The Go code of README.md is a part of ExampleDefault, which runs.
+// The Go code of README.md is examples/minilm, and a part of ExampleDefault, which runs.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -230,8 +230,13 @@ func TestReadmeExample(t *testing.T) {
 	example, _, _ = strings.Cut(example, "\n}\n")
 	require.Contains(t, example, "// Output:", "or it would not run")
 	blocks := strings.Split(string(readme), "```go\n")[1:]
-	require.Len(t, blocks, 1)
+	require.Len(t, blocks, 2)
+	program, err := os.ReadFile("examples/minilm/main.go")
+	require.NoError(t, err)
 	code, _, found := strings.Cut(blocks[0], "```")
+	require.True(t, found)
+	require.Contains(t, string(program), code)
+	code, _, found = strings.Cut(blocks[1], "```")
 	require.True(t, found)
 	require.LessOrEqual(t, strings.Count(code, "\n"), 10)
 	require.Contains(t, example, "\t"+strings.ReplaceAll(strings.TrimSuffix(code, "\n"), "\n", "\n\t")+"\n")

@@ -4,8 +4,8 @@
 //	vectors, err := e.Embed(ctx, []string{"The weather is lovely today.", "It's so sunny outside!"})
 //
 // A folder has config.json, model.safetensors or its shards, and tokenizer.json or vocab.txt. The
-// settings of sentence-transformers are optional. The results are those of sentence-transformers
-// and transformers, up to the last bits. A setting that may change results and that this package
+// settings of sentence-transformers are optional. The results equal the results of
+// sentence-transformers and transformers, up to the last bits. A setting that may change results and that this package
 // does not know is an error, which names the file and the key.
 //
 // Texts of a call are sorted by length and packed: their tokens are the rows of one matrix, without

@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
-// An Overflow is what happens to a text of more tokens than the limit.
+// An Overflow is the treatment of a text of more tokens than the limit.
 type Overflow int
 
 // The reactions to a text that is too long.

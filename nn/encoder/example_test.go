@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync"
 
 	"github.com/flashkit-go/flashkit/nn/encoder"
 )
 
-// The nearest texts to a query, by cosine. A real model is a downloaded folder, such as
+// The three texts that are nearest to a query. A real model is a downloaded folder, such as
 // all-MiniLM-L6-v2. The model of the tests has random weights.
 func Example() {
 	ctx := context.Background()
@@ -20,22 +21,19 @@ func Example() {
 		return
 	}
 	defer e.Close()
-	texts := []string{"The weather is cold.", "A man eats pasta.", "A woman plays the guitar."}
+	texts := []string{"The weather is cold.", "A man eats pasta.", "A woman plays the guitar.", "The sea is cold."}
 	vectors, err := e.Embed(ctx, append(texts, "She sings."))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	query := vectors[len(texts)]
-	cosine := func(i int) (sum float32) {
-		for j, x := range vectors[i] {
-			sum += x * query[j]
-		}
-		return sum
+	for _, m := range encoder.Nearest(vectors[4], vectors[:4], 3) {
+		fmt.Printf("%.2f %s\n", m.Cosine, texts[m.Index])
 	}
-	nearest := slices.MaxFunc([]int{0, 1, 2}, func(a, b int) int { return int(1000 * (cosine(a) - cosine(b))) })
-	fmt.Println(texts[nearest], e.Dim())
-	// Output: A man eats pasta. 32
+	// Output:
+	// 0.94 A man eats pasta.
+	// 0.92 The weather is cold.
+	// 0.91 A woman plays the guitar.
 }
 
 // An error names the file that is missing.
@@ -73,6 +71,30 @@ func ExampleOptions() {
 		fmt.Println(err)
 	}
 	// Output: 2 of 2
+}
+
+// One Encoder serves all goroutines of a program.
+func ExampleEncoder() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	var vectors [2][][]float32
+	var wg sync.WaitGroup
+	for i := range vectors {
+		wg.Go(func() {
+			var err error
+			if vectors[i], err = e.Embed(ctx, []string{"It is cold."}); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Println(slices.Equal(vectors[0][0], vectors[1][0]), e.Dim(), e.MaxTokens(), e.Tokens("It is cold."))
+	// Output: true 32 40 6
 }
 
 // A list of any length is read as it is needed.
@@ -136,4 +158,17 @@ func ExampleClass() {
 func ExampleOverflow() {
 	fmt.Println(encoder.Options{}.Overflow == encoder.Truncate)
 	// Output: true
+}
+
+// Vectors may come from a database: Nearest needs no Encoder.
+func ExampleNearest() {
+	fmt.Println(encoder.Nearest([]float32{1, 0}, [][]float32{{0, 2}, {3, 0}, {1, 1}}, 2))
+	// Output: [{1 1} {2 0.70710677}]
+}
+
+// A Match has the index of a vector.
+func ExampleMatch() {
+	m := encoder.Nearest([]float32{0, 1}, [][]float32{{1, 0}, {0, 5}}, 1)[0]
+	fmt.Println(m.Index, m.Cosine)
+	// Output: 1 1
 }

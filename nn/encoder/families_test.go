@@ -12,7 +12,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// The hidden states and logits of the other families equal those of transformers, for each sequence
+// The hidden states and logits of the other families equal the results of transformers, for each sequence
 // alone and for all packed. Some tokens are padding tokens.
 func TestFamilies(t *testing.T) {
 	for _, name := range []string{"distilbert", "mpnet", "roberta", "xlm-roberta"} {

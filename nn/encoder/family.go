@@ -25,7 +25,7 @@ type shape struct {
 	types     int // token types; 0 means that the family has none
 }
 
-// A kind is how to load the models of one model_type.
+// A kind has the functions that load the models of one model_type.
 type kind struct {
 	// load reads config.json and the tensors. It reads all keys of c and calls c.done before it
 	// reads tensors.

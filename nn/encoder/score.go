@@ -34,8 +34,8 @@ func (e *Encoder) Score(ctx context.Context, query string, texts []string) ([]fl
 
 // A Class is a label of a classifier and its score for a text.
 type Class struct {
-	Label string
-	Score float32
+	Label string  // as the model's files name it
+	Score float32 // a probability, or the result of a regression
 }
 
 // Classify returns the labels and scores of each text, best first. The model must be a sequence
