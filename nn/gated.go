@@ -36,7 +36,7 @@ func (l *GatedFeedForward) Forward(s *Step, x Tensor) Tensor {
 const partRows = 1024
 
 // ForwardInto sets y, [rows, features], to Forward's result. If add is true, it adds the result to
-// y, which may be x. The memory for hidden features does not grow beyond that of 1,024 rows.
+// y, which may be x. Hidden features take memory for at most 1,024 rows.
 // ForwardInto is for inference and fails in training.
 func (l *GatedFeedForward) ForwardInto(s *Step, y, x Tensor, add bool) {
 	if !s.accepts("GatedFeedForward", "x", &x, 0, nil) || !s.accepts("GatedFeedForward", "y", &y, 0, &x.Rows) {

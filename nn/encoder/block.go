@@ -24,8 +24,8 @@ type block struct {
 	feed         nn.GatedFeedForward
 }
 
-// partRows is the number of rows that pass through a product at a time, so that the memory beside
-// x, qkv and the attention's result does not grow with the number of rows.
+// partRows is the number of rows that pass through a product at a time. Only x, qkv and the
+// attention's result take memory for all rows.
 const partRows = 1024
 
 // forward computes the layer in place.

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/foreign"
 )
 
 // A config reads the keys of a JSON object, such as config.json. Its methods return the value of a
@@ -74,9 +75,8 @@ func parseConfig(file string, text []byte) (*config, error) {
 
 // parse adds the keys of a JSON object. A repeated key is an error.
 func (c *config) parse(text []byte) error {
-	if !json.Valid(text) {
-		var x any
-		return fmt.Errorf("%s: %w", c.file, json.Unmarshal(text, &x))
+	if err := validJSON(c.file, text); err != nil {
+		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
@@ -99,6 +99,20 @@ func (c *config) parse(text []byte) error {
 		c.order = append(c.order, key)
 	}
 	return nil
+}
+
+// validJSON returns an error unless text is JSON. The error names the format of a file that is
+// something else.
+func validJSON(file string, text []byte) error {
+	var x json.RawMessage
+	err := json.Unmarshal(text, &x)
+	if err == nil {
+		return nil
+	}
+	if other := foreign.Format(text); other != "" && text[0] != '{' && text[0] != '[' {
+		return fmt.Errorf("%s: the file is %s", file, other)
+	}
+	return fmt.Errorf("%s: %w", file, err)
 }
 
 func (c *config) where(key string) string {

@@ -143,6 +143,9 @@ func readModules(dir string) (list []module, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := validJSON(name, text); err != nil {
+		return nil, err
+	}
 	var entries []json.RawMessage
 	if json.Unmarshal(text, &entries) != nil || len(entries) == 0 {
 		return nil, fmt.Errorf("%s: must be a list of modules", name)

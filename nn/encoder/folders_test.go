@@ -89,7 +89,7 @@ func inHalf(t *testing.T, dtype string) string {
 	return written(t, f)
 }
 
-func written(t *testing.T, f *safetensors.File) string {
+func written(t testing.TB, f *safetensors.File) string {
 	var b bytes.Buffer
 	require.NoError(t, f.Write(&b))
 	return b.String()
@@ -242,6 +242,8 @@ func TestFoldersRefused(t *testing.T) {
 		`sentence_bert_config.json: unexpected end`:                                                         with(sentence, `{`),
 		`tokenizer_config.json: model_max_length = 1.5: must be a whole number from 1`:                      changed(current, "tokenizer_config.json", `30`, `1.5`),
 		`config.json: model_type = "gpt2": must be bert, `:                                                  with("config.json", `{"model_type":"gpt2"}`),
+		`config.json: the file is a web page (HTML)`:                                                        with("config.json", "<!doctype html>"),
+		`modules.json: the file is a pointer of Git LFS`:                                                    with("modules.json", "version https://git-lfs.github.com/spec/v1\n"),
 		`config.json: file does not exist`:                                                                  with("config.json", ""),
 		`tokenizer has 51 tokens, and the model 50`:                                                         with("tokenizer.json", numbers(51)),
 		`model.safetensors: file does not exist`:                                                            with("model.safetensors", ""),

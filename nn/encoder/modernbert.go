@@ -23,7 +23,7 @@ type modernBERT struct {
 	layers   []*block
 }
 
-// A modernConfig is what config.json says. A missing key has the default of transformers'
+// A modernConfig holds the keys of config.json. A missing key has the default of transformers'
 // ModernBertConfig.
 type modernConfig struct {
 	vocab, hidden, between, layers, heads, positions int

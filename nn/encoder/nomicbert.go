@@ -18,7 +18,7 @@ type nomicBERT struct {
 	layers     []*block
 }
 
-// A nomicConfig is what config.json says. The file has the keys of transformers' NomicBertConfig, or
+// A nomicConfig holds the keys of config.json. The file has the keys of transformers' NomicBertConfig, or
 // of the code that was published with the first models. A missing key has the default of
 // NomicBertConfig.
 type nomicConfig struct {

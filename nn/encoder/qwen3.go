@@ -23,7 +23,7 @@ type decoder struct {
 	last   *nn.RMSNorm
 }
 
-// A decoderConfig is what config.json says.
+// A decoderConfig holds the keys of config.json.
 type decoderConfig struct {
 	size                            shape
 	between, layers, heads, kv, dim int

@@ -138,7 +138,7 @@ func newConfigIn(c *config, key string) *config {
 }
 
 // layerKinds reads layer_types and reports for each of n layers whether its attention is a window.
-// Without the key, otherwise says so.
+// Without the key, the function otherwise decides.
 func (c *config) layerKinds(n int, otherwise func(i int) bool) []bool {
 	if !c.has("layer_types") {
 		c.read["layer_types"] = true

@@ -22,16 +22,11 @@ type rotaryCase struct {
 	hidden, logits []float32
 }
 
-// rotaryCases returns the cases of testdata, and of the folder that FLASHKIT_ROTARY names.
+// rotaryCases returns the cases of testdata.
 func rotaryCases(t *testing.T) (list []rotaryCase) {
 	folders, err := filepath.Glob("testdata/rotary/*")
 	require.NoError(t, err)
 	require.NotEmpty(t, folders)
-	if more := os.Getenv("FLASHKIT_ROTARY"); more != "" {
-		others, err := filepath.Glob(filepath.Join(more, "*"))
-		require.NoError(t, err)
-		folders = append(folders, others...)
-	}
 	for _, folder := range folders {
 		config, err := os.ReadFile(filepath.Join(folder, "config.json"))
 		require.NoError(t, err)

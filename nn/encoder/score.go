@@ -3,6 +3,7 @@ package encoder
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 )
 
@@ -74,5 +75,5 @@ func (e *Encoder) labelCount() string {
 	if e.head == nil {
 		return "no labels"
 	}
-	return "labels"
+	return fmt.Sprintf("%d labels", len(e.head.labels))
 }

@@ -67,6 +67,9 @@ func openShards(dir, index string) (*safetensors.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := validJSON(index, b); err != nil {
+		return nil, err
+	}
 	var x struct {
 		Map map[string]string `json:"weight_map"`
 	}
