@@ -24,6 +24,9 @@ docs/site       := site site-ort site-serve site-publish browser
 nn              := nn-vectors nn-values postnorm-vectors lm-torch
 nn/encoder      := verify-minilm peers-minilm verify-encoder verify-encoder-sample
 nn/tokenizer    := wordpiece-vectors verify-wordpiece
+examples/minilm := minilm verify-minilm peers-minilm
+nn              := nn-vectors nn-values bert-vectors lm-torch
+nn/tokenizer    := wordpiece-vectors verify-wordpiece model-vectors verify-models
 ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
 

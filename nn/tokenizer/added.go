@@ -40,7 +40,7 @@ type edge struct {
 	to int32
 }
 
-// newMatcher returns a matcher of tokens by their texts. If two texts are equal, the first counts.
+// newMatcher returns a matcher of tokens by their texts, which are not empty and differ.
 func newMatcher(tokens []addedToken, texts []string) *matcher {
 	m := &matcher{tokens: tokens, only: -1}
 	order := make([]int, len(texts))
@@ -66,9 +66,7 @@ func (m *matcher) build(texts []string, order []int) {
 	for n := 0; n < len(groups); n++ {
 		g, x := groups[n], node{from: int32(len(m.edges)), token: -1}
 		for g.from < g.to && len(texts[order[g.from]]) == g.depth {
-			if x.token < 0 {
-				x.token = int32(order[g.from])
-			}
+			x.token = int32(order[g.from])
 			g.from++
 		}
 		for i := g.from; i < g.to; {
@@ -136,7 +134,7 @@ func (m *matcher) longest(text string, at int) (end, token int) {
 // tokenizers, a match that is not a single word hides other matches in it, and white space that a
 // token strips may be stripped by two tokens.
 func (m *matcher) split(dst []extent, text string) []extent {
-	last := 0
+	last, spaces := 0, 0
 	if len(m.tokens) > 0 {
 		for at := 0; ; {
 			start, end, i := m.next(text, at)
@@ -149,15 +147,20 @@ func (m *matcher) split(dst []extent, text string) []extent {
 				continue
 			}
 			if t.left {
-				start = max(last, len(strings.TrimRightFunc(text[:start], isSpace)))
+				start = max(last, min(last, start)+len(strings.TrimRightFunc(text[min(last, start):start], isSpace)))
 			}
 			if t.right {
-				end = len(text) - len(strings.TrimLeftFunc(text[end:], isSpace))
+				if spaces < end { // else text[end:spaces] is white space
+					spaces = len(text) - len(strings.TrimLeftFunc(text[end:], isSpace))
+				}
+				end = spaces
 			}
 			if last < start {
 				dst = append(dst, extent{last, start, -1})
 			}
-			dst = append(dst, extent{start, end, t.id})
+			if start < end {
+				dst = append(dst, extent{start, end, t.id})
+			}
 			last = end
 		}
 	}

@@ -12,8 +12,18 @@ type bertNormalizer struct{ clean, ideographs, strip, lower bool }
 
 func (n bertNormalizer) normalize(s *scratch, dst []byte, text string) []byte {
 	b := bertText{bertNormalizer: n, dst: dst, marks: s.marks[:0]}
+	plain := &plainASCII[0]
+	if n.lower {
+		plain = &plainASCII[1]
+	}
 	for i := 0; i < len(text); {
-		if c := text[i]; c < utf8.RuneSelf {
+		c := text[i]
+		if p := plain[c]; p != 0 && len(b.marks) == 0 {
+			b.dst = append(b.dst, p)
+			i++
+			continue
+		}
+		if c < utf8.RuneSelf {
 			b.ascii(c)
 			i++
 			continue
@@ -26,6 +36,18 @@ func (n bertNormalizer) normalize(s *scratch, dst []byte, text string) []byte {
 	s.marks = b.marks
 	return b.dst
 }
+
+// plainASCII has printable characters and spaces, and in the second table their lowercase. Others are
+// 0.
+var plainASCII = func() (tables [2][256]byte) {
+	for c := byte(' '); c < 0x7F; c++ {
+		tables[0][c], tables[1][c] = c, c
+		if 'A' <= c && c <= 'Z' {
+			tables[1][c] += 'a' - 'A'
+		}
+	}
+	return tables
+}()
 
 // bertText is the state of normalizing a text.
 type bertText struct {
@@ -53,23 +75,27 @@ func (b *bertText) ascii(c byte) {
 }
 
 func (b *bertText) wide(r rune) {
-	switch {
-	case b.clean && isControl(r):
-	case b.clean && isSpace(r):
+	switch class := classOf(r); {
+	case b.clean && class&control != 0:
+	case b.clean && class&space != 0:
 		b.ascii(' ')
 	case b.ideographs && isIdeograph(r):
 		b.ascii(' ')
-		b.stripped(r)
+		b.stripped(r, class)
 		b.ascii(' ')
 	default:
-		b.stripped(r)
+		b.stripped(r, class)
 	}
 }
 
 // stripped adds a character, or its decomposition without nonspacing marks.
-func (b *bertText) stripped(r rune) {
-	if !b.strip {
+func (b *bertText) stripped(r rune, class byte) {
+	switch {
+	case !b.strip:
 		b.put(r)
+		return
+	case class&normal == 0:
+		b.part(r, 0)
 		return
 	}
 	if s := r - hangul; s >= 0 && s < hangulEnd-hangul {
@@ -95,7 +121,7 @@ func (b *bertText) stripped(r rune) {
 // part adds a character of a decomposition, which is in canonical order: other marks than the
 // nonspacing are sorted by their combining class.
 func (b *bertText) part(r rune, ccc uint8) {
-	switch mark := isMark(r); {
+	switch mark := classOf(r)&nonspacing != 0; {
 	case ccc == 0:
 		b.flush()
 		if !mark {
@@ -132,13 +158,10 @@ func (bertPreTokenizer) split(w *words) {
 			r, size := rune(w.text[i]), 1
 			if r >= utf8.RuneSelf {
 				r, size = utf8.DecodeRune(w.text[i:x.to])
-			} else if 'a' <= r && r <= 'z' {
-				i++
-				continue
 			}
-			if space := isSpace(r); space || isPunct(r) {
+			if class := classOf(r); class&(space|punctuation) != 0 {
 				w.add(from, i)
-				if from = i + size; !space {
+				if from = i + size; class&space == 0 {
 					w.add(i, from)
 				}
 			}

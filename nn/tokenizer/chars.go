@@ -1,33 +1,82 @@
 package tokenizer
 
-import "unicode"
+import (
+	_ "embed"
+	"encoding/binary"
+	"sync"
+	"unicode"
+)
 
-// isSpace reports whether r has the property White_Space.
-func isSpace(r rune) bool { return unicode.IsSpace(r) || r > 0xFF && unicode.Is(unicode.Z, r) }
+// runs are the classes of all characters, as tools/tokenizer_classes.py writes them: the length of a
+// run of code points, a varint, and the class, a byte.
+//
+//go:embed classes.bin
+var runs []byte
 
-// isWord reports whether r is matched by \w.
-func isWord(r rune) bool {
-	return r == '_' || unicode.IsLetter(r) || unicode.In(r, unicode.Nl, unicode.Nd, unicode.M, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+// Bits of a class. Hugging Face's tokenizers have several Unicode tables, of several ages, so these
+// classes differ from those of package unicode.
+const (
+	punctuation = 1 << iota // also all symbols of ASCII
+	space                   // White_Space
+	control                 // dropped by BERT's cleaning
+	nonspacing              // dropped by BERT's stripping of accents
+	mark                    // dropped by StripAccents
+	wordChar                // \w
+	numeric                 // category N
+	normal                  // has a decomposition or a combining class
+)
+
+// classes has the class of each character: of block[index[r>>8]], byte r & 255. loadClasses sets it
+// before there is a Tokenizer.
+var classes struct {
+	index [(unicode.MaxRune + 1) >> 8]uint16
+	block [][256]byte
 }
 
-// isPunct reports whether r is punctuation, including all symbols of ASCII.
-func isPunct(r rune) bool {
-	if r < 0x80 {
-		return '!' <= r && r <= '/' || ':' <= r && r <= '@' || '[' <= r && r <= '`' || '{' <= r && r <= '~'
+// loadClasses decodes the runs.
+var loadClasses = sync.OnceFunc(func() {
+	seen := map[[256]byte]uint16{}
+	var left uint64
+	var class byte
+	for i, rest := 0, runs; i < len(classes.index); i++ {
+		var block [256]byte
+		for j := range block {
+			if left == 0 {
+				n, size := binary.Uvarint(rest)
+				left, class, rest = n, rest[size], rest[size+1:]
+			}
+			block[j] = class
+			left--
+		}
+		at, ok := seen[block]
+		if !ok {
+			at = uint16(len(classes.block))
+			seen[block] = at
+			classes.block = append(classes.block, block)
+		}
+		classes.index[i] = at
 	}
-	return unicode.Is(unicode.P, r)
+})
+
+// classOf returns the class of a character.
+func classOf(r rune) byte { return classes.block[classes.index[r>>8]][byte(r)] }
+
+func isSpace(r rune) bool   { return classOf(r)&space != 0 }
+func isWord(r rune) bool    { return classOf(r)&wordChar != 0 }
+func isPunct(r rune) bool   { return classOf(r)&punctuation != 0 }
+func isNumeric(r rune) bool { return classOf(r)&numeric != 0 }
+
+// lowercase letters that Unicode 15 does not have.
+var newLetters = unicode.SpecialCase{
+	lower(0x1C89, 0x1C89, 1), lower(0xA7CB, 0xA7CB, 0x264-0xA7CB), lower(0xA7CC, 0xA7CC, 1), lower(0xA7CE, 0xA7CE, 1),
+	lower(0xA7D2, 0xA7D2, 1), lower(0xA7D4, 0xA7D4, 1), lower(0xA7DA, 0xA7DA, 1), lower(0xA7DC, 0xA7DC, 0x19B-0xA7DC),
+	lower(0x10D50, 0x10D65, 32), lower(0x16EA0, 0x16EB8, 27),
 }
 
-func isNumeric(r rune) bool { return unicode.IsNumber(r) }
-
-// isMark reports whether r is a nonspacing mark.
-func isMark(r rune) bool { return unicode.Is(unicode.Mn, r) }
-
-// isCombining reports whether r is a mark.
-func isCombining(r rune) bool { return unicode.Is(unicode.M, r) }
-
-// isControl reports whether BERT's cleaning drops r. Unassigned code points stay.
-func isControl(r rune) bool { return r == 0xFFFD || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co) }
+// lower returns the range of letters whose lowercase is delta code points away.
+func lower(from, to uint32, delta rune) unicode.CaseRange {
+	return unicode.CaseRange{Lo: from, Hi: to, Delta: [unicode.MaxCase]rune{unicode.LowerCase: delta}}
+}
 
 // isIdeograph reports whether r is in one of the blocks of ideographs that BERT names. Unicode has
 // more such blocks.

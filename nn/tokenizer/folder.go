@@ -70,7 +70,7 @@ func readFile(dir, name string) ([]byte, bool, error) {
 	return b, true, nil
 }
 
-// config has the settings of the files beside tokenizer.json.
+// config has the settings of the other files of a folder.
 type config struct {
 	file              string
 	class             string
@@ -232,7 +232,7 @@ func (c *config) addedMap(f *fields) {
 	}
 }
 
-// bertClasses are the tokenizers that have BERT's rules, whatever tokenizer.json says.
+// bertClasses are the tokenizers with BERT's rules.
 var bertClasses = []string{"BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast"}
 
 // otherClasses are the tokenizers that tokenizer.json describes.
@@ -249,6 +249,7 @@ func (r *reader) vocabulary(file []byte, c *config) *Tokenizer {
 		r.fail("tokenizer_class", "%.60q needs tokenizer.json, which is missing", c.class)
 		return nil
 	}
+	loadClasses()
 	ids := map[string]int32{}
 	for n := int32(0); len(file) > 0; n++ {
 		line, rest, _ := bytes.Cut(file, []byte("\n"))

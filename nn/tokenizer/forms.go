@@ -61,6 +61,10 @@ func (d *decomposer) decompose(f norm.Form, r rune) {
 		}
 		return
 	}
+	if classOf(r)&normal == 0 {
+		d.add(r, 0)
+		return
+	}
 	parts, ccc := properties(f, r)
 	if len(parts) == 0 {
 		d.add(r, ccc)
@@ -80,7 +84,7 @@ func properties(f norm.Form, r rune) ([]byte, uint8) {
 }
 
 func combiningClass(r rune) uint8 {
-	if r < 0x300 {
+	if classOf(r)&normal == 0 {
 		return 0
 	}
 	_, ccc := properties(norm.NFD, r)
@@ -171,7 +175,7 @@ var compositions = sync.OnceValue(func() map[[2]rune]rune {
 		if r == hangul {
 			r = hangulEnd
 		}
-		if !utf8.ValidRune(r) {
+		if classOf(r)&normal == 0 {
 			continue
 		}
 		parts, _ := properties(norm.NFD, r)

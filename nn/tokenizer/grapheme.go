@@ -23,8 +23,8 @@ const (
 	lvt                   // syllable with a trailing consonant
 )
 
-// classOf returns the class of r.
-func classOf(r rune) breakClass {
+// breakOf returns the class of r.
+func breakOf(r rune) breakClass {
 	switch {
 	case r < ' ' || 0x7F <= r && r < 0xA0:
 		return ctl
@@ -54,7 +54,7 @@ func classOf(r rune) breakClass {
 // empty.
 func grapheme(text string) int {
 	r, n := utf8.DecodeRuneInString(text)
-	before := classOf(r)
+	before := breakOf(r)
 	if before == ctl {
 		if r == '\r' && len(text) > n && text[n] == '\n' {
 			n++
@@ -68,7 +68,7 @@ func grapheme(text string) int {
 			regions++
 		}
 		r, size := utf8.DecodeRuneInString(text[n:])
-		after := classOf(r)
+		after := breakOf(r)
 		switch {
 		case after == ext || after == lnk || after == zwj:
 			linker = linker || after == lnk

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -28,7 +27,7 @@ func appendLower(dst []byte, r rune) []byte {
 	case r == 0x130:
 		return append(dst, "i\u0307"...)
 	}
-	return utf8.AppendRune(dst, unicode.ToLower(r))
+	return utf8.AppendRune(dst, newLetters.ToLower(r))
 }
 
 // stripAccents drops all marks.
@@ -36,7 +35,7 @@ type stripAccents struct{}
 
 func (stripAccents) normalize(_ *scratch, dst []byte, text string) []byte {
 	for _, r := range text {
-		if r < utf8.RuneSelf || !isCombining(r) {
+		if r < utf8.RuneSelf || classOf(r)&mark == 0 {
 			dst = utf8.AppendRune(dst, r)
 		}
 	}

@@ -20,9 +20,9 @@ func Parse(file []byte) (*Tokenizer, error) {
 
 // tokenizer reads a tokenizer.json, with the settings of other files if c is not nil.
 func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
-	var err error
+	loadClasses()
 	t := &Tokenizer{added: map[string]int32{}}
-	if err = json.Unmarshal(file, new(json.RawMessage)); err != nil {
+	if err := json.Unmarshal(file, new(json.RawMessage)); err != nil {
 		r.fail("", "%v", err)
 		return nil
 	}
@@ -150,6 +150,7 @@ func (t *Tokenizer) match(r *reader, tokens []addedToken) {
 	var raw, normal []addedToken
 	var rawTexts, normalTexts []string
 	var s scratch
+	seen := map[string]string{}
 	for _, a := range tokens {
 		if !a.normal {
 			raw, rawTexts = append(raw, a), append(rawTexts, a.content)
@@ -159,6 +160,10 @@ func (t *Tokenizer) match(r *reader, tokens []addedToken) {
 		if text == "" {
 			r.fail("added_tokens", "%.60q is empty after normalization, which is not supported", a.content)
 		}
+		if other, ok := seen[text]; ok { // the reference takes either, at random
+			r.fail("added_tokens", "%.60q and %.60q are equal after normalization, which is not supported", other, a.content)
+		}
+		seen[text] = a.content
 		normal, normalTexts = append(normal, a), append(normalTexts, text)
 	}
 	if r.err == nil {

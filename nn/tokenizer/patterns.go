@@ -45,7 +45,7 @@ const (
 	symbolKind kind = iota // none of the others
 	letter
 	number
-	space
+	blank
 	ending // \r and \n
 )
 
@@ -65,8 +65,8 @@ func kindOf(r rune) kind {
 		return number
 	case r == '\r' || r == '\n':
 		return ending
-	case isSpace(r):
-		return space
+	case unicode.IsSpace(r):
+		return blank
 	}
 	return symbolKind
 }
@@ -98,7 +98,7 @@ func blanks(text string, at int, endings bool) int {
 	end, last, before := at, 0, at // before: where the last character begins
 	for end < len(text) {
 		k, n := kindAt(text, end)
-		if k != space && k != ending {
+		if k != blank && k != ending {
 			break
 		}
 		before, end = end, end+n
@@ -130,7 +130,7 @@ func contraction(text string, at int, fold bool) int {
 		if first == 0xC5 && second == 0xBF { // U+017F, the long s
 			return at + 3
 		}
-		first, second = lower(first), lower(second)
+		first, second = lowerASCII(first), lowerASCII(second)
 	}
 	switch {
 	case first == 's' || first == 't' || first == 'm' || first == 'd':
@@ -141,7 +141,7 @@ func contraction(text string, at int, fold bool) int {
 	return at
 }
 
-func lower(c byte) byte {
+func lowerASCII(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		c += 'a' - 'A'
 	}
@@ -157,11 +157,11 @@ func (gpt2) find(text string, at int) (start, end int) {
 	}
 	k, n := kindAt(text, at)
 	if from := at + n; text[at] == ' ' && from < len(text) {
-		if k, _ := kindAt(text, from); k != space && k != ending {
+		if k, _ := kindAt(text, from); k != blank && k != ending {
 			return at, run(text, from, k)
 		}
 	}
-	if k == space || k == ending {
+	if k == blank || k == ending {
 		return at, blanks(text, at, false)
 	}
 	return at, run(text, at, k)
@@ -178,7 +178,7 @@ func (p llama) find(text string, at int) (start, end int) {
 	if k == letter {
 		return at, run(text, at, letter)
 	}
-	if next, _ := kindAt(text, at+n); next == letter && at+n < len(text) && (k == space || k == symbolKind) {
+	if next, _ := kindAt(text, at+n); next == letter && at+n < len(text) && (k == blank || k == symbolKind) {
 		return at, run(text, at+n, letter)
 	}
 	return at, rest(text, at, p.digits, "\r\n")

@@ -188,7 +188,7 @@ func (t *translator) escape(brackets bool) (string, error) {
 		return "[^" + spaces + "]", nil
 	case c == 'd':
 		return `\p{Nd}`, nil
-	case strings.ContainsRune("rnt", c), isPunct(c) && c < utf8.RuneSelf:
+	case strings.ContainsRune("rnt", c), isSign(c):
 		return s, nil
 	case c == 'p' || c == 'P':
 		name, after, ok := strings.Cut(strings.TrimPrefix(t.rest, "{"), "}")
@@ -240,7 +240,7 @@ func (t *translator) class() error {
 			if strings.HasPrefix(t.rest, `\`) && len(t.rest) > 1 && (isLetter(t.rest[1]) && !strings.Contains("rnt", t.rest[1:2])) {
 				return fmt.Errorf("a range at %.20q is not supported", t.rest)
 			}
-		case c < utf8.RuneSelf && isPunct(c):
+		case isSign(c):
 			t.out.WriteString(`\` + string(c))
 			t.rest = t.rest[1:]
 		default:
@@ -249,4 +249,7 @@ func (t *translator) class() error {
 	}
 }
 
-func isLetter(c byte) bool { return 'a' <= lower(c) && lower(c) <= 'z' }
+func isLetter(c byte) bool { return 'a' <= lowerASCII(c) && lowerASCII(c) <= 'z' }
+
+// isSign reports whether c is a punctuation character or a symbol of ASCII.
+func isSign(c rune) bool { return c < utf8.RuneSelf && (unicode.IsPunct(c) || unicode.IsSymbol(c)) }

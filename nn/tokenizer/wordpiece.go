@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"math/bits"
 	"strings"
 	"unicode/utf8"
 )
@@ -18,17 +19,47 @@ type wordPiece struct {
 // A vocabulary maps tokens to ids.
 type vocabulary struct {
 	ids     map[string]int32
-	longest int // bytes of the longest token
+	longest int      // bytes of the longest token
+	lengths []uint64 // of tokens of at least 4 bytes, by the hash of these: bit min(n, 63) for n bytes
+}
+
+// newVocabulary returns an empty vocabulary for n tokens.
+func newVocabulary(n int) vocabulary {
+	return vocabulary{ids: make(map[string]int32, n), lengths: make([]uint64, 4<<bits.Len(uint(n)))}
 }
 
 func (v *vocabulary) add(token string, id int32) {
 	v.ids[token] = id
 	v.longest = max(v.longest, len(token))
+	if len(token) >= 4 {
+		*v.of(token) |= 1 << min(len(token), 63)
+	}
+}
+
+// of returns the lengths for the hash of the first 4 bytes of a text.
+func (v *vocabulary) of(text string) *uint64 {
+	x := uint32(text[0]) | uint32(text[1])<<8 | uint32(text[2])<<16 | uint32(text[3])<<24
+	return &v.lengths[x*0x9E3779B1>>8&uint32(len(v.lengths)-1)]
 }
 
 // find returns the bytes and the id of the longest token that begins a text, or 0 bytes.
 func (v *vocabulary) find(text string) (n int, id int32) {
-	for n = min(len(text), v.longest); n > 0; n-- {
+	n = min(len(text), v.longest)
+	if n >= 4 {
+		lengths := *v.of(text)
+		for ; n >= 4; n-- {
+			if n < 63 { // skips lengths that no such token has
+				if n = bits.Len64(lengths&(1<<(n+1)-1)) - 1; n < 4 {
+					break
+				}
+			}
+			if id, ok := v.ids[text[:n]]; ok {
+				return n, id
+			}
+		}
+		n = 3
+	}
+	for ; n > 0; n-- {
 		if id, ok := v.ids[text[:n]]; ok {
 			return n, id
 		}
@@ -54,7 +85,7 @@ func newWordPieceModel(f *fields) model {
 }
 
 func newWordPiece(f *fields, ids map[string]int32, unk, prefix string, most int) model {
-	m := &wordPiece{head: vocabulary{ids: map[string]int32{}}, tail: vocabulary{ids: map[string]int32{}}, most: most}
+	m := &wordPiece{head: newVocabulary(len(ids)), tail: newVocabulary(len(ids)), most: most}
 	for token, id := range ids {
 		if !validID(id) {
 			f.fail("vocab", "token %.60q has the id %d", token, id)

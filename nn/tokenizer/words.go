@@ -5,7 +5,7 @@ type words struct {
 	text  []byte
 	list  []word   // not empty, in order
 	first bool     // the input begins with the first word
-	next  struct { // what the current preTokenizer has made
+	next  struct { // result of the current preTokenizer
 		text []byte
 		list []word
 	}

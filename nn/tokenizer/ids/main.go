@@ -65,6 +65,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 }
 
 func (p *program) open(name string) (err error) {
+	p.t = nil
 	info, err := os.Stat(name)
 	if err != nil {
 		return err
@@ -95,7 +96,7 @@ func (p *program) line(line string) (string, error) {
 		return "", err
 	}
 	if p.t == nil {
-		return "", fmt.Errorf("no tokenizer is open")
+		return "no tokenizer is open\n", nil
 	}
 	first, second, pair := strings.Cut(line, " ")
 	a, err := hex.DecodeString(first)

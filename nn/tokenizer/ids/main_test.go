@@ -21,7 +21,7 @@ func TestIDs(t *testing.T) {
 		require.NoError(t, run([]string{dir}, strings.NewReader(c.in), &out))
 		require.Equal(t, c.want, out.String())
 	}
-	for _, args := range [][]string{nil, {dir, dir}, {dir + "x"}, {filepath.Join(dir, "vocab.txt")}, {dir}} {
+	for _, args := range [][]string{{dir, dir}, {dir + "x"}, {filepath.Join(dir, "vocab.txt")}, {dir}} {
 		require.Error(t, run(args, strings.NewReader("zz"), &strings.Builder{}))
 	}
 }
