@@ -31,6 +31,9 @@ func Open(dir string) (*Tokenizer, error) {
 		return nil, err
 	}
 	r := &reader{file: filepath.Join(dir, "tokenizer.json")}
+	if err := c.readModelType(dir); err != nil {
+		return nil, err
+	}
 	var t *Tokenizer
 	if ok {
 		t = r.tokenizer(file, c)
@@ -74,7 +77,7 @@ func readFile(dir, name string) ([]byte, bool, error) {
 type config struct {
 	file              string
 	class             string
-	bert              bool // vocab.txt has the vocabulary
+	modelType         string // of config.json
 	lower, ideographs bool
 	strip             *bool
 	given             map[string]bool // keys of the file
@@ -114,6 +117,23 @@ func (c *config) read(dir string) error {
 		if r.err != nil {
 			return r.err
 		}
+	}
+	return nil
+}
+
+// readModelType reads the keys model_type and tokenizer_class of config.json.
+func (c *config) readModelType(dir string) error {
+	b, ok, err := readFile(dir, "config.json")
+	var x struct {
+		Type  string `json:"model_type"`
+		Class string `json:"tokenizer_class"`
+	}
+	if !ok || err != nil || json.Unmarshal(b, &x) != nil {
+		return err // a reader of the model refuses a wrong file
+	}
+	c.modelType = x.Type
+	if c.class == "" && x.Class != "" {
+		c.class, c.file = x.Class, filepath.Join(dir, "config.json")
 	}
 	return nil
 }
@@ -177,12 +197,22 @@ func (c *config) tokens(f *fields) {
 			c.special[key] = f.specialToken(key, v)
 		}
 	}
+	for _, key := range slices.Sorted(maps.Keys(f.rest)) {
+		if strings.HasSuffix(key, "_token") && f.rest[key][0] == '"' { // of a model, such as image_token
+			v, _ := f.take(key)
+			c.extra = append(c.extra, f.specialToken(key, v))
+		}
+	}
 	for _, key := range []string{"additional_special_tokens", "extra_special_tokens"} {
 		v, ok := f.take(key)
 		if !ok {
 			continue
 		}
-		if string(v) == "{}" {
+		if v[0] == '{' { // names of tokens
+			x := f.r.object(f.at(key), v, f.depth+1)
+			for _, name := range slices.Sorted(maps.Keys(x.rest)) {
+				c.extra = append(c.extra, x.specialToken(name, x.rest[name]))
+			}
 			continue
 		}
 		var list []json.RawMessage
@@ -232,21 +262,12 @@ func (c *config) addedMap(f *fields) {
 	}
 }
 
-// bertClasses are the tokenizers with BERT's rules.
-var bertClasses = []string{"BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer", "ElectraTokenizerFast"}
-
-// otherClasses are the tokenizers that tokenizer.json describes.
-var otherClasses = []string{"", "PreTrainedTokenizerFast", "TokenizersBackend", "MPNetTokenizer", "MPNetTokenizerFast",
-	"RobertaTokenizer", "RobertaTokenizerFast", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast",
-	"GemmaTokenizer", "GemmaTokenizerFast", "LlamaTokenizer", "LlamaTokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast"}
-
 // vocabulary makes a tokenizer of a vocab.txt. Each line is a token, whose id is the number of the
 // line, from 0. If a token is repeated, its last line counts. Empty lines have a number, but no
 // token.
 func (r *reader) vocabulary(file []byte, c *config) *Tokenizer {
-	if c.class != "" && !slices.Contains(bertClasses, c.class) {
-		r.file = c.file
-		r.fail("tokenizer_class", "%.60q needs tokenizer.json, which is missing", c.class)
+	k := c.rules(r, false)
+	if r.err != nil {
 		return nil
 	}
 	loadClasses()
@@ -255,69 +276,45 @@ func (r *reader) vocabulary(file []byte, c *config) *Tokenizer {
 		line, rest, _ := bytes.Cut(file, []byte("\n"))
 		ids[strings.ToValidUTF8(strings.TrimRightFunc(string(line), unicode.IsSpace), "\uFFFD")], file = n, rest
 	}
-	unk, cls, sep := c.bertTokens()
-	t := &Tokenizer{added: map[string]int32{}, preTokenizers: []preTokenizer{bertPreTokenizer{}}}
-	n := bertNormalizer{clean: true, ideographs: c.ideographs, lower: c.lower, strip: c.lower}
-	if c.strip != nil {
-		n.strip = *c.strip
-	}
-	t.normalizers = []normalizer{n}
-	f := &fields{r: r}
-	t.model = newWordPiece(f, ids, unk, "##", 100)
-	for _, token := range []string{cls, sep} {
-		if _, ok := ids[token]; !ok {
-			f.fail("", "the vocabulary of %d tokens has no token %.60q", len(ids), token)
-		}
-	}
+	t := &Tokenizer{added: map[string]int32{}, preTokenizers: []preTokenizer{bertPreTokenizer{}}, normalizers: []normalizer{c.normalizer()}}
+	unk, _ := c.token(k, "unk_token")
+	t.model = newWordPiece(&fields{r: r}, ids, unk.content, "##", 100)
 	if r.err != nil {
 		return nil
 	}
-	t.single, t.pair = bertTemplates(ids[cls], ids[sep])
-	c.bert = true
-	c.finish(r, t, nil)
+	if k.setTemplates(r, c, t); r.err == nil {
+		c.finish(r, k, t, nil)
+	}
 	return t
 }
 
-// bertTokens returns the unknown token, the first and the last token of a text.
-func (c *config) bertTokens() (unk, cls, sep string) {
-	unk, cls, sep = "[UNK]", "[CLS]", "[SEP]"
-	for key, to := range map[string]*string{"unk_token": &unk, "cls_token": &cls, "sep_token": &sep} {
-		if a, ok := c.special[key]; ok {
-			*to = a.content
+// finish adds the tokens of tokenizer.json and of the settings.
+func (c *config) finish(r *reader, k *pretrained, t *Tokenizer, tokens []addedToken) {
+	index := map[string]int{}
+	for i, a := range tokens {
+		index[a.content] = i
+	}
+	add := func(a addedToken, replace bool) {
+		i, ok := index[a.content]
+		if !ok {
+			index[a.content] = len(tokens)
+			tokens = append(tokens, a)
+		} else if replace {
+			tokens[i] = a
 		}
 	}
-	return unk, cls, sep
-}
-
-// finish adds the tokens of tokenizer.json and of the settings.
-func (c *config) finish(r *reader, t *Tokenizer, tokens []addedToken) {
-	has := map[string]bool{}
-	for _, a := range tokens {
-		has[a.content] = true
+	for _, a := range c.added {
+		add(a, c.given["added_tokens_decoder"])
 	}
-	more := slices.Clone(c.added)
 	for _, key := range specialKeys {
-		if a, ok := c.special[key]; ok {
+		if a, ok := c.token(k, key); ok {
 			a.id = -1
-			more = append(more, a)
+			add(a, false)
 		}
 	}
 	for _, a := range c.extra {
 		a.id = -1
-		more = append(more, a)
-	}
-	if c.bert || slices.Contains(bertClasses, c.class) {
-		for _, key := range []string{"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
-			if _, ok := c.special[key]; !ok {
-				more = append(more, addedToken{id: -1, extra: true, content: "[" + strings.ToUpper(strings.TrimSuffix(key, "_token")) + "]"})
-			}
-		}
-	}
-	for _, a := range more {
-		if !has[a.content] {
-			has[a.content] = true
-			tokens = append(tokens, a)
-		}
+		add(a, false)
 	}
 	t.add(r, tokens)
 	if c.left != nil {
@@ -328,29 +325,5 @@ func (c *config) finish(r *reader, t *Tokenizer, tokens []addedToken) {
 		if *c.most >= 1 && *c.most < 1<<31-1 {
 			t.most = int(*c.most)
 		}
-	}
-}
-
-// check refuses settings that contradict tokenizer.json: a tokenizer of BERT's class ignores the
-// rules of the file.
-func (c *config) check(r *reader, t *Tokenizer) {
-	if slices.Contains(otherClasses, c.class) {
-		return
-	}
-	if !slices.Contains(bertClasses, c.class) {
-		r.file = c.file
-		r.fail("tokenizer_class", "%.60q is not supported", c.class)
-		return
-	}
-	want := bertNormalizer{clean: true, ideographs: c.ideographs, lower: c.lower, strip: c.lower}
-	if c.strip != nil {
-		want.strip = *c.strip
-	}
-	if len(t.normalizers) != 1 || t.normalizers[0] != want {
-		r.fail("normalizer", "contradicts tokenizer_config.json: do_lower_case is %v, strip_accents %v, tokenize_chinese_chars %v",
-			want.lower, want.strip, want.ideographs)
-	}
-	if len(t.preTokenizers) != 1 || t.preTokenizers[0] != (bertPreTokenizer{}) {
-		r.fail("pre_tokenizer", "must be BertPreTokenizer for tokenizer_class %s of tokenizer_config.json", c.class)
 	}
 }

@@ -53,8 +53,12 @@ func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
 		t.add(r, tokens)
 		return t
 	}
-	if c.check(r, t); r.err == nil {
-		c.finish(r, t, tokens)
+	k := c.rules(r, true)
+	if k != nil && r.err == nil {
+		k.apply(r, c, t, tokens)
+	}
+	if r.err == nil {
+		c.finish(r, k, t, tokens)
 	}
 	return t
 }

@@ -38,6 +38,11 @@ func bertTemplates(cls, sep int32) (single, pair template) {
 		newTemplate(tokens(0, cls), sequence(0, 0), tokens(0, sep), sequence(1, 1), tokens(1, sep))
 }
 
+func robertaTemplates(cls, sep int32) (single, pair template) {
+	return newTemplate(tokens(0, cls), sequence(0, 0), tokens(0, sep)),
+		newTemplate(tokens(0, cls), sequence(0, 0), tokens(0, sep, sep), sequence(1, 0), tokens(0, sep))
+}
+
 // A postProcessor has the templates of a text and of a pair. The zero value has no special tokens.
 type postProcessor struct {
 	set          bool
@@ -57,8 +62,8 @@ func (p *postProcessor) read(f *fields) {
 	case "RobertaProcessing":
 		f.harmless("add_prefix_space", "trim_offsets")
 		cls, sep := f.token("cls"), f.token("sep")
-		p.add(f, newTemplate(tokens(0, cls), sequence(0, 0), tokens(0, sep)),
-			newTemplate(tokens(0, cls), sequence(0, 0), tokens(0, sep, sep), sequence(1, 0), tokens(0, sep)))
+		single, pair := robertaTemplates(cls, sep)
+		p.add(f, single, pair)
 	case "TemplateProcessing":
 		special := f.specialTokens()
 		p.add(f, f.template("single", 1, special), f.template("pair", 2, special))

@@ -11,6 +11,7 @@ import (
 // the unknown token.
 type wordPiece struct {
 	head, tail vocabulary // pieces at the beginning of a word; pieces within a word, without prefix
+	prefix     string
 	size       int
 	unk        int32
 	most       int // runes of a word; a longer word becomes the unknown token
@@ -85,7 +86,7 @@ func newWordPieceModel(f *fields) model {
 }
 
 func newWordPiece(f *fields, ids map[string]int32, unk, prefix string, most int) model {
-	m := &wordPiece{head: newVocabulary(len(ids)), tail: newVocabulary(len(ids)), most: most}
+	m := &wordPiece{prefix: prefix, head: newVocabulary(len(ids)), tail: newVocabulary(len(ids)), most: most}
 	for token, id := range ids {
 		if !validID(id) {
 			f.fail("vocab", "token %.60q has the id %d", token, id)
