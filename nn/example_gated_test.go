@@ -7,7 +7,6 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/nn"
-	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // infers returns a Step that has begun an inference pass.
@@ -93,11 +92,4 @@ func ExampleMultiHeadAttention_band() {
 	x := nn.NewTensor([]float32{0, 0, 0}, 1, 3, 1)
 	fmt.Println(m.Forward(infers(), x, x, nn.NewTensor([]float32{1, 3, 5}, 1, 3, 1)).Data)
 	// Output: [1 2 4]
-}
-
-func ExampleInit_Has() {
-	f := &safetensors.File{Tensors: []safetensors.Tensor{safetensors.FromFloat32s("norm.weight", []int{1}, []float32{2})}}
-	norm := nn.FromFile(f).In("norm")
-	fmt.Println(norm.Has("weight"), norm.Has("bias"))
-	// Output: true false
 }

@@ -117,15 +117,6 @@ func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file:
 // In returns an Init whose parameter names begin with the prefix of i, then name and a dot.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
 
-// Has reports whether i is of a file that has a tensor with the given name.
-func (i *Init) Has(name string) bool {
-	if i.shared.file == nil {
-		return false
-	}
-	_, ok := i.shared.file.Tensor(i.prefix + name)
-	return ok
-}
-
 // Err returns the first error, or nil.
 func (i *Init) Err() error { return i.shared.err }
 

@@ -63,25 +63,6 @@ def randomize(model):
         p.data = p.data.bfloat16().float()
 
 
-FIRST = {"layers.": "encoder.layers.", "embeddings.LayerNorm": "emb_ln", "self_attn.o_proj": "attn.out_proj", "up_proj": "fc11", "gate_proj": "fc12",
-         "down_proj": "fc2", "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
-
-
-def first_names(weights):
-    """The names of the first Nomic models, with one tensor for the queries, keys and values."""
-    named = {}
-    for name, x in weights.items():
-        if ".k_proj" in name or ".v_proj" in name:
-            continue
-        if ".q_proj" in name:
-            x = torch.cat([weights[name.replace("q_proj", p)] for p in ("q_proj", "k_proj", "v_proj")])
-            name = name.replace("self_attn.q_proj", "attn.Wqkv")
-        for new, old in FIRST.items():
-            name = name.replace(new, old)
-        named[name] = x
-    return named
-
-
 def write(folder, keys, old, lengths):
     keys = dict(keys)
     config = transformers.CONFIG_MAPPING[keys.pop("model_type")](**keys)
@@ -104,8 +85,6 @@ def write(folder, keys, old, lengths):
         logits = [check(input_ids=x[None]).logits for x in ids] if "num_labels" in keys else None
     assert config.num_hidden_layers > 0 and all(h.isfinite().all() for h in hidden)
     weights = safetensors.torch.load_file(folder / "model.safetensors")
-    if first:
-        weights = first_names(weights)
     if logits:
         weights["test.logits"] = torch.cat(logits)
     weights["test.ids"] = torch.cat(ids).int()

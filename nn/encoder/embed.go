@@ -95,6 +95,11 @@ func (c *call) tokenize(s *slot, number, i int) {
 		e.tokenizer.Encode(&s.encoding, most, c.texts[i])
 	}
 	x := &s.encoding
+	if e.head != nil && e.head.pad >= 0 {
+		for n := len(x.IDs) - 1; n > 0 && x.IDs[n] == e.head.pad; n-- {
+			x.IDs, x.Types = x.IDs[:n], x.Types[:n]
+		}
+	}
 	if most > 0 && x.Tokens > most && e.options.Overflow == Refuse {
 		for old := c.broken.Load(); old == 0 || old > int64(i)+1; old = c.broken.Load() {
 			if c.broken.CompareAndSwap(old, int64(i)+1) {
@@ -174,7 +179,11 @@ func (c *call) run(ctx context.Context, t tail, skip int) ([]float32, error) {
 	if e.model.shape().types <= 1 {
 		b.types = nil
 	}
-	out := make([]float32, (len(b.starts)-1)*t.width())
+	rows := len(b.starts) - 1
+	if t.perToken() {
+		rows = len(b.ids)
+	}
+	out := make([]float32, rows*t.width())
 	c.step.progress = e.options.Progress
 	err := c.step.run(ctx, out, b, t, e.options.Workers)
 	return out, err

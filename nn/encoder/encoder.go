@@ -40,6 +40,7 @@ type Encoder struct {
 	vectors   *chain  // from hidden states to vectors; nil if modules.json has no Pooling
 	pooling   pooling // of a folder without modules.json
 	head      *head   // nil if the model is no sequence classifier
+	tagger    *tagger // nil if the model is no token classifier
 	prompt    string
 	skip      int // tokens of the prompt, without a special token at the end
 	most      int // maximum number of tokens of a text

@@ -154,6 +154,23 @@ func ExampleClass() {
 	// Output: flashkit: Encoder = no labels: must have labels: the model is no sequence classifier
 }
 
+// A model of vectors has no labels of tokens: token classifiers have.
+func ExampleTag() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	tags, err := e.Tag(ctx, []string{"The weather is fine."})
+	for _, tag := range slices.Concat(tags...) {
+		fmt.Println(tag.ID, tag.Label, tag.Score)
+	}
+	fmt.Println(err)
+	// Output: flashkit: Encoder = no labels: must have labels of tokens: the model is no token classifier
+}
+
 // Overflow is an option: by default, texts that are too long are truncated.
 func ExampleOverflow() {
 	fmt.Println(encoder.Options{}.Overflow == encoder.Truncate)

@@ -46,10 +46,10 @@ var kinds = map[string]kind{
 	"mpnet":       {loadMPNet, robertaHead, "mpnet."},
 	"roberta":     {loadRoBERTa, robertaHead, "roberta."},
 	"xlm-roberta": {loadRoBERTa, robertaHead, "roberta."},
-	"gemma3_text": {load: loadGemma3, prefix: "model."},
+	"gemma3_text": {loadGemma3, decoderHead, "model."},
 	"modernbert":  {loadModernBERT, modernHead, "model."},
 	"nomic_bert":  {loadNomicBERT, bertHead, "nomic_bert."},
-	"qwen3":       {load: loadQwen3, prefix: "model."},
+	"qwen3":       {loadQwen3, decoderHead, "model."},
 }
 
 func kindOf(c *config) (kind, error) {

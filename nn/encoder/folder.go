@@ -116,6 +116,11 @@ func (e *Encoder) readModel(dir string, head bool) error {
 			return within(dir, err)
 		}
 	}
+	if head && strings.HasSuffix(architecture, "ForTokenClassification") {
+		if e.tagger, err = e.readTagger(c, w); err != nil {
+			return within(dir, err)
+		}
+	}
 	return *c.shared
 }
 

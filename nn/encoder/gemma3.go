@@ -37,7 +37,7 @@ func loadGemma3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	x, err := m.load(w)
 	if err == nil {
-		x.(*decoder).scale = float32(math.Sqrt(float64(m.size.hidden)))
+		x.(*decoder).scale, x.(*decoder).bothSides = float32(math.Sqrt(float64(m.size.hidden))), m.bands[0] == flashkit.Band{}
 	}
 	return x, err
 }

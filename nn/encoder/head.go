@@ -14,6 +14,7 @@ type head struct {
 	labels []string                    // names of the labels
 	score  func(logit float64) float64 // of Score; nil is the identity
 	class  func(logits []float32)      // of Classify: turns logits into scores; nil is the identity
+	pad    int32                       // the token that is cut from the ends of sequences; -1 for none
 }
 
 // readHead reads the classifier of a model whose architecture has one.
@@ -22,7 +23,10 @@ func (e *Encoder) readHead(c *config, k kind, w *nn.Init) (*head, error) {
 		c.fail("architectures", "sequence classification of this model_type is not supported")
 		return nil, *c.shared
 	}
-	h := &head{labels: c.labels()}
+	h := &head{labels: c.labels(), pad: -1}
+	if m, ok := e.model.(*decoder); ok {
+		h.pad = m.padding(c)
+	}
 	h.activations(c)
 	if *c.shared != nil {
 		return nil, *c.shared

@@ -50,18 +50,14 @@ func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	if err := c.done(harmlessKeys...); err != nil {
 		return nil, err
 	}
-	names := nomicNames{"embeddings.LayerNorm", "layers", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm", "post_mlp_layernorm"}
-	if w.Has("emb_ln.weight") {
-		names = nomicNames{"emb_ln", "encoder.layers", "attn.out_proj", "mlp.fc12", "mlp.fc11", "mlp.fc2", "norm1", "norm2"}
-	}
 	x := &nomicBERT{
 		size: shape{m.hidden, m.vocab, m.positions, m.types},
 		word: nn.NewEmbedding(w.In("embeddings.word_embeddings"), m.vocab, m.hidden),
 		kind: nn.NewEmbedding(w.In("embeddings.token_type_embeddings"), m.types, m.hidden),
-		norm: newNorm(w.In(names.norm), m.hidden, m.eps),
+		norm: newNorm(w.In("emb_ln"), m.hidden, m.eps),
 	}
 	for k := 0; k < m.layers && w.Err() == nil; k++ {
-		x.layers = append(x.layers, m.layer(w, names, k))
+		x.layers = append(x.layers, m.layer(w, k))
 	}
 	return x, packBlocks(w, x.layers)
 }
@@ -87,25 +83,18 @@ func (m *nomicConfig) readFirst(c *config) {
 	m.rotary = c.rotary(newConfigIn(c, "rotary"), m.dim, m.positions, c.positive("rotary_emb_base", 1000))
 }
 
-// nomicNames are the names of tensors.
-type nomicNames struct{ norm, layers, out, gate, up, down, after, afterFeed string }
-
-func (m *nomicConfig) layer(w *nn.Init, names nomicNames, k int) *block {
-	in, inner := layerOf(w, names.layers, k), m.heads*m.dim
+func (m *nomicConfig) layer(w *nn.Init, k int) *block {
+	in, inner := layerOf(w, "encoder.layers", k), m.heads*m.dim
 	linear := func(name string, from, to int) *nn.Linear {
 		return newLinear(in.In(name), from, to, false, m.precision)
 	}
 	l := &block{
-		out:       linear(names.out, inner, m.hidden),
-		after:     newNorm(in.In(names.after), m.hidden, m.eps),
-		afterFeed: newNorm(in.In(names.afterFeed), m.hidden, m.eps),
+		qkv:       linear("attn.Wqkv", m.hidden, 3*inner),
+		out:       linear("attn.out_proj", inner, m.hidden),
+		after:     newNorm(in.In("norm1"), m.hidden, m.eps),
+		afterFeed: newNorm(in.In("norm2"), m.hidden, m.eps),
 		rotary:    m.rotary, attention: nn.NewMultiHeadAttention(m.heads),
-		feed: nn.GatedFeedForward{Gate: linear(names.gate, m.hidden, m.between), Up: linear(names.up, m.hidden, m.between), Down: linear(names.down, m.between, m.hidden)},
-	}
-	if in.Has("attn.Wqkv.weight") {
-		l.qkv = linear("attn.Wqkv", m.hidden, 3*inner)
-	} else {
-		l.qkv = concat(w, linear("self_attn.q_proj", m.hidden, inner), linear("self_attn.k_proj", m.hidden, inner), linear("self_attn.v_proj", m.hidden, inner))
+		feed: nn.GatedFeedForward{Gate: linear("mlp.fc12", m.hidden, m.between), Up: linear("mlp.fc11", m.hidden, m.between), Down: linear("mlp.fc2", m.between, m.hidden)},
 	}
 	l.attention.KVHeads, l.feed.Gate.Activation = m.heads, m.act
 	return l
