@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func (c *folderCase) judge(dir string) (verdict string, right bool) {
 			verdict, right = fmt.Sprintf("PANIC: %v", p), false
 		}
 	}()
-	got, err := c.compute(dir)
+	got, want, err := c.compute(dir)
 	if err != nil {
 		message := strings.ReplaceAll(err.Error(), dir, "DIR")
 		for _, word := range c.Words {
@@ -82,18 +83,19 @@ func (c *folderCase) judge(dir string) (verdict string, right bool) {
 	if c.Must == "refuse" {
 		return "ACCEPTED", false
 	}
-	apart, cosine := differ(got, c.Values)
+	apart, cosine := differ(got, want)
 	if apart <= 1e-5 && cosine >= 0.999999 {
 		return fmt.Sprintf("equal: at most %.2g apart", apart), true
 	}
 	return fmt.Sprintf("SILENT DIFFERENCE: %.3g apart, cosine %.6f", apart, cosine), false
 }
 
-func (c *folderCase) compute(dir string) ([][]float64, error) {
+// compute returns what the encoder computes, and what it must be.
+func (c *folderCase) compute(dir string) (got, want [][]float64, err error) {
 	ctx := context.Background()
 	e, err := encoder.OpenWith(ctx, dir, encoder.Options{Prompt: c.Settings.Prompt, MaxTokens: c.Settings.MaxTokens})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer e.Close()
 	out := make([][]float64, len(c.Texts))
@@ -105,13 +107,13 @@ func (c *folderCase) compute(dir string) ([][]float64, error) {
 				out[i] = append(out[i], float64(x))
 			}
 		}
-		return out, err
+		return out, c.Values, err
 	case "score":
 		scores, err := e.Score(ctx, c.Query, c.Texts)
 		for i, x := range scores {
 			out[i] = []float64{float64(x)}
 		}
-		return out, err
+		return out, c.Values, err
 	case "classify":
 		all, err := e.Classify(ctx, c.Texts)
 		for i, classes := range all {
@@ -123,9 +125,20 @@ func (c *folderCase) compute(dir string) ([][]float64, error) {
 				}
 			}
 		}
-		return out, err
+		return out, c.Values, err
 	}
-	return nil, fmt.Errorf("%s is not tried", c.Kind)
+	all, err := e.Tag(ctx, c.Texts)
+	want = make([][]float64, len(c.Texts))
+	for i, tags := range all {
+		for _, tag := range tags {
+			out[i] = append(out[i], float64(slices.Index(c.Labels, tag.Label)), float64(tag.Score))
+		}
+		for _, scores := range c.Tags[i] {
+			best := slices.Max(scores)
+			want[i] = append(want[i], float64(slices.Index(scores, best)), best)
+		}
+	}
+	return out, want, err
 }
 
 // differ returns how far apart values are at most, in units of the greatest if that exceeds 1, and
