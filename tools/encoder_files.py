@@ -1,6 +1,6 @@
 """More folders of encoder_folders.py: settings, tokenizers, weights, adapters, heads, and compositions drawn anew."""
 
-import itertools
+import json
 import shutil
 import struct
 
@@ -181,7 +181,7 @@ def gamma(n, t):
     return n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"), t
 
 
-def shards(d, size="20KB"):
+def shards(d):
     tensors = sorted(load_file(d.dir / "model.safetensors").items())
     d.remove("model.safetensors")
     place, of = {}, 3
@@ -196,8 +196,6 @@ def odd_type(d, name="unneeded"):
     """Append a tensor of type F4, as the safetensors library 0.8 allows."""
     raw = (d.dir / "model.safetensors").read_bytes()
     n = struct.unpack("<Q", raw[:8])[0]
-    import json
-
     header, data = json.loads(raw[8 : 8 + n]), raw[8 + n :]
     header[name] = {"dtype": "F4", "shape": [4], "data_offsets": [len(data), len(data) + 2]}
     text = json.dumps(header).encode()

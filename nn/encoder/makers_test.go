@@ -16,7 +16,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn/encoder"
 )
 
-// A folderCase is what tools/encoder_folders.py writes next to a folder.
+// A folderCase is the file that tools/encoder_folders.py writes next to a folder.
 type folderCase struct {
 	Kind, Must string
 	Words      []string // in the error of a folder that must be refused
@@ -60,7 +60,7 @@ func TestMakers(t *testing.T) {
 	t.Log(counts)
 }
 
-// judge opens a folder and returns what came of it, and whether that is right.
+// judge opens a folder and returns a verdict, and whether the verdict is right.
 func (c *folderCase) judge(dir string) (verdict string, right bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -90,7 +90,7 @@ func (c *folderCase) judge(dir string) (verdict string, right bool) {
 	return fmt.Sprintf("SILENT DIFFERENCE: %.3g apart, cosine %.6f", apart, cosine), false
 }
 
-// compute returns what the encoder computes, and what it must be.
+// compute returns the encoder's results and the makers' results.
 func (c *folderCase) compute(dir string) (got, want [][]float64, err error) {
 	ctx := context.Background()
 	e, err := encoder.OpenWith(ctx, dir, encoder.Options{Prompt: c.Settings.Prompt, MaxTokens: c.Settings.MaxTokens})
