@@ -37,7 +37,7 @@ func reranker(t testing.TB, replacements ...string) map[string]string {
 	require.NoError(t, json.Unmarshal(text, &v))
 	weights, err := os.ReadFile("testdata/roberta.safetensors")
 	require.NoError(t, err)
-	return map[string]string{"config.json": edit(string(v.Config), replacements...), "model.safetensors": string(weights), "tokenizer.json": numbers(40)}
+	return map[string]string{"config.json": edit(string(v.Config), replacements...), "model.safetensors": string(weights), "tokenizer.json": numbers(40), "tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}
 }
 
 // one turns a classifier of three labels into a reranker of one.

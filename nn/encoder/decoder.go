@@ -122,7 +122,7 @@ func decoderHead(_ *config, w *nn.Init, hidden, labels int) []stage {
 }
 
 // padding returns the padding token. The classifier reads the last token before padding tokens, also
-// before those of a text. They may be cut, because no earlier token sees them.
+// before padding tokens of a text. They may be cut, because no earlier token sees them.
 func (m *decoder) padding(c *config) int32 {
 	if m.bothSides || !c.has("pad_token_id") {
 		c.fail("pad_token_id", "must be given for a classifier, whose tokens see only tokens before them")

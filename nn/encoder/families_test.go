@@ -30,7 +30,8 @@ func TestFamilies(t *testing.T) {
 			require.Len(t, v.Cases, 4)
 			weights, err := os.ReadFile("testdata/" + name + ".safetensors")
 			require.NoError(t, err)
-			dir := folder(t, map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(40)})
+			dir := folder(t, map[string]string{"config.json": string(v.Config), "model.safetensors": string(weights), "tokenizer.json": numbers(40),
+				"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`})
 			e := &Encoder{}
 			require.NoError(t, e.read(dir))
 			require.Len(t, e.head.labels, 3)
