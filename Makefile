@@ -21,9 +21,9 @@ capi/python     := python wheel
 conformance     := vectors verify verify-sample judge field-report exports exports-sample onnx torch-values
 docs            := docs report-example
 docs/site       := site site-ort site-serve site-publish browser
-nn              := nn-vectors nn-values postnorm-vectors lm-torch
+nn              := nn-vectors nn-values postnorm-vectors rotary-vectors lm-torch
 nn/encoder      := verify-minilm peers-minilm verify-encoder verify-encoder-sample
-nn/tokenizer    := wordpiece-vectors verify-wordpiece model-vectors verify-models
+nn/tokenizer    := wordpiece-vectors verify-wordpiece verify-components tokenizer-classes model-vectors verify-models
 ring            := ring ring-nccl
 tools/arm64     := test-arm64 arm64-counts arm64-products arm64-cycles
 

@@ -268,7 +268,7 @@ func (c *config) checkCommon() {
 	c.only("per_layer_config", "{}", "null")
 	c.only("quantization_config", "null")
 	if c.text("model_type", "") == "nomic_bert" {
-		c.read["auto_map"] = true // loadNomicBERT computes the same as the published code that it names
+		c.read["auto_map"] = true // it names the published code, which loadNomicBERT follows
 	} else {
 		c.only("auto_map", "null")
 	}

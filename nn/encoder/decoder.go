@@ -121,8 +121,8 @@ func decoderHead(_ *config, w *nn.Init, hidden, labels int) []stage {
 	return []stage{&pool{by: []pooling{poolLast}}, &dense{linear: nn.NewLinear(w.In("score"), hidden, labels, false)}}
 }
 
-// padding returns the padding token. The classifier reads the last token before padding tokens, also
-// before padding tokens of a text. They may be cut, because no earlier token sees them.
+// padding returns the padding token. The classifier reads the last token before padding tokens, even
+// if the text has these tokens. They may be cut, because no earlier token sees them.
 func (m *decoder) padding(c *config) int32 {
 	if m.bothSides || !c.has("pad_token_id") {
 		c.fail("pad_token_id", "must be given for a classifier, whose tokens see only tokens before them")

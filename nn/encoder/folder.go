@@ -39,7 +39,7 @@ func (e *Encoder) read(dir string) error {
 		return err
 	}
 	if n, most := e.tokenizer.Len(), e.model.shape().vocab; n > most {
-		return fmt.Errorf("%s: the tokenizer has %d tokens, and the model %d", home, n, most)
+		return problem(filepath.Join(home, "config.json")+": vocab_size", most, "must be at least %d, the tokens of the tokenizer", n)
 	}
 	switch len(list) {
 	case 0: // sentence-transformers ignores its own files, too
@@ -99,7 +99,7 @@ func (e *Encoder) readModel(dir string, head bool) error {
 	w := nn.FromFile(f)
 	if e.model, err = k.load(c, w, precisions[e.options.Precision]); err != nil {
 		if c.done(harmlessKeys...) == nil { // the error is about a tensor
-			err = within(dir, err)
+			err = within(filepath.Join(dir, "model.safetensors"), err)
 		}
 		return err
 	}
@@ -270,7 +270,7 @@ func (e *Encoder) readSettings(dir string) error {
 	name := e.options.Prompt
 	if c.has("default_prompt_name") && name == "" {
 		if name = c.text("default_prompt_name", ""); prompts[name] == nil {
-			c.fail("default_prompt_name", "must be a name in prompts")
+			c.fail("default_prompt_name", "must be a name in prompts, with a text")
 		}
 	}
 	c.ignore("default_prompt_name")

@@ -122,8 +122,14 @@ func modernHead(c *config, w *nn.Init, hidden, labels int) []stage {
 	} else if name != "cls" {
 		c.fail("classifier_pooling", "must be cls or mean")
 	}
+	stages := append([]stage{&pool{by: []pooling{by}}}, modernInner(c, w, hidden)...)
+	return append(stages, logits(w.In("classifier"), hidden, labels))
+}
+
+// modernInner returns the stages before the last linear layer of a classifier.
+func modernInner(c *config, w *nn.Init, hidden int) []stage {
 	m := modernConfig{hidden: hidden, eps: c.number("norm_eps", 1e-5), normBias: c.flag("norm_bias", false)}
 	inner := nn.NewLinear(w.In("head.dense"), hidden, hidden, c.flag("classifier_bias", false))
 	inner.Activation = c.activation("classifier_activation", "gelu")
-	return []stage{&pool{by: []pooling{by}}, &dense{linear: inner}, layerNorm{m.norm(w.In("head.norm"))}, logits(w.In("classifier"), hidden, labels)}
+	return []stage{&dense{linear: inner}, layerNorm{m.norm(w.In("head.norm"))}}
 }

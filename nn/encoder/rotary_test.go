@@ -90,6 +90,25 @@ func TestRotaryFamilies(t *testing.T) {
 	}
 }
 
+// A token classifier has the layers of a classifier of first tokens, for each token.
+func TestModernBERTTags(t *testing.T) {
+	for _, x := range rotaryCases(t) {
+		if x.name != "modernbert" {
+			continue
+		}
+		e := &Encoder{}
+		require.NoError(t, e.read(folder(t, map[string]string{"config.json": edit(x.config, "ForSequenceC", "ForTokenC"),
+			"model.safetensors": string(x.weights), "tokenizer.json": numbers(40)})))
+		require.Len(t, e.tagger.labels, 3)
+		s, out := newTester(t, e.model, opened(t)), poisoned(3*len(x.batch.ids))
+		require.NoError(t, s.run(t.Context(), out, x.batch, e.tagger, 1))
+		for i, at := range x.batch.starts[:len(x.batch.starts)-1] {
+			requireNear(t, 1e-5, x.logits[3*i:][:3], out[3*at:][:3], "sequence %d", i)
+		}
+		return
+	}
+}
+
 // Results for a text do not depend on other texts of a batch, and warm calls allocate nothing.
 func TestRotaryBatches(t *testing.T) {
 	d := opened(t)
@@ -112,6 +131,23 @@ func TestRotaryBatches(t *testing.T) {
 			call()
 			require.Less(t, allocs.PerRun(5, call), 1.0)
 		})
+	}
+}
+
+// The memory of a long text is five rows of hidden features for each token (x, the queries, keys and
+// values, and the attention's result), and scratch memory for some rows.
+func TestRotaryMemory(t *testing.T) {
+	for _, x := range rotaryCases(t) {
+		if x.name != "modernbert" {
+			continue
+		}
+		const tokens = 8000
+		x.config = edit(x.config, `"max_position_embeddings": 512`, `"max_position_embeddings": 8192`)
+		m := x.load(t, nn.Float32)
+		s, h := newTester(t, m, opened(t)), m.shape().hidden
+		b := batch{ids: make([]int32, tokens), starts: []int32{0, tokens}}
+		require.NoError(t, s.run(t.Context(), make([]float32, h), b, meanVector(h), 1))
+		require.Less(t, s.groups[0].step.Memory(), 4*5*h*tokens+2<<20)
 	}
 }
 

@@ -15,18 +15,28 @@ type Tag struct {
 
 // A tagger is a tail with a logit for each token and label.
 type tagger struct {
+	before []stage // of each token alone
 	linear *nn.Linear
 	labels []string
 }
 
-func (t *tagger) forward(s *nn.Step, x nn.Tensor, _ int) nn.Tensor { return t.linear.Forward(s, x) }
-func (t *tagger) perToken() bool                                   { return true }
-func (t *tagger) width() int                                       { return len(t.labels) }
+func (t *tagger) forward(s *nn.Step, x nn.Tensor, _ int) nn.Tensor {
+	for _, b := range t.before {
+		x = b.forward(s, x, 0)
+	}
+	return t.linear.Forward(s, x)
+}
 
-// readTagger reads the classifier of tokens, which is one linear layer.
+func (t *tagger) perToken() bool { return true }
+func (t *tagger) width() int     { return len(t.labels) }
+
+// readTagger reads the classifier of tokens, which ends with a linear layer.
 func (e *Encoder) readTagger(c *config, w *nn.Init) (*tagger, error) {
+	var before []stage
 	switch e.model.(type) {
-	case *bert, *distilbert, *mpnet, *roberta:
+	case *modernBERT:
+		before = modernInner(c, w, e.model.shape().hidden)
+	case *bert, *distilbert, *mpnet, *nomicBERT, *roberta:
 	default:
 		c.fail("architectures", "token classification of this model_type is not supported")
 	}
@@ -34,7 +44,7 @@ func (e *Encoder) readTagger(c *config, w *nn.Init) (*tagger, error) {
 	if *c.shared != nil {
 		return nil, *c.shared
 	}
-	return &tagger{nn.NewLinear(w.In("classifier"), e.model.shape().hidden, len(labels), true), labels}, w.Err()
+	return &tagger{before, nn.NewLinear(w.In("classifier"), e.model.shape().hidden, len(labels), true), labels}, w.Err()
 }
 
 // Tag returns the best label of each token of each text, special tokens included. The model must be

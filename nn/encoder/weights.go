@@ -46,6 +46,9 @@ func openWeights(dir, prefix string) (*safetensors.File, error) {
 
 func openTensors(name string) (*safetensors.File, error) {
 	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -152,14 +152,17 @@ func (b *bertText) flush() {
 type bertPreTokenizer struct{}
 
 func (bertPreTokenizer) split(w *words) {
+	ascii := &classes.block[classes.index[0]]
 	for _, x := range w.list {
 		from := x.from
 		for i := x.from; i < x.to; {
-			r, size := rune(w.text[i]), 1
-			if r >= utf8.RuneSelf {
+			class, size := ascii[w.text[i]], 1
+			if w.text[i] >= utf8.RuneSelf {
+				var r rune
 				r, size = utf8.DecodeRune(w.text[i:x.to])
+				class = classOf(r)
 			}
-			if class := classOf(r); class&(space|punctuation) != 0 {
+			if class&(space|punctuation) != 0 {
 				w.add(from, i)
 				if from = i + size; class&space == 0 {
 					w.add(i, from)

@@ -14,7 +14,7 @@ import (
 var runs []byte
 
 // Bits of a class. Hugging Face's tokenizers have several Unicode tables, of several ages, so these
-// classes differ from those of package unicode.
+// classes differ from the categories of package unicode.
 const (
 	punctuation = 1 << iota // also all symbols of ASCII
 	space                   // White_Space

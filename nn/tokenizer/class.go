@@ -36,7 +36,7 @@ var bertTypes = []string{"bert", "distilbert", "electra", "nomic_bert", "convber
 var fileClasses = []string{"PreTrainedTokenizer", "TokenizersBackend", "RobertaTokenizer", "XLMRobertaTokenizer",
 	"Qwen2Tokenizer", "GemmaTokenizer", "LlamaTokenizer", "GPT2Tokenizer"}
 
-// rules returns the class of the settings, or nil if tokenizer.json has all rules. fast says that there
+// rules returns the class of the settings, or nil if tokenizer.json has all rules. fast is true if there
 // is a tokenizer.json.
 func (c *config) rules(r *reader, fast bool) *pretrained {
 	name := strings.TrimSuffix(c.class, "Fast")

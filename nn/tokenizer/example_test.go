@@ -9,7 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
 
-// A small tokenizer.json. Those of published models have the same form.
+// A small tokenizer.json. The files of published models have the same form.
 const file = `{
 	"added_tokens": [{"id": 2, "content": "[MASK]", "special": true, "normalized": false}],
 	"normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},

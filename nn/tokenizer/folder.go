@@ -82,6 +82,7 @@ type config struct {
 	strip             *bool
 	given             map[string]bool // keys of the file
 	left              *bool           // truncation
+	prefix            *bool           // add_prefix_space
 	most              *float64
 	special           map[string]addedToken // by key, such as cls_token
 	extra             []addedToken          // additional special tokens
@@ -159,6 +160,9 @@ func (c *config) settings(f *fields) {
 		left := f.oneOf("truncation_side", v, "right", "left") == "left"
 		c.left = &left
 	}
+	if v, ok := f.take("add_prefix_space"); ok {
+		f.r.into("add_prefix_space", v, &c.prefix, "true or false")
+	}
 	f.only("clean_text", "true")
 	f.only("do_basic_tokenize", "true")
 	f.only("never_split", "[]")
@@ -178,7 +182,7 @@ func (c *config) settings(f *fields) {
 	}
 	c.tokens(f)
 	f.harmless(strings.Fields(`name_or_path special_tokens_map_file tokenizer_file full_tokenizer_file vocab_file merges_file
-		clean_up_tokenization_spaces use_fast processor_class is_local local_files_only backend model_input_names errors max_length stride
+		clean_up_tokenization_spaces spaces_between_special_tokens use_fast processor_class is_local local_files_only backend model_input_names errors max_length stride
 		padding padding_side truncation truncation_strategy pad_to_multiple_of pad_token_type_id chat_template trim_offsets
 		add_bos_token add_eos_token model_specific_special_tokens response_template legacy sp_model_kwargs`)...)
 }
@@ -243,7 +247,13 @@ func (c *config) specialMap(f *fields) {
 		f.harmless(slices.Collect(maps.Keys(f.rest))...)
 		return
 	}
-	c.tokens(f)
+	before := c.extra
+	c.extra = nil
+	if c.tokens(f); len(c.extra) == 0 {
+		c.extra = before
+	} else if (len(before) > 0 || c.given["additional_special_tokens"] || c.given["extra_special_tokens"]) && !slices.Equal(before, c.extra) {
+		f.fail("additional_special_tokens", "contradicts tokenizer_config.json")
+	}
 }
 
 // addedMap reads added_tokens.json, an object from tokens to ids.

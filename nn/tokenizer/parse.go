@@ -57,6 +57,9 @@ func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
 	if k != nil && r.err == nil {
 		k.apply(r, c, t, tokens)
 	}
+	if k == nil && r.err == nil {
+		c.checkRebuilt(r, t)
+	}
 	if r.err == nil {
 		c.finish(r, k, t, tokens)
 	}

@@ -146,3 +146,32 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func FuzzSettings(f *testing.F) {
+	f.Add([]byte(`{"do_lower_case":false,"model_max_length":1e30,"mask_token":{"content":"[MASK]","lstrip":true}}`), []byte(`{"cls_token":"a"}`), []byte(`{"<x>":8}`))
+	f.Add([]byte(`{"tokenizer_class":"MPNetTokenizer","added_tokens_decoder":{"7":{"content":"b"}}}`), []byte(`{"additional_special_tokens":["a","<y>"]}`), []byte(`{}`))
+	f.Fuzz(func(t *testing.T, settings, special, added []byte) {
+		c := newConfig()
+		for i, read := range []func(*fields){c.settings, c.specialMap, c.addedMap} {
+			r := &reader{file: "x.json"}
+			if read(r.object("", [][]byte{settings, special, added}[i], 0)); r.err != nil {
+				return
+			}
+		}
+		for _, fast := range []bool{true, false} {
+			r, copied := &reader{file: "tokenizer.json"}, *c
+			var tok *Tokenizer
+			if fast {
+				tok = r.tokenizer([]byte(bertFile), &copied)
+			} else {
+				tok = r.vocabulary([]byte(specialLines+"a\nb\n<s>\n</s>\n"), &copied)
+			}
+			if r.err != nil {
+				continue
+			}
+			for _, id := range encode(tok, "a <x>b [MASK]", 0) {
+				require.True(t, id >= 0 && int(id) < tok.Len(), "id %d", id)
+			}
+		}
+	})
+}

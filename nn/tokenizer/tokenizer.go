@@ -164,8 +164,8 @@ func (t *Tokenizer) sequence(s *scratch, dst []int32, text string) []int32 {
 	return dst
 }
 
-// segment appends the ids of a part of a text that has no added token before normalization. first
-// says that the text begins with the segment.
+// segment appends the ids of a part of a text that has no added token before normalization. first is
+// true if the text begins with the segment.
 func (t *Tokenizer) segment(s *scratch, dst []int32, text string, first bool) []int32 {
 	text = t.normalized(s, text)
 	s.found[1] = t.normal.split(s.found[1][:0], text)

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"math/bits"
 	"strings"
 	"unicode/utf8"
 )
@@ -10,62 +9,12 @@ import (
 // word have a prefix, such as "##". If a part of the word matches no piece, the whole word becomes
 // the unknown token.
 type wordPiece struct {
-	head, tail vocabulary // pieces at the beginning of a word; pieces within a word, without prefix
+	ids        map[string]int32
+	head, tail pieces // at the beginning of a word; within a word, without prefix
 	prefix     string
 	size       int
 	unk        int32
 	most       int // runes of a word; a longer word becomes the unknown token
-}
-
-// A vocabulary maps tokens to ids.
-type vocabulary struct {
-	ids     map[string]int32
-	longest int      // bytes of the longest token
-	lengths []uint64 // of tokens of at least 4 bytes, by the hash of these: bit min(n, 63) for n bytes
-}
-
-// newVocabulary returns an empty vocabulary for n tokens.
-func newVocabulary(n int) vocabulary {
-	return vocabulary{ids: make(map[string]int32, n), lengths: make([]uint64, 4<<bits.Len(uint(n)))}
-}
-
-func (v *vocabulary) add(token string, id int32) {
-	v.ids[token] = id
-	v.longest = max(v.longest, len(token))
-	if len(token) >= 4 {
-		*v.of(token) |= 1 << min(len(token), 63)
-	}
-}
-
-// of returns the lengths for the hash of the first 4 bytes of a text.
-func (v *vocabulary) of(text string) *uint64 {
-	x := uint32(text[0]) | uint32(text[1])<<8 | uint32(text[2])<<16 | uint32(text[3])<<24
-	return &v.lengths[x*0x9E3779B1>>8&uint32(len(v.lengths)-1)]
-}
-
-// find returns the bytes and the id of the longest token that begins a text, or 0 bytes.
-func (v *vocabulary) find(text string) (n int, id int32) {
-	n = min(len(text), v.longest)
-	if n >= 4 {
-		lengths := *v.of(text)
-		for ; n >= 4; n-- {
-			if n < 63 { // skips lengths that no such token has
-				if n = bits.Len64(lengths&(1<<(n+1)-1)) - 1; n < 4 {
-					break
-				}
-			}
-			if id, ok := v.ids[text[:n]]; ok {
-				return n, id
-			}
-		}
-		n = 3
-	}
-	for ; n > 0; n-- {
-		if id, ok := v.ids[text[:n]]; ok {
-			return n, id
-		}
-	}
-	return 0, 0
 }
 
 func newWordPieceModel(f *fields) model {
@@ -86,21 +35,24 @@ func newWordPieceModel(f *fields) model {
 }
 
 func newWordPiece(f *fields, ids map[string]int32, unk, prefix string, most int) model {
-	m := &wordPiece{prefix: prefix, head: newVocabulary(len(ids)), tail: newVocabulary(len(ids)), most: most}
+	m := &wordPiece{ids: ids, prefix: prefix, most: most}
+	var lists [2][]string
+	var numbers [2][]int32
 	for token, id := range ids {
 		if !validID(id) {
 			f.fail("vocab", "token %.60q has the id %d", token, id)
 			return nil
 		}
-		m.head.add(token, id)
 		if token == "" {
 			continue
 		}
-		if rest, ok := strings.CutPrefix(token, prefix); ok {
-			m.tail.add(rest, id)
-		}
 		m.size = max(m.size, int(id)+1)
+		lists[0], numbers[0] = append(lists[0], token), append(numbers[0], id)
+		if rest, ok := strings.CutPrefix(token, prefix); ok && rest != "" {
+			lists[1], numbers[1] = append(lists[1], rest), append(numbers[1], id)
+		}
 	}
+	m.head, m.tail = newPieces(lists[0], numbers[0]), newPieces(lists[1], numbers[1])
 	var ok bool
 	if m.unk, ok = ids[unk]; !ok {
 		f.fail("unk_token", "%.60q is not in the vocabulary of %d tokens", unk, len(ids))
@@ -109,11 +61,11 @@ func newWordPiece(f *fields, ids map[string]int32, unk, prefix string, most int)
 }
 
 func (m *wordPiece) id(token string) (int32, bool) {
-	id, ok := m.head.ids[token]
+	id, ok := m.ids[token]
 	return id, ok
 }
 
-func (m *wordPiece) count() int { return len(m.head.ids) }
+func (m *wordPiece) count() int { return len(m.ids) }
 
 func (m *wordPiece) len() int { return m.size }
 
