@@ -89,7 +89,7 @@ simple("vocab-crlf", lambda d: (d.words(), d.write("vocab.txt", (d.dir / "vocab.
 simple("vocab-japanese", lambda d: (d.words(), d.edit("tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer", word_tokenizer_type="mecab")), "refuse", ["tokenizer_config.json"], family="bert")
 simple("vocab-added", lambda d: (d.words(), d.put("added_tokens.json", {"lovely": 3})), "either", family="bert")
 simple("tokenizer-none", lambda d: d.remove("tokenizer.json"), "refuse", ["tokenizer.json"], among=("roberta", "qwen3"))
-simple("tokenizer-sentencepiece-alone", lambda d: (d.remove("tokenizer.json"), d.write("sentencepiece.bpe.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\2")), "refuse", ["sentencepiece.bpe.model"], family="xlmr")
+simple("tokenizer-sentencepiece-alone", lambda d: (d.remove("tokenizer.json"), d.write("sentencepiece.bpe.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\2")), "refuse", ["tokenizer.json"], family="xlmr")
 
 
 def merges(d):
