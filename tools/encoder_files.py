@@ -256,7 +256,7 @@ def lora(name, must="equal", words=(), family=None, drop_base=None, change=nothi
 lora("beside-weights")
 lora("base-elsewhere", "either", ["adapter_config.json", "base_model_name_or_path"], drop_base=True)
 lora("base-unknown", "refuse", ["adapter_config.json", "some/model"], drop_base=True, change=lambda d: d.edit("adapter_config.json", base_model_name_or_path="some/model"))
-lora("rank", r=2, lora_alpha=32)
+lora("rank", r=2, lora_alpha=8)
 lora("rslora", use_rslora=True)
 lora("pattern", "either", family="bert", rank_pattern={"layer.0.attention.self.query": 2}, alpha_pattern={"value": 3})
 lora("dora", "either", ["use_dora"], family="bert", use_dora=True)
