@@ -79,7 +79,7 @@ func TestModelsAllocateNothing(t *testing.T) {
 	}
 }
 
-// slowBPE joins pairs as the definition says.
+// slowBPE joins pairs by the definition.
 func slowBPE(b *bpe, word string) []int32 {
 	var m merging
 	ids := b.characters(&m, nil, word)

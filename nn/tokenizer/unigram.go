@@ -19,7 +19,7 @@ type unigram struct {
 	worst  float64 // score of an unknown character
 }
 
-// unknownPenalty is how much lower than the lowest score the score of an unknown character is.
+// unknownPenalty is the difference of the lowest score and the score of an unknown character.
 const unknownPenalty = 10
 
 // newUnigram reads a Unigram model. Ids are indices in its vocabulary. The last of equal tokens
