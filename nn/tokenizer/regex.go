@@ -48,7 +48,8 @@ func translated(text string) (pattern, error) {
 
 // empty reports whether a regular expression without assertions matches the empty text.
 func empty(x *syntax.Regexp) bool {
-	return regexp.MustCompile("^(?:" + x.String() + ")$").MatchString("")
+	r, err := regexp.Compile("^(?:" + x.String() + ")$")
+	return err != nil || r.MatchString("")
 }
 
 // emptyLoop reports whether a repeated part matches the empty text. Engines differ in such loops.
