@@ -53,7 +53,7 @@ func (c *config) checkRebuilt(r *reader, t *Tokenizer) {
 	}
 }
 
-// is reports whether a model has no settings but the ones of byte fallback.
+// is reports whether a model has the default settings, except for byte fallback.
 func (b *bpe) is(bytes bool) bool {
 	return b != nil && b.prefix == "" && b.suffix == "" && !b.whole && (b.bytes != nil) == bytes && b.fuse == bytes && (b.unk >= 0 || !bytes)
 }

@@ -48,7 +48,8 @@ func translated(text string) (pattern, error) {
 
 // empty reports whether a regular expression without assertions matches the empty text.
 func empty(x *syntax.Regexp) bool {
-	return regexp.MustCompile("^(?:" + x.String() + ")$").MatchString("")
+	r, err := regexp.Compile("^(?:" + x.String() + ")$")
+	return err != nil || r.MatchString("")
 }
 
 // emptyLoop reports whether a repeated part matches the empty text. Engines differ in such loops.
@@ -88,7 +89,7 @@ const spaces = `\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{20
 type translator struct {
 	rest string
 	out  strings.Builder
-	// depth is the number of open groups. After an atom, a quantifier may follow.
+	// depth is the number of open groups. A quantifier may follow if atom is true.
 	depth int
 	atom  bool
 }
@@ -105,7 +106,7 @@ func (t *translator) translate() error {
 	return nil
 }
 
-// contractions is a group without regard to case that several published patterns have. The long s is
+// contractions is a group without regard to case, which several published patterns have. The long s is
 // one of the cases of s.
 const contractions, contractionsInGo = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`, `(?:'(?:[sS\x{17F}tTmMdD]|[rRvV][eE]|[lL][lL]))`
 
