@@ -57,6 +57,9 @@ type bertText struct {
 }
 
 func (b *bertText) ascii(c byte) {
+	if b.clean && (c < ' ' && c != '\t' && c != '\n' && c != '\r' || c == 0x7F) {
+		return // dropped before decomposition, so that marks on both sides of c are sorted together
+	}
 	if len(b.marks) > 0 {
 		b.flush()
 	}
@@ -66,10 +69,8 @@ func (b *bertText) ascii(c byte) {
 			c += 'a' - 'A'
 		}
 	case !b.clean:
-	case c == '\t' || c == '\n' || c == '\r':
+	case c < ' ':
 		c = ' '
-	default:
-		return
 	}
 	b.dst = append(b.dst, c)
 }

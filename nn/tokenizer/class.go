@@ -105,8 +105,15 @@ func (k *pretrained) apply(r *reader, c *config, t *Tokenizer, tokens []addedTok
 	if !c.given["added_tokens_decoder"] {
 		return
 	}
+	named := slices.Clone(c.extra)
+	for _, key := range specialKeys {
+		if a, ok := c.token(k, key); ok {
+			named = append(named, a)
+		}
+	}
 	for _, a := range tokens {
-		if !slices.ContainsFunc(c.added, func(b addedToken) bool { return a.content == b.content }) {
+		inNamed := slices.ContainsFunc(named, func(b addedToken) bool { b.id = a.id; return a == b })
+		if !inNamed && !slices.ContainsFunc(c.added, func(b addedToken) bool { return a.content == b.content }) {
 			r.fail("added_tokens", "%.60q is not in added_tokens_decoder of tokenizer_config.json", a.content)
 		}
 	}
