@@ -4,9 +4,15 @@
 
 package simd
 
-// attendTileAVX2 computes o, the attention of query rows q over keys k with values v. Query i sees
-// key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.
-// The score of row i of q and row j of k is their dot product or, if bias is not nil,
+// queryLanesAVX2 sets queries, [dims][16], to the transpose of q, [16][dims]. dims is dim, rounded up to a
+// multiple of 16. Rows of q are qStep elements apart.
+//
+//go:noescape
+func queryLanesAVX2(queries *float32, q *float32, qStep int, dim int)
+
+// attendTileAVX2 computes o, the attention of query rows over keys k with values v. Query i sees
+// key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of o. keys is the number of rows of k and v.
+// The score of query row i and row j of k is their dot product or, if bias is not nil,
 // factor·(dot product) + bias[i][j]. totals is [4][16]. For query row i:
 //
 //   - totals[0][i] = m, the largest score of row i and a key that it sees
@@ -14,13 +20,12 @@ package simd
 //   - totals[2][i] = 1/l, or 0 if l is 0
 //   - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0
 //
-// Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of
-// 16. Let dims be dim, rounded up to a multiple of 16. The routine reads 16 rows of q, even
-// if rows is smaller, and up to dims elements of each row. queries and s are scratch: queries is
-// [dims][16], and s is [padded][16]. padded is keys, rounded up to a multiple of 8. The routine
+// Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is a multiple of 16. queries
+// is [dim][16], the query rows transposed. s is scratch, [padded][16]. padded is keys, rounded
+// up to a multiple of 8. The routine
 // reads padded elements of 16 rows of bias, which begin biasStep elements apart. The elements
 // from keys on must be -Inf. It prefetches memory from address ahead on, as scoresAVX2 does.
 // rows > 0, keys > 0.
 //
 //go:noescape
-func attendTileAVX2(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)
+func attendTileAVX2(o *float32, oStep int, totals *float32, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)

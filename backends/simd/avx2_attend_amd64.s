@@ -4,99 +4,105 @@
 
 #include "textflag.h"
 
-// func attendTileAVX2(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)
-// Requires: AVX, AVX2, FMA3, MMX+, SSE
-TEXT ·attendTileAVX2(SB), NOSPLIT, $8-164
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	MOVQ    q+24(FP), AX
-	MOVQ    queries+72(FP), CX
-	MOVQ    qStep+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    $0x00000040, BX
-	LEAQ    64(CX), SI
+// func queryLanesAVX2(queries *float32, q *float32, qStep int, dim int)
+// Requires: AVX
+TEXT ·queryLanesAVX2(SB), NOSPLIT, $0-32
+	MOVQ q+8(FP), AX
+	MOVQ queries+0(FP), CX
+	MOVQ qStep+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ $0x00000040, BX
+	LEAQ 64(CX), SI
 
 queries:
-	MOVQ dim+120(FP), R9
+	MOVQ dim+24(FP), R9
 	MOVQ AX, DI
 	MOVQ CX, R8
 
 dims:
-	LEAQ         (DX)(DX*2), R10
-	LEAQ         (DI)(DX*4), R12
-	MOVQ         R8, R11
-	VMOVUPS      (DI), X0
-	VINSERTF128  $0x01, (R12), Y0, Y0
-	VMOVUPS      (DI)(DX*1), X1
-	VINSERTF128  $0x01, (R12)(DX*1), Y1, Y1
-	VMOVUPS      (DI)(DX*2), X2
-	VINSERTF128  $0x01, (R12)(DX*2), Y2, Y2
-	VMOVUPS      (DI)(R10*1), X3
-	VINSERTF128  $0x01, (R12)(R10*1), Y3, Y3
-	VUNPCKLPS    Y1, Y0, Y4
-	VUNPCKHPS    Y1, Y0, Y5
-	VUNPCKLPS    Y3, Y2, Y6
-	VUNPCKHPS    Y3, Y2, Y7
-	VUNPCKLPD    Y6, Y4, Y0
-	VUNPCKHPD    Y6, Y4, Y1
-	VUNPCKLPD    Y7, Y5, Y2
-	VUNPCKHPD    Y7, Y5, Y3
-	VMOVUPS      Y0, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      Y1, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      Y2, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      Y3, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      16(DI), X0
-	VINSERTF128  $0x01, 16(R12), Y0, Y0
-	VMOVUPS      16(DI)(DX*1), X1
-	VINSERTF128  $0x01, 16(R12)(DX*1), Y1, Y1
-	VMOVUPS      16(DI)(DX*2), X2
-	VINSERTF128  $0x01, 16(R12)(DX*2), Y2, Y2
-	VMOVUPS      16(DI)(R10*1), X3
-	VINSERTF128  $0x01, 16(R12)(R10*1), Y3, Y3
-	VUNPCKLPS    Y1, Y0, Y4
-	VUNPCKHPS    Y1, Y0, Y5
-	VUNPCKLPS    Y3, Y2, Y6
-	VUNPCKHPS    Y3, Y2, Y7
-	VUNPCKLPD    Y6, Y4, Y0
-	VUNPCKHPD    Y6, Y4, Y1
-	VUNPCKLPD    Y7, Y5, Y2
-	VUNPCKHPD    Y7, Y5, Y3
-	VMOVUPS      Y0, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      Y1, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      Y2, (R11)
-	ADDQ         BX, R11
-	VMOVUPS      Y3, (R11)
-	ADDQ         BX, R11
-	ADDQ         $0x00000020, DI
-	ADDQ         $0x00000200, R8
-	SUBQ         $0x00000008, R9
-	JG           dims
-	LEAQ         (AX)(DX*8), AX
-	ADDQ         $0x00000020, CX
-	CMPQ         CX, SI
-	JB           queries
+	LEAQ        (DX)(DX*2), R10
+	LEAQ        (DI)(DX*4), R12
+	MOVQ        R8, R11
+	VMOVUPS     (DI), X0
+	VINSERTF128 $0x01, (R12), Y0, Y0
+	VMOVUPS     (DI)(DX*1), X1
+	VINSERTF128 $0x01, (R12)(DX*1), Y1, Y1
+	VMOVUPS     (DI)(DX*2), X2
+	VINSERTF128 $0x01, (R12)(DX*2), Y2, Y2
+	VMOVUPS     (DI)(R10*1), X3
+	VINSERTF128 $0x01, (R12)(R10*1), Y3, Y3
+	VUNPCKLPS   Y1, Y0, Y4
+	VUNPCKHPS   Y1, Y0, Y5
+	VUNPCKLPS   Y3, Y2, Y6
+	VUNPCKHPS   Y3, Y2, Y7
+	VUNPCKLPD   Y6, Y4, Y0
+	VUNPCKHPD   Y6, Y4, Y1
+	VUNPCKLPD   Y7, Y5, Y2
+	VUNPCKHPD   Y7, Y5, Y3
+	VMOVUPS     Y0, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     Y1, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     Y2, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     Y3, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     16(DI), X0
+	VINSERTF128 $0x01, 16(R12), Y0, Y0
+	VMOVUPS     16(DI)(DX*1), X1
+	VINSERTF128 $0x01, 16(R12)(DX*1), Y1, Y1
+	VMOVUPS     16(DI)(DX*2), X2
+	VINSERTF128 $0x01, 16(R12)(DX*2), Y2, Y2
+	VMOVUPS     16(DI)(R10*1), X3
+	VINSERTF128 $0x01, 16(R12)(R10*1), Y3, Y3
+	VUNPCKLPS   Y1, Y0, Y4
+	VUNPCKHPS   Y1, Y0, Y5
+	VUNPCKLPS   Y3, Y2, Y6
+	VUNPCKHPS   Y3, Y2, Y7
+	VUNPCKLPD   Y6, Y4, Y0
+	VUNPCKHPD   Y6, Y4, Y1
+	VUNPCKLPD   Y7, Y5, Y2
+	VUNPCKHPD   Y7, Y5, Y3
+	VMOVUPS     Y0, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     Y1, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     Y2, (R11)
+	ADDQ        BX, R11
+	VMOVUPS     Y3, (R11)
+	ADDQ        BX, R11
+	ADDQ        $0x00000020, DI
+	ADDQ        $0x00000200, R8
+	SUBQ        $0x00000008, R9
+	JG          dims
+	LEAQ        (AX)(DX*8), AX
+	ADDQ        $0x00000020, CX
+	CMPQ        CX, SI
+	JB          queries
+	VZEROUPPER
+	RET
+
+// func attendTileAVX2(o *float32, oStep int, totals *float32, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
+TEXT ·attendTileAVX2(SB), NOSPLIT, $8-148
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         totals+16(FP), AX
 	MOVL         $0xff800000, CX
 	VMOVD        CX, X0
 	VPBROADCASTD X0, Y0
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y0, 32(AX)
-	CMPQ         rows+112(FP), $0x08
+	CMPQ         rows+96(FP), $0x08
 	JLE          few
-	MOVQ         s+80(FP), CX
-	MOVQ         k+40(FP), DX
-	MOVQ         queries+72(FP), BX
-	MOVQ         kStep+48(FP), SI
+	MOVQ         s+64(FP), CX
+	MOVQ         k+24(FP), DX
+	MOVQ         queries+56(FP), BX
+	MOVQ         kStep+32(FP), SI
 	SHLQ         $0x02, SI
-	MOVQ         keys+136(FP), DI
-	MOVQ         ahead+144(FP), R8
+	MOVQ         keys+120(FP), DI
+	MOVQ         ahead+128(FP), R8
 	LEAQ         (SI)(SI*2), R9
 
 keys3:
@@ -118,7 +124,7 @@ keys3:
 	VXORPS Y11, Y11, Y11
 	MOVQ   DX, R10
 	MOVQ   BX, R11
-	MOVQ   dim+120(FP), R12
+	MOVQ   dim+104(FP), R12
 	SUBQ   $0x00000008, R12
 	JL     keys3by8end
 
@@ -316,84 +322,9 @@ keys2:
 	VXORPS Y7, Y7, Y7
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
-	SUBQ   $0x00000008, R10
-	JL     keys2by8end
-
-keys2by8:
-	VMOVUPS      (R9), Y12
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS (R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS (R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      64(R9), Y12
-	VMOVUPS      96(R9), Y13
-	VBROADCASTSS 4(R8), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 4(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      128(R9), Y12
-	VMOVUPS      160(R9), Y13
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 8(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      192(R9), Y12
-	VMOVUPS      224(R9), Y13
-	VBROADCASTSS 12(R8), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 12(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      256(R9), Y12
-	VMOVUPS      288(R9), Y13
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 16(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      320(R9), Y12
-	VMOVUPS      352(R9), Y13
-	VBROADCASTSS 20(R8), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 20(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      384(R9), Y12
-	VMOVUPS      416(R9), Y13
-	VBROADCASTSS 24(R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 24(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      448(R9), Y12
-	VMOVUPS      480(R9), Y13
-	VBROADCASTSS 28(R8), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 28(R8)(SI*1), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000200, R9
-	SUBQ         $0x00000008, R10
-	JGE          keys2by8
-
-keys2by8end:
-	ADDQ $0x00000008, R10
-	SUBQ $0x00000002, R10
-	JL   keys2by2end
+	MOVQ   dim+104(FP), R10
+	SUBQ   $0x00000002, R10
+	JL     keys2by2end
 
 keys2by2:
 	VMOVUPS      (R9), Y12
@@ -469,60 +400,9 @@ keys1:
 	VXORPS Y3, Y3, Y3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
-	SUBQ   $0x00000008, R10
-	JL     keys1by8end
-
-keys1by8:
-	VMOVUPS      (R9), Y12
-	VMOVUPS      32(R9), Y13
-	VBROADCASTSS (R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      64(R9), Y12
-	VMOVUPS      96(R9), Y13
-	VBROADCASTSS 4(R8), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      128(R9), Y12
-	VMOVUPS      160(R9), Y13
-	VBROADCASTSS 8(R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      192(R9), Y12
-	VMOVUPS      224(R9), Y13
-	VBROADCASTSS 12(R8), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      256(R9), Y12
-	VMOVUPS      288(R9), Y13
-	VBROADCASTSS 16(R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      320(R9), Y12
-	VMOVUPS      352(R9), Y13
-	VBROADCASTSS 20(R8), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      384(R9), Y12
-	VMOVUPS      416(R9), Y13
-	VBROADCASTSS 24(R8), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      448(R9), Y12
-	VMOVUPS      480(R9), Y13
-	VBROADCASTSS 28(R8), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000200, R9
-	SUBQ         $0x00000008, R10
-	JGE          keys1by8
-
-keys1by8end:
-	ADDQ $0x00000008, R10
-	SUBQ $0x00000002, R10
-	JL   keys1by2end
+	MOVQ   dim+104(FP), R10
+	SUBQ   $0x00000002, R10
+	JL     keys1by2end
 
 keys1by2:
 	VMOVUPS      (R9), Y12
@@ -577,13 +457,13 @@ keys1done:
 	JMP scored
 
 few:
-	MOVQ s+80(FP), CX
-	MOVQ k+40(FP), DX
-	MOVQ queries+72(FP), BX
-	MOVQ kStep+48(FP), SI
+	MOVQ s+64(FP), CX
+	MOVQ k+24(FP), DX
+	MOVQ queries+56(FP), BX
+	MOVQ kStep+32(FP), SI
 	SHLQ $0x02, SI
-	MOVQ keys+136(FP), DI
-	MOVQ ahead+144(FP), R8
+	MOVQ keys+120(FP), DI
+	MOVQ ahead+128(FP), R8
 	LEAQ (SI)(SI*2), R8
 
 fewKeys4:
@@ -599,7 +479,7 @@ fewKeys4:
 	VXORPS Y7, Y7, Y7
 	MOVQ   DX, R9
 	MOVQ   BX, R10
-	MOVQ   dim+120(FP), R11
+	MOVQ   dim+104(FP), R11
 	SUBQ   $0x00000002, R11
 	JL     fewKeys4by2end
 
@@ -678,7 +558,7 @@ fewKeys2:
 	VXORPS Y3, Y3, Y3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000002, R10
 	JL     fewKeys2by2end
 
@@ -737,7 +617,7 @@ fewKeys1:
 	VXORPS Y1, Y1, Y1
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000002, R10
 	JL     fewKeys1by2end
 
@@ -781,13 +661,13 @@ fewKeys1by1end:
 
 fewKeys1done:
 scored:
-	MOVQ         bias+96(FP), AX
+	MOVQ         bias+80(FP), AX
 	TESTQ        AX, AX
 	JZ           masks
-	VBROADCASTSS factor+160(FP), Y8
-	MOVQ         s+80(FP), CX
+	VBROADCASTSS factor+144(FP), Y8
+	MOVQ         s+64(FP), CX
 	MOVQ         totals+16(FP), DX
-	MOVQ         biasStep+104(FP), BX
+	MOVQ         biasStep+88(FP), BX
 	SHLQ         $0x02, BX
 	MOVQ         $0x00000040, SI
 	LEAQ         64(CX), DI
@@ -796,7 +676,7 @@ biasRows:
 	MOVL         $0xff800000, R8
 	VMOVD        R8, X9
 	VPBROADCASTD X9, Y9
-	MOVQ         keys+136(FP), R10
+	MOVQ         keys+120(FP), R10
 	MOVQ         AX, R8
 	MOVQ         CX, R9
 
@@ -880,7 +760,7 @@ biasKeys:
 	JB          biasRows
 
 masks:
-	MOVQ         masks+88(FP), AX
+	MOVQ         masks+72(FP), AX
 	TESTQ        AX, AX
 	JZ           weights
 	MOVL         $0xff800000, CX
@@ -889,8 +769,8 @@ masks:
 	MOVL         $0xff800000, CX
 	VMOVD        CX, X5
 	VPBROADCASTD X5, Y5
-	MOVQ         s+80(FP), CX
-	MOVQ         keys+136(FP), DX
+	MOVQ         s+64(FP), CX
+	MOVQ         keys+120(FP), DX
 	MOVQ         totals+16(FP), BX
 	MOVL         $0xff800000, SI
 	VMOVD        SI, X2
@@ -941,7 +821,7 @@ weights:
 	MOVL         $0x4b40007f, AX
 	VMOVD        AX, X15
 	VPBROADCASTD X15, Y15
-	VBROADCASTSS scale+152(FP), Y7
+	VBROADCASTSS scale+136(FP), Y7
 	MOVQ         totals+16(FP), AX
 	MOVQ         totals+16(FP), CX
 	ADDQ         $0x00000040, CX
@@ -953,8 +833,8 @@ weights:
 	VMOVUPS      Y0, (CX)
 	VMAXPS       32(AX), Y1, Y4
 	VMOVUPS      Y0, 32(CX)
-	MOVQ         s+80(FP), DX
-	MOVQ         keys+136(FP), BX
+	MOVQ         s+64(FP), DX
+	MOVQ         keys+120(FP), BX
 
 	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ BX, SI
@@ -1015,7 +895,7 @@ key:
 	ADDQ         $0x000000c0, DX
 	MOVQ         totals+16(FP), BX
 	ADDQ         $0x00000080, BX
-	VBROADCASTSS unit+156(FP), Y6
+	VBROADCASTSS unit+140(FP), Y6
 	VMOVUPS      (CX), Y0
 	MOVL         $0x3f3504f3, SI
 	VMOVD        SI, X5
@@ -1162,22 +1042,22 @@ key:
 	VPBROADCASTD X5, Y5
 	VBLENDVPS    Y7, Y5, Y4, Y4
 	VMOVUPS      Y4, 32(DX)
-	MOVQ         keys+136(FP), AX
-	IMULQ        vdim+128(FP), AX
+	MOVQ         keys+120(FP), AX
+	IMULQ        vdim+112(FP), AX
 	CMPQ         AX, $0x00001000
 	JLE          fewValues
 	MOVQ         oStep+8(FP), CX
 	SHLQ         $0x02, CX
-	MOVQ         v+56(FP), SI
-	MOVQ         vStep+64(FP), DI
+	MOVQ         v+40(FP), SI
+	MOVQ         vStep+48(FP), DI
 	SHLQ         $0x02, DI
 	LEAQ         (DI)(DI*2), R8
-	MOVQ         vdim+128(FP), R9
+	MOVQ         vdim+112(FP), R9
 	MOVQ         o+0(FP), R10
 
 allpanel:
-	MOVQ rows+112(FP), R11
-	MOVQ s+80(FP), AX
+	MOVQ rows+96(FP), R11
+	MOVQ s+64(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
 	ADDQ $0x00000080, AX
@@ -1201,7 +1081,7 @@ all6:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1377,7 +1257,7 @@ all4:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1507,7 +1387,7 @@ all2:
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1593,7 +1473,7 @@ all1:
 	JL     all1done
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1662,16 +1542,16 @@ all1done:
 fewValues:
 	MOVQ oStep+8(FP), CX
 	SHLQ $0x02, CX
-	MOVQ v+56(FP), SI
-	MOVQ vStep+64(FP), DI
+	MOVQ v+40(FP), SI
+	MOVQ vStep+48(FP), DI
 	SHLQ $0x02, DI
 	LEAQ (DI)(DI*2), R8
-	MOVQ vdim+128(FP), R9
+	MOVQ vdim+112(FP), R9
 	MOVQ o+0(FP), R10
 
 fewpanel:
-	MOVQ rows+112(FP), R11
-	MOVQ s+80(FP), AX
+	MOVQ rows+96(FP), R11
+	MOVQ s+64(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
 	ADDQ $0x00000080, AX
@@ -1695,7 +1575,7 @@ few3:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1849,54 +1729,11 @@ few2:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
-	SUBQ   $0x00000004, R14
-	JL     few2keysby4end
-
-few2keysby4:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      (R13)(DI*1), Y12
-	VMOVUPS      32(R13)(DI*1), Y13
-	VBROADCASTSS 64(R12), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 68(R12), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	VMOVUPS      (R13)(DI*2), Y12
-	VMOVUPS      32(R13)(DI*2), Y13
-	VBROADCASTSS 128(R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 132(R12), Y15
-	VFMADD231PS  Y15, Y12, Y2
-	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      (R13)(R8*1), Y12
-	VMOVUPS      32(R13)(R8*1), Y13
-	VBROADCASTSS 192(R12), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS 196(R12), Y15
-	VFMADD231PS  Y15, Y12, Y6
-	VFMADD231PS  Y15, Y13, Y7
-	LEAQ         (R13)(DI*4), R13
-	ADDQ         $0x00000100, R12
-	SUBQ         $0x00000004, R14
-	JGE          few2keysby4
-
-few2keysby4end:
-	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   few2keysby2end
+	SUBQ   $0x00000002, R14
+	JL     few2keysby2end
 
 few2keysby2:
 	VMOVUPS      (R13), Y12
@@ -1970,42 +1807,11 @@ few1:
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
-	SUBQ   $0x00000004, R14
-	JL     few1keysby4end
-
-few1keysby4:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      (R13)(DI*1), Y12
-	VMOVUPS      32(R13)(DI*1), Y13
-	VBROADCASTSS 64(R12), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VMOVUPS      (R13)(DI*2), Y12
-	VMOVUPS      32(R13)(DI*2), Y13
-	VBROADCASTSS 128(R12), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      (R13)(R8*1), Y12
-	VMOVUPS      32(R13)(R8*1), Y13
-	VBROADCASTSS 192(R12), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	LEAQ         (R13)(DI*4), R13
-	ADDQ         $0x00000100, R12
-	SUBQ         $0x00000004, R14
-	JGE          few1keysby4
-
-few1keysby4end:
-	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   few1keysby2end
+	SUBQ   $0x00000002, R14
+	JL     few1keysby2end
 
 few1keysby2:
 	VMOVUPS      (R13), Y12

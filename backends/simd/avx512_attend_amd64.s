@@ -4,21 +4,18 @@
 
 #include "textflag.h"
 
-// func attendTileAVX512(o *float32, oStep int, totals *float32, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)
-// Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·attendTileAVX512(SB), NOSPLIT, $8-164
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	MOVQ    q+24(FP), AX
-	MOVQ    queries+72(FP), CX
-	MOVQ    qStep+32(FP), DX
-	SHLQ    $0x02, DX
-	MOVQ    $0x00000080, BX
-	LEAQ    128(CX), SI
+// func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int)
+// Requires: AVX, AVX512F
+TEXT ·queryLanesAVX512(SB), NOSPLIT, $0-32
+	MOVQ q+8(FP), AX
+	MOVQ queries+0(FP), CX
+	MOVQ qStep+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ $0x00000080, BX
+	LEAQ 128(CX), SI
 
 queries:
-	MOVQ dim+120(FP), R9
+	MOVQ dim+24(FP), R9
 	MOVQ AX, DI
 	MOVQ CX, R8
 
@@ -165,20 +162,29 @@ dims:
 	ADDQ         $0x00000040, CX
 	CMPQ         CX, SI
 	JB           queries
+	VZEROUPPER
+	RET
+
+// func attendTileAVX512(o *float32, oStep int, totals *float32, k *float32, kStep int, v *float32, vStep int, queries *float32, s *float32, masks *uint32, bias *float32, biasStep int, rows int, dim int, vdim int, keys int, ahead *float32, scale float32, unit float32, factor float32)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
+TEXT ·attendTileAVX512(SB), NOSPLIT, $8-148
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
 	MOVQ         totals+16(FP), AX
 	MOVL         $0xff800000, CX
 	VPBROADCASTD CX, Z0
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z0, 64(AX)
-	CMPQ         rows+112(FP), $0x10
+	CMPQ         rows+96(FP), $0x10
 	JLE          few
-	MOVQ         s+80(FP), CX
-	MOVQ         k+40(FP), DX
-	MOVQ         queries+72(FP), BX
-	MOVQ         kStep+48(FP), SI
+	MOVQ         s+64(FP), CX
+	MOVQ         k+24(FP), DX
+	MOVQ         queries+56(FP), BX
+	MOVQ         kStep+32(FP), SI
 	SHLQ         $0x02, SI
-	MOVQ         keys+136(FP), DI
-	MOVQ         ahead+144(FP), R8
+	MOVQ         keys+120(FP), DI
+	MOVQ         ahead+128(FP), R8
 	LEAQ         (SI)(SI*2), R9
 
 keys4:
@@ -202,7 +208,7 @@ keys4:
 	VXORPS Z15, Z15, Z15
 	MOVQ   DX, R10
 	MOVQ   BX, R11
-	MOVQ   dim+120(FP), R12
+	MOVQ   dim+104(FP), R12
 	SUBQ   $0x00000008, R12
 	JL     keys4by8end
 
@@ -439,84 +445,9 @@ keys2:
 	VXORPS Z7, Z7, Z7
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
-	SUBQ   $0x00000008, R10
-	JL     keys2by8end
-
-keys2by8:
-	VMOVUPS      (R9), Z16
-	VMOVUPS      64(R9), Z17
-	VBROADCASTSS (R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS (R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      128(R9), Z16
-	VMOVUPS      192(R9), Z17
-	VBROADCASTSS 4(R8), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS 4(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z7
-	VMOVUPS      256(R9), Z16
-	VMOVUPS      320(R9), Z17
-	VBROADCASTSS 8(R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 8(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      384(R9), Z16
-	VMOVUPS      448(R9), Z17
-	VBROADCASTSS 12(R8), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS 12(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z7
-	VMOVUPS      512(R9), Z16
-	VMOVUPS      576(R9), Z17
-	VBROADCASTSS 16(R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 16(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      640(R9), Z16
-	VMOVUPS      704(R9), Z17
-	VBROADCASTSS 20(R8), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS 20(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z7
-	VMOVUPS      768(R9), Z16
-	VMOVUPS      832(R9), Z17
-	VBROADCASTSS 24(R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 24(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      896(R9), Z16
-	VMOVUPS      960(R9), Z17
-	VBROADCASTSS 28(R8), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS 28(R8)(SI*1), Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z7
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000400, R9
-	SUBQ         $0x00000008, R10
-	JGE          keys2by8
-
-keys2by8end:
-	ADDQ $0x00000008, R10
-	SUBQ $0x00000002, R10
-	JL   keys2by2end
+	MOVQ   dim+104(FP), R10
+	SUBQ   $0x00000002, R10
+	JL     keys2by2end
 
 keys2by2:
 	VMOVUPS      (R9), Z16
@@ -592,60 +523,9 @@ keys1:
 	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
-	SUBQ   $0x00000008, R10
-	JL     keys1by8end
-
-keys1by8:
-	VMOVUPS      (R9), Z16
-	VMOVUPS      64(R9), Z17
-	VBROADCASTSS (R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      128(R9), Z16
-	VMOVUPS      192(R9), Z17
-	VBROADCASTSS 4(R8), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	VMOVUPS      256(R9), Z16
-	VMOVUPS      320(R9), Z17
-	VBROADCASTSS 8(R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      384(R9), Z16
-	VMOVUPS      448(R9), Z17
-	VBROADCASTSS 12(R8), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	VMOVUPS      512(R9), Z16
-	VMOVUPS      576(R9), Z17
-	VBROADCASTSS 16(R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      640(R9), Z16
-	VMOVUPS      704(R9), Z17
-	VBROADCASTSS 20(R8), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	VMOVUPS      768(R9), Z16
-	VMOVUPS      832(R9), Z17
-	VBROADCASTSS 24(R8), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      896(R9), Z16
-	VMOVUPS      960(R9), Z17
-	VBROADCASTSS 28(R8), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000400, R9
-	SUBQ         $0x00000008, R10
-	JGE          keys1by8
-
-keys1by8end:
-	ADDQ $0x00000008, R10
-	SUBQ $0x00000002, R10
-	JL   keys1by2end
+	MOVQ   dim+104(FP), R10
+	SUBQ   $0x00000002, R10
+	JL     keys1by2end
 
 keys1by2:
 	VMOVUPS      (R9), Z16
@@ -700,13 +580,13 @@ keys1done:
 	JMP scored
 
 few:
-	MOVQ s+80(FP), CX
-	MOVQ k+40(FP), DX
-	MOVQ queries+72(FP), BX
-	MOVQ kStep+48(FP), SI
+	MOVQ s+64(FP), CX
+	MOVQ k+24(FP), DX
+	MOVQ queries+56(FP), BX
+	MOVQ kStep+32(FP), SI
 	SHLQ $0x02, SI
-	MOVQ keys+136(FP), DI
-	MOVQ ahead+144(FP), R8
+	MOVQ keys+120(FP), DI
+	MOVQ ahead+128(FP), R8
 	LEAQ (SI)(SI*2), R8
 
 fewKeys4:
@@ -722,7 +602,7 @@ fewKeys4:
 	VXORPS Z7, Z7, Z7
 	MOVQ   DX, R9
 	MOVQ   BX, R10
-	MOVQ   dim+120(FP), R11
+	MOVQ   dim+104(FP), R11
 	SUBQ   $0x00000002, R11
 	JL     fewKeys4by2end
 
@@ -801,7 +681,7 @@ fewKeys2:
 	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000002, R10
 	JL     fewKeys2by2end
 
@@ -860,7 +740,7 @@ fewKeys1:
 	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   BX, R9
-	MOVQ   dim+120(FP), R10
+	MOVQ   dim+104(FP), R10
 	SUBQ   $0x00000002, R10
 	JL     fewKeys1by2end
 
@@ -904,13 +784,13 @@ fewKeys1by1end:
 
 fewKeys1done:
 scored:
-	MOVQ         bias+96(FP), AX
+	MOVQ         bias+80(FP), AX
 	TESTQ        AX, AX
 	JZ           masks
-	VBROADCASTSS factor+160(FP), Z8
-	MOVQ         s+80(FP), CX
+	VBROADCASTSS factor+144(FP), Z8
+	MOVQ         s+64(FP), CX
 	MOVQ         totals+16(FP), DX
-	MOVQ         biasStep+104(FP), BX
+	MOVQ         biasStep+88(FP), BX
 	SHLQ         $0x02, BX
 	MOVQ         $0x00000080, SI
 	LEAQ         128(CX), DI
@@ -918,7 +798,7 @@ scored:
 biasRows:
 	MOVL         $0xff800000, R8
 	VPBROADCASTD R8, Z9
-	MOVQ         keys+136(FP), R10
+	MOVQ         keys+120(FP), R10
 	MOVQ         AX, R8
 	MOVQ         CX, R9
 
@@ -1101,15 +981,15 @@ biasKeys:
 	JB           biasRows
 
 masks:
-	MOVQ         masks+88(FP), AX
+	MOVQ         masks+72(FP), AX
 	TESTQ        AX, AX
 	JZ           weights
 	MOVL         $0xff800000, CX
 	VPBROADCASTD CX, Z4
 	MOVL         $0xff800000, CX
 	VPBROADCASTD CX, Z5
-	MOVQ         s+80(FP), CX
-	MOVQ         keys+136(FP), DX
+	MOVQ         s+64(FP), CX
+	MOVQ         keys+120(FP), DX
 	MOVQ         totals+16(FP), BX
 	MOVL         $0xff800000, SI
 	VPBROADCASTD SI, Z2
@@ -1143,7 +1023,7 @@ weights:
 	VPBROADCASTD AX, Z28
 	MOVL         $0x3af4ba89, AX
 	VPBROADCASTD AX, Z29
-	VBROADCASTSS scale+152(FP), Z7
+	VBROADCASTSS scale+136(FP), Z7
 	MOVQ         totals+16(FP), AX
 	MOVQ         totals+16(FP), CX
 	ADDQ         $0x00000080, CX
@@ -1154,8 +1034,8 @@ weights:
 	VMOVUPS      Z0, (CX)
 	VMAXPS       64(AX), Z1, Z4
 	VMOVUPS      Z0, 64(CX)
-	MOVQ         s+80(FP), DX
-	MOVQ         keys+136(FP), BX
+	MOVQ         s+64(FP), DX
+	MOVQ         keys+120(FP), BX
 
 	// The sum over each half of the keys starts from zero: smaller sums have smaller rounding errors.
 	MOVQ BX, SI
@@ -1208,7 +1088,7 @@ key:
 	ADDQ         $0x00000180, DX
 	MOVQ         totals+16(FP), BX
 	ADDQ         $0x00000100, BX
-	VBROADCASTSS unit+156(FP), Z6
+	VBROADCASTSS unit+140(FP), Z6
 	VMOVUPS      (CX), Z0
 	MOVL         $0x3f3504f3, SI
 	VPBROADCASTD SI, Z5
@@ -1325,22 +1205,22 @@ key:
 	VPBROADCASTD AX, Z5
 	VMOVAPS      Z4, K1, Z5
 	VMOVUPS      Z5, 64(DX)
-	MOVQ         keys+136(FP), AX
-	IMULQ        vdim+128(FP), AX
+	MOVQ         keys+120(FP), AX
+	IMULQ        vdim+112(FP), AX
 	CMPQ         AX, $0x00001000
 	JLE          fewValues
 	MOVQ         oStep+8(FP), CX
 	SHLQ         $0x02, CX
-	MOVQ         v+56(FP), SI
-	MOVQ         vStep+64(FP), DI
+	MOVQ         v+40(FP), SI
+	MOVQ         vStep+48(FP), DI
 	SHLQ         $0x02, DI
 	LEAQ         (DI)(DI*2), R8
-	MOVQ         vdim+128(FP), R9
+	MOVQ         vdim+112(FP), R9
 	MOVQ         o+0(FP), R10
 
 allpanel:
-	MOVQ rows+112(FP), R11
-	MOVQ s+80(FP), AX
+	MOVQ rows+96(FP), R11
+	MOVQ s+64(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
 	ADDQ $0x00000100, AX
@@ -1366,7 +1246,7 @@ all8:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1584,7 +1464,7 @@ all4:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1714,7 +1594,7 @@ all2:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1800,7 +1680,7 @@ all1:
 	JL     all1done
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -1869,16 +1749,16 @@ all1done:
 fewValues:
 	MOVQ oStep+8(FP), CX
 	SHLQ $0x02, CX
-	MOVQ v+56(FP), SI
-	MOVQ vStep+64(FP), DI
+	MOVQ v+40(FP), SI
+	MOVQ vStep+48(FP), DI
 	SHLQ $0x02, DI
 	LEAQ (DI)(DI*2), R8
-	MOVQ vdim+128(FP), R9
+	MOVQ vdim+112(FP), R9
 	MOVQ o+0(FP), R10
 
 fewpanel:
-	MOVQ rows+112(FP), R11
-	MOVQ s+80(FP), AX
+	MOVQ rows+96(FP), R11
+	MOVQ s+64(FP), AX
 	MOVQ AX, BX
 	MOVQ totals+16(FP), AX
 	ADDQ $0x00000100, AX
@@ -1904,7 +1784,7 @@ few4:
 	VXORPS Z13, Z13, Z13
 	VXORPS Z14, Z14, Z14
 	VXORPS Z15, Z15, Z15
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
 	SUBQ   $0x00000004, R14
@@ -2087,54 +1967,11 @@ few2:
 	VXORPS Z5, Z5, Z5
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
-	SUBQ   $0x00000004, R14
-	JL     few2keysby4end
-
-few2keysby4:
-	VMOVUPS      (R13), Z16
-	VMOVUPS      64(R13), Z17
-	VBROADCASTSS (R12), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 4(R12), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      (R13)(DI*1), Z16
-	VMOVUPS      64(R13)(DI*1), Z17
-	VBROADCASTSS 128(R12), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS 132(R12), Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z7
-	VMOVUPS      (R13)(DI*2), Z16
-	VMOVUPS      64(R13)(DI*2), Z17
-	VBROADCASTSS 256(R12), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 260(R12), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      (R13)(R8*1), Z16
-	VMOVUPS      64(R13)(R8*1), Z17
-	VBROADCASTSS 384(R12), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS 388(R12), Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z7
-	LEAQ         (R13)(DI*4), R13
-	ADDQ         $0x00000200, R12
-	SUBQ         $0x00000004, R14
-	JGE          few2keysby4
-
-few2keysby4end:
-	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   few2keysby2end
+	SUBQ   $0x00000002, R14
+	JL     few2keysby2end
 
 few2keysby2:
 	VMOVUPS      (R13), Z16
@@ -2208,42 +2045,11 @@ few1:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	MOVQ   keys+136(FP), R14
+	MOVQ   keys+120(FP), R14
 	MOVQ   BX, R12
 	MOVQ   SI, R13
-	SUBQ   $0x00000004, R14
-	JL     few1keysby4end
-
-few1keysby4:
-	VMOVUPS      (R13), Z16
-	VMOVUPS      64(R13), Z17
-	VBROADCASTSS (R12), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      (R13)(DI*1), Z16
-	VMOVUPS      64(R13)(DI*1), Z17
-	VBROADCASTSS 128(R12), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	VMOVUPS      (R13)(DI*2), Z16
-	VMOVUPS      64(R13)(DI*2), Z17
-	VBROADCASTSS 256(R12), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      (R13)(R8*1), Z16
-	VMOVUPS      64(R13)(R8*1), Z17
-	VBROADCASTSS 384(R12), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	LEAQ         (R13)(DI*4), R13
-	ADDQ         $0x00000200, R12
-	SUBQ         $0x00000004, R14
-	JGE          few1keysby4
-
-few1keysby4end:
-	ADDQ $0x00000004, R14
-	SUBQ $0x00000002, R14
-	JL   few1keysby2end
+	SUBQ   $0x00000002, R14
+	JL     few1keysby2end
 
 few1keysby2:
 	VMOVUPS      (R13), Z16

@@ -115,7 +115,8 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 		isa.fetchBias(j, seq, r, len(x.masks), from, to-from)
 		bias = &x.bias[0]
 	}
-	isa.attendTile(&rows[0], step, &totals[0], &q[0], qStep, k, x.kStep, v, x.vStep, &queries[0], &x.s[0], masks, bias, x.biasStep,
+	isa.queryLanes(&queries[0], &q[0], qStep, j.p.Dim)
+	isa.attendTile(&rows[0], step, &totals[0], k, x.kStep, v, x.vStep, &queries[0], &x.s[0], masks, bias, x.biasStep,
 		n, j.p.Dim, vdim, to-from, x.ahead.take(to-from, j.p.Dim, k), j.base2, float32(j.unit), float32(j.scale))
 	if bias != nil {
 		for i, l := range totals[isa.lanes:][:n] {

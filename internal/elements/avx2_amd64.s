@@ -600,7 +600,7 @@ sumEnd:
 	RET
 
 // func adamWAVX2(x *float32, mean *float32, square *float32, grad *float32, by *float32, n int)
-// Requires: AVX, FMA3, SSE
+// Requires: AVX, AVX2, FMA3, SSE
 TEXT ·adamWAVX2(SB), NOSPLIT, $8-48
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
@@ -624,54 +624,65 @@ TEXT ·adamWAVX2(SB), NOSPLIT, $8-48
 	LEAQ         firstElements<>+32(SB), R8
 	SHLQ         $0x02, SI
 	SUBQ         SI, R8
-	VMOVUPS      (R8), Y8
 	XORQ         SI, SI
-	MOVQ         DI, R8
-	SHRQ         $0x03, R8
+	VPCMPEQD     Y8, Y8, Y8
+	MOVQ         DI, R9
+	SHRQ         $0x03, R9
 	JZ           tail
 
 vector:
-	VMOVUPS     (BX)(SI*1), Y9
-	VMOVUPS     (CX)(SI*1), Y10
-	VMULPS      Y0, Y10, Y10
-	VFMADD231PS Y1, Y9, Y10
-	VMOVUPS     Y10, (CX)(SI*1)
-	VMULPS      Y9, Y9, Y9
-	VMOVUPS     (DX)(SI*1), Y11
-	VMULPS      Y2, Y11, Y11
-	VFMADD231PS Y3, Y9, Y11
-	VMOVUPS     Y11, (DX)(SI*1)
-	VSQRTPS     Y11, Y11
-	VFMADD213PS Y7, Y6, Y11
-	VMULPS      Y5, Y10, Y10
-	VDIVPS      Y11, Y10, Y10
-	VMOVUPS     (AX)(SI*1), Y12
-	VFMSUB213PS Y10, Y4, Y12
-	VMOVUPS     Y12, (AX)(SI*1)
-	ADDQ        $0x20, SI
-	DECQ        R8
-	JNZ         vector
-
-tail:
-	TESTQ       $0x00000007, DI
-	JZ          end
 	VMASKMOVPS  (BX)(SI*1), Y8, Y9
 	VMASKMOVPS  (CX)(SI*1), Y8, Y10
 	VMULPS      Y0, Y10, Y10
 	VFMADD231PS Y1, Y9, Y10
-	VMASKMOVPS  Y10, Y8, (CX)(SI*1)
+	TESTQ       R9, R9
+	JZ          part1
+	VMOVUPS     Y10, (CX)(SI*1)
+	JMP         stored1
+
+part1:
+	VMASKMOVPS Y10, Y8, (CX)(SI*1)
+
+stored1:
 	VMULPS      Y9, Y9, Y9
 	VMASKMOVPS  (DX)(SI*1), Y8, Y11
 	VMULPS      Y2, Y11, Y11
 	VFMADD231PS Y3, Y9, Y11
-	VMASKMOVPS  Y11, Y8, (DX)(SI*1)
+	TESTQ       R9, R9
+	JZ          part2
+	VMOVUPS     Y11, (DX)(SI*1)
+	JMP         stored2
+
+part2:
+	VMASKMOVPS Y11, Y8, (DX)(SI*1)
+
+stored2:
 	VSQRTPS     Y11, Y11
 	VFMADD213PS Y7, Y6, Y11
 	VMULPS      Y5, Y10, Y10
 	VDIVPS      Y11, Y10, Y10
 	VMASKMOVPS  (AX)(SI*1), Y8, Y12
 	VFMSUB213PS Y10, Y4, Y12
-	VMASKMOVPS  Y12, Y8, (AX)(SI*1)
+	TESTQ       R9, R9
+	JZ          part3
+	VMOVUPS     Y12, (AX)(SI*1)
+	JMP         stored3
+
+part3:
+	VMASKMOVPS Y12, Y8, (AX)(SI*1)
+
+stored3:
+	TESTQ R9, R9
+	JZ    end
+	ADDQ  $0x20, SI
+	DECQ  R9
+	JNZ   vector
+
+tail:
+	TESTQ   $0x00000007, DI
+	JZ      end
+	VMOVUPS (R8), Y8
+	JMP     vector
 
 end:
 	LDMXCSR (SP)

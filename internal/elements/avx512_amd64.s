@@ -621,37 +621,13 @@ TEXT ·adamWAVX512(SB), NOSPLIT, $8-48
 	MOVL         $0x00000001, R8
 	SHLL         CL, R8
 	DECL         R8
-	KMOVW        R8, K1
 	XORQ         CX, CX
-	MOVQ         DI, R8
-	SHRQ         $0x04, R8
+	KXNORW       K1, K1, K1
+	MOVQ         DI, R9
+	SHRQ         $0x04, R9
 	JZ           tail
 
 vector:
-	VMOVUPS     (SI)(CX*1), Z9
-	VMOVUPS     (DX)(CX*1), Z10
-	VMULPS      Z0, Z10, Z10
-	VFMADD231PS Z1, Z9, Z10
-	VMOVUPS     Z10, (DX)(CX*1)
-	VMULPS      Z9, Z9, Z9
-	VMOVUPS     (BX)(CX*1), Z11
-	VMULPS      Z2, Z11, Z11
-	VFMADD231PS Z3, Z9, Z11
-	VMOVUPS     Z11, (BX)(CX*1)
-	VSQRTPS     Z11, Z11
-	VFMADD213PS Z7, Z6, Z11
-	VMULPS      Z5, Z10, Z10
-	VDIVPS      Z11, Z10, Z10
-	VMOVUPS     (AX)(CX*1), Z12
-	VFMSUB213PS Z10, Z4, Z12
-	VMOVUPS     Z12, (AX)(CX*1)
-	ADDQ        $0x40, CX
-	DECQ        R8
-	JNZ         vector
-
-tail:
-	TESTQ       $0x0000000f, DI
-	JZ          end
 	VMOVUPS.Z   (SI)(CX*1), K1, Z9
 	VMOVUPS.Z   (DX)(CX*1), K1, Z10
 	VMULPS      Z0, Z10, Z10
@@ -669,6 +645,17 @@ tail:
 	VMOVUPS.Z   (AX)(CX*1), K1, Z12
 	VFMSUB213PS Z10, Z4, Z12
 	VMOVUPS     Z12, K1, (AX)(CX*1)
+	TESTQ       R9, R9
+	JZ          end
+	ADDQ        $0x40, CX
+	DECQ        R9
+	JNZ         vector
+
+tail:
+	TESTQ $0x0000000f, DI
+	JZ    end
+	KMOVW R8, K1
+	JMP   vector
 
 end:
 	LDMXCSR (SP)

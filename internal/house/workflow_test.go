@@ -60,5 +60,5 @@ func TestTimeouts(t *testing.T) {
 			}
 		}
 	}
-	require.GreaterOrEqual(t, runs, 5)
+	require.GreaterOrEqual(t, runs, 3)
 }

@@ -182,7 +182,7 @@ func finishGELUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *flo
 //go:noescape
 func slopeGELUAVX2(dx *float32, x *float32, dy *float32, n int)
 
-// finishGELUTanhAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// finishLogisticAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
 // activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
@@ -191,31 +191,12 @@ func slopeGELUAVX2(dx *float32, x *float32, dy *float32, n int)
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // bias, before and residual may be nil. For a nil array, the routine omits the addition or the
-// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0. numbers is [9][16]: each number of the activation in all lanes of a vector.
 //
 //go:noescape
-func finishGELUTanhAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
+func finishLogisticAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int, numbers *float32)
 
-// slopeGELUTanhAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
+// slopeLogisticAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name. numbers is [9][16]: each number of the activation in all lanes of a vector.
 //
 //go:noescape
-func slopeGELUTanhAVX2(dx *float32, x *float32, dy *float32, n int)
-
-// finishSiLUAVX2 sets c to act(sums + bias) + residual, or adds these values to c. act is the
-// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
-//
-//   - x = sums[r][i] + bias[i]
-//   - before[r][i] = x
-//   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or the old c[r][i] + y if add != 0
-//
-// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
-// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
-//
-//go:noescape
-func finishSiLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
-
-// slopeSiLUAVX2 sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
-//
-//go:noescape
-func slopeSiLUAVX2(dx *float32, x *float32, dy *float32, n int)
+func slopeLogisticAVX2(dx *float32, x *float32, dy *float32, n int, numbers *float32)

@@ -3712,7 +3712,7 @@ block:
 	RET
 
 // func finishNoneAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
-// Requires: AVX, SSE
+// Requires: AVX, AVX2, SSE
 TEXT ·finishNoneAVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -3729,72 +3729,66 @@ TEXT ·finishNoneAVX2(SB), NOSPLIT, $8-96
 	LEAQ    firstElements<>+32(SB), R10
 	SHLQ    $0x02, R9
 	SUBQ    R9, R10
-	VMOVUPS (R10), Y7
 
 row:
-	XORQ R9, R9
-	MOVQ R8, R10
-	SHRQ $0x03, R10
-	JZ   tail
+	XORQ     R9, R9
+	VPCMPEQD Y7, Y7, Y7
+	MOVQ     R8, R11
+	SHRQ     $0x03, R11
+	JZ       tail
 
 vector:
-	VMOVUPS (CX)(R9*1), Y0
-	TESTQ   DX, DX
-	JZ      noBias
-	VMOVUPS (DX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
+	VMASKMOVPS (CX)(R9*1), Y7, Y0
+	TESTQ      DX, DX
+	JZ         noBias
+	VMASKMOVPS (DX)(R9*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
 
 noBias:
 	TESTQ   BX, BX
 	JZ      noBefore
+	TESTQ   R11, R11
+	JZ      part1
 	VMOVUPS Y0, (BX)(R9*1)
+	JMP     stored1
 
-noBefore:
-	TESTQ   SI, SI
-	JZ      noResidual
-	VMOVUPS (SI)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-set:
-	VMOVUPS Y0, (AX)(R9*1)
-	ADDQ    $0x20, R9
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ      $0x00000007, R8
-	JZ         end
-	VMASKMOVPS (CX)(R9*1), Y7, Y0
-	TESTQ      DX, DX
-	JZ         tailnoBias
-	VMASKMOVPS (DX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailnoBias:
-	TESTQ      BX, BX
-	JZ         tailnoBefore
+part1:
 	VMASKMOVPS Y0, Y7, (BX)(R9*1)
 
-tailnoBefore:
+stored1:
+noBefore:
 	TESTQ      SI, SI
-	JZ         tailnoResidual
+	JZ         noResidual
 	VMASKMOVPS (SI)(R9*1), Y7, Y1
 	VADDPS     Y1, Y0, Y0
 
-tailnoResidual:
+noResidual:
 	CMPQ       add+88(FP), $0x00
-	JE         tailset
+	JE         set
 	VMASKMOVPS (AX)(R9*1), Y7, Y1
 	VADDPS     Y1, Y0, Y0
 
-tailset:
+set:
+	TESTQ   R11, R11
+	JZ      part2
+	VMOVUPS Y0, (AX)(R9*1)
+	JMP     stored2
+
+part2:
 	VMASKMOVPS Y0, Y7, (AX)(R9*1)
+
+stored2:
+	TESTQ R11, R11
+	JZ    end
+	ADDQ  $0x20, R9
+	DECQ  R11
+	JNZ   vector
+
+tail:
+	TESTQ   $0x00000007, R8
+	JZ      end
+	VMOVUPS (R10), Y7
+	JMP     vector
 
 end:
 	MOVQ  cStep+8(FP), R9
@@ -3838,7 +3832,7 @@ DATA firstElements<>+60(SB)/4, $0x00000000
 GLOBL firstElements<>(SB), RODATA|NOPTR, $64
 
 // func finishReLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
-// Requires: AVX, SSE
+// Requires: AVX, AVX2, SSE
 TEXT ·finishReLUAVX2(SB), NOSPLIT, $8-96
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
@@ -3855,76 +3849,68 @@ TEXT ·finishReLUAVX2(SB), NOSPLIT, $8-96
 	LEAQ    firstElements<>+32(SB), R10
 	SHLQ    $0x02, R9
 	SUBQ    R9, R10
-	VMOVUPS (R10), Y7
 
 row:
-	XORQ R9, R9
-	MOVQ R8, R10
-	SHRQ $0x03, R10
-	JZ   tail
+	XORQ     R9, R9
+	VPCMPEQD Y7, Y7, Y7
+	MOVQ     R8, R11
+	SHRQ     $0x03, R11
+	JZ       tail
 
 vector:
-	VMOVUPS (CX)(R9*1), Y0
-	TESTQ   DX, DX
-	JZ      noBias
-	VMOVUPS (DX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
+	VMASKMOVPS (CX)(R9*1), Y7, Y0
+	TESTQ      DX, DX
+	JZ         noBias
+	VMASKMOVPS (DX)(R9*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
 
 noBias:
 	TESTQ   BX, BX
 	JZ      noBefore
+	TESTQ   R11, R11
+	JZ      part1
 	VMOVUPS Y0, (BX)(R9*1)
+	JMP     stored1
 
-noBefore:
-	VXORPS  Y1, Y1, Y1
-	VMAXPS  Y0, Y1, Y0
-	TESTQ   SI, SI
-	JZ      noResidual
-	VMOVUPS (SI)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-set:
-	VMOVUPS Y0, (AX)(R9*1)
-	ADDQ    $0x20, R9
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ      $0x00000007, R8
-	JZ         end
-	VMASKMOVPS (CX)(R9*1), Y7, Y0
-	TESTQ      DX, DX
-	JZ         tailnoBias
-	VMASKMOVPS (DX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailnoBias:
-	TESTQ      BX, BX
-	JZ         tailnoBefore
+part1:
 	VMASKMOVPS Y0, Y7, (BX)(R9*1)
 
-tailnoBefore:
+stored1:
+noBefore:
 	VXORPS     Y1, Y1, Y1
 	VMAXPS     Y0, Y1, Y0
 	TESTQ      SI, SI
-	JZ         tailnoResidual
+	JZ         noResidual
 	VMASKMOVPS (SI)(R9*1), Y7, Y1
 	VADDPS     Y1, Y0, Y0
 
-tailnoResidual:
+noResidual:
 	CMPQ       add+88(FP), $0x00
-	JE         tailset
+	JE         set
 	VMASKMOVPS (AX)(R9*1), Y7, Y1
 	VADDPS     Y1, Y0, Y0
 
-tailset:
+set:
+	TESTQ   R11, R11
+	JZ      part2
+	VMOVUPS Y0, (AX)(R9*1)
+	JMP     stored2
+
+part2:
 	VMASKMOVPS Y0, Y7, (AX)(R9*1)
+
+stored2:
+	TESTQ R11, R11
+	JZ    end
+	ADDQ  $0x20, R9
+	DECQ  R11
+	JNZ   vector
+
+tail:
+	TESTQ   $0x00000007, R8
+	JZ      end
+	VMOVUPS (R10), Y7
+	JMP     vector
 
 end:
 	MOVQ  cStep+8(FP), R9
@@ -3950,46 +3936,52 @@ residualDone:
 	RET
 
 // func slopeReLUAVX2(dx *float32, x *float32, dy *float32, n int)
-// Requires: AVX, SSE
+// Requires: AVX, AVX2, SSE
 TEXT ·slopeReLUAVX2(SB), NOSPLIT, $8-32
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	MOVQ    dx+0(FP), AX
-	MOVQ    x+8(FP), CX
-	MOVQ    dy+16(FP), DX
-	MOVQ    n+24(FP), BX
-	MOVQ    BX, SI
-	ANDQ    $0x07, SI
-	LEAQ    firstElements<>+32(SB), DI
-	SHLQ    $0x02, SI
-	SUBQ    SI, DI
-	VMOVUPS (DI), Y7
-	XORQ    SI, SI
-	MOVQ    BX, DI
-	SHRQ    $0x03, DI
-	JZ      tail
+	STMXCSR  (SP)
+	MOVL     $0x00009fc0, 4(SP)
+	LDMXCSR  4(SP)
+	MOVQ     dx+0(FP), AX
+	MOVQ     x+8(FP), CX
+	MOVQ     dy+16(FP), DX
+	MOVQ     n+24(FP), BX
+	MOVQ     BX, SI
+	ANDQ     $0x07, SI
+	LEAQ     firstElements<>+32(SB), DI
+	SHLQ     $0x02, SI
+	SUBQ     SI, DI
+	XORQ     SI, SI
+	VPCMPEQD Y7, Y7, Y7
+	MOVQ     BX, R8
+	SHRQ     $0x03, R8
+	JZ       tail
 
 vector:
-	VMOVUPS (CX)(SI*1), Y0
-	VMOVUPS (DX)(SI*1), Y6
-	VXORPS  Y1, Y1, Y1
-	VCMPPS  $0x06, Y1, Y0, Y0
-	VANDPS  Y6, Y0, Y0
-	VMOVUPS Y0, (AX)(SI*1)
-	ADDQ    $0x20, SI
-	DECQ    DI
-	JNZ     vector
-
-tail:
-	TESTQ      $0x00000007, BX
-	JZ         end
 	VMASKMOVPS (CX)(SI*1), Y7, Y0
 	VMASKMOVPS (DX)(SI*1), Y7, Y6
 	VXORPS     Y1, Y1, Y1
 	VCMPPS     $0x06, Y1, Y0, Y0
 	VANDPS     Y6, Y0, Y0
+	TESTQ      R8, R8
+	JZ         part1
+	VMOVUPS    Y0, (AX)(SI*1)
+	JMP        stored1
+
+part1:
 	VMASKMOVPS Y0, Y7, (AX)(SI*1)
+
+stored1:
+	TESTQ R8, R8
+	JZ    end
+	ADDQ  $0x20, SI
+	DECQ  R8
+	JNZ   vector
+
+tail:
+	TESTQ   $0x00000007, BX
+	JZ      end
+	VMOVUPS (DI), Y7
+	JMP     vector
 
 end:
 	LDMXCSR (SP)
@@ -4038,26 +4030,33 @@ TEXT ·finishGELUAVX2(SB), NOSPLIT, $8-96
 	LEAQ         firstElements<>+32(SB), R10
 	SHLQ         $0x02, R9
 	SUBQ         R9, R10
-	VMOVUPS      (R10), Y7
 
 row:
-	XORQ R9, R9
-	MOVQ R8, R10
-	SHRQ $0x03, R10
-	JZ   tail
+	XORQ     R9, R9
+	VPCMPEQD Y7, Y7, Y7
+	MOVQ     R8, R11
+	SHRQ     $0x03, R11
+	JZ       tail
 
 vector:
-	VMOVUPS (CX)(R9*1), Y0
-	TESTQ   DX, DX
-	JZ      noBias
-	VMOVUPS (DX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
+	VMASKMOVPS (CX)(R9*1), Y7, Y0
+	TESTQ      DX, DX
+	JZ         noBias
+	VMASKMOVPS (DX)(R9*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
 
 noBias:
 	TESTQ   BX, BX
 	JZ      noBefore
+	TESTQ   R11, R11
+	JZ      part1
 	VMOVUPS Y0, (BX)(R9*1)
+	JMP     stored1
 
+part1:
+	VMASKMOVPS Y0, Y7, (BX)(R9*1)
+
+stored1:
 noBefore:
 	VANDPS       magnitude<>+0(SB), Y0, Y1
 	VMOVUPS      normal<>+0(SB), Y2
@@ -4096,84 +4095,36 @@ noBefore:
 	VFNMADD231PS Y2, Y1, Y0
 	TESTQ        SI, SI
 	JZ           noResidual
-	VMOVUPS      (SI)(R9*1), Y1
-	VADDPS       Y1, Y0, Y0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-set:
-	VMOVUPS Y0, (AX)(R9*1)
-	ADDQ    $0x20, R9
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ      $0x00000007, R8
-	JZ         end
-	VMASKMOVPS (CX)(R9*1), Y7, Y0
-	TESTQ      DX, DX
-	JZ         tailnoBias
-	VMASKMOVPS (DX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailnoBias:
-	TESTQ      BX, BX
-	JZ         tailnoBefore
-	VMASKMOVPS Y0, Y7, (BX)(R9*1)
-
-tailnoBefore:
-	VANDPS       magnitude<>+0(SB), Y0, Y1
-	VMOVUPS      normal<>+0(SB), Y2
-	VMINPS       Y1, Y2, Y1
-	VMOVUPS      normal<>+32(SB), Y2
-	VMOVUPS      normal<>+32(SB), Y4
-	VFMADD231PS  normal<>+64(SB), Y1, Y2
-	VDIVPS       Y2, Y4, Y2
-	VMOVUPS      normal<>+384(SB), Y5
-	VFMADD213PS  normal<>+352(SB), Y2, Y5
-	VFMADD213PS  normal<>+320(SB), Y2, Y5
-	VFMADD213PS  normal<>+288(SB), Y2, Y5
-	VFMADD213PS  normal<>+256(SB), Y2, Y5
-	VFMADD213PS  normal<>+224(SB), Y2, Y5
-	VFMADD213PS  normal<>+192(SB), Y2, Y5
-	VFMADD213PS  normal<>+160(SB), Y2, Y5
-	VFMADD213PS  normal<>+128(SB), Y2, Y5
-	VMULPS       Y5, Y2, Y2
-	VMULPS       Y1, Y1, Y3
-	VMULPS       normal<>+96(SB), Y3, Y3
-	VMAXPS       Y3, Y14, Y3
-	VADDPS       Y15, Y3, Y4
-	VSUBPS       Y15, Y4, Y5
-	VSUBPS       Y5, Y3, Y3
-	VMOVAPS      Y13, Y5
-	VFMADD213PS  Y12, Y3, Y5
-	VFMADD213PS  Y11, Y3, Y5
-	VFMADD213PS  Y10, Y3, Y5
-	VFMADD213PS  Y9, Y3, Y5
-	VFMADD213PS  Y8, Y3, Y5
-	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y5, Y3
-	VMULPS       Y3, Y2, Y2
-	VXORPS       Y4, Y4, Y4
-	VMAXPS       Y0, Y4, Y0
-	VFNMADD231PS Y2, Y1, Y0
-	TESTQ        SI, SI
-	JZ           tailnoResidual
 	VMASKMOVPS   (SI)(R9*1), Y7, Y1
 	VADDPS       Y1, Y0, Y0
 
-tailnoResidual:
+noResidual:
 	CMPQ       add+88(FP), $0x00
-	JE         tailset
+	JE         set
 	VMASKMOVPS (AX)(R9*1), Y7, Y1
 	VADDPS     Y1, Y0, Y0
 
-tailset:
+set:
+	TESTQ   R11, R11
+	JZ      part2
+	VMOVUPS Y0, (AX)(R9*1)
+	JMP     stored2
+
+part2:
 	VMASKMOVPS Y0, Y7, (AX)(R9*1)
+
+stored2:
+	TESTQ R11, R11
+	JZ    end
+	ADDQ  $0x20, R9
+	DECQ  R11
+	JNZ   vector
+
+tail:
+	TESTQ   $0x00000007, R8
+	JZ      end
+	VMOVUPS (R10), Y7
+	JMP     vector
 
 end:
 	MOVQ  cStep+8(FP), R9
@@ -4353,63 +4304,13 @@ TEXT ·slopeGELUAVX2(SB), NOSPLIT, $8-32
 	LEAQ         firstElements<>+32(SB), DI
 	SHLQ         $0x02, SI
 	SUBQ         SI, DI
-	VMOVUPS      (DI), Y7
 	XORQ         SI, SI
-	MOVQ         BX, DI
-	SHRQ         $0x03, DI
+	VPCMPEQD     Y7, Y7, Y7
+	MOVQ         BX, R8
+	SHRQ         $0x03, R8
 	JZ           tail
 
 vector:
-	VMOVUPS     (CX)(SI*1), Y0
-	VMOVUPS     (DX)(SI*1), Y6
-	VANDPS      magnitude<>+0(SB), Y0, Y1
-	VMOVUPS     normal<>+0(SB), Y2
-	VMINPS      Y1, Y2, Y1
-	VMOVUPS     normal<>+32(SB), Y2
-	VMOVUPS     normal<>+32(SB), Y4
-	VFMADD231PS normal<>+64(SB), Y1, Y2
-	VDIVPS      Y2, Y4, Y2
-	VMOVUPS     normal<>+384(SB), Y5
-	VFMADD213PS normal<>+352(SB), Y2, Y5
-	VFMADD213PS normal<>+320(SB), Y2, Y5
-	VFMADD213PS normal<>+288(SB), Y2, Y5
-	VFMADD213PS normal<>+256(SB), Y2, Y5
-	VFMADD213PS normal<>+224(SB), Y2, Y5
-	VFMADD213PS normal<>+192(SB), Y2, Y5
-	VFMADD213PS normal<>+160(SB), Y2, Y5
-	VFMADD213PS normal<>+128(SB), Y2, Y5
-	VMULPS      Y5, Y2, Y2
-	VMULPS      Y1, Y1, Y3
-	VMULPS      normal<>+96(SB), Y3, Y3
-	VMAXPS      Y3, Y14, Y3
-	VADDPS      Y15, Y3, Y4
-	VSUBPS      Y15, Y4, Y5
-	VSUBPS      Y5, Y3, Y3
-	VMOVAPS     Y13, Y5
-	VFMADD213PS Y12, Y3, Y5
-	VFMADD213PS Y11, Y3, Y5
-	VFMADD213PS Y10, Y3, Y5
-	VFMADD213PS Y9, Y3, Y5
-	VFMADD213PS Y8, Y3, Y5
-	VPSLLD      $0x17, Y4, Y4
-	VMULPS      Y4, Y5, Y3
-	VMULPS      Y3, Y2, Y2
-	VMOVUPS     density<>+0(SB), Y4
-	VSUBPS      Y2, Y4, Y4
-	VMULPS      density<>+32(SB), Y3, Y3
-	VANDPS      sign<>+0(SB), Y0, Y5
-	VORPS       Y5, Y1, Y1
-	VBLENDVPS   Y0, Y2, Y4, Y0
-	VFMADD231PS Y3, Y1, Y0
-	VMULPS      Y6, Y0, Y0
-	VMOVUPS     Y0, (AX)(SI*1)
-	ADDQ        $0x20, SI
-	DECQ        DI
-	JNZ         vector
-
-tail:
-	TESTQ       $0x00000007, BX
-	JZ          end
 	VMASKMOVPS  (CX)(SI*1), Y7, Y0
 	VMASKMOVPS  (DX)(SI*1), Y7, Y6
 	VANDPS      magnitude<>+0(SB), Y0, Y1
@@ -4452,7 +4353,26 @@ tail:
 	VBLENDVPS   Y0, Y2, Y4, Y0
 	VFMADD231PS Y3, Y1, Y0
 	VMULPS      Y6, Y0, Y0
-	VMASKMOVPS  Y0, Y7, (AX)(SI*1)
+	TESTQ       R8, R8
+	JZ          part1
+	VMOVUPS     Y0, (AX)(SI*1)
+	JMP         stored1
+
+part1:
+	VMASKMOVPS Y0, Y7, (AX)(SI*1)
+
+stored1:
+	TESTQ R8, R8
+	JZ    end
+	ADDQ  $0x20, SI
+	DECQ  R8
+	JNZ   vector
+
+tail:
+	TESTQ   $0x00000007, BX
+	JZ      end
+	VMOVUPS (DI), Y7
+	JMP     vector
 
 end:
 	LDMXCSR (SP)
@@ -4487,9 +4407,9 @@ DATA sign<>+24(SB)/4, $0x80000000
 DATA sign<>+28(SB)/4, $0x80000000
 GLOBL sign<>(SB), RODATA|NOPTR, $32
 
-// func finishGELUTanhAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
+// func finishLogisticAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int, numbers *float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·finishGELUTanhAVX2(SB), NOSPLIT, $8-96
+TEXT ·finishLogisticAVX2(SB), NOSPLIT, $8-104
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -4524,39 +4444,47 @@ TEXT ·finishGELUTanhAVX2(SB), NOSPLIT, $8-96
 	MOVL         $0x4b40007f, R9
 	VMOVD        R9, X15
 	VPBROADCASTD X15, Y15
-	MOVQ         R8, R9
-	ANDQ         $0x07, R9
-	LEAQ         firstElements<>+32(SB), R10
-	SHLQ         $0x02, R9
-	SUBQ         R9, R10
-	VMOVUPS      (R10), Y7
+	MOVQ         numbers+96(FP), R9
+	MOVQ         R8, R10
+	ANDQ         $0x07, R10
+	LEAQ         firstElements<>+32(SB), R11
+	SHLQ         $0x02, R10
+	SUBQ         R10, R11
 
 row:
-	XORQ R9, R9
-	MOVQ R8, R10
-	SHRQ $0x03, R10
-	JZ   tail
+	XORQ     R10, R10
+	VPCMPEQD Y7, Y7, Y7
+	MOVQ     R8, R12
+	SHRQ     $0x03, R12
+	JZ       tail
 
 vector:
-	VMOVUPS (CX)(R9*1), Y0
-	TESTQ   DX, DX
-	JZ      noBias
-	VMOVUPS (DX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
+	VMASKMOVPS (CX)(R10*1), Y7, Y0
+	TESTQ      DX, DX
+	JZ         noBias
+	VMASKMOVPS (DX)(R10*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
 
 noBias:
 	TESTQ   BX, BX
 	JZ      noBefore
-	VMOVUPS Y0, (BX)(R9*1)
+	TESTQ   R12, R12
+	JZ      part1
+	VMOVUPS Y0, (BX)(R10*1)
+	JMP     stored1
 
+part1:
+	VMASKMOVPS Y0, Y7, (BX)(R10*1)
+
+stored1:
 noBefore:
-	VMOVUPS     tanhEnds<>+0(SB), Y3
+	VMOVUPS     320(R9), Y3
 	VMAXPS      Y0, Y3, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y5
-	VFMADD231PS tanh<>+32(SB), Y2, Y5
+	VMOVUPS     (R9), Y5
+	VFMADD231PS 64(R9), Y2, Y5
 	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh128<>+0(SB), Y3
+	VMOVUPS     192(R9), Y3
 	VMINPS      Y5, Y3, Y5
 	VMAXPS      Y5, Y14, Y5
 	VADDPS      Y15, Y5, Y3
@@ -4570,95 +4498,58 @@ noBefore:
 	VFMADD213PS Y8, Y5, Y4
 	VPSLLD      $0x17, Y3, Y3
 	VMULPS      Y3, Y4, Y5
-	VADDPS      tanh<>+64(SB), Y5, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
+	VADDPS      128(R9), Y5, Y1
+	VMOVUPS     128(R9), Y3
 	VDIVPS      Y1, Y3, Y1
 	VMULPS      Y1, Y0, Y0
 	TESTQ       SI, SI
 	JZ          noResidual
-	VMOVUPS     (SI)(R9*1), Y1
+	VMASKMOVPS  (SI)(R10*1), Y7, Y1
 	VADDPS      Y1, Y0, Y0
 
 noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
+	CMPQ       add+88(FP), $0x00
+	JE         set
+	VMASKMOVPS (AX)(R10*1), Y7, Y1
+	VADDPS     Y1, Y0, Y0
 
 set:
-	VMOVUPS Y0, (AX)(R9*1)
-	ADDQ    $0x20, R9
-	DECQ    R10
-	JNZ     vector
+	TESTQ   R12, R12
+	JZ      part2
+	VMOVUPS Y0, (AX)(R10*1)
+	JMP     stored2
+
+part2:
+	VMASKMOVPS Y0, Y7, (AX)(R10*1)
+
+stored2:
+	TESTQ R12, R12
+	JZ    end
+	ADDQ  $0x20, R10
+	DECQ  R12
+	JNZ   vector
 
 tail:
-	TESTQ      $0x00000007, R8
-	JZ         end
-	VMASKMOVPS (CX)(R9*1), Y7, Y0
-	TESTQ      DX, DX
-	JZ         tailnoBias
-	VMASKMOVPS (DX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailnoBias:
-	TESTQ      BX, BX
-	JZ         tailnoBefore
-	VMASKMOVPS Y0, Y7, (BX)(R9*1)
-
-tailnoBefore:
-	VMOVUPS     tanhEnds<>+0(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y5
-	VFMADD231PS tanh<>+32(SB), Y2, Y5
-	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh128<>+0(SB), Y3
-	VMINPS      Y5, Y3, Y5
-	VMAXPS      Y5, Y14, Y5
-	VADDPS      Y15, Y5, Y3
-	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y5, Y5
-	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y5, Y4
-	VFMADD213PS Y11, Y5, Y4
-	VFMADD213PS Y10, Y5, Y4
-	VFMADD213PS Y9, Y5, Y4
-	VFMADD213PS Y8, Y5, Y4
-	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y5
-	VADDPS      tanh<>+64(SB), Y5, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y0, Y0
-	TESTQ       SI, SI
-	JZ          tailnoResidual
-	VMASKMOVPS  (SI)(R9*1), Y7, Y1
-	VADDPS      Y1, Y0, Y0
-
-tailnoResidual:
-	CMPQ       add+88(FP), $0x00
-	JE         tailset
-	VMASKMOVPS (AX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailset:
-	VMASKMOVPS Y0, Y7, (AX)(R9*1)
+	TESTQ   $0x00000007, R8
+	JZ      end
+	VMOVUPS (R11), Y7
+	JMP     vector
 
 end:
-	MOVQ  cStep+8(FP), R9
-	LEAQ  (AX)(R9*4), AX
-	MOVQ  sumStep+24(FP), R9
-	LEAQ  (CX)(R9*4), CX
+	MOVQ  cStep+8(FP), R10
+	LEAQ  (AX)(R10*4), AX
+	MOVQ  sumStep+24(FP), R10
+	LEAQ  (CX)(R10*4), CX
 	TESTQ BX, BX
 	JZ    beforeDone
-	MOVQ  beforeStep+48(FP), R9
-	LEAQ  (BX)(R9*4), BX
+	MOVQ  beforeStep+48(FP), R10
+	LEAQ  (BX)(R10*4), BX
 
 beforeDone:
 	TESTQ SI, SI
 	JZ    residualDone
-	MOVQ  residualStep+64(FP), R9
-	LEAQ  (SI)(R9*4), SI
+	MOVQ  residualStep+64(FP), R10
+	LEAQ  (SI)(R10*4), SI
 
 residualDone:
 	DECQ    DI
@@ -4667,63 +4558,9 @@ residualDone:
 	VZEROUPPER
 	RET
 
-DATA tanhEnds<>+0(SB)/4, $0xc1500000
-DATA tanhEnds<>+4(SB)/4, $0xc1500000
-DATA tanhEnds<>+8(SB)/4, $0xc1500000
-DATA tanhEnds<>+12(SB)/4, $0xc1500000
-DATA tanhEnds<>+16(SB)/4, $0xc1500000
-DATA tanhEnds<>+20(SB)/4, $0xc1500000
-DATA tanhEnds<>+24(SB)/4, $0xc1500000
-DATA tanhEnds<>+28(SB)/4, $0xc1500000
-DATA tanhEnds<>+32(SB)/4, $0x41500000
-DATA tanhEnds<>+36(SB)/4, $0x41500000
-DATA tanhEnds<>+40(SB)/4, $0x41500000
-DATA tanhEnds<>+44(SB)/4, $0x41500000
-DATA tanhEnds<>+48(SB)/4, $0x41500000
-DATA tanhEnds<>+52(SB)/4, $0x41500000
-DATA tanhEnds<>+56(SB)/4, $0x41500000
-DATA tanhEnds<>+60(SB)/4, $0x41500000
-GLOBL tanhEnds<>(SB), RODATA|NOPTR, $64
-
-DATA tanh<>+0(SB)/4, $0xc0135761
-DATA tanh<>+4(SB)/4, $0xc0135761
-DATA tanh<>+8(SB)/4, $0xc0135761
-DATA tanh<>+12(SB)/4, $0xc0135761
-DATA tanh<>+16(SB)/4, $0xc0135761
-DATA tanh<>+20(SB)/4, $0xc0135761
-DATA tanh<>+24(SB)/4, $0xc0135761
-DATA tanh<>+28(SB)/4, $0xc0135761
-DATA tanh<>+32(SB)/4, $0xbdd2d3e8
-DATA tanh<>+36(SB)/4, $0xbdd2d3e8
-DATA tanh<>+40(SB)/4, $0xbdd2d3e8
-DATA tanh<>+44(SB)/4, $0xbdd2d3e8
-DATA tanh<>+48(SB)/4, $0xbdd2d3e8
-DATA tanh<>+52(SB)/4, $0xbdd2d3e8
-DATA tanh<>+56(SB)/4, $0xbdd2d3e8
-DATA tanh<>+60(SB)/4, $0xbdd2d3e8
-DATA tanh<>+64(SB)/4, $0x3f800000
-DATA tanh<>+68(SB)/4, $0x3f800000
-DATA tanh<>+72(SB)/4, $0x3f800000
-DATA tanh<>+76(SB)/4, $0x3f800000
-DATA tanh<>+80(SB)/4, $0x3f800000
-DATA tanh<>+84(SB)/4, $0x3f800000
-DATA tanh<>+88(SB)/4, $0x3f800000
-DATA tanh<>+92(SB)/4, $0x3f800000
-GLOBL tanh<>(SB), RODATA|NOPTR, $96
-
-DATA tanh128<>+0(SB)/4, $0x43000000
-DATA tanh128<>+4(SB)/4, $0x43000000
-DATA tanh128<>+8(SB)/4, $0x43000000
-DATA tanh128<>+12(SB)/4, $0x43000000
-DATA tanh128<>+16(SB)/4, $0x43000000
-DATA tanh128<>+20(SB)/4, $0x43000000
-DATA tanh128<>+24(SB)/4, $0x43000000
-DATA tanh128<>+28(SB)/4, $0x43000000
-GLOBL tanh128<>(SB), RODATA|NOPTR, $32
-
-// func slopeGELUTanhAVX2(dx *float32, x *float32, dy *float32, n int)
+// func slopeLogisticAVX2(dx *float32, x *float32, dy *float32, n int, numbers *float32)
 // Requires: AVX, AVX2, FMA3, SSE
-TEXT ·slopeGELUTanhAVX2(SB), NOSPLIT, $8-32
+TEXT ·slopeLogisticAVX2(SB), NOSPLIT, $8-40
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -4755,29 +4592,30 @@ TEXT ·slopeGELUTanhAVX2(SB), NOSPLIT, $8-32
 	MOVL         $0x4b40007f, SI
 	VMOVD        SI, X15
 	VPBROADCASTD X15, Y15
-	MOVQ         BX, SI
-	ANDQ         $0x07, SI
-	LEAQ         firstElements<>+32(SB), DI
-	SHLQ         $0x02, SI
-	SUBQ         SI, DI
-	VMOVUPS      (DI), Y7
-	XORQ         SI, SI
+	MOVQ         numbers+32(FP), SI
 	MOVQ         BX, DI
-	SHRQ         $0x03, DI
+	ANDQ         $0x07, DI
+	LEAQ         firstElements<>+32(SB), R8
+	SHLQ         $0x02, DI
+	SUBQ         DI, R8
+	XORQ         DI, DI
+	VPCMPEQD     Y7, Y7, Y7
+	MOVQ         BX, R9
+	SHRQ         $0x03, R9
 	JZ           tail
 
 vector:
-	VMOVUPS     (CX)(SI*1), Y0
-	VMOVUPS     (DX)(SI*1), Y6
-	VMOVUPS     tanhEnds<>+0(SB), Y3
+	VMASKMOVPS  (CX)(DI*1), Y7, Y0
+	VMASKMOVPS  (DX)(DI*1), Y7, Y6
+	VMOVUPS     320(SI), Y3
 	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     tanhEnds<>+32(SB), Y3
+	VMOVUPS     384(SI), Y3
 	VMINPS      Y0, Y3, Y0
 	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y5
-	VFMADD231PS tanh<>+32(SB), Y2, Y5
+	VMOVUPS     (SI), Y5
+	VFMADD231PS 64(SI), Y2, Y5
 	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh63<>+0(SB), Y3
+	VMOVUPS     256(SI), Y3
 	VMINPS      Y5, Y3, Y5
 	VMAXPS      Y5, Y14, Y5
 	VADDPS      Y15, Y5, Y3
@@ -4791,428 +4629,37 @@ vector:
 	VFMADD213PS Y8, Y5, Y4
 	VPSLLD      $0x17, Y3, Y3
 	VMULPS      Y3, Y4, Y5
-	VADDPS      tanh<>+64(SB), Y5, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
+	VADDPS      128(SI), Y5, Y1
+	VMOVUPS     128(SI), Y3
 	VDIVPS      Y1, Y3, Y1
-	VMOVUPS     tanhSlope<>+0(SB), Y3
-	VFMADD231PS tanhSlope<>+32(SB), Y2, Y3
+	VMOVUPS     448(SI), Y3
+	VFMADD231PS 512(SI), Y2, Y3
 	VMULPS      Y0, Y3, Y3
 	VMULPS      Y1, Y3, Y3
 	VMULPS      Y1, Y5, Y5
 	VMOVAPS     Y1, Y0
 	VFMADD231PS Y5, Y3, Y0
 	VMULPS      Y6, Y0, Y0
-	VMOVUPS     Y0, (AX)(SI*1)
-	ADDQ        $0x20, SI
-	DECQ        DI
-	JNZ         vector
+	TESTQ       R9, R9
+	JZ          part1
+	VMOVUPS     Y0, (AX)(DI*1)
+	JMP         stored1
+
+part1:
+	VMASKMOVPS Y0, Y7, (AX)(DI*1)
+
+stored1:
+	TESTQ R9, R9
+	JZ    end
+	ADDQ  $0x20, DI
+	DECQ  R9
+	JNZ   vector
 
 tail:
-	TESTQ       $0x00000007, BX
-	JZ          end
-	VMASKMOVPS  (CX)(SI*1), Y7, Y0
-	VMASKMOVPS  (DX)(SI*1), Y7, Y6
-	VMOVUPS     tanhEnds<>+0(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     tanhEnds<>+32(SB), Y3
-	VMINPS      Y0, Y3, Y0
-	VMULPS      Y0, Y0, Y2
-	VMOVUPS     tanh<>+0(SB), Y5
-	VFMADD231PS tanh<>+32(SB), Y2, Y5
-	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh63<>+0(SB), Y3
-	VMINPS      Y5, Y3, Y5
-	VMAXPS      Y5, Y14, Y5
-	VADDPS      Y15, Y5, Y3
-	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y5, Y5
-	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y5, Y4
-	VFMADD213PS Y11, Y5, Y4
-	VFMADD213PS Y10, Y5, Y4
-	VFMADD213PS Y9, Y5, Y4
-	VFMADD213PS Y8, Y5, Y4
-	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y5
-	VADDPS      tanh<>+64(SB), Y5, Y1
-	VMOVUPS     tanh<>+64(SB), Y3
-	VDIVPS      Y1, Y3, Y1
-	VMOVUPS     tanhSlope<>+0(SB), Y3
-	VFMADD231PS tanhSlope<>+32(SB), Y2, Y3
-	VMULPS      Y0, Y3, Y3
-	VMULPS      Y1, Y3, Y3
-	VMULPS      Y1, Y5, Y5
-	VMOVAPS     Y1, Y0
-	VFMADD231PS Y5, Y3, Y0
-	VMULPS      Y6, Y0, Y0
-	VMASKMOVPS  Y0, Y7, (AX)(SI*1)
-
-end:
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-DATA tanh63<>+0(SB)/4, $0x427c0000
-DATA tanh63<>+4(SB)/4, $0x427c0000
-DATA tanh63<>+8(SB)/4, $0x427c0000
-DATA tanh63<>+12(SB)/4, $0x427c0000
-DATA tanh63<>+16(SB)/4, $0x427c0000
-DATA tanh63<>+20(SB)/4, $0x427c0000
-DATA tanh63<>+24(SB)/4, $0x427c0000
-DATA tanh63<>+28(SB)/4, $0x427c0000
-GLOBL tanh63<>(SB), RODATA|NOPTR, $32
-
-DATA tanhSlope<>+0(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+4(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+8(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+12(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+16(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+20(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+24(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+28(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+32(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+36(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+40(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+44(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+48(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+52(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+56(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+60(SB)/4, $0x3e5b33b6
-GLOBL tanhSlope<>(SB), RODATA|NOPTR, $64
-
-// func finishSiLUAVX2(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·finishSiLUAVX2(SB), NOSPLIT, $8-96
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVQ         c+0(FP), AX
-	MOVQ         sums+16(FP), CX
-	MOVQ         bias+32(FP), DX
-	MOVQ         before+40(FP), BX
-	MOVQ         residual+56(FP), SI
-	MOVQ         rows+72(FP), DI
-	MOVQ         cols+80(FP), R8
-	MOVL         $0x3f800000, R9
-	VMOVD        R9, X8
-	VPBROADCASTD X8, Y8
-	MOVL         $0x3f317215, R9
-	VMOVD        R9, X9
-	VPBROADCASTD X9, Y9
-	MOVL         $0x3e75fcde, R9
-	VMOVD        R9, X10
-	VPBROADCASTD X10, Y10
-	MOVL         $0x3d635ba9, R9
-	VMOVD        R9, X11
-	VPBROADCASTD X11, Y11
-	MOVL         $0x3c1e7544, R9
-	VMOVD        R9, X12
-	VPBROADCASTD X12, Y12
-	MOVL         $0x3aaddd0a, R9
-	VMOVD        R9, X13
-	VPBROADCASTD X13, Y13
-	MOVL         $0xc2fe0000, R9
-	VMOVD        R9, X14
-	VPBROADCASTD X14, Y14
-	MOVL         $0x4b40007f, R9
-	VMOVD        R9, X15
-	VPBROADCASTD X15, Y15
-	MOVQ         R8, R9
-	ANDQ         $0x07, R9
-	LEAQ         firstElements<>+32(SB), R10
-	SHLQ         $0x02, R9
-	SUBQ         R9, R10
-	VMOVUPS      (R10), Y7
-
-row:
-	XORQ R9, R9
-	MOVQ R8, R10
-	SHRQ $0x03, R10
-	JZ   tail
-
-vector:
-	VMOVUPS (CX)(R9*1), Y0
-	TESTQ   DX, DX
-	JZ      noBias
-	VMOVUPS (DX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-noBias:
-	TESTQ   BX, BX
-	JZ      noBefore
-	VMOVUPS Y0, (BX)(R9*1)
-
-noBefore:
-	VMOVUPS     siluEnds<>+0(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     silu<>+0(SB), Y5
-	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh128<>+0(SB), Y3
-	VMINPS      Y5, Y3, Y5
-	VMAXPS      Y5, Y14, Y5
-	VADDPS      Y15, Y5, Y3
-	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y5, Y5
-	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y5, Y4
-	VFMADD213PS Y11, Y5, Y4
-	VFMADD213PS Y10, Y5, Y4
-	VFMADD213PS Y9, Y5, Y4
-	VFMADD213PS Y8, Y5, Y4
-	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y5
-	VADDPS      silu<>+64(SB), Y5, Y1
-	VMOVUPS     silu<>+64(SB), Y3
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y0, Y0
-	TESTQ       SI, SI
-	JZ          noResidual
-	VMOVUPS     (SI)(R9*1), Y1
-	VADDPS      Y1, Y0, Y0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(R9*1), Y1
-	VADDPS  Y1, Y0, Y0
-
-set:
-	VMOVUPS Y0, (AX)(R9*1)
-	ADDQ    $0x20, R9
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ      $0x00000007, R8
-	JZ         end
-	VMASKMOVPS (CX)(R9*1), Y7, Y0
-	TESTQ      DX, DX
-	JZ         tailnoBias
-	VMASKMOVPS (DX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailnoBias:
-	TESTQ      BX, BX
-	JZ         tailnoBefore
-	VMASKMOVPS Y0, Y7, (BX)(R9*1)
-
-tailnoBefore:
-	VMOVUPS     siluEnds<>+0(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     silu<>+0(SB), Y5
-	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh128<>+0(SB), Y3
-	VMINPS      Y5, Y3, Y5
-	VMAXPS      Y5, Y14, Y5
-	VADDPS      Y15, Y5, Y3
-	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y5, Y5
-	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y5, Y4
-	VFMADD213PS Y11, Y5, Y4
-	VFMADD213PS Y10, Y5, Y4
-	VFMADD213PS Y9, Y5, Y4
-	VFMADD213PS Y8, Y5, Y4
-	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y5
-	VADDPS      silu<>+64(SB), Y5, Y1
-	VMOVUPS     silu<>+64(SB), Y3
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y0, Y0
-	TESTQ       SI, SI
-	JZ          tailnoResidual
-	VMASKMOVPS  (SI)(R9*1), Y7, Y1
-	VADDPS      Y1, Y0, Y0
-
-tailnoResidual:
-	CMPQ       add+88(FP), $0x00
-	JE         tailset
-	VMASKMOVPS (AX)(R9*1), Y7, Y1
-	VADDPS     Y1, Y0, Y0
-
-tailset:
-	VMASKMOVPS Y0, Y7, (AX)(R9*1)
-
-end:
-	MOVQ  cStep+8(FP), R9
-	LEAQ  (AX)(R9*4), AX
-	MOVQ  sumStep+24(FP), R9
-	LEAQ  (CX)(R9*4), CX
-	TESTQ BX, BX
-	JZ    beforeDone
-	MOVQ  beforeStep+48(FP), R9
-	LEAQ  (BX)(R9*4), BX
-
-beforeDone:
-	TESTQ SI, SI
-	JZ    residualDone
-	MOVQ  residualStep+64(FP), R9
-	LEAQ  (SI)(R9*4), SI
-
-residualDone:
-	DECQ    DI
-	JNZ     row
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-DATA siluEnds<>+0(SB)/4, $0xc2c80000
-DATA siluEnds<>+4(SB)/4, $0xc2c80000
-DATA siluEnds<>+8(SB)/4, $0xc2c80000
-DATA siluEnds<>+12(SB)/4, $0xc2c80000
-DATA siluEnds<>+16(SB)/4, $0xc2c80000
-DATA siluEnds<>+20(SB)/4, $0xc2c80000
-DATA siluEnds<>+24(SB)/4, $0xc2c80000
-DATA siluEnds<>+28(SB)/4, $0xc2c80000
-DATA siluEnds<>+32(SB)/4, $0x42c80000
-DATA siluEnds<>+36(SB)/4, $0x42c80000
-DATA siluEnds<>+40(SB)/4, $0x42c80000
-DATA siluEnds<>+44(SB)/4, $0x42c80000
-DATA siluEnds<>+48(SB)/4, $0x42c80000
-DATA siluEnds<>+52(SB)/4, $0x42c80000
-DATA siluEnds<>+56(SB)/4, $0x42c80000
-DATA siluEnds<>+60(SB)/4, $0x42c80000
-GLOBL siluEnds<>(SB), RODATA|NOPTR, $64
-
-DATA silu<>+0(SB)/4, $0xbfb8aa3b
-DATA silu<>+4(SB)/4, $0xbfb8aa3b
-DATA silu<>+8(SB)/4, $0xbfb8aa3b
-DATA silu<>+12(SB)/4, $0xbfb8aa3b
-DATA silu<>+16(SB)/4, $0xbfb8aa3b
-DATA silu<>+20(SB)/4, $0xbfb8aa3b
-DATA silu<>+24(SB)/4, $0xbfb8aa3b
-DATA silu<>+28(SB)/4, $0xbfb8aa3b
-DATA silu<>+32(SB)/4, $0x80000000
-DATA silu<>+36(SB)/4, $0x80000000
-DATA silu<>+40(SB)/4, $0x80000000
-DATA silu<>+44(SB)/4, $0x80000000
-DATA silu<>+48(SB)/4, $0x80000000
-DATA silu<>+52(SB)/4, $0x80000000
-DATA silu<>+56(SB)/4, $0x80000000
-DATA silu<>+60(SB)/4, $0x80000000
-DATA silu<>+64(SB)/4, $0x3f800000
-DATA silu<>+68(SB)/4, $0x3f800000
-DATA silu<>+72(SB)/4, $0x3f800000
-DATA silu<>+76(SB)/4, $0x3f800000
-DATA silu<>+80(SB)/4, $0x3f800000
-DATA silu<>+84(SB)/4, $0x3f800000
-DATA silu<>+88(SB)/4, $0x3f800000
-DATA silu<>+92(SB)/4, $0x3f800000
-GLOBL silu<>(SB), RODATA|NOPTR, $96
-
-// func slopeSiLUAVX2(dx *float32, x *float32, dy *float32, n int)
-// Requires: AVX, AVX2, FMA3, SSE
-TEXT ·slopeSiLUAVX2(SB), NOSPLIT, $8-32
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVQ         dx+0(FP), AX
-	MOVQ         x+8(FP), CX
-	MOVQ         dy+16(FP), DX
-	MOVQ         n+24(FP), BX
-	MOVL         $0x3f800000, SI
-	VMOVD        SI, X8
-	VPBROADCASTD X8, Y8
-	MOVL         $0x3f317215, SI
-	VMOVD        SI, X9
-	VPBROADCASTD X9, Y9
-	MOVL         $0x3e75fcde, SI
-	VMOVD        SI, X10
-	VPBROADCASTD X10, Y10
-	MOVL         $0x3d635ba9, SI
-	VMOVD        SI, X11
-	VPBROADCASTD X11, Y11
-	MOVL         $0x3c1e7544, SI
-	VMOVD        SI, X12
-	VPBROADCASTD X12, Y12
-	MOVL         $0x3aaddd0a, SI
-	VMOVD        SI, X13
-	VPBROADCASTD X13, Y13
-	MOVL         $0xc2fe0000, SI
-	VMOVD        SI, X14
-	VPBROADCASTD X14, Y14
-	MOVL         $0x4b40007f, SI
-	VMOVD        SI, X15
-	VPBROADCASTD X15, Y15
-	MOVQ         BX, SI
-	ANDQ         $0x07, SI
-	LEAQ         firstElements<>+32(SB), DI
-	SHLQ         $0x02, SI
-	SUBQ         SI, DI
-	VMOVUPS      (DI), Y7
-	XORQ         SI, SI
-	MOVQ         BX, DI
-	SHRQ         $0x03, DI
-	JZ           tail
-
-vector:
-	VMOVUPS     (CX)(SI*1), Y0
-	VMOVUPS     (DX)(SI*1), Y6
-	VMOVUPS     siluEnds<>+0(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     siluEnds<>+32(SB), Y3
-	VMINPS      Y0, Y3, Y0
-	VMOVUPS     silu<>+0(SB), Y5
-	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh63<>+0(SB), Y3
-	VMINPS      Y5, Y3, Y5
-	VMAXPS      Y5, Y14, Y5
-	VADDPS      Y15, Y5, Y3
-	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y5, Y5
-	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y5, Y4
-	VFMADD213PS Y11, Y5, Y4
-	VFMADD213PS Y10, Y5, Y4
-	VFMADD213PS Y9, Y5, Y4
-	VFMADD213PS Y8, Y5, Y4
-	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y5
-	VADDPS      silu<>+64(SB), Y5, Y1
-	VMOVUPS     silu<>+64(SB), Y3
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y5, Y5
-	VMULPS      Y1, Y5, Y5
-	VFMADD213PS Y1, Y5, Y0
-	VMULPS      Y6, Y0, Y0
-	VMOVUPS     Y0, (AX)(SI*1)
-	ADDQ        $0x20, SI
-	DECQ        DI
-	JNZ         vector
-
-tail:
-	TESTQ       $0x00000007, BX
-	JZ          end
-	VMASKMOVPS  (CX)(SI*1), Y7, Y0
-	VMASKMOVPS  (DX)(SI*1), Y7, Y6
-	VMOVUPS     siluEnds<>+0(SB), Y3
-	VMAXPS      Y0, Y3, Y0
-	VMOVUPS     siluEnds<>+32(SB), Y3
-	VMINPS      Y0, Y3, Y0
-	VMOVUPS     silu<>+0(SB), Y5
-	VMULPS      Y0, Y5, Y5
-	VMOVUPS     tanh63<>+0(SB), Y3
-	VMINPS      Y5, Y3, Y5
-	VMAXPS      Y5, Y14, Y5
-	VADDPS      Y15, Y5, Y3
-	VSUBPS      Y15, Y3, Y4
-	VSUBPS      Y4, Y5, Y5
-	VMOVAPS     Y13, Y4
-	VFMADD213PS Y12, Y5, Y4
-	VFMADD213PS Y11, Y5, Y4
-	VFMADD213PS Y10, Y5, Y4
-	VFMADD213PS Y9, Y5, Y4
-	VFMADD213PS Y8, Y5, Y4
-	VPSLLD      $0x17, Y3, Y3
-	VMULPS      Y3, Y4, Y5
-	VADDPS      silu<>+64(SB), Y5, Y1
-	VMOVUPS     silu<>+64(SB), Y3
-	VDIVPS      Y1, Y3, Y1
-	VMULPS      Y1, Y5, Y5
-	VMULPS      Y1, Y5, Y5
-	VFMADD213PS Y1, Y5, Y0
-	VMULPS      Y6, Y0, Y0
-	VMASKMOVPS  Y0, Y7, (AX)(SI*1)
+	TESTQ   $0x00000007, BX
+	JZ      end
+	VMOVUPS (R8), Y7
+	JMP     vector
 
 end:
 	LDMXCSR (SP)

@@ -7274,72 +7274,51 @@ TEXT ·finishNoneAVX512(SB), NOSPLIT, $8-96
 	MOVL    $0x00000001, R10
 	SHLL    CL, R10
 	DECL    R10
-	KMOVW   R10, K1
 
 row:
-	XORQ CX, CX
-	MOVQ R9, R10
-	SHRQ $0x04, R10
-	JZ   tail
+	XORQ   CX, CX
+	KXNORW K1, K1, K1
+	MOVQ   R9, R11
+	SHRQ   $0x04, R11
+	JZ     tail
 
 vector:
-	VMOVUPS (DX)(CX*1), Z0
-	TESTQ   BX, BX
-	JZ      noBias
-	VMOVUPS (BX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
+	VMOVUPS.Z (DX)(CX*1), K1, Z0
+	TESTQ     BX, BX
+	JZ        noBias
+	VMOVUPS.Z (BX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
 
 noBias:
 	TESTQ   SI, SI
 	JZ      noBefore
-	VMOVUPS Z0, (SI)(CX*1)
-
-noBefore:
-	TESTQ   DI, DI
-	JZ      noResidual
-	VMOVUPS (DI)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-set:
-	VMOVUPS Z0, (AX)(CX*1)
-	ADDQ    $0x40, CX
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ     $0x0000000f, R9
-	JZ        end
-	VMOVUPS.Z (DX)(CX*1), K1, Z0
-	TESTQ     BX, BX
-	JZ        tailnoBias
-	VMOVUPS.Z (BX)(CX*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-
-tailnoBias:
-	TESTQ   SI, SI
-	JZ      tailnoBefore
 	VMOVUPS Z0, K1, (SI)(CX*1)
 
-tailnoBefore:
+noBefore:
 	TESTQ     DI, DI
-	JZ        tailnoResidual
+	JZ        noResidual
 	VMOVUPS.Z (DI)(CX*1), K1, Z1
 	VADDPS    Z1, Z0, Z0
 
-tailnoResidual:
+noResidual:
 	CMPQ      add+88(FP), $0x00
-	JE        tailset
+	JE        set
 	VMOVUPS.Z (AX)(CX*1), K1, Z1
 	VADDPS    Z1, Z0, Z0
 
-tailset:
+set:
 	VMOVUPS Z0, K1, (AX)(CX*1)
+	TESTQ   R11, R11
+	JZ      end
+	ADDQ    $0x40, CX
+	DECQ    R11
+	JNZ     vector
+
+tail:
+	TESTQ $0x0000000f, R9
+	JZ    end
+	KMOVW R10, K1
+	JMP   vector
 
 end:
 	MOVQ  cStep+8(FP), CX
@@ -7382,76 +7361,53 @@ TEXT ·finishReLUAVX512(SB), NOSPLIT, $8-96
 	MOVL    $0x00000001, R10
 	SHLL    CL, R10
 	DECL    R10
-	KMOVW   R10, K1
 
 row:
-	XORQ CX, CX
-	MOVQ R9, R10
-	SHRQ $0x04, R10
-	JZ   tail
+	XORQ   CX, CX
+	KXNORW K1, K1, K1
+	MOVQ   R9, R11
+	SHRQ   $0x04, R11
+	JZ     tail
 
 vector:
-	VMOVUPS (DX)(CX*1), Z0
-	TESTQ   BX, BX
-	JZ      noBias
-	VMOVUPS (BX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
+	VMOVUPS.Z (DX)(CX*1), K1, Z0
+	TESTQ     BX, BX
+	JZ        noBias
+	VMOVUPS.Z (BX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
 
 noBias:
 	TESTQ   SI, SI
 	JZ      noBefore
-	VMOVUPS Z0, (SI)(CX*1)
-
-noBefore:
-	VXORPS  Z1, Z1, Z1
-	VMAXPS  Z0, Z1, Z0
-	TESTQ   DI, DI
-	JZ      noResidual
-	VMOVUPS (DI)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-set:
-	VMOVUPS Z0, (AX)(CX*1)
-	ADDQ    $0x40, CX
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ     $0x0000000f, R9
-	JZ        end
-	VMOVUPS.Z (DX)(CX*1), K1, Z0
-	TESTQ     BX, BX
-	JZ        tailnoBias
-	VMOVUPS.Z (BX)(CX*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-
-tailnoBias:
-	TESTQ   SI, SI
-	JZ      tailnoBefore
 	VMOVUPS Z0, K1, (SI)(CX*1)
 
-tailnoBefore:
+noBefore:
 	VXORPS    Z1, Z1, Z1
 	VMAXPS    Z0, Z1, Z0
 	TESTQ     DI, DI
-	JZ        tailnoResidual
+	JZ        noResidual
 	VMOVUPS.Z (DI)(CX*1), K1, Z1
 	VADDPS    Z1, Z0, Z0
 
-tailnoResidual:
+noResidual:
 	CMPQ      add+88(FP), $0x00
-	JE        tailset
+	JE        set
 	VMOVUPS.Z (AX)(CX*1), K1, Z1
 	VADDPS    Z1, Z0, Z0
 
-tailset:
+set:
 	VMOVUPS Z0, K1, (AX)(CX*1)
+	TESTQ   R11, R11
+	JZ      end
+	ADDQ    $0x40, CX
+	DECQ    R11
+	JNZ     vector
+
+tail:
+	TESTQ $0x0000000f, R9
+	JZ    end
+	KMOVW R10, K1
+	JMP   vector
 
 end:
 	MOVQ  cStep+8(FP), CX
@@ -7491,32 +7447,30 @@ TEXT ·slopeReLUAVX512(SB), NOSPLIT, $8-32
 	MOVL    $0x00000001, DI
 	SHLL    CL, DI
 	DECL    DI
-	KMOVW   DI, K1
 	XORQ    CX, CX
-	MOVQ    SI, DI
-	SHRQ    $0x04, DI
+	KXNORW  K1, K1, K1
+	MOVQ    SI, R8
+	SHRQ    $0x04, R8
 	JZ      tail
 
 vector:
-	VMOVUPS   (DX)(CX*1), Z0
-	VMOVUPS   (BX)(CX*1), Z6
-	VXORPS    Z1, Z1, Z1
-	VCMPPS    $0x06, Z1, Z0, K2
-	VMOVAPS.Z Z6, K2, Z0
-	VMOVUPS   Z0, (AX)(CX*1)
-	ADDQ      $0x40, CX
-	DECQ      DI
-	JNZ       vector
-
-tail:
-	TESTQ     $0x0000000f, SI
-	JZ        end
 	VMOVUPS.Z (DX)(CX*1), K1, Z0
 	VMOVUPS.Z (BX)(CX*1), K1, Z6
 	VXORPS    Z1, Z1, Z1
 	VCMPPS    $0x06, Z1, Z0, K2
 	VMOVAPS.Z Z6, K2, Z0
 	VMOVUPS   Z0, K1, (AX)(CX*1)
+	TESTQ     R8, R8
+	JZ        end
+	ADDQ      $0x40, CX
+	DECQ      R8
+	JNZ       vector
+
+tail:
+	TESTQ $0x0000000f, SI
+	JZ    end
+	KMOVW DI, K1
+	JMP   vector
 
 end:
 	LDMXCSR (SP)
@@ -7553,25 +7507,25 @@ TEXT ·finishGELUAVX512(SB), NOSPLIT, $8-96
 	MOVL         $0x00000001, R10
 	SHLL         CL, R10
 	DECL         R10
-	KMOVW        R10, K1
 
 row:
-	XORQ CX, CX
-	MOVQ R9, R10
-	SHRQ $0x04, R10
-	JZ   tail
+	XORQ   CX, CX
+	KXNORW K1, K1, K1
+	MOVQ   R9, R11
+	SHRQ   $0x04, R11
+	JZ     tail
 
 vector:
-	VMOVUPS (DX)(CX*1), Z0
-	TESTQ   BX, BX
-	JZ      noBias
-	VMOVUPS (BX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
+	VMOVUPS.Z (DX)(CX*1), K1, Z0
+	TESTQ     BX, BX
+	JZ        noBias
+	VMOVUPS.Z (BX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
 
 noBias:
 	TESTQ   SI, SI
 	JZ      noBefore
-	VMOVUPS Z0, (SI)(CX*1)
+	VMOVUPS Z0, K1, (SI)(CX*1)
 
 noBefore:
 	VANDPS       magnitude<>+0(SB), Z0, Z1
@@ -7607,80 +7561,28 @@ noBefore:
 	VFNMADD231PS Z2, Z1, Z0
 	TESTQ        DI, DI
 	JZ           noResidual
-	VMOVUPS      (DI)(CX*1), Z1
-	VADDPS       Z1, Z0, Z0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-set:
-	VMOVUPS Z0, (AX)(CX*1)
-	ADDQ    $0x40, CX
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ     $0x0000000f, R9
-	JZ        end
-	VMOVUPS.Z (DX)(CX*1), K1, Z0
-	TESTQ     BX, BX
-	JZ        tailnoBias
-	VMOVUPS.Z (BX)(CX*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-
-tailnoBias:
-	TESTQ   SI, SI
-	JZ      tailnoBefore
-	VMOVUPS Z0, K1, (SI)(CX*1)
-
-tailnoBefore:
-	VANDPS       magnitude<>+0(SB), Z0, Z1
-	VMOVUPS      normal<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      normal<>+64(SB), Z2
-	VMOVUPS      normal<>+64(SB), Z4
-	VFMADD231PS  normal<>+128(SB), Z1, Z2
-	VDIVPS       Z2, Z4, Z2
-	VMOVUPS      normal<>+768(SB), Z5
-	VFMADD213PS  normal<>+704(SB), Z2, Z5
-	VFMADD213PS  normal<>+640(SB), Z2, Z5
-	VFMADD213PS  normal<>+576(SB), Z2, Z5
-	VFMADD213PS  normal<>+512(SB), Z2, Z5
-	VFMADD213PS  normal<>+448(SB), Z2, Z5
-	VFMADD213PS  normal<>+384(SB), Z2, Z5
-	VFMADD213PS  normal<>+320(SB), Z2, Z5
-	VFMADD213PS  normal<>+256(SB), Z2, Z5
-	VMULPS       Z5, Z2, Z2
-	VMULPS       Z1, Z1, Z3
-	VMULPS       normal<>+192(SB), Z3, Z3
-	VREDUCEPS    $0x01, Z3, Z4
-	VMOVAPS      Z29, Z5
-	VFMADD213PS  Z28, Z4, Z5
-	VFMADD213PS  Z27, Z4, Z5
-	VFMADD213PS  Z26, Z4, Z5
-	VFMADD213PS  Z25, Z4, Z5
-	VFMADD213PS  Z24, Z4, Z5
-	VSCALEFPS    Z3, Z5, Z3
-	VMULPS       Z3, Z2, Z2
-	VXORPS       Z4, Z4, Z4
-	VMAXPS       Z0, Z4, Z0
-	VFNMADD231PS Z2, Z1, Z0
-	TESTQ        DI, DI
-	JZ           tailnoResidual
 	VMOVUPS.Z    (DI)(CX*1), K1, Z1
 	VADDPS       Z1, Z0, Z0
 
-tailnoResidual:
+noResidual:
 	CMPQ      add+88(FP), $0x00
-	JE        tailset
+	JE        set
 	VMOVUPS.Z (AX)(CX*1), K1, Z1
 	VADDPS    Z1, Z0, Z0
 
-tailset:
+set:
 	VMOVUPS Z0, K1, (AX)(CX*1)
+	TESTQ   R11, R11
+	JZ      end
+	ADDQ    $0x40, CX
+	DECQ    R11
+	JNZ     vector
+
+tail:
+	TESTQ $0x0000000f, R9
+	JZ    end
+	KMOVW R10, K1
+	JMP   vector
 
 end:
 	MOVQ  cStep+8(FP), CX
@@ -7960,60 +7862,13 @@ TEXT ·slopeGELUAVX512(SB), NOSPLIT, $8-32
 	MOVL         $0x00000001, DI
 	SHLL         CL, DI
 	DECL         DI
-	KMOVW        DI, K1
 	XORQ         CX, CX
-	MOVQ         SI, DI
-	SHRQ         $0x04, DI
+	KXNORW       K1, K1, K1
+	MOVQ         SI, R8
+	SHRQ         $0x04, R8
 	JZ           tail
 
 vector:
-	VMOVUPS     (DX)(CX*1), Z0
-	VMOVUPS     (BX)(CX*1), Z6
-	VANDPS      magnitude<>+0(SB), Z0, Z1
-	VMOVUPS     normal<>+0(SB), Z2
-	VMINPS      Z1, Z2, Z1
-	VMOVUPS     normal<>+64(SB), Z2
-	VMOVUPS     normal<>+64(SB), Z4
-	VFMADD231PS normal<>+128(SB), Z1, Z2
-	VDIVPS      Z2, Z4, Z2
-	VMOVUPS     normal<>+768(SB), Z5
-	VFMADD213PS normal<>+704(SB), Z2, Z5
-	VFMADD213PS normal<>+640(SB), Z2, Z5
-	VFMADD213PS normal<>+576(SB), Z2, Z5
-	VFMADD213PS normal<>+512(SB), Z2, Z5
-	VFMADD213PS normal<>+448(SB), Z2, Z5
-	VFMADD213PS normal<>+384(SB), Z2, Z5
-	VFMADD213PS normal<>+320(SB), Z2, Z5
-	VFMADD213PS normal<>+256(SB), Z2, Z5
-	VMULPS      Z5, Z2, Z2
-	VMULPS      Z1, Z1, Z3
-	VMULPS      normal<>+192(SB), Z3, Z3
-	VREDUCEPS   $0x01, Z3, Z4
-	VMOVAPS     Z29, Z5
-	VFMADD213PS Z28, Z4, Z5
-	VFMADD213PS Z27, Z4, Z5
-	VFMADD213PS Z26, Z4, Z5
-	VFMADD213PS Z25, Z4, Z5
-	VFMADD213PS Z24, Z4, Z5
-	VSCALEFPS   Z3, Z5, Z3
-	VMULPS      Z3, Z2, Z2
-	VMOVUPS     density<>+0(SB), Z4
-	VSUBPS      Z2, Z4, Z4
-	VMULPS      density<>+64(SB), Z3, Z3
-	VANDPS      sign<>+0(SB), Z0, Z5
-	VORPS       Z5, Z1, Z1
-	VPMOVD2M    Z0, K2
-	VBLENDMPS   Z2, Z4, K2, Z0
-	VFMADD231PS Z3, Z1, Z0
-	VMULPS      Z6, Z0, Z0
-	VMOVUPS     Z0, (AX)(CX*1)
-	ADDQ        $0x40, CX
-	DECQ        DI
-	JNZ         vector
-
-tail:
-	TESTQ       $0x0000000f, SI
-	JZ          end
 	VMOVUPS.Z   (DX)(CX*1), K1, Z0
 	VMOVUPS.Z   (BX)(CX*1), K1, Z6
 	VANDPS      magnitude<>+0(SB), Z0, Z1
@@ -8054,6 +7909,17 @@ tail:
 	VFMADD231PS Z3, Z1, Z0
 	VMULPS      Z6, Z0, Z0
 	VMOVUPS     Z0, K1, (AX)(CX*1)
+	TESTQ       R8, R8
+	JZ          end
+	ADDQ        $0x40, CX
+	DECQ        R8
+	JNZ         vector
+
+tail:
+	TESTQ $0x0000000f, SI
+	JZ    end
+	KMOVW DI, K1
+	JMP   vector
 
 end:
 	LDMXCSR (SP)
@@ -8112,9 +7978,9 @@ DATA sign<>+56(SB)/4, $0x80000000
 DATA sign<>+60(SB)/4, $0x80000000
 GLOBL sign<>(SB), RODATA|NOPTR, $64
 
-// func finishGELUTanhAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
+// func finishLogisticAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int, numbers *float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·finishGELUTanhAVX512(SB), NOSPLIT, $8-96
+TEXT ·finishLogisticAVX512(SB), NOSPLIT, $8-104
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -8137,39 +8003,40 @@ TEXT ·finishGELUTanhAVX512(SB), NOSPLIT, $8-96
 	VPBROADCASTD CX, Z28
 	MOVL         $0x3af4ba89, CX
 	VPBROADCASTD CX, Z29
+	MOVQ         numbers+96(FP), R10
 	MOVQ         R9, CX
 	ANDQ         $0x0f, CX
-	MOVL         $0x00000001, R10
-	SHLL         CL, R10
-	DECL         R10
-	KMOVW        R10, K1
+	MOVL         $0x00000001, R11
+	SHLL         CL, R11
+	DECL         R11
 
 row:
-	XORQ CX, CX
-	MOVQ R9, R10
-	SHRQ $0x04, R10
-	JZ   tail
+	XORQ   CX, CX
+	KXNORW K1, K1, K1
+	MOVQ   R9, R12
+	SHRQ   $0x04, R12
+	JZ     tail
 
 vector:
-	VMOVUPS (DX)(CX*1), Z0
-	TESTQ   BX, BX
-	JZ      noBias
-	VMOVUPS (BX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
+	VMOVUPS.Z (DX)(CX*1), K1, Z0
+	TESTQ     BX, BX
+	JZ        noBias
+	VMOVUPS.Z (BX)(CX*1), K1, Z1
+	VADDPS    Z1, Z0, Z0
 
 noBias:
 	TESTQ   SI, SI
 	JZ      noBefore
-	VMOVUPS Z0, (SI)(CX*1)
+	VMOVUPS Z0, K1, (SI)(CX*1)
 
 noBefore:
-	VMOVUPS     tanhEnds<>+0(SB), Z3
+	VMOVUPS     320(R10), Z3
 	VMAXPS      Z0, Z3, Z0
 	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z5
-	VFMADD231PS tanh<>+64(SB), Z2, Z5
+	VMOVUPS     (R10), Z5
+	VFMADD231PS 64(R10), Z2, Z5
 	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh128<>+0(SB), Z3
+	VMOVUPS     192(R10), Z3
 	VMINPS      Z5, Z3, Z5
 	VREDUCEPS   $0x01, Z5, Z3
 	VMOVAPS     Z29, Z4
@@ -8179,75 +8046,34 @@ noBefore:
 	VFMADD213PS Z25, Z3, Z4
 	VFMADD213PS Z24, Z3, Z4
 	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      tanh<>+128(SB), Z5, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
+	VADDPS      128(R10), Z5, Z1
+	VMOVUPS     128(R10), Z3
 	VDIVPS      Z1, Z3, Z1
 	VMULPS      Z1, Z0, Z0
 	TESTQ       DI, DI
 	JZ          noResidual
-	VMOVUPS     (DI)(CX*1), Z1
-	VADDPS      Z1, Z0, Z0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-set:
-	VMOVUPS Z0, (AX)(CX*1)
-	ADDQ    $0x40, CX
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ     $0x0000000f, R9
-	JZ        end
-	VMOVUPS.Z (DX)(CX*1), K1, Z0
-	TESTQ     BX, BX
-	JZ        tailnoBias
-	VMOVUPS.Z (BX)(CX*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-
-tailnoBias:
-	TESTQ   SI, SI
-	JZ      tailnoBefore
-	VMOVUPS Z0, K1, (SI)(CX*1)
-
-tailnoBefore:
-	VMOVUPS     tanhEnds<>+0(SB), Z3
-	VMAXPS      Z0, Z3, Z0
-	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z5
-	VFMADD231PS tanh<>+64(SB), Z2, Z5
-	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh128<>+0(SB), Z3
-	VMINPS      Z5, Z3, Z5
-	VREDUCEPS   $0x01, Z5, Z3
-	VMOVAPS     Z29, Z4
-	VFMADD213PS Z28, Z3, Z4
-	VFMADD213PS Z27, Z3, Z4
-	VFMADD213PS Z26, Z3, Z4
-	VFMADD213PS Z25, Z3, Z4
-	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      tanh<>+128(SB), Z5, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
-	VDIVPS      Z1, Z3, Z1
-	VMULPS      Z1, Z0, Z0
-	TESTQ       DI, DI
-	JZ          tailnoResidual
 	VMOVUPS.Z   (DI)(CX*1), K1, Z1
 	VADDPS      Z1, Z0, Z0
 
-tailnoResidual:
+noResidual:
 	CMPQ      add+88(FP), $0x00
-	JE        tailset
+	JE        set
 	VMOVUPS.Z (AX)(CX*1), K1, Z1
 	VADDPS    Z1, Z0, Z0
 
-tailset:
+set:
 	VMOVUPS Z0, K1, (AX)(CX*1)
+	TESTQ   R12, R12
+	JZ      end
+	ADDQ    $0x40, CX
+	DECQ    R12
+	JNZ     vector
+
+tail:
+	TESTQ $0x0000000f, R9
+	JZ    end
+	KMOVW R11, K1
+	JMP   vector
 
 end:
 	MOVQ  cStep+8(FP), CX
@@ -8272,111 +8098,9 @@ residualDone:
 	VZEROUPPER
 	RET
 
-DATA tanhEnds<>+0(SB)/4, $0xc1500000
-DATA tanhEnds<>+4(SB)/4, $0xc1500000
-DATA tanhEnds<>+8(SB)/4, $0xc1500000
-DATA tanhEnds<>+12(SB)/4, $0xc1500000
-DATA tanhEnds<>+16(SB)/4, $0xc1500000
-DATA tanhEnds<>+20(SB)/4, $0xc1500000
-DATA tanhEnds<>+24(SB)/4, $0xc1500000
-DATA tanhEnds<>+28(SB)/4, $0xc1500000
-DATA tanhEnds<>+32(SB)/4, $0xc1500000
-DATA tanhEnds<>+36(SB)/4, $0xc1500000
-DATA tanhEnds<>+40(SB)/4, $0xc1500000
-DATA tanhEnds<>+44(SB)/4, $0xc1500000
-DATA tanhEnds<>+48(SB)/4, $0xc1500000
-DATA tanhEnds<>+52(SB)/4, $0xc1500000
-DATA tanhEnds<>+56(SB)/4, $0xc1500000
-DATA tanhEnds<>+60(SB)/4, $0xc1500000
-DATA tanhEnds<>+64(SB)/4, $0x41500000
-DATA tanhEnds<>+68(SB)/4, $0x41500000
-DATA tanhEnds<>+72(SB)/4, $0x41500000
-DATA tanhEnds<>+76(SB)/4, $0x41500000
-DATA tanhEnds<>+80(SB)/4, $0x41500000
-DATA tanhEnds<>+84(SB)/4, $0x41500000
-DATA tanhEnds<>+88(SB)/4, $0x41500000
-DATA tanhEnds<>+92(SB)/4, $0x41500000
-DATA tanhEnds<>+96(SB)/4, $0x41500000
-DATA tanhEnds<>+100(SB)/4, $0x41500000
-DATA tanhEnds<>+104(SB)/4, $0x41500000
-DATA tanhEnds<>+108(SB)/4, $0x41500000
-DATA tanhEnds<>+112(SB)/4, $0x41500000
-DATA tanhEnds<>+116(SB)/4, $0x41500000
-DATA tanhEnds<>+120(SB)/4, $0x41500000
-DATA tanhEnds<>+124(SB)/4, $0x41500000
-GLOBL tanhEnds<>(SB), RODATA|NOPTR, $128
-
-DATA tanh<>+0(SB)/4, $0xc0135761
-DATA tanh<>+4(SB)/4, $0xc0135761
-DATA tanh<>+8(SB)/4, $0xc0135761
-DATA tanh<>+12(SB)/4, $0xc0135761
-DATA tanh<>+16(SB)/4, $0xc0135761
-DATA tanh<>+20(SB)/4, $0xc0135761
-DATA tanh<>+24(SB)/4, $0xc0135761
-DATA tanh<>+28(SB)/4, $0xc0135761
-DATA tanh<>+32(SB)/4, $0xc0135761
-DATA tanh<>+36(SB)/4, $0xc0135761
-DATA tanh<>+40(SB)/4, $0xc0135761
-DATA tanh<>+44(SB)/4, $0xc0135761
-DATA tanh<>+48(SB)/4, $0xc0135761
-DATA tanh<>+52(SB)/4, $0xc0135761
-DATA tanh<>+56(SB)/4, $0xc0135761
-DATA tanh<>+60(SB)/4, $0xc0135761
-DATA tanh<>+64(SB)/4, $0xbdd2d3e8
-DATA tanh<>+68(SB)/4, $0xbdd2d3e8
-DATA tanh<>+72(SB)/4, $0xbdd2d3e8
-DATA tanh<>+76(SB)/4, $0xbdd2d3e8
-DATA tanh<>+80(SB)/4, $0xbdd2d3e8
-DATA tanh<>+84(SB)/4, $0xbdd2d3e8
-DATA tanh<>+88(SB)/4, $0xbdd2d3e8
-DATA tanh<>+92(SB)/4, $0xbdd2d3e8
-DATA tanh<>+96(SB)/4, $0xbdd2d3e8
-DATA tanh<>+100(SB)/4, $0xbdd2d3e8
-DATA tanh<>+104(SB)/4, $0xbdd2d3e8
-DATA tanh<>+108(SB)/4, $0xbdd2d3e8
-DATA tanh<>+112(SB)/4, $0xbdd2d3e8
-DATA tanh<>+116(SB)/4, $0xbdd2d3e8
-DATA tanh<>+120(SB)/4, $0xbdd2d3e8
-DATA tanh<>+124(SB)/4, $0xbdd2d3e8
-DATA tanh<>+128(SB)/4, $0x3f800000
-DATA tanh<>+132(SB)/4, $0x3f800000
-DATA tanh<>+136(SB)/4, $0x3f800000
-DATA tanh<>+140(SB)/4, $0x3f800000
-DATA tanh<>+144(SB)/4, $0x3f800000
-DATA tanh<>+148(SB)/4, $0x3f800000
-DATA tanh<>+152(SB)/4, $0x3f800000
-DATA tanh<>+156(SB)/4, $0x3f800000
-DATA tanh<>+160(SB)/4, $0x3f800000
-DATA tanh<>+164(SB)/4, $0x3f800000
-DATA tanh<>+168(SB)/4, $0x3f800000
-DATA tanh<>+172(SB)/4, $0x3f800000
-DATA tanh<>+176(SB)/4, $0x3f800000
-DATA tanh<>+180(SB)/4, $0x3f800000
-DATA tanh<>+184(SB)/4, $0x3f800000
-DATA tanh<>+188(SB)/4, $0x3f800000
-GLOBL tanh<>(SB), RODATA|NOPTR, $192
-
-DATA tanh128<>+0(SB)/4, $0x43000000
-DATA tanh128<>+4(SB)/4, $0x43000000
-DATA tanh128<>+8(SB)/4, $0x43000000
-DATA tanh128<>+12(SB)/4, $0x43000000
-DATA tanh128<>+16(SB)/4, $0x43000000
-DATA tanh128<>+20(SB)/4, $0x43000000
-DATA tanh128<>+24(SB)/4, $0x43000000
-DATA tanh128<>+28(SB)/4, $0x43000000
-DATA tanh128<>+32(SB)/4, $0x43000000
-DATA tanh128<>+36(SB)/4, $0x43000000
-DATA tanh128<>+40(SB)/4, $0x43000000
-DATA tanh128<>+44(SB)/4, $0x43000000
-DATA tanh128<>+48(SB)/4, $0x43000000
-DATA tanh128<>+52(SB)/4, $0x43000000
-DATA tanh128<>+56(SB)/4, $0x43000000
-DATA tanh128<>+60(SB)/4, $0x43000000
-GLOBL tanh128<>(SB), RODATA|NOPTR, $64
-
-// func slopeGELUTanhAVX512(dx *float32, x *float32, dy *float32, n int)
+// func slopeLogisticAVX512(dx *float32, x *float32, dy *float32, n int, numbers *float32)
 // Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·slopeGELUTanhAVX512(SB), NOSPLIT, $8-32
+TEXT ·slopeLogisticAVX512(SB), NOSPLIT, $8-40
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -8396,68 +8120,30 @@ TEXT ·slopeGELUTanhAVX512(SB), NOSPLIT, $8-32
 	VPBROADCASTD CX, Z28
 	MOVL         $0x3af4ba89, CX
 	VPBROADCASTD CX, Z29
+	MOVQ         numbers+32(FP), DI
 	MOVQ         SI, CX
 	ANDQ         $0x0f, CX
-	MOVL         $0x00000001, DI
-	SHLL         CL, DI
-	DECL         DI
-	KMOVW        DI, K1
+	MOVL         $0x00000001, R8
+	SHLL         CL, R8
+	DECL         R8
 	XORQ         CX, CX
-	MOVQ         SI, DI
-	SHRQ         $0x04, DI
+	KXNORW       K1, K1, K1
+	MOVQ         SI, R9
+	SHRQ         $0x04, R9
 	JZ           tail
 
 vector:
-	VMOVUPS     (DX)(CX*1), Z0
-	VMOVUPS     (BX)(CX*1), Z6
-	VMOVUPS     tanhEnds<>+0(SB), Z3
-	VMAXPS      Z0, Z3, Z0
-	VMOVUPS     tanhEnds<>+64(SB), Z3
-	VMINPS      Z0, Z3, Z0
-	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z5
-	VFMADD231PS tanh<>+64(SB), Z2, Z5
-	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh63<>+0(SB), Z3
-	VMINPS      Z5, Z3, Z5
-	VREDUCEPS   $0x01, Z5, Z3
-	VMOVAPS     Z29, Z4
-	VFMADD213PS Z28, Z3, Z4
-	VFMADD213PS Z27, Z3, Z4
-	VFMADD213PS Z26, Z3, Z4
-	VFMADD213PS Z25, Z3, Z4
-	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      tanh<>+128(SB), Z5, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
-	VDIVPS      Z1, Z3, Z1
-	VMOVUPS     tanhSlope<>+0(SB), Z3
-	VFMADD231PS tanhSlope<>+64(SB), Z2, Z3
-	VMULPS      Z0, Z3, Z3
-	VMULPS      Z1, Z3, Z3
-	VMULPS      Z1, Z5, Z5
-	VMOVAPS     Z1, Z0
-	VFMADD231PS Z5, Z3, Z0
-	VMULPS      Z6, Z0, Z0
-	VMOVUPS     Z0, (AX)(CX*1)
-	ADDQ        $0x40, CX
-	DECQ        DI
-	JNZ         vector
-
-tail:
-	TESTQ       $0x0000000f, SI
-	JZ          end
 	VMOVUPS.Z   (DX)(CX*1), K1, Z0
 	VMOVUPS.Z   (BX)(CX*1), K1, Z6
-	VMOVUPS     tanhEnds<>+0(SB), Z3
+	VMOVUPS     320(DI), Z3
 	VMAXPS      Z0, Z3, Z0
-	VMOVUPS     tanhEnds<>+64(SB), Z3
+	VMOVUPS     384(DI), Z3
 	VMINPS      Z0, Z3, Z0
 	VMULPS      Z0, Z0, Z2
-	VMOVUPS     tanh<>+0(SB), Z5
-	VFMADD231PS tanh<>+64(SB), Z2, Z5
+	VMOVUPS     (DI), Z5
+	VFMADD231PS 64(DI), Z2, Z5
 	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh63<>+0(SB), Z3
+	VMOVUPS     256(DI), Z3
 	VMINPS      Z5, Z3, Z5
 	VREDUCEPS   $0x01, Z5, Z3
 	VMOVAPS     Z29, Z4
@@ -8467,11 +8153,11 @@ tail:
 	VFMADD213PS Z25, Z3, Z4
 	VFMADD213PS Z24, Z3, Z4
 	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      tanh<>+128(SB), Z5, Z1
-	VMOVUPS     tanh<>+128(SB), Z3
+	VADDPS      128(DI), Z5, Z1
+	VMOVUPS     128(DI), Z3
 	VDIVPS      Z1, Z3, Z1
-	VMOVUPS     tanhSlope<>+0(SB), Z3
-	VFMADD231PS tanhSlope<>+64(SB), Z2, Z3
+	VMOVUPS     448(DI), Z3
+	VFMADD231PS 512(DI), Z2, Z3
 	VMULPS      Z0, Z3, Z3
 	VMULPS      Z1, Z3, Z3
 	VMULPS      Z1, Z5, Z5
@@ -8479,397 +8165,17 @@ tail:
 	VFMADD231PS Z5, Z3, Z0
 	VMULPS      Z6, Z0, Z0
 	VMOVUPS     Z0, K1, (AX)(CX*1)
-
-end:
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-DATA tanh63<>+0(SB)/4, $0x427c0000
-DATA tanh63<>+4(SB)/4, $0x427c0000
-DATA tanh63<>+8(SB)/4, $0x427c0000
-DATA tanh63<>+12(SB)/4, $0x427c0000
-DATA tanh63<>+16(SB)/4, $0x427c0000
-DATA tanh63<>+20(SB)/4, $0x427c0000
-DATA tanh63<>+24(SB)/4, $0x427c0000
-DATA tanh63<>+28(SB)/4, $0x427c0000
-DATA tanh63<>+32(SB)/4, $0x427c0000
-DATA tanh63<>+36(SB)/4, $0x427c0000
-DATA tanh63<>+40(SB)/4, $0x427c0000
-DATA tanh63<>+44(SB)/4, $0x427c0000
-DATA tanh63<>+48(SB)/4, $0x427c0000
-DATA tanh63<>+52(SB)/4, $0x427c0000
-DATA tanh63<>+56(SB)/4, $0x427c0000
-DATA tanh63<>+60(SB)/4, $0x427c0000
-GLOBL tanh63<>(SB), RODATA|NOPTR, $64
-
-DATA tanhSlope<>+0(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+4(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+8(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+12(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+16(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+20(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+24(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+28(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+32(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+36(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+40(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+44(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+48(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+52(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+56(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+60(SB)/4, $0x3fcc422a
-DATA tanhSlope<>+64(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+68(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+72(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+76(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+80(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+84(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+88(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+92(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+96(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+100(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+104(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+108(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+112(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+116(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+120(SB)/4, $0x3e5b33b6
-DATA tanhSlope<>+124(SB)/4, $0x3e5b33b6
-GLOBL tanhSlope<>(SB), RODATA|NOPTR, $128
-
-// func finishSiLUAVX512(c *float32, cStep int, sums *float32, sumStep int, bias *float32, before *float32, beforeStep int, residual *float32, residualStep int, rows int, cols int, add int)
-// Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·finishSiLUAVX512(SB), NOSPLIT, $8-96
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVQ         c+0(FP), AX
-	MOVQ         sums+16(FP), DX
-	MOVQ         bias+32(FP), BX
-	MOVQ         before+40(FP), SI
-	MOVQ         residual+56(FP), DI
-	MOVQ         rows+72(FP), R8
-	MOVQ         cols+80(FP), R9
-	MOVL         $0x3f800000, CX
-	VPBROADCASTD CX, Z24
-	MOVL         $0x3f31725d, CX
-	VPBROADCASTD CX, Z25
-	MOVL         $0x3e75edab, CX
-	VPBROADCASTD CX, Z26
-	MOVL         $0x3d648e75, CX
-	VPBROADCASTD CX, Z27
-	MOVL         $0x3c13bc25, CX
-	VPBROADCASTD CX, Z28
-	MOVL         $0x3af4ba89, CX
-	VPBROADCASTD CX, Z29
-	MOVQ         R9, CX
-	ANDQ         $0x0f, CX
-	MOVL         $0x00000001, R10
-	SHLL         CL, R10
-	DECL         R10
-	KMOVW        R10, K1
-
-row:
-	XORQ CX, CX
-	MOVQ R9, R10
-	SHRQ $0x04, R10
-	JZ   tail
-
-vector:
-	VMOVUPS (DX)(CX*1), Z0
-	TESTQ   BX, BX
-	JZ      noBias
-	VMOVUPS (BX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-noBias:
-	TESTQ   SI, SI
-	JZ      noBefore
-	VMOVUPS Z0, (SI)(CX*1)
-
-noBefore:
-	VMOVUPS     siluEnds<>+0(SB), Z3
-	VMAXPS      Z0, Z3, Z0
-	VMOVUPS     silu<>+0(SB), Z5
-	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh128<>+0(SB), Z3
-	VMINPS      Z5, Z3, Z5
-	VREDUCEPS   $0x01, Z5, Z3
-	VMOVAPS     Z29, Z4
-	VFMADD213PS Z28, Z3, Z4
-	VFMADD213PS Z27, Z3, Z4
-	VFMADD213PS Z26, Z3, Z4
-	VFMADD213PS Z25, Z3, Z4
-	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      silu<>+128(SB), Z5, Z1
-	VMOVUPS     silu<>+128(SB), Z3
-	VDIVPS      Z1, Z3, Z1
-	VMULPS      Z1, Z0, Z0
-	TESTQ       DI, DI
-	JZ          noResidual
-	VMOVUPS     (DI)(CX*1), Z1
-	VADDPS      Z1, Z0, Z0
-
-noResidual:
-	CMPQ    add+88(FP), $0x00
-	JE      set
-	VMOVUPS (AX)(CX*1), Z1
-	VADDPS  Z1, Z0, Z0
-
-set:
-	VMOVUPS Z0, (AX)(CX*1)
-	ADDQ    $0x40, CX
-	DECQ    R10
-	JNZ     vector
-
-tail:
-	TESTQ     $0x0000000f, R9
-	JZ        end
-	VMOVUPS.Z (DX)(CX*1), K1, Z0
-	TESTQ     BX, BX
-	JZ        tailnoBias
-	VMOVUPS.Z (BX)(CX*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-
-tailnoBias:
-	TESTQ   SI, SI
-	JZ      tailnoBefore
-	VMOVUPS Z0, K1, (SI)(CX*1)
-
-tailnoBefore:
-	VMOVUPS     siluEnds<>+0(SB), Z3
-	VMAXPS      Z0, Z3, Z0
-	VMOVUPS     silu<>+0(SB), Z5
-	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh128<>+0(SB), Z3
-	VMINPS      Z5, Z3, Z5
-	VREDUCEPS   $0x01, Z5, Z3
-	VMOVAPS     Z29, Z4
-	VFMADD213PS Z28, Z3, Z4
-	VFMADD213PS Z27, Z3, Z4
-	VFMADD213PS Z26, Z3, Z4
-	VFMADD213PS Z25, Z3, Z4
-	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      silu<>+128(SB), Z5, Z1
-	VMOVUPS     silu<>+128(SB), Z3
-	VDIVPS      Z1, Z3, Z1
-	VMULPS      Z1, Z0, Z0
-	TESTQ       DI, DI
-	JZ          tailnoResidual
-	VMOVUPS.Z   (DI)(CX*1), K1, Z1
-	VADDPS      Z1, Z0, Z0
-
-tailnoResidual:
-	CMPQ      add+88(FP), $0x00
-	JE        tailset
-	VMOVUPS.Z (AX)(CX*1), K1, Z1
-	VADDPS    Z1, Z0, Z0
-
-tailset:
-	VMOVUPS Z0, K1, (AX)(CX*1)
-
-end:
-	MOVQ  cStep+8(FP), CX
-	LEAQ  (AX)(CX*4), AX
-	MOVQ  sumStep+24(FP), CX
-	LEAQ  (DX)(CX*4), DX
-	TESTQ SI, SI
-	JZ    beforeDone
-	MOVQ  beforeStep+48(FP), CX
-	LEAQ  (SI)(CX*4), SI
-
-beforeDone:
-	TESTQ DI, DI
-	JZ    residualDone
-	MOVQ  residualStep+64(FP), CX
-	LEAQ  (DI)(CX*4), DI
-
-residualDone:
-	DECQ    R8
-	JNZ     row
-	LDMXCSR (SP)
-	VZEROUPPER
-	RET
-
-DATA siluEnds<>+0(SB)/4, $0xc2c80000
-DATA siluEnds<>+4(SB)/4, $0xc2c80000
-DATA siluEnds<>+8(SB)/4, $0xc2c80000
-DATA siluEnds<>+12(SB)/4, $0xc2c80000
-DATA siluEnds<>+16(SB)/4, $0xc2c80000
-DATA siluEnds<>+20(SB)/4, $0xc2c80000
-DATA siluEnds<>+24(SB)/4, $0xc2c80000
-DATA siluEnds<>+28(SB)/4, $0xc2c80000
-DATA siluEnds<>+32(SB)/4, $0xc2c80000
-DATA siluEnds<>+36(SB)/4, $0xc2c80000
-DATA siluEnds<>+40(SB)/4, $0xc2c80000
-DATA siluEnds<>+44(SB)/4, $0xc2c80000
-DATA siluEnds<>+48(SB)/4, $0xc2c80000
-DATA siluEnds<>+52(SB)/4, $0xc2c80000
-DATA siluEnds<>+56(SB)/4, $0xc2c80000
-DATA siluEnds<>+60(SB)/4, $0xc2c80000
-DATA siluEnds<>+64(SB)/4, $0x42c80000
-DATA siluEnds<>+68(SB)/4, $0x42c80000
-DATA siluEnds<>+72(SB)/4, $0x42c80000
-DATA siluEnds<>+76(SB)/4, $0x42c80000
-DATA siluEnds<>+80(SB)/4, $0x42c80000
-DATA siluEnds<>+84(SB)/4, $0x42c80000
-DATA siluEnds<>+88(SB)/4, $0x42c80000
-DATA siluEnds<>+92(SB)/4, $0x42c80000
-DATA siluEnds<>+96(SB)/4, $0x42c80000
-DATA siluEnds<>+100(SB)/4, $0x42c80000
-DATA siluEnds<>+104(SB)/4, $0x42c80000
-DATA siluEnds<>+108(SB)/4, $0x42c80000
-DATA siluEnds<>+112(SB)/4, $0x42c80000
-DATA siluEnds<>+116(SB)/4, $0x42c80000
-DATA siluEnds<>+120(SB)/4, $0x42c80000
-DATA siluEnds<>+124(SB)/4, $0x42c80000
-GLOBL siluEnds<>(SB), RODATA|NOPTR, $128
-
-DATA silu<>+0(SB)/4, $0xbfb8aa3b
-DATA silu<>+4(SB)/4, $0xbfb8aa3b
-DATA silu<>+8(SB)/4, $0xbfb8aa3b
-DATA silu<>+12(SB)/4, $0xbfb8aa3b
-DATA silu<>+16(SB)/4, $0xbfb8aa3b
-DATA silu<>+20(SB)/4, $0xbfb8aa3b
-DATA silu<>+24(SB)/4, $0xbfb8aa3b
-DATA silu<>+28(SB)/4, $0xbfb8aa3b
-DATA silu<>+32(SB)/4, $0xbfb8aa3b
-DATA silu<>+36(SB)/4, $0xbfb8aa3b
-DATA silu<>+40(SB)/4, $0xbfb8aa3b
-DATA silu<>+44(SB)/4, $0xbfb8aa3b
-DATA silu<>+48(SB)/4, $0xbfb8aa3b
-DATA silu<>+52(SB)/4, $0xbfb8aa3b
-DATA silu<>+56(SB)/4, $0xbfb8aa3b
-DATA silu<>+60(SB)/4, $0xbfb8aa3b
-DATA silu<>+64(SB)/4, $0x80000000
-DATA silu<>+68(SB)/4, $0x80000000
-DATA silu<>+72(SB)/4, $0x80000000
-DATA silu<>+76(SB)/4, $0x80000000
-DATA silu<>+80(SB)/4, $0x80000000
-DATA silu<>+84(SB)/4, $0x80000000
-DATA silu<>+88(SB)/4, $0x80000000
-DATA silu<>+92(SB)/4, $0x80000000
-DATA silu<>+96(SB)/4, $0x80000000
-DATA silu<>+100(SB)/4, $0x80000000
-DATA silu<>+104(SB)/4, $0x80000000
-DATA silu<>+108(SB)/4, $0x80000000
-DATA silu<>+112(SB)/4, $0x80000000
-DATA silu<>+116(SB)/4, $0x80000000
-DATA silu<>+120(SB)/4, $0x80000000
-DATA silu<>+124(SB)/4, $0x80000000
-DATA silu<>+128(SB)/4, $0x3f800000
-DATA silu<>+132(SB)/4, $0x3f800000
-DATA silu<>+136(SB)/4, $0x3f800000
-DATA silu<>+140(SB)/4, $0x3f800000
-DATA silu<>+144(SB)/4, $0x3f800000
-DATA silu<>+148(SB)/4, $0x3f800000
-DATA silu<>+152(SB)/4, $0x3f800000
-DATA silu<>+156(SB)/4, $0x3f800000
-DATA silu<>+160(SB)/4, $0x3f800000
-DATA silu<>+164(SB)/4, $0x3f800000
-DATA silu<>+168(SB)/4, $0x3f800000
-DATA silu<>+172(SB)/4, $0x3f800000
-DATA silu<>+176(SB)/4, $0x3f800000
-DATA silu<>+180(SB)/4, $0x3f800000
-DATA silu<>+184(SB)/4, $0x3f800000
-DATA silu<>+188(SB)/4, $0x3f800000
-GLOBL silu<>(SB), RODATA|NOPTR, $192
-
-// func slopeSiLUAVX512(dx *float32, x *float32, dy *float32, n int)
-// Requires: AVX, AVX512DQ, AVX512F, SSE
-TEXT ·slopeSiLUAVX512(SB), NOSPLIT, $8-32
-	STMXCSR      (SP)
-	MOVL         $0x00009fc0, 4(SP)
-	LDMXCSR      4(SP)
-	MOVQ         dx+0(FP), AX
-	MOVQ         x+8(FP), DX
-	MOVQ         dy+16(FP), BX
-	MOVQ         n+24(FP), SI
-	MOVL         $0x3f800000, CX
-	VPBROADCASTD CX, Z24
-	MOVL         $0x3f31725d, CX
-	VPBROADCASTD CX, Z25
-	MOVL         $0x3e75edab, CX
-	VPBROADCASTD CX, Z26
-	MOVL         $0x3d648e75, CX
-	VPBROADCASTD CX, Z27
-	MOVL         $0x3c13bc25, CX
-	VPBROADCASTD CX, Z28
-	MOVL         $0x3af4ba89, CX
-	VPBROADCASTD CX, Z29
-	MOVQ         SI, CX
-	ANDQ         $0x0f, CX
-	MOVL         $0x00000001, DI
-	SHLL         CL, DI
-	DECL         DI
-	KMOVW        DI, K1
-	XORQ         CX, CX
-	MOVQ         SI, DI
-	SHRQ         $0x04, DI
-	JZ           tail
-
-vector:
-	VMOVUPS     (DX)(CX*1), Z0
-	VMOVUPS     (BX)(CX*1), Z6
-	VMOVUPS     siluEnds<>+0(SB), Z3
-	VMAXPS      Z0, Z3, Z0
-	VMOVUPS     siluEnds<>+64(SB), Z3
-	VMINPS      Z0, Z3, Z0
-	VMOVUPS     silu<>+0(SB), Z5
-	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh63<>+0(SB), Z3
-	VMINPS      Z5, Z3, Z5
-	VREDUCEPS   $0x01, Z5, Z3
-	VMOVAPS     Z29, Z4
-	VFMADD213PS Z28, Z3, Z4
-	VFMADD213PS Z27, Z3, Z4
-	VFMADD213PS Z26, Z3, Z4
-	VFMADD213PS Z25, Z3, Z4
-	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      silu<>+128(SB), Z5, Z1
-	VMOVUPS     silu<>+128(SB), Z3
-	VDIVPS      Z1, Z3, Z1
-	VMULPS      Z1, Z5, Z5
-	VMULPS      Z1, Z5, Z5
-	VFMADD213PS Z1, Z5, Z0
-	VMULPS      Z6, Z0, Z0
-	VMOVUPS     Z0, (AX)(CX*1)
+	TESTQ       R9, R9
+	JZ          end
 	ADDQ        $0x40, CX
-	DECQ        DI
+	DECQ        R9
 	JNZ         vector
 
 tail:
-	TESTQ       $0x0000000f, SI
-	JZ          end
-	VMOVUPS.Z   (DX)(CX*1), K1, Z0
-	VMOVUPS.Z   (BX)(CX*1), K1, Z6
-	VMOVUPS     siluEnds<>+0(SB), Z3
-	VMAXPS      Z0, Z3, Z0
-	VMOVUPS     siluEnds<>+64(SB), Z3
-	VMINPS      Z0, Z3, Z0
-	VMOVUPS     silu<>+0(SB), Z5
-	VMULPS      Z0, Z5, Z5
-	VMOVUPS     tanh63<>+0(SB), Z3
-	VMINPS      Z5, Z3, Z5
-	VREDUCEPS   $0x01, Z5, Z3
-	VMOVAPS     Z29, Z4
-	VFMADD213PS Z28, Z3, Z4
-	VFMADD213PS Z27, Z3, Z4
-	VFMADD213PS Z26, Z3, Z4
-	VFMADD213PS Z25, Z3, Z4
-	VFMADD213PS Z24, Z3, Z4
-	VSCALEFPS   Z5, Z4, Z5
-	VADDPS      silu<>+128(SB), Z5, Z1
-	VMOVUPS     silu<>+128(SB), Z3
-	VDIVPS      Z1, Z3, Z1
-	VMULPS      Z1, Z5, Z5
-	VMULPS      Z1, Z5, Z5
-	VFMADD213PS Z1, Z5, Z0
-	VMULPS      Z6, Z0, Z0
-	VMOVUPS     Z0, K1, (AX)(CX*1)
+	TESTQ $0x0000000f, SI
+	JZ    end
+	KMOVW R8, K1
+	JMP   vector
 
 end:
 	LDMXCSR (SP)

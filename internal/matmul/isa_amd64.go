@@ -51,8 +51,8 @@ var avx512 = isa{
 	multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
 	vector:    multiplyVectorAVX512,
 	widen:     [3]widenFunc{widen1AVX512, widen2AVX512, widen3AVX512},
-	finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, finishGELUTanhAVX512, finishSiLUAVX512},
-	slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, slopeGELUTanhAVX512, slopeSiLUAVX512},
+	finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, tanhNumbers.finish(finishLogisticAVX512), siluNumbers.finish(finishLogisticAVX512)},
+	slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, tanhNumbers.slope(slopeLogisticAVX512), siluNumbers.slope(slopeLogisticAVX512)},
 	transpose: transposeAVX512,
 }
 
@@ -69,7 +69,7 @@ var avx2 = isa{
 	multiply:  [3]multiplyFunc{multiply1AVX2, multiply2AVX2, multiply3AVX2},
 	vector:    multiplyVectorAVX2,
 	widen:     [3]widenFunc{widen1AVX2, widen2AVX2, widen3AVX2},
-	finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, finishGELUTanhAVX2, finishSiLUAVX2},
-	slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, slopeGELUTanhAVX2, slopeSiLUAVX2},
+	finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, tanhNumbers.finish(finishLogisticAVX2), siluNumbers.finish(finishLogisticAVX2)},
+	slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, tanhNumbers.slope(slopeLogisticAVX2), siluNumbers.slope(slopeLogisticAVX2)},
 	transpose: transposeAVX2,
 }

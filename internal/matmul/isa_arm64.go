@@ -11,7 +11,7 @@ var neon = isa{
 	name: "neon", lanes: 8, tile: 6, flops: 50, rows: 128, block: 1 << 16, wide: 2, depth: 2, fetch: []int{1, 4},
 	multiply:  [3]multiplyFunc{multiply1NEON, multiply2NEON},
 	widen:     [3]widenFunc{widen1NEON, widen2NEON},
-	finish:    [activations]finishFunc{finishNoneNEON, finishReLUNEON, finishGELUNEON, finishGELUTanhNEON, finishSiLUNEON},
-	slope:     [activations]slopeFunc{nil, slopeReLUNEON, slopeGELUNEON, slopeGELUTanhNEON, slopeSiLUNEON},
+	finish:    [activations]finishFunc{finishNoneNEON, finishReLUNEON, finishGELUNEON, tanhNumbers.finish(finishLogisticNEON), siluNumbers.finish(finishLogisticNEON)},
+	slope:     [activations]slopeFunc{nil, slopeReLUNEON, slopeGELUNEON, tanhNumbers.slope(slopeLogisticNEON), siluNumbers.slope(slopeLogisticNEON)},
 	transpose: transposeNEON,
 }

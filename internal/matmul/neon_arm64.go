@@ -129,7 +129,7 @@ func finishGELUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, bef
 //go:noescape
 func slopeGELUNEON(dx, x, dy *float32, n int)
 
-// finishGELUTanhNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
+// finishLogisticNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
 // activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
 //
 //   - x = sums[r][i] + bias[i]
@@ -138,31 +138,12 @@ func slopeGELUNEON(dx, x, dy *float32, n int)
 //   - c[r][i] = y, or the old c[r][i] + y if add != 0
 //
 // bias, before and residual may be nil. For a nil array, the routine omits the addition or the
-// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
+// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0. numbers is [9][16]: each number of the activation in all lanes of a vector.
 //
 //go:noescape
-func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
+func finishLogisticNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int, numbers *float32)
 
-// slopeGELUTanhNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
+// slopeLogisticNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name. numbers is [9][16]: each number of the activation in all lanes of a vector.
 //
 //go:noescape
-func slopeGELUTanhNEON(dx, x, dy *float32, n int)
-
-// finishSiLUNEON sets c to act(sums + bias) + residual, or adds these values to c. act is the
-// activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:
-//
-//   - x = sums[r][i] + bias[i]
-//   - before[r][i] = x
-//   - y = act(x) + residual[r][i]
-//   - c[r][i] = y, or the old c[r][i] + y if add != 0
-//
-// bias, before and residual may be nil. For a nil array, the routine omits the addition or the
-// store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.
-//
-//go:noescape
-func finishSiLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
-
-// slopeSiLUNEON sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.
-//
-//go:noescape
-func slopeSiLUNEON(dx, x, dy *float32, n int)
+func slopeLogisticNEON(dx, x, dy *float32, n int, numbers *float32)

@@ -4776,8 +4776,8 @@ pairdone:
 onedone:
 	RET
 
-// func finishGELUTanhNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
-TEXT ·finishGELUTanhNEON(SB), NOSPLIT, $0-96
+// func finishLogisticNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int, numbers *float32)
+TEXT ·finishLogisticNEON(SB), NOSPLIT, $0-104
 	MOVD c+0(FP), R0
 	MOVD cStep+8(FP), R1
 	LSL $2, R1
@@ -4794,40 +4794,32 @@ TEXT ·finishGELUTanhNEON(SB), NOSPLIT, $0-96
 	MOVD rows+72(FP), R9
 	MOVD cols+80(FP), R10
 	MOVD add+88(FP), R11
-	MOVW $0xc0135761, R14
-	WORD $0x4e040dc9 // dup v9.4s, w14
-	MOVW $0xbdd2d3e8, R14
-	WORD $0x4e040dca // dup v10.4s, w14
-	MOVW $0x3f800000, R14
-	WORD $0x4e040dcb // dup v11.4s, w14
-	MOVW $0x43000000, R14
-	WORD $0x4e040dcc // dup v12.4s, w14
-	MOVW $0x427c0000, R14
-	WORD $0x4e040dcd // dup v13.4s, w14
-	MOVW $0xc1500000, R14
-	WORD $0x4e040dce // dup v14.4s, w14
-	MOVW $0x41500000, R14
-	WORD $0x4e040dcf // dup v15.4s, w14
-	MOVW $0x3fcc422a, R14
-	WORD $0x4e040dd0 // dup v16.4s, w14
-	MOVW $0x3e5b33b6, R14
-	WORD $0x4e040dd1 // dup v17.4s, w14
-	MOVW $0x3f800000, R14
-	WORD $0x4e040dd8 // dup v24.4s, w14
-	MOVW $0x3f317215, R14
-	WORD $0x4e040dd9 // dup v25.4s, w14
-	MOVW $0x3e75fcde, R14
-	WORD $0x4e040dda // dup v26.4s, w14
-	MOVW $0x3d635ba9, R14
-	WORD $0x4e040ddb // dup v27.4s, w14
-	MOVW $0x3c1e7544, R14
-	WORD $0x4e040ddc // dup v28.4s, w14
-	MOVW $0x3aaddd0a, R14
-	WORD $0x4e040ddd // dup v29.4s, w14
-	MOVW $0xc2fe0000, R14
-	WORD $0x4e040dde // dup v30.4s, w14
-	MOVW $0x4b40007f, R14
-	WORD $0x4e040ddf // dup v31.4s, w14
+	MOVD numbers+96(FP), R14
+	WORD $0x3dc001c9 // ldr q9, [x14, #0]
+	WORD $0x3dc011ca // ldr q10, [x14, #64]
+	WORD $0x3dc021cb // ldr q11, [x14, #128]
+	WORD $0x3dc031cc // ldr q12, [x14, #192]
+	WORD $0x3dc041cd // ldr q13, [x14, #256]
+	WORD $0x3dc051ce // ldr q14, [x14, #320]
+	WORD $0x3dc061cf // ldr q15, [x14, #384]
+	WORD $0x3dc071d0 // ldr q16, [x14, #448]
+	WORD $0x3dc081d1 // ldr q17, [x14, #512]
+	MOVW $0x3f800000, R15
+	WORD $0x4e040df8 // dup v24.4s, w15
+	MOVW $0x3f317215, R15
+	WORD $0x4e040df9 // dup v25.4s, w15
+	MOVW $0x3e75fcde, R15
+	WORD $0x4e040dfa // dup v26.4s, w15
+	MOVW $0x3d635ba9, R15
+	WORD $0x4e040dfb // dup v27.4s, w15
+	MOVW $0x3c1e7544, R15
+	WORD $0x4e040dfc // dup v28.4s, w15
+	MOVW $0x3aaddd0a, R15
+	WORD $0x4e040dfd // dup v29.4s, w15
+	MOVW $0xc2fe0000, R15
+	WORD $0x4e040dfe // dup v30.4s, w15
+	MOVW $0x4b40007f, R15
+	WORD $0x4e040dff // dup v31.4s, w15
 row:
 	MOVD $0, R12
 	LSR $2, R10, R13
@@ -4977,46 +4969,38 @@ residualDone:
 	BNE row
 	RET
 
-// func slopeGELUTanhNEON(dx, x, dy *float32, n int)
-TEXT ·slopeGELUTanhNEON(SB), NOSPLIT, $0-32
+// func slopeLogisticNEON(dx, x, dy *float32, n int, numbers *float32)
+TEXT ·slopeLogisticNEON(SB), NOSPLIT, $0-40
 	MOVD dx+0(FP), R0
 	MOVD x+8(FP), R1
 	MOVD dy+16(FP), R2
 	MOVD n+24(FP), R3
-	MOVW $0xc0135761, R6
-	WORD $0x4e040cc9 // dup v9.4s, w6
-	MOVW $0xbdd2d3e8, R6
-	WORD $0x4e040cca // dup v10.4s, w6
-	MOVW $0x3f800000, R6
-	WORD $0x4e040ccb // dup v11.4s, w6
-	MOVW $0x43000000, R6
-	WORD $0x4e040ccc // dup v12.4s, w6
-	MOVW $0x427c0000, R6
-	WORD $0x4e040ccd // dup v13.4s, w6
-	MOVW $0xc1500000, R6
-	WORD $0x4e040cce // dup v14.4s, w6
-	MOVW $0x41500000, R6
-	WORD $0x4e040ccf // dup v15.4s, w6
-	MOVW $0x3fcc422a, R6
-	WORD $0x4e040cd0 // dup v16.4s, w6
-	MOVW $0x3e5b33b6, R6
-	WORD $0x4e040cd1 // dup v17.4s, w6
-	MOVW $0x3f800000, R6
-	WORD $0x4e040cd8 // dup v24.4s, w6
-	MOVW $0x3f317215, R6
-	WORD $0x4e040cd9 // dup v25.4s, w6
-	MOVW $0x3e75fcde, R6
-	WORD $0x4e040cda // dup v26.4s, w6
-	MOVW $0x3d635ba9, R6
-	WORD $0x4e040cdb // dup v27.4s, w6
-	MOVW $0x3c1e7544, R6
-	WORD $0x4e040cdc // dup v28.4s, w6
-	MOVW $0x3aaddd0a, R6
-	WORD $0x4e040cdd // dup v29.4s, w6
-	MOVW $0xc2fe0000, R6
-	WORD $0x4e040cde // dup v30.4s, w6
-	MOVW $0x4b40007f, R6
-	WORD $0x4e040cdf // dup v31.4s, w6
+	MOVD numbers+32(FP), R6
+	WORD $0x3dc000c9 // ldr q9, [x6, #0]
+	WORD $0x3dc010ca // ldr q10, [x6, #64]
+	WORD $0x3dc020cb // ldr q11, [x6, #128]
+	WORD $0x3dc030cc // ldr q12, [x6, #192]
+	WORD $0x3dc040cd // ldr q13, [x6, #256]
+	WORD $0x3dc050ce // ldr q14, [x6, #320]
+	WORD $0x3dc060cf // ldr q15, [x6, #384]
+	WORD $0x3dc070d0 // ldr q16, [x6, #448]
+	WORD $0x3dc080d1 // ldr q17, [x6, #512]
+	MOVW $0x3f800000, R7
+	WORD $0x4e040cf8 // dup v24.4s, w7
+	MOVW $0x3f317215, R7
+	WORD $0x4e040cf9 // dup v25.4s, w7
+	MOVW $0x3e75fcde, R7
+	WORD $0x4e040cfa // dup v26.4s, w7
+	MOVW $0x3d635ba9, R7
+	WORD $0x4e040cfb // dup v27.4s, w7
+	MOVW $0x3c1e7544, R7
+	WORD $0x4e040cfc // dup v28.4s, w7
+	MOVW $0x3aaddd0a, R7
+	WORD $0x4e040cfd // dup v29.4s, w7
+	MOVW $0xc2fe0000, R7
+	WORD $0x4e040cfe // dup v30.4s, w7
+	MOVW $0x4b40007f, R7
+	WORD $0x4e040cff // dup v31.4s, w7
 	MOVD $0, R4
 	LSR $2, R3, R5
 	CBZ R5, vectordone
@@ -5129,327 +5113,6 @@ pairdone:
 	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
 	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
 	WORD $0x4e24cc62 // fmla v2.4s, v3.4s, v4.4s
-	WORD $0x6e28dc40 // fmul v0.4s, v2.4s, v8.4s
-	WORD $0xbc246800 // str s0, [x0, x4]
-onedone:
-	RET
-
-// func finishSiLUNEON(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int)
-TEXT ·finishSiLUNEON(SB), NOSPLIT, $0-96
-	MOVD c+0(FP), R0
-	MOVD cStep+8(FP), R1
-	LSL $2, R1
-	MOVD sums+16(FP), R2
-	MOVD sumStep+24(FP), R3
-	LSL $2, R3
-	MOVD bias+32(FP), R4
-	MOVD before+40(FP), R5
-	MOVD beforeStep+48(FP), R6
-	LSL $2, R6
-	MOVD residual+56(FP), R7
-	MOVD residualStep+64(FP), R8
-	LSL $2, R8
-	MOVD rows+72(FP), R9
-	MOVD cols+80(FP), R10
-	MOVD add+88(FP), R11
-	MOVW $0xbfb8aa3b, R14
-	WORD $0x4e040dc9 // dup v9.4s, w14
-	WORD $0x6f00e40a // movi v10.2d, #0
-	MOVW $0x3f800000, R14
-	WORD $0x4e040dcb // dup v11.4s, w14
-	MOVW $0x43000000, R14
-	WORD $0x4e040dcc // dup v12.4s, w14
-	MOVW $0x427c0000, R14
-	WORD $0x4e040dcd // dup v13.4s, w14
-	MOVW $0xc2c80000, R14
-	WORD $0x4e040dce // dup v14.4s, w14
-	MOVW $0x42c80000, R14
-	WORD $0x4e040dcf // dup v15.4s, w14
-	MOVW $0x3f800000, R14
-	WORD $0x4e040dd8 // dup v24.4s, w14
-	MOVW $0x3f317215, R14
-	WORD $0x4e040dd9 // dup v25.4s, w14
-	MOVW $0x3e75fcde, R14
-	WORD $0x4e040dda // dup v26.4s, w14
-	MOVW $0x3d635ba9, R14
-	WORD $0x4e040ddb // dup v27.4s, w14
-	MOVW $0x3c1e7544, R14
-	WORD $0x4e040ddc // dup v28.4s, w14
-	MOVW $0x3aaddd0a, R14
-	WORD $0x4e040ddd // dup v29.4s, w14
-	MOVW $0xc2fe0000, R14
-	WORD $0x4e040dde // dup v30.4s, w14
-	MOVW $0x4b40007f, R14
-	WORD $0x4e040ddf // dup v31.4s, w14
-row:
-	MOVD $0, R12
-	LSR $2, R10, R13
-	CBZ R13, vectordone
-vector:
-	WORD $0x3cec6840 // ldr q0, [x2, x12]
-	CBZ R4, vectornoBias
-	WORD $0x3cec6888 // ldr q8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-vectornoBias:
-	CBZ R5, vectornoBefore
-	WORD $0x3cac68a0 // str q0, [x5, x12]
-vectornoBefore:
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e29dc03 // fmul v3.4s, v0.4s, v9.4s
-	WORD $0x4eacf463 // fmin v3.4s, v3.4s, v12.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	CBZ R7, vectornoResidual
-	WORD $0x3cec68e8 // ldr q8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-vectornoResidual:
-	CBZ R11, vectorset
-	WORD $0x3cec6808 // ldr q8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-vectorset:
-	WORD $0x3cac6800 // str q0, [x0, x12]
-	ADD $16, R12
-	SUBS $1, R13
-	BNE vector
-vectordone:
-	TBZ $1, R10, pairdone
-	WORD $0xfc6c6840 // ldr d0, [x2, x12]
-	CBZ R4, pairnoBias
-	WORD $0xfc6c6888 // ldr d8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoBias:
-	CBZ R5, pairnoBefore
-	WORD $0xfc2c68a0 // str d0, [x5, x12]
-pairnoBefore:
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e29dc03 // fmul v3.4s, v0.4s, v9.4s
-	WORD $0x4eacf463 // fmin v3.4s, v3.4s, v12.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	CBZ R7, pairnoResidual
-	WORD $0xfc6c68e8 // ldr d8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoResidual:
-	CBZ R11, pairset
-	WORD $0xfc6c6808 // ldr d8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairset:
-	WORD $0xfc2c6800 // str d0, [x0, x12]
-	ADD $8, R12
-pairdone:
-	TBZ $0, R10, onedone
-	WORD $0xbc6c6840 // ldr s0, [x2, x12]
-	CBZ R4, onenoBias
-	WORD $0xbc6c6888 // ldr s8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-onenoBias:
-	CBZ R5, onenoBefore
-	WORD $0xbc2c68a0 // str s0, [x5, x12]
-onenoBefore:
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e29dc03 // fmul v3.4s, v0.4s, v9.4s
-	WORD $0x4eacf463 // fmin v3.4s, v3.4s, v12.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	CBZ R7, onenoResidual
-	WORD $0xbc6c68e8 // ldr s8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-onenoResidual:
-	CBZ R11, oneset
-	WORD $0xbc6c6808 // ldr s8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-oneset:
-	WORD $0xbc2c6800 // str s0, [x0, x12]
-onedone:
-	ADD R1, R0
-	ADD R3, R2
-	CBZ R5, beforeDone
-	ADD R6, R5
-beforeDone:
-	CBZ R7, residualDone
-	ADD R8, R7
-residualDone:
-	SUBS $1, R9
-	BNE row
-	RET
-
-// func slopeSiLUNEON(dx, x, dy *float32, n int)
-TEXT ·slopeSiLUNEON(SB), NOSPLIT, $0-32
-	MOVD dx+0(FP), R0
-	MOVD x+8(FP), R1
-	MOVD dy+16(FP), R2
-	MOVD n+24(FP), R3
-	MOVW $0xbfb8aa3b, R6
-	WORD $0x4e040cc9 // dup v9.4s, w6
-	WORD $0x6f00e40a // movi v10.2d, #0
-	MOVW $0x3f800000, R6
-	WORD $0x4e040ccb // dup v11.4s, w6
-	MOVW $0x43000000, R6
-	WORD $0x4e040ccc // dup v12.4s, w6
-	MOVW $0x427c0000, R6
-	WORD $0x4e040ccd // dup v13.4s, w6
-	MOVW $0xc2c80000, R6
-	WORD $0x4e040cce // dup v14.4s, w6
-	MOVW $0x42c80000, R6
-	WORD $0x4e040ccf // dup v15.4s, w6
-	MOVW $0x3f800000, R6
-	WORD $0x4e040cd8 // dup v24.4s, w6
-	MOVW $0x3f317215, R6
-	WORD $0x4e040cd9 // dup v25.4s, w6
-	MOVW $0x3e75fcde, R6
-	WORD $0x4e040cda // dup v26.4s, w6
-	MOVW $0x3d635ba9, R6
-	WORD $0x4e040cdb // dup v27.4s, w6
-	MOVW $0x3c1e7544, R6
-	WORD $0x4e040cdc // dup v28.4s, w6
-	MOVW $0x3aaddd0a, R6
-	WORD $0x4e040cdd // dup v29.4s, w6
-	MOVW $0xc2fe0000, R6
-	WORD $0x4e040cde // dup v30.4s, w6
-	MOVW $0x4b40007f, R6
-	WORD $0x4e040cdf // dup v31.4s, w6
-	MOVD $0, R4
-	LSR $2, R3, R5
-	CBZ R5, vectordone
-vector:
-	WORD $0x3ce46820 // ldr q0, [x1, x4]
-	WORD $0x3ce46848 // ldr q8, [x2, x4]
-	WORD $0x4eaff400 // fmin v0.4s, v0.4s, v15.4s
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e29dc03 // fmul v3.4s, v0.4s, v9.4s
-	WORD $0x4eadf463 // fmin v3.4s, v3.4s, v13.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x4e20cc62 // fmla v2.4s, v3.4s, v0.4s
-	WORD $0x6e28dc40 // fmul v0.4s, v2.4s, v8.4s
-	WORD $0x3ca46800 // str q0, [x0, x4]
-	ADD $16, R4
-	SUBS $1, R5
-	BNE vector
-vectordone:
-	TBZ $1, R3, pairdone
-	WORD $0xfc646820 // ldr d0, [x1, x4]
-	WORD $0xfc646848 // ldr d8, [x2, x4]
-	WORD $0x4eaff400 // fmin v0.4s, v0.4s, v15.4s
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e29dc03 // fmul v3.4s, v0.4s, v9.4s
-	WORD $0x4eadf463 // fmin v3.4s, v3.4s, v13.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x4e20cc62 // fmla v2.4s, v3.4s, v0.4s
-	WORD $0x6e28dc40 // fmul v0.4s, v2.4s, v8.4s
-	WORD $0xfc246800 // str d0, [x0, x4]
-	ADD $8, R4
-pairdone:
-	TBZ $0, R3, onedone
-	WORD $0xbc646820 // ldr s0, [x1, x4]
-	WORD $0xbc646848 // ldr s8, [x2, x4]
-	WORD $0x4eaff400 // fmin v0.4s, v0.4s, v15.4s
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e29dc03 // fmul v3.4s, v0.4s, v9.4s
-	WORD $0x4eadf463 // fmin v3.4s, v3.4s, v13.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x4e20cc62 // fmla v2.4s, v3.4s, v0.4s
 	WORD $0x6e28dc40 // fmul v0.4s, v2.4s, v8.4s
 	WORD $0xbc246800 // str s0, [x0, x4]
 onedone:

@@ -10,16 +10,16 @@ import (
 )
 
 // attend emits the routine that computes a tile's attention in one call, if V has no NaN or
-// infinity that a mask hides. Its results equal, bit for bit, the results of transpose, scores, maskScores, expScores,
+// infinity that a mask hides. Its results equal, bit for bit, the results of scores, maskScores, expScores,
 // finalizeLSE, addValues and transpose in sequence. With a bias, scoreMod is among them. Each of these routines sets and restores MXCSR. Every write
 // to MXCSR waits for pending instructions. Short sequences have too little work to hide these
 // waits, so one routine does all steps. The product O = P V has columns of O in the lanes, so O
 // needs no transpose.
 func (g *generator) attend() {
-	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, q *float32, qStep int, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, bias *float32, biasStep int, rows, dim, vdim, keys int, ahead *float32, scale, unit, factor float32)",
-		"computes o, the attention of query rows q over keys k with values v. Query i sees",
-		"key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of q and o. keys is the number of rows of k and v.",
-		"The score of row i of q and row j of k is their dot product or, if bias is not nil,",
+	g.arithmetic("attendTile", "func(o *float32, oStep int, totals, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, bias *float32, biasStep int, rows, dim, vdim, keys int, ahead *float32, scale, unit, factor float32)",
+		"computes o, the attention of query rows over keys k with values v. Query i sees",
+		"key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of o. keys is the number of rows of k and v.",
+		"The score of query row i and row j of k is their dot product or, if bias is not nil,",
 		"factor·(dot product) + bias[i][j]. totals is [4][LANES]. For query row i:",
 		"",
 		"  - totals[0][i] = m, the largest score of row i and a key that it sees",
@@ -27,14 +27,12 @@ func (g *generator) attend() {
 		"  - totals[2][i] = 1/l, or 0 if l is 0",
 		"  - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0",
 		"",
-		"Rows of o, q, k and v are oStep, qStep, kStep and vStep elements apart. vdim is a multiple of",
-		"LANES. Let dims be dim, rounded up to a multiple of 16. The routine reads LANES rows of q, even",
-		"if rows is smaller, and up to dims elements of each row. queries and s are scratch: queries is",
-		"[dims][LANES], and s is [padded][LANES]. padded is keys, rounded up to a multiple of "+strconv.Itoa(g.lanes/vectors)+". The routine",
+		"Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is a multiple of LANES. queries",
+		"is [dim][LANES], the query rows transposed. s is scratch, [padded][LANES]. padded is keys, rounded",
+		"up to a multiple of "+strconv.Itoa(g.lanes/vectors)+". The routine",
 		"reads padded elements of LANES rows of bias, which begin biasStep elements apart. The elements",
 		"from keys on must be -Inf. It prefetches memory from address ahead on, as scores"+g.suffix+" does.",
 		"rows > 0, keys > 0.")
-	g.transposeQuery()
 	g.attendScores()
 	g.attendBias()
 	g.attendMasks()
@@ -59,7 +57,12 @@ func (g *generator) total(row int) GPVirtual {
 	return p
 }
 
-func (g *generator) transposeQuery() {
+// queryLanes emits the routine that transposes the query rows for attendTile. It computes nothing, so it
+// need not set MXCSR, as transpose does.
+func (g *generator) queryLanes() {
+	g.routine("queryLanes", "func(queries, q *float32, qStep, dim int)",
+		"sets queries, [dims][LANES], to the transpose of q, [LANES][dims]. dims is dim, rounded up to a",
+		"multiple of 16. Rows of q are qStep elements apart.")
 	n := g.vectorBytes / 4
 	q, queries, srcStep, dstStep := param("q"), param("queries"), bytes(param("qStep")), GP64()
 	MOVQ(U32(uint32(g.rowBytes)), dstStep)
@@ -81,6 +84,7 @@ func (g *generator) transposeQuery() {
 	ADDQ(U32(uint32(g.vectorBytes)), queries)
 	CMPQ(queries, end)
 	JB(LabelRef("queries"))
+	g.done()
 }
 
 func (g *generator) attendScores() {
@@ -92,7 +96,7 @@ func (g *generator) attendScores() {
 	CMPQ(address("rows"), Imm(uint64(g.lanes/vectors)))
 	JLE(LabelRef("few"))
 	scores := func(g *generator, name string, unroll int) {
-		x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead"), unroll: unroll}
+		x := scoreRows{generator: g, s: param("s"), k: param("k"), q: param("queries"), step: bytes(param("kStep")), keys: param("keys"), rowMax: rowMax, ahead: param("ahead"), unroll: unroll, rest: 2}
 		x.groups(name, g.groupsOf(2))
 	}
 	scores(g, "keys", 2*unroll)
@@ -229,13 +233,19 @@ func (g *rowSum) tile(label string, even, odd [][]VecPhysical) {
 	weights, b, n := GP64(), GP64(), param("keys")
 	MOVQ(g.s, weights)
 	MOVQ(g.v, b)
-	overKeys(label+"keys", even, odd, n, func(i int) {
+	step := func(i int) {
 		sums := [2][][]VecPhysical{even, odd}[i%2]
 		g.generator.step(sums, rowAt(b, g.vStep, g.step3, i), func(r int) Mem { return Mem{Base: weights, Disp: i*g.rowBytes + 4*r} })
-	}, func(steps int) {
+	}
+	next := func(steps int) {
 		advance(b, g.vStep, steps)
 		ADDQ(U32(uint32(steps*g.rowBytes)), weights)
-	})
+	}
+	if &even[0] != &odd[0] && len(even) < g.groupsOf(2)[0] { // the last rows: less unrolling saves code
+		inPairs(label+"keys", n, 2, step, next)
+	} else {
+		overKeys(label+"keys", even, odd, n, step, next)
+	}
 }
 
 func (g *rowSum) store(sums [][]VecPhysical) {

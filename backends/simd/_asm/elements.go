@@ -118,8 +118,7 @@ func (g *generator) adamW() {
 	}
 	left := GP64()
 	MOVQ(n, left)
-	g.tailMask(left, mask)
-	g.eachVector(n, mask, func(e elements, _ string) {
+	g.eachVector(n, g.tail(left), mask, func(e elements) {
 		e.load(grad, gz)
 		e.load(mean, m)
 		VMULPS(c[0], m, m)

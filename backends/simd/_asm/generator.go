@@ -21,6 +21,7 @@ type generator struct {
 	rowBytes    int   // bytes of a row of S, Qᵀ and Oᵀ
 	groups      []int // row counts of register tiles: the largest, then smaller ones for the last rows
 
+	given      GPVirtual     // address of the numbers that a routine has as a parameter
 	registers  []VecPhysical // all vector registers; the first ones are accumulators
 	lanesB     []VecPhysical // the current row of the operand that has its columns in the lanes
 	broadcasts []VecPhysical // broadcast elements, used in turn: one loads during the products of another

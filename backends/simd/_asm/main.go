@@ -43,7 +43,7 @@ func main() {
 func (g *generator) routines() map[string]func() {
 	switch g.suffix {
 	case "AVX512", "AVX2":
-		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "attend": g.attend, "matmul": g.matmul, "elements": g.elementwise}
+		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "attend": func() { g.queryLanes(); g.attend() }, "matmul": g.matmul, "elements": g.elementwise}
 	case "AVX512BF16":
 		return map[string]func(){"": g.bf16Routines, "matmul": g.pairProducts}
 	}

@@ -19,9 +19,8 @@ func (g *generator) matmul() {
 	g.multiplyVector()
 	g.transpose()
 	for _, a := range []activation{
-		{"None", false, nil, nil}, {"ReLU", false, g.relu, g.reluSlope},
-		{"GELU", true, g.gelu, g.geluSlope}, {"GELUTanh", true, g.geluTanh, g.geluTanhSlope},
-		{"SiLU", true, g.silu, g.siluSlope},
+		{"None", false, "", nil, nil}, {"ReLU", false, "", g.relu, g.reluSlope},
+		{"GELU", true, "", g.gelu, g.geluSlope}, {"Logistic", true, logisticNumbers, g.logistic, g.logisticSlope},
 	} {
 		g.finishRows(a)
 		if a.slope != nil {

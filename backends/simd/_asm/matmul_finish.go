@@ -11,21 +11,31 @@ import (
 
 // An activation is a function act. value replaces x by act(x), and slope replaces x by dy·act'(x).
 // A nil value stands for the identity. value and slope may use registers 1 to 5 and the registers
-// of exp2Constants.
+// of exp2Constants. If given is not "", the routine has the numbers of act as a parameter.
 type activation struct {
 	name  string
 	exp   bool
+	given string
 	value func(x VecPhysical)
 	slope func(x, dy VecPhysical)
 }
 
+func (a activation) parameter() string {
+	if a.given == "" {
+		return ""
+	}
+	return ", numbers *float32"
+}
+
 // elements addresses a vector of adjacent elements. at is the byte offset of the vector. The vector
-// is whole, or it holds the elements left at the end of a row.
+// is whole, or a mask selects the elements left at the end of a row.
 type elements struct {
 	g      *generator
 	at     GPVirtual   // byte offset
-	masked bool        // true at the end of a row, where K1 (in AVX2, mask) selects the elements
+	masked bool        // K1 (in AVX2, mask) selects the elements
 	mask   VecPhysical // used in AVX2
+	whole  GPVirtual   // nil, or 0 at the end of a row only: then AVX2 stores whole vectors without the mask, which is faster
+	stores *int        // number of labels of such stores
 }
 
 func (e elements) mem(base GPVirtual) Mem { return Mem{Base: base, Index: e.at, Scale: 1} }
@@ -47,6 +57,16 @@ func (e elements) store(z VecPhysical, base GPVirtual) {
 		VMOVUPS(z, e.mem(base))
 	case e.g.avx512:
 		VMOVUPS(z, K1, e.mem(base))
+	case e.whole != nil:
+		*e.stores++
+		part, stored := fmt.Sprintf("part%d", *e.stores), fmt.Sprintf("stored%d", *e.stores)
+		TESTQ(e.whole, e.whole)
+		JZ(LabelRef(part))
+		VMOVUPS(z, e.mem(base))
+		JMP(LabelRef(stored))
+		Label(part)
+		VMASKMOVPS(z, e.mask, e.mem(base))
+		Label(stored)
 	default:
 		VMASKMOVPS(z, e.mask, e.mem(base))
 	}
@@ -54,17 +74,20 @@ func (e elements) store(z VecPhysical, base GPVirtual) {
 
 // tailMask sets K1 (in AVX2, mask) to select the elements left over after n elements are split into
 // whole vectors. It destroys n.
-func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
+func (g *generator) tailMask(n GPVirtual, mask VecPhysical) { g.setMask(g.tail(n), mask) }
+
+// tail returns a register from which setMask sets the mask of the elements left over after n elements
+// are split into whole vectors. It destroys n.
+func (g *generator) tail(n GPVirtual) GPVirtual {
 	lanes := g.vectorBytes / 4
 	ANDQ(Imm(uint64(lanes-1)), n)
+	t := GP64()
 	if g.avx512 {
 		MOVQ(n, RCX)
-		r := GP32()
-		MOVL(U32(1), r)
-		SHLL(CL, r)
-		DECL(r)
-		KMOVW(r, K1)
-		return
+		MOVL(U32(1), t.As32())
+		SHLL(CL, t.As32())
+		DECL(t.As32())
+		return t
 	}
 	table := g.table("firstElements", func() {
 		for i := range lanes {
@@ -74,37 +97,50 @@ func (g *generator) tailMask(n GPVirtual, mask VecPhysical) {
 			DATA(4*(lanes+i), U32(0))
 		}
 	})
-	at := GP64()
-	LEAQ(table.Offset(4*lanes), at)
+	LEAQ(table.Offset(4*lanes), t)
 	SHLQ(Imm(2), n)
-	SUBQ(n, at)
-	VMOVUPS(Mem{Base: at}, mask)
+	SUBQ(n, t)
+	return t
 }
 
-// eachVector emits a loop over n elements: whole vectors, then the elements left over. body emits
-// the code for one vector.
-func (g *generator) eachVector(n GPVirtual, mask VecPhysical, body func(e elements, label string)) {
-	e := elements{g: g, at: GP64(), mask: mask}
-	whole := GP64()
+func (g *generator) setMask(tail GPVirtual, mask VecPhysical) {
+	if g.avx512 {
+		KMOVW(tail.As32(), K1)
+	} else {
+		VMOVUPS(Mem{Base: tail}, mask)
+	}
+}
+
+// eachVector emits a loop over n elements: whole vectors, then the elements left over, with the mask
+// of tail. body emits the code for one vector.
+func (g *generator) eachVector(n, tail GPVirtual, mask VecPhysical, body func(e elements)) {
+	e := elements{g: g, at: GP64(), masked: true, mask: mask, whole: GP64(), stores: new(int)}
 	XORQ(e.at, e.at)
-	MOVQ(n, whole)
-	SHRQ(Imm(uint64(4+g.vectorBytes/64)-1), whole)
+	if g.avx512 {
+		KXNORW(K1, K1, K1)
+	} else {
+		VPCMPEQD(mask, mask, mask)
+	}
+	MOVQ(n, e.whole)
+	SHRQ(Imm(uint64(4+g.vectorBytes/64)-1), e.whole)
 	JZ(LabelRef("tail"))
 	Label("vector")
-	body(e, "")
+	body(e)
+	TESTQ(e.whole, e.whole)
+	JZ(LabelRef("end"))
 	ADDQ(Imm(uint64(g.vectorBytes)), e.at)
-	DECQ(whole)
+	DECQ(e.whole)
 	JNZ(LabelRef("vector"))
 	Label("tail")
 	TESTQ(U32(uint32(g.vectorBytes/4-1)), n)
 	JZ(LabelRef("end"))
-	e.masked = true
-	body(e, "tail")
+	g.setMask(tail, mask)
+	JMP(LabelRef("vector"))
 	Label("end")
 }
 
 func (g *generator) finishRows(a activation) {
-	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int)",
+	g.arithmetic("finish"+a.name, "func(c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep int, rows, cols, add int"+a.parameter()+")",
 		"sets c to act(sums + bias) + residual, or adds these values to c. act is the",
 		"activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:",
 		"",
@@ -114,15 +150,18 @@ func (g *generator) finishRows(a activation) {
 		"  - c[r][i] = y, or the old c[r][i] + y if add != 0",
 		"",
 		"bias, before and residual may be nil. For a nil array, the routine omits the addition or the",
-		"store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.")
+		"store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0."+a.given)
 	c, sums, bias, before, residual, rows, cols := param("c"), param("sums"), param("bias"), param("before"), param("residual"), param("rows"), param("cols")
 	x, y, mask := g.registers[0], g.registers[1], g.registers[7]
 	if a.exp {
 		g.exp2Constants()
 	}
+	if a.given != "" {
+		g.given = param("numbers")
+	}
 	left := GP64()
 	MOVQ(cols, left)
-	g.tailMask(left, mask)
+	tail := g.tail(left)
 	given := func(p GPVirtual, label string, then func()) {
 		TESTQ(p, p)
 		JZ(LabelRef(label))
@@ -130,19 +169,19 @@ func (g *generator) finishRows(a activation) {
 		Label(label)
 	}
 	Label("row")
-	g.eachVector(cols, mask, func(e elements, label string) {
+	g.eachVector(cols, tail, mask, func(e elements) {
 		e.load(sums, x)
-		given(bias, label+"noBias", func() { e.load(bias, y); VADDPS(y, x, x) })
-		given(before, label+"noBefore", func() { e.store(x, before) })
+		given(bias, "noBias", func() { e.load(bias, y); VADDPS(y, x, x) })
+		given(before, "noBefore", func() { e.store(x, before) })
 		if a.value != nil {
 			a.value(x)
 		}
-		given(residual, label+"noResidual", func() { e.load(residual, y); VADDPS(y, x, x) })
+		given(residual, "noResidual", func() { e.load(residual, y); VADDPS(y, x, x) })
 		CMPQ(address("add"), Imm(0))
-		JE(LabelRef(label + "set"))
+		JE(LabelRef("set"))
 		e.load(c, y)
 		VADDPS(y, x, x)
-		Label(label + "set")
+		Label("set")
 		e.store(x, c)
 	})
 	next := func(p GPVirtual, step string) {
@@ -159,17 +198,19 @@ func (g *generator) finishRows(a activation) {
 }
 
 func (g *generator) slopes(a activation) {
-	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int)",
-		"sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.")
+	g.arithmetic("slope"+a.name, "func(dx, x, dy *float32, n int"+a.parameter()+")",
+		"sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name."+a.given)
 	dx, from, dy, n := param("dx"), param("x"), param("dy"), param("n")
 	x, y, mask := g.registers[0], g.registers[6], g.registers[7]
 	if a.exp {
 		g.exp2Constants()
 	}
+	if a.given != "" {
+		g.given = param("numbers")
+	}
 	left := GP64()
 	MOVQ(n, left)
-	g.tailMask(left, mask)
-	g.eachVector(n, mask, func(e elements, _ string) {
+	g.eachVector(n, g.tail(left), mask, func(e elements) {
 		e.load(from, x)
 		e.load(dy, y)
 		a.slope(x, y)
@@ -276,97 +317,61 @@ func (g *generator) geluSlope(x, dy VecPhysical) {
 	VMULPS(dy, x, x)
 }
 
-// GELUTanh is x/(1 + 2^y) with y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
-// least -tanhEnd to avoid infinity times 0.
+// A logistic activation is x/(1 + 2^y) with y = -2 log2(e) linear (x + cubic x³): GELUTanh and SiLU. Its
+// numbers are a parameter, so that both share the routines. x is at least lowest, to avoid infinity
+// times 0.
 const (
-	tanhEnd   = 13
-	tanhCubic = 0.044715
+	logisticBy    = iota // -2 log2(e) linear
+	logisticCubic        // logisticBy·cubic
+	logisticOne
+	logisticMost      // largest y of a value
+	logisticSlopeMost // largest y of a slope
+	logisticLowest    // least x
+	logisticHighest   // greatest x of a slope
+	logisticLinear    // 2 linear
+	logisticCubicBy   // 6 linear cubic
 )
 
-var tanhLinear = math.Sqrt(2 / math.Pi)
+const logisticNumbers = " numbers is [9][16]: each number of the activation in all lanes of a vector."
 
-// logisticParts sets e = 2^min(y, most) and s = 1/(1 + e), where y = by x (1 + cubic x²). It sets
-// square = x² unless cubic is 0.
-func (g *generator) logisticParts(table string, by, cubic, most float64, x, e, s, square, n, p VecPhysical) {
-	c := g.numbers(table, by, by*cubic, 1)
-	limit := g.numbers(fmt.Sprintf("tanh%v", most), most)
-	if cubic != 0 {
-		VMULPS(x, x, square)
-	}
-	VMOVUPS(c(0), e)
-	if cubic != 0 {
-		VFMADD231PS(c(1), square, e)
-	}
+func (g *generator) number(i int) Mem { return Mem{Base: g.given, Disp: 64 * i} }
+
+// logisticParts sets e = 2^min(y, most), s = 1/(1 + e) and square = x².
+func (g *generator) logisticParts(most int, x, e, s, square, n, p VecPhysical) {
+	VMULPS(x, x, square)
+	VMOVUPS(g.number(logisticBy), e)
+	VFMADD231PS(g.number(logisticCubic), square, e)
 	VMULPS(x, e, e)
-	VMOVUPS(limit(0), n)
+	VMOVUPS(g.number(most), n)
 	VMINPS(e, n, e)
 	g.exp2(e, n, p)
-	VADDPS(c(2), e, s)
-	VMOVUPS(c(2), n)
+	VADDPS(g.number(logisticOne), e, s)
+	VMOVUPS(g.number(logisticOne), n)
 	VDIVPS(s, n, s)
 }
 
-func (g *generator) geluTanhParts(most float64, x, e, s, square, n, p VecPhysical) {
-	g.logisticParts("tanh", -2*math.Log2E*tanhLinear, tanhCubic, most, x, e, s, square, n, p)
-}
-
-func (g *generator) geluTanh(x VecPhysical) {
+func (g *generator) logistic(x VecPhysical) {
 	s, square, n, p, e := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
-	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)
-	VMOVUPS(c(0), n)
+	VMOVUPS(g.number(logisticLowest), n)
 	VMAXPS(x, n, x)
-	g.geluTanhParts(128, x, e, s, square, n, p)
+	g.logisticParts(logisticMost, x, e, s, square, n, p)
 	VMULPS(s, x, x)
 }
 
-// geluTanhSlope emits (s + x e s² u) dy, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
-func (g *generator) geluTanhSlope(x, dy VecPhysical) {
+// logisticSlope emits (s + x e s² u) dy, where u = 2 linear (1 + 3 cubic x²).
+func (g *generator) logisticSlope(x, dy VecPhysical) {
 	s, square, n, p, e := g.registers[1], g.registers[2], g.registers[3], g.registers[4], g.registers[5]
-	c := g.numbers("tanhEnds", -tanhEnd, tanhEnd)
-	VMOVUPS(c(0), n)
+	VMOVUPS(g.number(logisticLowest), n)
 	VMAXPS(x, n, x)
-	VMOVUPS(c(1), n)
+	VMOVUPS(g.number(logisticHighest), n)
 	VMINPS(x, n, x)
-	g.geluTanhParts(63, x, e, s, square, n, p)
-	u := g.numbers("tanhSlope", 2*tanhLinear, 6*tanhLinear*tanhCubic)
-	VMOVUPS(u(0), n)
-	VFMADD231PS(u(1), square, n)
+	g.logisticParts(logisticSlopeMost, x, e, s, square, n, p)
+	VMOVUPS(g.number(logisticLinear), n)
+	VFMADD231PS(g.number(logisticCubicBy), square, n)
 	VMULPS(x, n, n)
 	VMULPS(s, n, n)
 	VMULPS(s, e, e)
 	VMOVAPS(s, x)
 	VFMADD231PS(e, n, x)
-	VMULPS(dy, x, x)
-}
-
-// SiLU is x/(1 + 2^y) with y = -log2(e) x. silu clamps x to at least -siluEnd to avoid infinity times
-// 0.
-const siluEnd = 100
-
-func (g *generator) siluParts(most float64, x, e, s, n, p VecPhysical) {
-	g.logisticParts("silu", -math.Log2E, 0, most, x, e, s, nil, n, p)
-}
-
-func (g *generator) silu(x VecPhysical) {
-	s, n, p, e := g.registers[1], g.registers[3], g.registers[4], g.registers[5]
-	c := g.numbers("siluEnds", -siluEnd, siluEnd)
-	VMOVUPS(c(0), n)
-	VMAXPS(x, n, x)
-	g.siluParts(128, x, e, s, n, p)
-	VMULPS(s, x, x)
-}
-
-// siluSlope emits (s + x e s²) dy.
-func (g *generator) siluSlope(x, dy VecPhysical) {
-	s, n, p, e := g.registers[1], g.registers[3], g.registers[4], g.registers[5]
-	c := g.numbers("siluEnds", -siluEnd, siluEnd)
-	VMOVUPS(c(0), n)
-	VMAXPS(x, n, x)
-	VMOVUPS(c(1), n)
-	VMINPS(x, n, x)
-	g.siluParts(63, x, e, s, n, p)
-	VMULPS(s, e, e)
-	VMULPS(s, e, e)
-	VFMADD213PS(s, e, x)
 	VMULPS(dy, x, x)
 }

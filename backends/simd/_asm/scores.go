@@ -43,7 +43,7 @@ func (g *generator) scoreRows(products *generator, sizes []int, columns int) {
 type scoreRows struct {
 	*generator
 	s, k, step, q, keys, rowMax, ahead GPVirtual
-	unroll                             int // columns of K per iteration
+	unroll, rest                       int // columns of K per iteration; rest is of groups of fewer rows than the largest, or 0
 }
 
 // groups emits the scores of all keys. The routine's parameter dim is the number of columns of K.
@@ -51,8 +51,11 @@ func (g *scoreRows) groups(name string, sizes []int) {
 	step3 := GP64()
 	LEAQ(Mem{Base: g.step, Index: g.step, Scale: 2}, step3)
 	inGroups(name, g.keys, sizes, func(rows int, label string) {
-		sums := g.accumulators(2 * rows)
-		x := scoreTile{generator: g.generator, label: label, unroll: g.unroll, even: sums[:rows], odd: sums[rows:], k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
+		sums, unroll := g.accumulators(2*rows), g.unroll
+		if g.rest > 0 && rows < sizes[0] {
+			unroll = g.rest
+		}
+		x := scoreTile{generator: g.generator, label: label, unroll: unroll, even: sums[:rows], odd: sums[rows:], k: GP64(), q: GP64(), step: g.step, step3: step3, ahead: g.ahead}
 		clearSums(sums)
 		MOVQ(g.k, x.k)
 		MOVQ(g.q, x.q)

@@ -13,9 +13,9 @@ func (g *generator) matmul() {
 	}
 	g.transposeEights()
 	for _, a := range []activation{
-		{"None", nil, nil, nil}, {"ReLU", g.constantsOfReLU, g.relu, g.reluSlope},
-		{"GELU", g.constantsOfGELU, g.gelu, g.geluSlope}, {"GELUTanh", g.constantsOfGELUTanh, g.geluTanh, g.geluTanhSlope},
-		{"SiLU", g.constantsOfSiLU, g.silu, g.siluSlope},
+		{"None", "", nil, nil, nil}, {"ReLU", "", g.constantsOfReLU, g.relu, g.reluSlope},
+		{"GELU", "", g.constantsOfGELU, g.gelu, g.geluSlope},
+		{"Logistic", " numbers is [9][16]: each number of the activation in all lanes of a vector.", g.constantsOfLogistic, g.logistic, g.logisticSlope},
 	} {
 		g.finishRows(a)
 		if a.slope != nil {

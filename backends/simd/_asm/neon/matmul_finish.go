@@ -8,9 +8,17 @@ import "math"
 // vectors after elementY.
 type activation struct {
 	name      string
+	given     string // not "": the routine has the numbers of act as a parameter
 	constants func()
 	value     func()
 	slope     func()
+}
+
+func (a activation) parameter() string {
+	if a.given == "" {
+		return ""
+	}
+	return ", numbers *float32"
 }
 
 // Vectors of finish and slope routines.
@@ -45,7 +53,7 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 }
 
 func (g *generator) finishRows(a activation) {
-	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int",
+	g.routine("finish"+a.name, "c *float32, cStep int, sums *float32, sumStep int, bias, before *float32, beforeStep int, residual *float32, residualStep, rows, cols, add int"+a.parameter(),
 		"sets c to act(sums + bias) + residual, or adds these values to c. act is the",
 		"activation in the routine's name. With None, act(x) is x. For r < rows and i < cols:\n//",
 		"  - x = sums[r][i] + bias[i]",
@@ -53,7 +61,7 @@ func (g *generator) finishRows(a activation) {
 		"  - y = act(x) + residual[r][i]",
 		"  - c[r][i] = y, or the old c[r][i] + y if add != 0\n//",
 		"bias, before and residual may be nil. For a nil array, the routine omits the addition or the",
-		"store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0.")
+		"store. cStep, sumStep, beforeStep and residualStep are row strides in elements. rows > 0."+a.given)
 	c, cStep, sums, sumStep := g.param("c"), g.stepParam("cStep"), g.param("sums"), g.stepParam("sumStep")
 	bias, before, beforeStep := g.param("bias"), g.param("before"), g.stepParam("beforeStep")
 	residual, residualStep := g.param("residual"), g.stepParam("residualStep")
@@ -92,8 +100,8 @@ func (g *generator) finishRows(a activation) {
 }
 
 func (g *generator) slopes(a activation) {
-	g.routine("slope"+a.name, "dx, x, dy *float32, n int",
-		"sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name.")
+	g.routine("slope"+a.name, "dx, x, dy *float32, n int"+a.parameter(),
+		"sets dx[i] = dy[i]·act'(x[i]) for i < n. act' is the derivative of the activation in the routine's name."+a.given)
 	dx, x, dy, n, at, left := g.param("dx"), g.param("x"), g.param("dy"), g.param("n"), g.temp(), g.temp()
 	a.constants()
 	g.eachElements(n, at, left, func(name, _ string) {
@@ -188,92 +196,62 @@ func (g *generator) geluSlope() {
 	g.do("fmul", x, x, elementY)
 }
 
-// GELUTanh is x/(1 + 2^y) with y = -2 log2(e) sqrt(2/π) (x + 0.044715 x³). geluTanh clamps x to at
-// least -tanhEnd to avoid infinity times 0.
+// A logistic activation is x/(1 + 2^y) with y = -2 log2(e) linear (x + cubic x³): GELUTanh and SiLU. Its
+// numbers are a parameter, so that both share the routines. x is at least lowest, to avoid infinity
+// times 0.
 const (
-	tanhEnd   = 13
-	tanhCubic = 0.044715
-
-	tanhBy, tanhByCubic, tanhOne, tanhMost, tanhSlopeMost, tanhLow, tanhHigh, tanhLinearBy, tanhCubicBy = numbers, numbers + 1, numbers + 2, numbers + 3, numbers + 4, numbers + 5, numbers + 6, numbers + 7, numbers + 8
+	logisticBy    = numbers + iota // -2 log2(e) linear
+	logisticCubic                  // logisticBy·cubic
+	logisticOne
+	logisticMost      // largest y of a value
+	logisticSlopeMost // largest y of a slope
+	logisticLowest    // least x
+	logisticHighest   // greatest x of a slope
+	logisticLinear    // 2 linear
+	logisticCubicBy   // 6 linear cubic
+	logisticEnd
 )
 
-var tanhLinear = math.Sqrt(2 / math.Pi)
-
-func (g *generator) constantsOfGELUTanh() {
-	by := -2 * math.Log2E * tanhLinear
-	g.constants(by, by*tanhCubic, 1, 128, 63, -tanhEnd, tanhEnd, 2*tanhLinear, 6*tanhLinear*tanhCubic)
+func (g *generator) constantsOfLogistic() {
+	from := g.param("numbers")
+	for i := numbers; i < logisticEnd; i++ {
+		g.v("ldr q%d, [x%d, #%d]", i, from, 64*(i-numbers))
+	}
 	g.exp2Constants(powers)
 }
 
 const elementSquare = elementZ
 
-// geluTanhParts sets e = 2^min(y, most), q = 1/(1 + e) and elementSquare = x².
-func (g *generator) geluTanhParts(most int) {
-	const x, e, square = elementX, elementE, elementSquare
+// logisticParts sets e = 2^min(y, most), q = 1/(1 + e) and elementSquare = x².
+func (g *generator) logisticParts(most int) {
+	const x, q, e, square = elementX, elementQ, elementE, elementSquare
 	g.do("fmul", square, x, x)
-	g.copyOf(e, tanhBy)
-	g.do("fmla", e, square, tanhByCubic)
+	g.copyOf(e, logisticBy)
+	g.do("fmla", e, square, logisticCubic)
 	g.do("fmul", e, e, x)
-	g.logistic(most)
-}
-
-// logistic sets e = 2^min(e, most) and q = 1/(1 + e).
-func (g *generator) logistic(most int) {
-	const q, e = elementQ, elementE
 	g.do("fmin", e, e, most)
 	g.powerOf(exp2At(powers), e)
-	g.do("fadd", q, e, tanhOne)
-	g.do("fdiv", q, tanhOne, q)
+	g.do("fadd", q, e, logisticOne)
+	g.do("fdiv", q, logisticOne, q)
 }
 
-func (g *generator) geluTanh() {
-	g.do("fmax", elementX, elementX, tanhLow)
-	g.geluTanhParts(tanhMost)
+func (g *generator) logistic() {
+	g.do("fmax", elementX, elementX, logisticLowest)
+	g.logisticParts(logisticMost)
 	g.do("fmul", elementX, elementX, elementQ)
 }
 
-// geluTanhSlope writes (q + x e q² u) dy, where u = 2 sqrt(2/π) (1 + 3 0.044715 x²).
-func (g *generator) geluTanhSlope() {
+// logisticSlope writes (q + x e q² u) dy, where u = 2 linear (1 + 3 cubic x²).
+func (g *generator) logisticSlope() {
 	const x, q, e, u = elementX, elementQ, elementE, elementScratch
-	g.do("fmax", x, x, tanhLow)
-	g.do("fmin", x, x, tanhHigh)
-	g.geluTanhParts(tanhSlopeMost)
-	g.copyOf(u, tanhLinearBy)
-	g.do("fmla", u, elementSquare, tanhCubicBy)
+	g.do("fmax", x, x, logisticLowest)
+	g.do("fmin", x, x, logisticHighest)
+	g.logisticParts(logisticSlopeMost)
+	g.copyOf(u, logisticLinear)
+	g.do("fmla", u, elementSquare, logisticCubicBy)
 	g.do("fmul", u, u, x)
 	g.do("fmul", u, u, q)
 	g.do("fmul", e, e, q)
 	g.do("fmla", q, e, u)
-	g.do("fmul", x, q, elementY)
-}
-
-// SiLU is x/(1 + 2^y) with y = -log2(e) x. silu clamps x to at least -siluEnd to avoid infinity times
-// 0. The constants for logistic have the places that they have in constantsOfGELUTanh.
-const siluEnd = 100
-
-func (g *generator) constantsOfSiLU() {
-	g.constants(-math.Log2E, 0, 1, 128, 63, -siluEnd, siluEnd)
-	g.exp2Constants(powers)
-}
-
-func (g *generator) siluParts(most int) {
-	g.do("fmax", elementX, elementX, tanhLow)
-	g.do("fmul", elementE, elementX, tanhBy)
-	g.logistic(most)
-}
-
-func (g *generator) silu() {
-	g.siluParts(tanhMost)
-	g.do("fmul", elementX, elementX, elementQ)
-}
-
-// siluSlope writes (q + x e q²) dy.
-func (g *generator) siluSlope() {
-	const x, q, e = elementX, elementQ, elementE
-	g.do("fmin", x, x, tanhHigh)
-	g.siluParts(tanhSlopeMost)
-	g.do("fmul", e, e, q)
-	g.do("fmul", e, e, q)
-	g.do("fmla", q, e, x)
 	g.do("fmul", x, q, elementY)
 }
