@@ -23,6 +23,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 	"github.com/flashkit-go/flashkit/backends/wasm"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/nn/encoder"
 )
 
 // Every Go sample of the pages stands in this file, or is a whole file of its own.
@@ -56,6 +57,28 @@ func plain(code string) string {
 }
 
 var ctx = context.Background()
+
+func nearest(folder string, texts []string) error {
+	e, err := encoder.Open(ctx, folder)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	vectors, err := e.Embed(ctx, texts)
+	if err != nil {
+		return err
+	}
+	for _, m := range encoder.Nearest(vectors[0], vectors[1:], 3) {
+		fmt.Println(m.Cosine, texts[1+m.Index])
+	}
+	return nil
+}
+
+// A published model's tiny sibling stands for a folder.
+func TestTexts(t *testing.T) {
+	require.NoError(t, nearest("../../nn/encoder/testdata/tiny", []string{"1 2", "3", "1 2"}))
+	require.Error(t, nearest(t.TempDir(), nil))
+}
 
 func open() *dispatch.Dispatcher { return dispatch.New(simd.New()) }
 

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,6 +23,8 @@ const (
 	goFuncLines = 60
 	cFileLines  = 600
 	cFuncLines  = 120
+
+	routineLines = 2000 // of assembly, which programs write
 )
 
 // longFuncs are the offenders: the list may only shrink, and so may the numbers.
@@ -44,7 +47,12 @@ func nestedFiles(t *testing.T) (files []string) {
 }
 
 // cFiles returns the C and CUDA files.
-func cFiles(t *testing.T) (files []string) {
+func cFiles(t *testing.T) []string {
+	return files(t, "backends/cuda/kernels/fwd_sm90.cu", ".c", ".h", ".cu", ".cuh")
+}
+
+// files returns the files with one of the given extensions, among them known.
+func files(t *testing.T, known string, extensions ...string) (files []string) {
 	enter()
 	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -53,14 +61,12 @@ func cFiles(t *testing.T) (files []string) {
 		if entry.IsDir() && name != "." && (entry.Name()[0] == '.' || entry.Name() == "bin" || entry.Name() == "dist") {
 			return fs.SkipDir
 		}
-		switch path.Ext(name) {
-		case ".c", ".h", ".cu", ".cuh":
+		if slices.Contains(extensions, path.Ext(name)) {
 			files = append(files, name)
 		}
 		return nil
 	}))
-	require.Contains(t, files, "backends/cuda/kernels/fwd_sm90.cu")
-	require.Contains(t, files, "backends/wasm/kernel/kernel.c")
+	require.Contains(t, files, known)
 	return files
 }
 
@@ -106,6 +112,13 @@ func TestSizes(t *testing.T) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		check(file, text, cFileLines, cFuncLines, cFunctions(string(text)))
+	}
+	for _, file := range files(t, "backends/simd/avx512_attend_amd64.s", ".s") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for name, lines := range routines(string(text)) {
+			fits(t, file+": "+name, lines, routineLines, nil)
+		}
 	}
 	for name := range longFuncs {
 		require.True(t, seen[name], "%s is gone: strike it off the list", name)
@@ -189,4 +202,17 @@ void outer(void (*f)(int)) {
 	if (f) { f(1); }
 }
 `))
+}
+
+// routines returns the lines of each routine of an assembly file.
+func routines(text string) map[string]int {
+	lines, name := map[string]int{}, ""
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "TEXT "); ok {
+			name, _, _ = strings.Cut(rest, "(")
+		}
+		lines[name]++
+	}
+	delete(lines, "")
+	return lines
 }

@@ -43,7 +43,7 @@ func Open(dir string) (*Tokenizer, error) {
 		r.file = filepath.Join(dir, "vocab.txt")
 		t = r.vocabulary(file, c)
 	} else {
-		return nil, fmt.Errorf("%s: no tokenizer.json and no vocab.txt: %w", dir, fs.ErrNotExist)
+		return nil, noVocabulary(dir)
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -336,4 +336,17 @@ func (c *config) finish(r *reader, k *pretrained, t *Tokenizer, tokens []addedTo
 			t.most = int(*c.most)
 		}
 	}
+}
+
+// otherVocabularies are vocabularies in formats that are not read.
+var otherVocabularies = []string{"sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "vocab.json", "merges.txt"}
+
+// noVocabulary returns the error for a folder without a vocabulary that is read.
+func noVocabulary(dir string) error {
+	for _, name := range otherVocabularies {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%s: not read: save tokenizer.json, as transformers does, beside it", filepath.Join(dir, name))
+		}
+	}
+	return fmt.Errorf("%s: no tokenizer.json and no vocab.txt: %w", dir, fs.ErrNotExist)
 }

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
@@ -53,23 +52,13 @@ func main() {
 	}
 }
 
-// run answers requests. If ENCODERS_PROFILE is set, it writes a CPU profile to that file.
+// run answers requests.
 func run(ctx context.Context, dir, precision string) error {
 	e, err := encoder.OpenWith(ctx, dir, encoder.Options{Precision: precision, Overflow: encoder.Refuse})
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	if path := os.Getenv("ENCODERS_PROFILE"); path != "" {
-		f, err := os.Create(path)
-		if err != nil {
-			return err
-		}
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
 	in, out := json.NewDecoder(bufio.NewReader(os.Stdin)), json.NewEncoder(os.Stdout)
 	if err := out.Encode(struct{}{}); err != nil {
 		return err
