@@ -169,11 +169,6 @@ func (isa *decodeRoutines) setGrads(x *rowGrads, j *job, ws *pool.Arena) {
 	x.v.place(x.as)
 }
 
-// splits reports whether isa.attend expects rows of Q in groups of even and odd elements.
-func (isa *decodeRoutines) splits(as flashkit.DType) bool {
-	return as == flashkit.BFloat16 && isa.split > 0
-}
-
 // loadGrads loads the rows of Q and dO and sets LSE and delta.
 func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 	f, p, h := j.args, &j.p, x.g*x.group

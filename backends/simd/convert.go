@@ -215,3 +215,7 @@ func (isa *convertRoutines) storeGroup(t *flashkit.Tensor, b, h, group, row, n i
 		isa.storeEvery(t, at+i*strides[2], strides[1], group, src[i*group*step:], step)
 	}
 }
+
+// pad rounds a head dim up to a multiple of 16: to whole vectors and whole blocks of transpose in
+// every instruction set.
+func pad(dim int) int { return (dim + 15) &^ 15 }

@@ -116,3 +116,19 @@ func halfTimes(t flashkit.DType, elements float64) float64 {
 	}
 	return 0
 }
+
+// share returns the fraction of a head's pairs that belong to its largest item. If the item has n
+// query rows, of is the number of all query rows, and across is the number of keys. If the item has
+// n keys, of is the number of all keys, and across is the number of query rows.
+func share(p *flashkit.Problem, n, of, across int) float64 {
+	n = min(n, of)
+	seen := n
+	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
+		if side == flashkit.Unlimited {
+			seen = across
+			break
+		}
+		seen += min(side, across)
+	}
+	return min(1, float64(n)*float64(min(seen, across))/float64(max(1, p.Area())))
+}

@@ -69,3 +69,8 @@ func (isa *decodeRoutines) weigh(s []float32, rows, keys int, m, l *float32, sca
 	}
 	isa.weights(&s[0], rows, keys, m, l, scale, o, oStep)
 }
+
+// splits reports whether isa.attend expects rows of Q in groups of even and odd elements.
+func (isa *decodeRoutines) splits(as flashkit.DType) bool {
+	return as == flashkit.BFloat16 && isa.split > 0
+}

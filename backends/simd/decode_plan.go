@@ -221,6 +221,3 @@ func (d *kvSplit) span() items.Span {
 
 // queryOf returns the query head of row r of KV head g, and the query row in that head.
 func (d *kvSplit) queryOf(g, r int) (head, row int) { return g*d.group + r%d.group, r / d.group }
-
-// takesTurns reports whether the heads of an item take turns after each block.
-func (pl *plan) takesTurns() bool { return pl.decode.turns > 1 && !pl.decode.short }

@@ -220,12 +220,6 @@ func (j *job) endRow(t *seqTile, i int, m float64, l float32, o []float32) {
 	j.storeLSE(t.QBatch, t.h, t.Q0+i, float32(lse))
 }
 
-func (j *job) storeLSE(b, h, i int, lse float32) {
-	if t := &j.args.LSE; !t.IsZero() {
-		t.Float32s()[t.Offset(b, h, i)] = lse
-	}
-}
-
 // planPortable plans the tiles of query rows. If the call has no arguments, planPortable assumes
 // that each sequence has QLen query rows and KVLen keys.
 func (pl *plan) planPortable() {

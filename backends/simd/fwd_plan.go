@@ -102,10 +102,6 @@ func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	return &isa.fwdPace
 }
 
-func isUnbounded(b flashkit.Band) bool {
-	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
-}
-
 // masksPairs reports whether the call has a mask that differs between query rows.
 func masksPairs(c *flashkit.Call) bool {
 	return c.Score.Mask && !repeats(c, flashkit.FeatureMask)

@@ -50,18 +50,6 @@ func (isa *laneRoutines) hidesWild(j *job, x *laneScratch, seq *seqTile, r, n, f
 	return wild(from, allFrom) || wild(allUntil, to)
 }
 
-// allSee returns the range of those keys [from, to) that the band shows to all rows [r, r+n). If it
-// shows none to all rows, the range is empty and begins at to.
-func (t *seqTile) allSee(r, n, from, to int) (first, last int) {
-	_, allUntil := t.Keys(r)
-	allFrom, _ := t.Keys(r + n - 1)
-	first, last = max(from, allFrom), min(to, allUntil)
-	if first >= last {
-		return to, to
-	}
-	return first, last
-}
-
 // wholeKeys returns the range [from, to) of keys of the block that rows [r, r+n) see. edge reports
 // whether the band hides some of these keys from some of the rows. The range is empty if the mask
 // differs between rows, if the visible keys are not contiguous, or if mask and band both hide keys.

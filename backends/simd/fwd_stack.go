@@ -47,3 +47,7 @@ func stack(t *flashkit.Tensor, group int) bool {
 	*t = x.WithStrides(strides[0], group*strides[1], strides[2])
 	return true
 }
+
+func isUnbounded(b flashkit.Band) bool {
+	return b.Left() == flashkit.Unlimited && b.Right() == flashkit.Unlimited
+}

@@ -264,3 +264,15 @@ func (j *job) storeLSEs(b, h, i int, lse []float32) {
 		}
 	}
 }
+
+// allSee returns the range of those keys [from, to) that the band shows to all rows [r, r+n). If it
+// shows none to all rows, the range is empty and begins at to.
+func (t *seqTile) allSee(r, n, from, to int) (first, last int) {
+	_, allUntil := t.Keys(r)
+	allFrom, _ := t.Keys(r + n - 1)
+	first, last = max(from, allFrom), min(to, allUntil)
+	if first >= last {
+		return to, to
+	}
+	return first, last
+}

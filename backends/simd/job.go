@@ -69,3 +69,9 @@ func (b *Backend) release(ctx context.Context, j *job) error {
 	}
 	return ctx.Err()
 }
+
+func (j *job) storeLSE(b, h, i int, lse float32) {
+	if t := &j.args.LSE; !t.IsZero() {
+		t.Float32s()[t.Offset(b, h, i)] = lse
+	}
+}

@@ -78,10 +78,6 @@ const (
 // upToTiles rounds n up to a multiple of tileStep.
 func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
 
-// pad rounds a head dim up to a multiple of 16: to whole vectors and whole blocks of transpose in
-// every instruction set.
-func pad(dim int) int { return (dim + 15) &^ 15 }
-
 // laneMask returns a mask in which bits [from, to) are set, clipped to [0, n).
 func laneMask(from, to, n int) uint32 {
 	from, to = max(from, 0), min(to, n)

@@ -154,3 +154,6 @@ func equalLengths(c *flashkit.Call) bool {
 	s := c.Args.Seqs
 	return s.QLens == nil && s.QStarts == nil && s.KVLens == nil && s.KVStarts == nil
 }
+
+// takesTurns reports whether the heads of an item take turns after each block.
+func (pl *plan) takesTurns() bool { return pl.decode.turns > 1 && !pl.decode.short }
