@@ -51,7 +51,7 @@ func (m *bert) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	x := s.Add(m.word.Forward(s, tokens), m.kind.Forward(s, types))
 	x = s.Keep(start, m.norm.Forward(s, m.position.Forward(s, x)))
 	for i := range m.layers {
-		x = m.layers[i].forward(s, start, m.attention, nil, x)
+		m.layers[i].forward(s, m.attention, nil, x)
 	}
 	return x
 }

@@ -49,7 +49,7 @@ func (m *distilbert) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	start := s.Mark()
 	x := s.Keep(start, m.norm.Forward(s, m.position.Forward(s, m.word.Forward(s, tokens))))
 	for i := range m.layers {
-		x = m.layers[i].forward(s, start, m.attention, nil, x)
+		m.layers[i].forward(s, m.attention, nil, x)
 	}
 	return x
 }

@@ -103,7 +103,7 @@ func (m *mpnet) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	}
 	x = s.Keep(start, m.norm.Forward(s, x))
 	for i := range m.layers {
-		x = m.layers[i].forward(s, start, m.attention, bias.Data, x)
+		m.layers[i].forward(s, m.attention, bias.Data, x)
 	}
 	return x
 }

@@ -23,7 +23,7 @@ type nomicBERT struct {
 // NomicBertConfig.
 type nomicConfig struct {
 	vocab, hidden, between, layers, heads, dim, positions, types int
-	eps, theta                                                   float64
+	eps                                                          float64
 	act                                                          nn.Activation
 	rotary                                                       *nn.Rotary
 	precision                                                    nn.Precision

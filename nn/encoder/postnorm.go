@@ -46,17 +46,22 @@ func packPostNorm(w *nn.Init, layers []postNorm) error {
 	return pack(w, products)
 }
 
-// forward returns the layer's result at the position start of the Step's memory. bias is nil or a
-// bias of the scores, as in nn.MultiHeadAttention.ForwardBias.
-func (l *postNorm) forward(s *nn.Step, start nn.Mark, attention *nn.MultiHeadAttention, bias []float32, x nn.Tensor) nn.Tensor {
+// forward computes the layer in place. bias is nil or a bias of the scores, as in
+// nn.MultiHeadAttention.ForwardBias.
+func (l *postNorm) forward(s *nn.Step, attention *nn.MultiHeadAttention, bias []float32, x nn.Tensor) {
+	start := s.Mark()
 	qkv, h := l.qkv.Forward(s, x), x.Features
 	q, k, v := qkv.Columns(0, h), qkv.Columns(h, h), qkv.Columns(2*h, h)
-	mixed := nn.Tensor{}
+	var mixed nn.Tensor
 	if bias == nil {
 		mixed = attention.Forward(s, q, k, v)
 	} else {
 		mixed = attention.ForwardBias(s, q, k, v, bias)
 	}
-	x = s.Keep(start, l.attentionNorm.Forward(s, l.out.ForwardAdd(s, mixed, x)))
-	return s.Keep(start, l.outputNorm.Forward(s, l.down.ForwardAdd(s, l.up.Forward(s, x), x)))
+	l.out.ForwardInto(s, x, mixed, true)
+	l.attentionNorm.Apply(s, x)
+	s.Keep(start, nn.Tensor{})
+	l.down.ForwardInto(s, x, l.up.Forward(s, x), true)
+	l.outputNorm.Apply(s, x)
+	s.Keep(start, nn.Tensor{})
 }

@@ -60,7 +60,7 @@ func (m *roberta) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	addPositions(s, x, tokens, m.position, m.pad)
 	x = s.Keep(start, m.norm.Forward(s, x))
 	for i := range m.layers {
-		x = m.layers[i].forward(s, start, m.attention, nil, x)
+		m.layers[i].forward(s, m.attention, nil, x)
 	}
 	return x
 }
