@@ -235,7 +235,15 @@ func (b *Run) warmUp(ctx context.Context, c *timedCase) error {
 	}
 	c.extra = bytes
 	b.plan.spend(c.kernel.Cost(c.problem.Ask(c.kernel.Pass)))
-	if c.done = MinCalls*first > b.patience(); c.done {
+	if c.done = MinCalls*first > b.patience(); c.done && first < b.patience() {
+		again, err := c.call(ctx)
+		if err != nil {
+			return err
+		}
+		first = min(first, again)
+		c.done = MinCalls*first > b.patience()
+	}
+	if c.done {
 		c.rounds = [][]time.Duration{{first}}
 		b.plan.spend(b.perCase())
 	}
