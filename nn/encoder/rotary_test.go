@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/allocs"
+	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
@@ -111,7 +112,7 @@ func TestModernBERTTags(t *testing.T) {
 
 // Results for a text do not depend on other texts of a batch, and warm calls allocate nothing.
 func TestRotaryBatches(t *testing.T) {
-	d := opened(t)
+	d := opened(t).Frozen()
 	for _, x := range rotaryCases(t) {
 		t.Run(x.name, func(t *testing.T) {
 			m := x.load(t, nn.Float32)
@@ -129,7 +130,9 @@ func TestRotaryBatches(t *testing.T) {
 			call := func() { require.NoError(t, s.run(ctx, out, x.batch, all, 1)) }
 			call()
 			call()
-			require.Less(t, allocs.PerRun(5, call), 1.0)
+			if !slow.Race { // under the race detector, pools forget at random
+				require.Less(t, allocs.PerRun(20, call), 1.0)
+			}
 		})
 	}
 }
