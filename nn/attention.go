@@ -174,7 +174,7 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) error {
 	switch {
 	case s.train:
-		return errors.New("nn: Decode is for inference; the Step is in training")
+		return trainingError("Decode")
 	case c == nil:
 		return problem("MultiHeadAttention: cache", "nil", "must be given")
 	case q.Starts != nil || !q.Rows.equal(&k.Rows):

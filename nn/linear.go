@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -81,10 +80,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 // ForwardInto sets y, [rows, out], to Forward's result. If add is true, it adds the result to y. It
 // is for inference and fails in training.
 func (l *Linear) ForwardInto(s *Step, y, x Tensor, add bool) {
-	if s.train {
-		s.Fail(errors.New("nn: Linear.ForwardInto is for inference; the Step is in training"))
-	}
-	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) || !s.accepts(l.Weight.Name, "y", &y, l.out, &x.Rows) {
+	if !s.infers("Linear.ForwardInto") || !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) || !s.accepts(l.Weight.Name, "y", &y, l.out, &x.Rows) {
 		return
 	}
 	w := l.transposed.of(s, l.Weight, true, l.Precision)

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"errors"
 	"math"
 
 	"github.com/flashkit-go/flashkit/internal/elements"
@@ -40,10 +39,7 @@ func (l *LayerNorm) Forward(s *Step, x Tensor) Tensor {
 
 // Apply normalizes the rows of x in place. It is for inference and fails in training.
 func (l *LayerNorm) Apply(s *Step, x Tensor) {
-	if s.train {
-		s.Fail(errors.New("nn: LayerNorm.Apply is for inference; the Step is in training"))
-	}
-	if s.ok(l.check()) && s.accepts(l.Weight.Name, "x", &x, len(l.Weight.Data), nil) {
+	if s.infers("LayerNorm.Apply") && s.ok(l.check()) && s.accepts(l.Weight.Name, "x", &x, len(l.Weight.Data), nil) {
 		w := s.startRows(x.Count(), normForward)
 		w.norm, w.x, w.y, w.z = l, x, x, s.NewTensor(x.Rows, 2)
 		s.runRows(x.Features)

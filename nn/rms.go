@@ -1,10 +1,6 @@
 package nn
 
-import (
-	"errors"
-
-	"github.com/flashkit-go/flashkit/internal/elements"
-)
+import "github.com/flashkit-go/flashkit/internal/elements"
 
 // An RMSNorm divides each row by its root mean square: x / sqrt(mean(x²) + Eps) * (Weight + Offset).
 // If a row has n times as many features as Weight, each of its n groups of features is normalized
@@ -39,10 +35,7 @@ func (l *RMSNorm) Forward(s *Step, x Tensor) Tensor {
 
 // Apply normalizes the rows of x in place. It is for inference and fails in training.
 func (l *RMSNorm) Apply(s *Step, x Tensor) {
-	if s.train {
-		s.Fail(errors.New("nn: RMSNorm.Apply is for inference; the Step is in training"))
-	}
-	if s.ok(l.check(&x, "x")) && s.accepts(l.Weight.Name, "x", &x, 0, nil) {
+	if s.infers("RMSNorm.Apply") && s.ok(l.check(&x, "x")) && s.accepts(l.Weight.Name, "x", &x, 0, nil) {
 		l.run(s, x, x)
 	}
 }

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"sort"
@@ -121,10 +120,7 @@ func (r *Rotary) ForwardFrom(s *Step, x Tensor, heads int, from []int32) Tensor 
 
 // Apply rotates x in place. It is for inference and fails in training.
 func (r *Rotary) Apply(s *Step, x Tensor, heads int) {
-	if s.train {
-		s.Fail(errors.New("nn: Rotary.Apply is for inference; the Step is in training"))
-	}
-	if s.accepts("Rotary", "x", &x, 0, nil) && s.ok(r.check(&x, heads, nil)) {
+	if s.infers("Rotary.Apply") && s.accepts("Rotary", "x", &x, 0, nil) && s.ok(r.check(&x, heads, nil)) {
 		r.rotate(s, x, x, heads, nil, 1)
 	}
 }

@@ -3,6 +3,7 @@ package nn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 
 	"github.com/flashkit-go/flashkit"
@@ -91,6 +92,18 @@ func (s *Step) Fail(err error) {
 	if s.err == nil {
 		s.err = err
 	}
+}
+
+// infers reports whether the pass can continue with a function that is for inference.
+func (s *Step) infers(what string) bool {
+	if s.train {
+		s.Fail(trainingError(what))
+	}
+	return s.ok(nil)
+}
+
+func trainingError(what string) error {
+	return fmt.Errorf("nn: %s is for inference; the Step is in training", what)
 }
 
 // ok sets the Step's error if there is none, and reports whether the pass can continue.
@@ -264,10 +277,7 @@ func (s *Step) Add(x Tensor, others ...Tensor) Tensor {
 
 // AddTo adds x to y elementwise, for tensors of one shape. It is for inference and fails in training.
 func (s *Step) AddTo(y, x Tensor) {
-	if s.train {
-		s.Fail(errors.New("nn: AddTo is for inference; the Step is in training"))
-	}
-	if s.accepts("AddTo", "y", &y, 0, nil) && s.accepts("AddTo", "x", &x, y.Features, &y.Rows) {
+	if s.infers("AddTo") && s.accepts("AddTo", "y", &y, 0, nil) && s.accepts("AddTo", "x", &x, y.Features, &y.Rows) {
 		w := s.startRows(x.Count(), addRows)
 		w.x, w.y, w.z = y, x, y
 		s.runRows(x.Features)

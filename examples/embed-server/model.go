@@ -26,7 +26,7 @@ type model struct {
 	rows    []row   // by number of tokens
 }
 
-// A row is a measurement: a call takes the given seconds for each text of so many tokens.
+// A row is a measurement: a call takes the given seconds for each text of that number of tokens.
 type row struct{ tokens, seconds float64 }
 
 // run computes vectors of texts, or scores if the model reranks.

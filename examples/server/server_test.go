@@ -37,7 +37,7 @@ func TestAnswers(t *testing.T) {
 type gate struct {
 	open    chan struct{}
 	entered chan flashkit.Problem
-	then    func() // what a call does after
+	then    func() // the call's last action
 }
 
 func newGate() *gate {

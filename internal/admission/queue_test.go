@@ -26,7 +26,7 @@ func (k task) String() string { return fmt.Sprint("task ", int(k)) }
 type gate struct {
 	open    chan struct{}
 	entered chan []task
-	then    func() error // what a call does after
+	then    func() error // the call's last action
 	batch   int          // maximum number of equal tasks that share a call
 }
 

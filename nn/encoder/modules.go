@@ -72,8 +72,9 @@ func (c *config) function(key, otherwise string) func(float64) float64 {
 func apply(f func(float64) float64, x nn.Tensor) nn.Tensor {
 	if f != nil {
 		for i := range x.Count() {
-			for j, v := range x.Row(i) {
-				x.Row(i)[j] = float32(f(float64(v)))
+			row := x.Row(i)
+			for j, v := range row {
+				row[j] = float32(f(float64(v)))
 			}
 		}
 	}

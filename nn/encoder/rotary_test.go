@@ -66,7 +66,7 @@ func (x *rotaryCase) load(t testing.TB, p nn.Precision) family {
 	return m
 }
 
-// The hidden states and logits equal those of transformers for packed sequences. One has one token,
+// Hidden states and logits equal transformers' for packed sequences. One has one token,
 // and others are longer than windows.
 func TestRotaryFamilies(t *testing.T) {
 	d := opened(t)
