@@ -27,6 +27,8 @@ type config struct {
 	read   map[string]bool
 	inner  []*config // nested objects
 	shared *error    // the first error of this object and its nested objects
+
+	elements int // most weights that the model's files may have
 }
 
 // maxSettings is the maximum size in bytes of a JSON file other than a tokenizer's.

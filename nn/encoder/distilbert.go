@@ -33,14 +33,15 @@ func loadDistilBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &distilbert{
-		size:      shape{hidden, vocab, positions, 0},
+		size:      shape{hidden, vocab, positions, 0, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, distilbertNames)
-	return m, packPostNorm(w, m.layers)
+	var err error
+	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, distilbertNames)
+	return m, err
 }
 
 func (m *distilbert) shape() shape { return m.size }

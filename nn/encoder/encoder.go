@@ -122,7 +122,8 @@ func (e *Encoder) Dim() int {
 }
 
 // MaxTokens returns the maximum number of tokens of a text, with special tokens: the limit of the
-// files or of Options, but at most the model's positions. 0 means no limit.
+// files or of Options, but at most the model's positions, also where sentence-transformers stops at
+// a longer text. 0 means no limit.
 func (e *Encoder) MaxTokens() int { return e.most }
 
 // Tokens returns the number of tokens of a text, with special tokens and the prompt, before

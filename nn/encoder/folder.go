@@ -24,6 +24,9 @@ type module struct {
 
 // read reads the model's folder.
 func (e *Encoder) read(dir string) error {
+	if err := checkFolder(dir); err != nil {
+		return err
+	}
 	list, err := readModules(dir)
 	if err != nil {
 		return err
@@ -67,6 +70,20 @@ func (e *Encoder) read(dir string) error {
 	return e.readSettings(dir)
 }
 
+// checkFolder returns an error unless dir is a folder.
+func checkFolder(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%.300q: there is no such folder; a model must be a folder of this machine: %w", dir, fs.ErrNotExist)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%.300q: must be a model's folder, not a file", dir)
+	}
+	return nil
+}
+
 // readModel reads the weights that config.json describes. With an adapter, both are of the base
 // model. If head is true, the model may be a sequence classifier.
 func (e *Encoder) readModel(dir string, head bool) error {
@@ -82,7 +99,7 @@ func (e *Encoder) readModel(dir string, head bool) error {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("%s: %w", c.file, fs.ErrNotExist)
+		return fmt.Errorf("%s is missing: the folder is no model's, or not all of it: %w", c.file, fs.ErrNotExist)
 	}
 	k, err := kindOf(c)
 	if err != nil {
@@ -90,13 +107,17 @@ func (e *Encoder) readModel(dir string, head bool) error {
 	}
 	c.checkCommon()
 	f, err := openWeights(dir, k.prefix)
-	if err == nil && a != nil {
-		err = a.merge(f, k.prefix)
-	}
 	if err != nil {
 		return err
 	}
-	w := nn.FromFile(f)
+	defer f.close()
+	if a != nil {
+		if err := a.merge(f, k.prefix); err != nil {
+			return err
+		}
+	}
+	w := nn.FromTensors(f.require)
+	c.elements = f.elements()
 	if e.model, err = k.load(c, w, precisions[e.options.Precision]); err != nil {
 		if c.done(harmlessKeys...) == nil { // the error is about a tensor
 			err = within(filepath.Join(dir, "model.safetensors"), err)
@@ -206,6 +227,10 @@ func (e *Encoder) readTransformer(c *config, dir, last string) error {
 	}
 	if c.has("max_seq_length") {
 		limit = c.integer("max_seq_length", 0, 1)
+		// With rotary positions, sentence-transformers computes such a text.
+		if size := e.model.shape(); size.rotary && limit > size.positions && e.options.MaxTokens == 0 {
+			c.fail("max_seq_length", "must be at most %d, the model's positions; Options.MaxTokens replaces it", size.positions)
+		}
 	}
 	if limit > 0 && (e.most == 0 || limit < e.most) {
 		e.most = limit

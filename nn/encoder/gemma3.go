@@ -11,7 +11,7 @@ import (
 // Gemma3TextConfig. In embedding models a token sees the tokens on both sides.
 func loadGemma3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	m := &decoderConfig{
-		size:    shape{hidden: c.integer("hidden_size", 2304, 1), vocab: c.integer("vocab_size", 262208, 1), positions: c.integer("max_position_embeddings", 131072, 1)},
+		size:    shape{rotary: true, hidden: c.integer("hidden_size", 2304, 1), vocab: c.integer("vocab_size", 262208, 1), positions: c.integer("max_position_embeddings", 131072, 1)},
 		between: c.integer("intermediate_size", 9216, 1), layers: c.integer("num_hidden_layers", 26, 0), dim: c.integer("head_dim", 256, 1),
 		eps: c.number("rms_norm_eps", 1e-6), offset: 1, bias: c.flag("attention_bias", false), act: c.activation("hidden_activation", "gelu_pytorch_tanh"),
 		scale:    float32(1 / math.Sqrt(c.positive("query_pre_attn_scalar", 256))),
@@ -35,7 +35,7 @@ func loadGemma3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	if err := c.done(harmlessKeys...); err != nil {
 		return nil, err
 	}
-	x, err := m.load(w)
+	x, err := m.load(c, w)
 	if err == nil {
 		x.(*decoder).scale, x.(*decoder).bothSides = float32(math.Sqrt(float64(m.size.hidden))), m.bands[0] == flashkit.Band{}
 	}

@@ -15,6 +15,7 @@ type head struct {
 	score  func(logit float64) float64 // of Score; nil is the identity
 	class  func(logits []float32)      // of Classify: turns logits into scores; nil is the identity
 	pad    int32                       // the token that is cut from the ends of sequences; -1 for none
+	seen   bool                        // earlier tokens see the padding, so that it must not be cut
 }
 
 // readHead reads the classifier of a model whose architecture has one.
@@ -25,7 +26,7 @@ func (e *Encoder) readHead(c *config, k kind, w *nn.Init) (*head, error) {
 	}
 	h := &head{labels: c.labels(), pad: -1}
 	if m, ok := e.model.(*decoder); ok {
-		h.pad = m.padding(c)
+		h.pad, h.seen = m.padding(c), m.bothSides
 	}
 	h.activations(c)
 	if *c.shared != nil {

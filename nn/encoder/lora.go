@@ -53,15 +53,18 @@ func openAdapter(dir string) (*adapter, error) {
 }
 
 // merge adds the adapter to the base model's tensors, whose names lack the prefix.
-func (a *adapter) merge(f *safetensors.File, prefix string) error {
+func (a *adapter) merge(f *weights, prefix string) error {
 	name := filepath.Join(a.dir, "adapter_model.safetensors")
-	w, err := openTensors(name)
+	w := &weights{sources: map[string]source{}}
+	err := w.open(name, nil)
+	f.files = append(f.files, w.files...)
 	if errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(a.dir, "adapter_model.bin")) {
 		return fmt.Errorf("%w, and adapter_model.bin is not read: convert it to safetensors", err)
 	}
 	if err != nil {
 		return err
 	}
+	f.changes = map[string]func(safetensors.Tensor) (safetensors.Tensor, error){}
 	for _, t := range w.Tensors {
 		path, isA := strings.CutSuffix(t.Name, ".lora_A.weight")
 		_, isB := strings.CutSuffix(t.Name, ".lora_B.weight")
@@ -69,30 +72,20 @@ func (a *adapter) merge(f *safetensors.File, prefix string) error {
 			continue
 		}
 		target := strings.TrimPrefix(strings.TrimPrefix(path, "base_model.model."), prefix) + ".weight"
-		i := index(f, target)
-		if !isA || i < 0 {
+		if _, ok := f.Tensor(target); !isA || !ok {
 			return fmt.Errorf("%s: tensor %.120q is not lora_A or lora_B of a tensor of the base model", name, t.Name)
 		}
-		if f.Tensors[i], err = a.add(f.Tensors[i], w, path); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		f.changes[target] = func(t safetensors.Tensor) (safetensors.Tensor, error) {
+			t, err := a.add(t, w, path)
+			return t, within(name, err)
 		}
 	}
 	return nil
 }
 
-// index returns the index of a tensor, or -1.
-func index(f *safetensors.File, name string) int {
-	for i := range f.Tensors {
-		if f.Tensors[i].Name == name {
-			return i
-		}
-	}
-	return -1
-}
-
 // add returns a tensor [out, in] plus the product of lora_B [out, r] and lora_A [r, in].
-func (a *adapter) add(t safetensors.Tensor, w *safetensors.File, path string) (safetensors.Tensor, error) {
-	x, err := w.Require(path + ".lora_A.weight")
+func (a *adapter) add(t safetensors.Tensor, w *weights, path string) (safetensors.Tensor, error) {
+	x, err := w.Require(path + ".lora_A.weight") // its shape
 	if err != nil {
 		return t, err
 	}
@@ -102,7 +95,7 @@ func (a *adapter) add(t safetensors.Tensor, w *safetensors.File, path string) (s
 	out, in, r := t.Shape[0], t.Shape[1], x.Shape[0]
 	base := nn.FromFile(&safetensors.File{Tensors: []safetensors.Tensor{t}})
 	weight := append([]float32(nil), base.Constant(t.Name, 0, out, in).Data...)
-	i := nn.FromFile(w).In(path)
+	i := nn.FromTensors(w.require).In(path)
 	down, up := i.Constant("lora_A.weight", 0, r, in).Data, i.Constant("lora_B.weight", 0, out, r).Data
 	if err := errors.Join(base.Err(), i.Err()); err != nil {
 		return t, err

@@ -58,14 +58,13 @@ func loadModernBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 		return nil, err
 	}
 	x := &modernBERT{
-		size: shape{hidden: m.hidden, vocab: m.vocab, positions: m.positions},
+		size: shape{rotary: true, hidden: m.hidden, vocab: m.vocab, positions: m.positions},
 		word: nn.NewEmbedding(w.In("embeddings.tok_embeddings"), m.vocab, m.hidden),
 		in:   m.norm(w.In("embeddings.norm")), last: m.norm(w.In("final_norm")),
 	}
-	for k := 0; k < m.layers && w.Err() == nil; k++ {
-		x.layers = append(x.layers, m.layer(w, k))
-	}
-	return x, packBlocks(w, x.layers)
+	var err error
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	return x, err
 }
 
 // harmlessModern are keys that concern training, heads or the software.

@@ -146,7 +146,8 @@ func readDense(dir string, c *config, features int) (stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := nn.FromFile(w)
+	defer w.close()
+	i := nn.FromTensors(w.require)
 	d.linear = nn.NewLinear(i.In("linear"), in, out, bias)
 	if d.through && in != out {
 		d.residual = nn.NewLinear(i.In("residual"), in, out, false)
@@ -166,7 +167,8 @@ func readLayerNorm(dir string, c *config, features int) (stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := nn.FromFile(w)
+	defer w.close()
+	i := nn.FromTensors(w.require)
 	l := nn.NewLayerNorm(i.In("norm"), features)
 	return layerNorm{l}, within(dir, i.Err())
 }

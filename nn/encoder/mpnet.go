@@ -45,15 +45,15 @@ func loadMPNet(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &mpnet{
-		size:      shape{hidden, vocab, positions - mpnetPad - 1, 0},
+		size:      shape{hidden, vocab, positions - mpnetPad - 1, 0, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
 	table := nn.NewEmbedding(w.In("encoder.relative_attention_bias"), mpnetBuckets, heads).Weight
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, mpnetNames)
-	if err := packPostNorm(w, m.layers); err != nil {
+	var err error
+	if m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, mpnetNames); err != nil {
 		return nil, err
 	}
 	m.distances = m.size.positions

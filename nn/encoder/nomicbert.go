@@ -51,15 +51,14 @@ func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 		return nil, err
 	}
 	x := &nomicBERT{
-		size: shape{m.hidden, m.vocab, m.positions, m.types},
+		size: shape{m.hidden, m.vocab, m.positions, m.types, true},
 		word: nn.NewEmbedding(w.In("embeddings.word_embeddings"), m.vocab, m.hidden),
 		kind: nn.NewEmbedding(w.In("embeddings.token_type_embeddings"), m.types, m.hidden),
 		norm: newNorm(w.In("emb_ln"), m.hidden, m.eps),
 	}
-	for k := 0; k < m.layers && w.Err() == nil; k++ {
-		x.layers = append(x.layers, m.layer(w, k))
-	}
-	return x, packBlocks(w, x.layers)
+	var err error
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	return x, err
 }
 
 // readFirst reads the keys of the first models' code.

@@ -8,7 +8,7 @@ import (
 // loadQwen3 reads a Qwen3Model. A missing key has the default of transformers' Qwen3Config.
 func loadQwen3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	m := &decoderConfig{
-		size:    shape{hidden: c.integer("hidden_size", 4096, 1), vocab: c.integer("vocab_size", 151936, 1), positions: c.integer("max_position_embeddings", 32768, 1)},
+		size:    shape{rotary: true, hidden: c.integer("hidden_size", 4096, 1), vocab: c.integer("vocab_size", 151936, 1), positions: c.integer("max_position_embeddings", 32768, 1)},
 		between: c.integer("intermediate_size", 22016, 1), layers: c.integer("num_hidden_layers", 32, 0), dim: c.integer("head_dim", 128, 1),
 		eps: c.number("rms_norm_eps", 1e-6), bias: c.flag("attention_bias", false), act: c.activation("hidden_act", "silu"),
 		bands: [2]flashkit.Band{flashkit.Causal()}, feedIn: "post_attention_layernorm", precision: p,
@@ -34,5 +34,5 @@ func loadQwen3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	if err := c.done(harmlessKeys...); err != nil {
 		return nil, err
 	}
-	return m.load(w)
+	return m.load(c, w)
 }

@@ -40,7 +40,7 @@ func loadRoBERTa(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &roberta{
-		size:      shape{hidden, vocab, positions - pad - 1, types},
+		size:      shape{hidden, vocab, positions - pad - 1, types, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		kind:      nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
@@ -48,8 +48,9 @@ func loadRoBERTa(c *config, w *nn.Init, p nn.Precision) (family, error) {
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, bertNames)
-	return m, packPostNorm(w, m.layers)
+	var err error
+	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, bertNames)
+	return m, err
 }
 
 func (m *roberta) shape() shape { return m.size }
