@@ -36,6 +36,12 @@ var bertTypes = []string{"bert", "distilbert", "electra", "nomic_bert", "convber
 var fileClasses = []string{"PreTrainedTokenizer", "TokenizersBackend", "RobertaTokenizer", "XLMRobertaTokenizer",
 	"Qwen2Tokenizer", "GemmaTokenizer", "LlamaTokenizer", "GPT2Tokenizer"}
 
+// supported reports whether the class is one of the names above.
+func (c *config) supported() bool {
+	name := strings.TrimSuffix(c.class, "Fast")
+	return name == "" || name == "MPNetTokenizer" || slices.Contains(bertClasses, name) || slices.Contains(fileClasses, name)
+}
+
 // rules returns the class of the settings, or nil if tokenizer.json has all rules. fast is true if there
 // is a tokenizer.json.
 func (c *config) rules(r *reader, fast bool) *pretrained {

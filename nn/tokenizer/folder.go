@@ -145,8 +145,8 @@ func (c *config) settings(f *fields) {
 	for key := range f.rest {
 		c.given[key] = true
 	}
-	if v, ok := f.take("tokenizer_class"); ok {
-		f.r.into("tokenizer_class", v, &c.class, "a string")
+	if v, ok := f.take("tokenizer_class"); ok && f.r.into("tokenizer_class", v, &c.class, "a string") && !c.supported() {
+		f.fail("tokenizer_class", "%.60q is not supported", c.class) // before its settings, which are unknown too
 	}
 	c.lower = f.flag("do_lower_case", true)
 	c.ideographs = f.flag("tokenize_chinese_chars", true)

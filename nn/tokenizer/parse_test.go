@@ -122,6 +122,7 @@ func TestOpenRefuses(t *testing.T) {
 		{map[string]string{"tokenizer.json": strings.Replace(bertFile, `"id":4,"content":"[MASK]"`, `"id":5,"content":"a"`, 1), "tokenizer_config.json": `{"tokenizer_class":"BertTokenizer","added_tokens_decoder":{}}`}, `tokenizer.json: added_tokens: "a" is not in added_tokens_decoder of tokenizer_config.json`},
 		{map[string]string{"tokenizer.json": bertFile, "tokenizer_config.json": `{"model_max_length":"x"}`}, `tokenizer_config.json: model_max_length: must be a number, not "x"`},
 		{map[string]string{"tokenizer.json": bertFile, "tokenizer_config.json": `{`}, `tokenizer_config.json: unexpected end of JSON input`},
+		{map[string]string{"tokenizer.json": bertFile, "tokenizer_config.json": `{"tokenizer_class":"MyTokenizer","auto_map":{"AutoTokenizer":["my.MyTokenizer",null]}}`}, `tokenizer_config.json: tokenizer_class: "MyTokenizer" is not supported`},
 		{map[string]string{"tokenizer.json": bertFile, "tokenizer_config.json": `{"word_tokenizer_type":"mecab"}`}, `tokenizer_config.json: word_tokenizer_type: the key is not supported; its value is "mecab"`},
 		{map[string]string{"vocab.txt": specialLines, "added_tokens.json": `{"<x>":7}`}, `vocab.txt: added tokens: "<x>" gets the id 5, not 7`},
 	} {
