@@ -44,7 +44,7 @@ type job struct {
 	cost   time.Duration // predicted time
 }
 
-func (j *job) String() string { return fmt.Sprintf("%d texts of %d tokens", len(j.texts), j.tokens) }
+func (j *job) String() string { return fmt.Sprintf("%d tokens in %d text(s)", j.tokens, len(j.texts)) }
 
 // A result is vectors or scores, one for each text of a job.
 type result struct {
