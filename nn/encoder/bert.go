@@ -27,8 +27,8 @@ func loadBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	between := c.integer("intermediate_size", 3072, 1)
 	positions, types := c.integer("max_position_embeddings", 512, 1), c.integer("type_vocab_size", 2, 1)
 	eps, act := c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "gelu")
-	c.only("position_embedding_type", `"absolute"`)
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Only("position_embedding_type", `"absolute"`)
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	e := w.In("embeddings")

@@ -44,22 +44,22 @@ type decoderConfig struct {
 // readHeads reads the numbers of heads.
 func (m *decoderConfig) readHeads(c *config, heads, kv int) {
 	m.heads, m.kv = c.integer("num_attention_heads", heads, 1), kv
-	if c.has("num_key_value_heads") {
+	if c.Has("num_key_value_heads") {
 		m.kv = c.integer("num_key_value_heads", kv, 1)
-	} else if _, null := c.keys["num_key_value_heads"]; null {
+	} else if _, null := c.Raw("num_key_value_heads"); null {
 		m.kv = m.heads
 	}
 	if m.heads%max(m.kv, 1) != 0 {
-		c.fail("num_key_value_heads", "must divide num_attention_heads, %d", m.heads)
+		c.Refuse("num_key_value_heads", "must divide num_attention_heads, %d", m.heads)
 	}
 	if m.dim%2 != 0 {
-		c.fail("head_dim", "must be even")
+		c.Refuse("head_dim", "must be even")
 	}
 }
 
 // windowOf returns the size of a window, or 0 for null.
 func (c *config) windowOf(key string, otherwise int) int {
-	if _, ok := c.keys[key]; ok && !c.has(key) {
+	if _, ok := c.Raw(key); ok && !c.Has(key) {
 		return 0
 	}
 	return c.integer(key, otherwise, 1)
@@ -123,8 +123,8 @@ func decoderHead(_ *config, w *nn.Init, hidden, labels int) []stage {
 // padding returns the padding token. The classifier reads the last token before padding tokens, even
 // if the text has these tokens.
 func (m *decoder) padding(c *config) int32 {
-	if !c.has("pad_token_id") {
-		c.fail("pad_token_id", "must be given, because the classifier reads the last token that is not padding")
+	if !c.Has("pad_token_id") {
+		c.Refuse("pad_token_id", "must be given, because the classifier reads the last token that is not padding")
 		return -1
 	}
 	return int32(c.integer("pad_token_id", 0, 0))

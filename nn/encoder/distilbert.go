@@ -27,8 +27,8 @@ func loadDistilBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	layers, heads := c.integer("n_layers", 6, 0), c.heads("n_heads", 12, hidden)
 	between, positions := c.integer("hidden_dim", 3072, 1), c.integer("max_position_embeddings", 512, 1)
 	act := c.activation("activation", "gelu")
-	c.ignore("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds") // the file has the positions' weights
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Ignore("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds") // the file has the positions' weights
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	e := w.In("embeddings")

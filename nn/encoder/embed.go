@@ -201,15 +201,29 @@ func (c *call) run(ctx context.Context, t tail, skip int) ([]float32, error) {
 // Embed returns the vector of each text, of Dim numbers. The vectors share one block of memory. An
 // error of the context, and an error of the Dispatcher, end the call.
 func (e *Encoder) Embed(ctx context.Context, texts []string) ([][]float32, error) {
+	return e.embed(ctx, e.prompt, texts)
+}
+
+// EmbedPrompt is Embed with a prompt of the model, such as "query" or "document". The files of the
+// model name its prompts; an error lists them.
+func (e *Encoder) EmbedPrompt(ctx context.Context, name string, texts []string) ([][]float32, error) {
+	p, err := e.promptOf("prompt", name)
+	if err != nil {
+		return nil, err
+	}
+	return e.embed(ctx, p, texts)
+}
+
+func (e *Encoder) embed(ctx context.Context, p prompt, texts []string) ([][]float32, error) {
 	if e.vectors == nil {
 		return nil, errNoVectors()
 	}
 	c := e.take()
 	defer e.give(c)
-	if err := c.prepare(ctx, e.prompt, false, texts); err != nil {
+	if err := c.prepare(ctx, p.text, false, texts); err != nil {
 		return nil, err
 	}
-	return c.vectors(ctx, e.skip)
+	return c.vectors(ctx, p.skip)
 }
 
 // EmbedTokens returns the vector of each sequence of token ids, for programs with a tokenizer of

@@ -58,9 +58,9 @@ func kindOf(c *config) (kind, error) {
 	name := c.text("model_type", "")
 	k, ok := kinds[name]
 	if !ok {
-		c.fail("model_type", "must be %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+		c.Refuse("model_type", "must be %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	}
-	return k, *c.shared
+	return k, c.Err
 }
 
 // activations maps Hugging Face's names to activations.
@@ -73,7 +73,7 @@ func (c *config) activation(key, otherwise string) nn.Activation {
 	name := c.text(key, otherwise)
 	a, ok := activations[name]
 	if !ok {
-		c.fail(key, "must be %s", strings.Join(slices.Sorted(maps.Keys(activations)), ", "))
+		c.Refuse(key, "must be %s", strings.Join(slices.Sorted(maps.Keys(activations)), ", "))
 	}
 	return a
 }
@@ -82,7 +82,7 @@ func (c *config) activation(key, otherwise string) nn.Activation {
 func (c *config) heads(key string, otherwise, hidden int) int {
 	n := c.integer(key, otherwise, 1)
 	if n > 0 && hidden%n != 0 {
-		c.fail(key, "must divide the hidden size %d", hidden)
+		c.Refuse(key, "must divide the hidden size %d", hidden)
 	}
 	return n
 }

@@ -211,6 +211,29 @@ func TestFoldersDiffer(t *testing.T) {
 	requireNear(t, 1e-5, want, got[0], "as sentence-transformers, without Normalize")
 }
 
+// One Encoder has the vectors of all prompts.
+func TestEmbedPrompt(t *testing.T) {
+	for _, include := range []string{"true", "false"} {
+		files := changed(current, "1_Pooling/config.json", `"include_prompt": true`, `"include_prompt": `+include)
+		e, err := OpenWith(t.Context(), folder(t, files), Options{Dispatcher: opened(t)})
+		require.NoError(t, err)
+		defer e.Close()
+		want, err := vectorsOf(t, files, Options{Prompt: "query"})
+		require.NoError(t, err)
+		got, err := e.EmbedPrompt(t.Context(), "query", someTexts)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		plain, err := e.Embed(t.Context(), someTexts)
+		require.NoError(t, err)
+		require.NotEqual(t, plain, got)
+		got, err = e.EmbedPrompt(t.Context(), "document", someTexts)
+		require.NoError(t, err)
+		require.Equal(t, plain, got, "an empty prompt")
+		_, err = e.EmbedPrompt(t.Context(), "queries", someTexts)
+		require.ErrorContains(t, err, `prompt = "queries": must be a prompt of the model: ["document" "query"]`)
+	}
+}
+
 // Folders for other vectors are rejected: the error names the file, the key and the value.
 func TestFoldersRefused(t *testing.T) {
 	pooling, modules, sentence := "1_Pooling/config.json", "modules.json", "sentence_bert_config.json"

@@ -21,18 +21,18 @@ func loadGemma3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	window, every := c.windowOf("sliding_window", 4096), c.integer("sliding_window_pattern", 6, 1)
 	m.kinds = c.layerKinds(m.layers, func(i int) bool { return (i+1)%max(every, 1) != 0 })
 	if window == 0 {
-		c.fail("sliding_window", "must be at least 1")
+		c.Refuse("sliding_window", "must be at least 1")
 	}
-	if c.has("use_bidirectional_attention") && c.flag("use_bidirectional_attention", false) {
+	if c.Has("use_bidirectional_attention") && c.flag("use_bidirectional_attention", false) {
 		// The file has the window's size of both sides.
 		m.bands[1] = flashkit.Window(window/2, window/2)
 	} else {
 		m.bands = [2]flashkit.Band{flashkit.Causal(), flashkit.Window(window-1, 0)}
 	}
 	m.readRotaries(c)
-	c.only("attn_logit_softcapping", "null")
-	c.ignore("attention_dropout", "final_logit_softcapping", "_sliding_window_pattern")
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Only("attn_logit_softcapping", "null")
+	c.Ignore("attention_dropout", "final_logit_softcapping", "_sliding_window_pattern")
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	x, err := m.load(c, w)
@@ -45,9 +45,9 @@ func loadGemma3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 // readRotaries reads the rotations of layers that see all tokens, and of layers with a window.
 func (m *decoderConfig) readRotaries(c *config) {
 	global, local := c.ropesOf()
-	if c.has("rope_scaling") { // of files before rope_parameters, for layers that see all tokens
-		if len(global.keys) > 0 {
-			c.fail("rope_scaling", "must not stand beside rope_parameters")
+	if c.Has("rope_scaling") { // of files before rope_parameters, for layers that see all tokens
+		if len(global.Unread()) > 0 {
+			c.Refuse("rope_scaling", "must not stand beside rope_parameters")
 		}
 		global = c.object("rope_scaling")
 	}

@@ -30,25 +30,25 @@ func openAdapter(dir string) (*adapter, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	c.only("peft_type", `"LORA"`)
+	c.Only("peft_type", `"LORA"`)
 	a := &adapter{dir: dir, base: c.text("base_model_name_or_path", ""), alpha: c.number("lora_alpha", 8), root: c.flag("use_rslora", false)}
 	if !filepath.IsAbs(a.base) {
 		a.base = filepath.Join(dir, a.base)
 	}
 	if info, err := os.Stat(a.base); err != nil || !info.IsDir() {
-		c.fail("base_model_name_or_path", "must be the folder of the base model, absolute or within the adapter's")
+		c.Refuse("base_model_name_or_path", "must be the folder of the base model, absolute or within the adapter's")
 	}
-	c.only("bias", `"none"`)
-	c.only("init_lora_weights", "true", "false", `"gaussian"`, "null") // others change the base model
+	c.Only("bias", `"none"`)
+	c.Only("init_lora_weights", "true", "false", `"gaussian"`, "null") // others change the base model
 	for _, key := range []string{"fan_in_fan_out", "use_dora", "lora_bias", "use_qalora"} {
-		c.only(key, "false", "null")
+		c.Only(key, "false", "null")
 	}
 	for _, key := range []string{"rank_pattern", "alpha_pattern", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
 		"monteclora_config", "arrow_config", "kasa_config", "use_bdlora", "megatron_config", "layer_replication", "alora_invocation_tokens",
 		"trainable_token_indices", "target_parameters", "modules_to_save"} {
-		c.only(key, "null", "{}", "[]")
+		c.Only(key, "null", "{}", "[]")
 	}
-	return a, c.done("auto_mapping", "task_type", "inference_mode", "revision", "peft_version", "r", "lora_dropout", "target_modules", "exclude_modules",
+	return a, c.Done("auto_mapping", "task_type", "inference_mode", "revision", "peft_version", "r", "lora_dropout", "target_modules", "exclude_modules",
 		"layers_to_transform", "layers_pattern", "megatron_core", "qalora_group_size", "ensure_weight_tying")
 }
 

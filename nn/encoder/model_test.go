@@ -1,7 +1,6 @@
 package encoder
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,13 +8,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,7 +22,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/internal/workers"
 	"github.com/flashkit-go/flashkit/nn"
-	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // A tiny is an output of tools/postnorm_vectors.py.
@@ -66,53 +62,6 @@ func loadText(config string, weights []byte, p nn.Precision) (family, error) {
 	}
 	c.elements = f.elements()
 	return k.load(c, nn.FromTensors(f.require), p)
-}
-
-// bytesWeights returns the tensors of a file's bytes, as openWeights does.
-func bytesWeights(file []byte, prefix string) (*weights, error) {
-	f := &weights{sources: map[string]source{}}
-	if err := f.add("model.safetensors", bytes.NewReader(file), int64(len(file)), nil); err != nil {
-		return nil, err
-	}
-	return f, f.rename(prefix)
-}
-
-// A layer's weights are free before the next layer is read.
-func TestLayersAreFreed(t *testing.T) {
-	v, file := readTiny(t)
-	c, err := parseConfig("config.json", v.Config)
-	require.NoError(t, err)
-	c.checkCommon()
-	f, err := bytesWeights(file, "")
-	require.NoError(t, err)
-	c.elements = f.elements()
-	read := map[string]weak.Pointer[byte]{}
-	_, err = kinds["bert"].load(c, nn.FromTensors(func(name string) (safetensors.Tensor, error) {
-		if strings.HasPrefix(name, "encoder.layer.1.") {
-			runtime.GC()
-			for old, data := range read {
-				require.Nil(t, data.Value(), "%s when %s is read", old, name)
-			}
-		}
-		x, err := f.require(name)
-		if strings.HasPrefix(name, "encoder.layer.0.") && len(x.Shape) == 2 {
-			read[name] = weak.Make(&x.Data[0])
-		}
-		return x, err
-	}), nn.Float32)
-	require.NoError(t, err)
-	require.Len(t, read, 6)
-}
-
-// A config that claims many layers takes no memory for them.
-func TestLayersAreInProportion(t *testing.T) {
-	v, file := readTiny(t)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := loadText(edit(string(v.Config), `"num_hidden_layers": 2`, `"num_hidden_layers": 2000000`), file, nn.Float32)
-	runtime.ReadMemStats(&after)
-	require.ErrorContains(t, err, "encoder.layer.2.")
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 }
 
 // loadTiny returns the tiny model with another activation, if act is not empty.

@@ -23,15 +23,15 @@ func loadQwen3(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	m.bands[1] = flashkit.Window(window-1, 0)
 	for _, local := range m.kinds {
 		if local && window == 0 {
-			c.fail("layer_types", "sliding_attention needs use_sliding_window and sliding_window")
+			c.Refuse("layer_types", "sliding_attention needs use_sliding_window and sliding_window")
 			break
 		}
 	}
 	r, theta := c.ropeOf(10000)
 	m.rotaries[0] = c.rotary(r, m.dim, m.size.positions, theta)
 	m.rotaries[1] = m.rotaries[0]
-	c.ignore("attention_dropout")
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Ignore("attention_dropout")
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	return m.load(c, w)

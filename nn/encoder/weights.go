@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashkit-go/flashkit/internal/strict"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -141,11 +142,11 @@ func (w *weights) add(name string, file io.ReaderAt, size int64, wants func(tens
 
 // openShards opens the files that an index names, which are in dir.
 func (w *weights) openShards(dir, index string) error {
-	b, err := readFile(index, maxSettings)
+	b, err := strict.Read(index, maxSettings)
 	if err != nil {
 		return err
 	}
-	if err := validJSON(index, b); err != nil {
+	if err := strict.Valid(index, b); err != nil {
 		return err
 	}
 	var x struct {
