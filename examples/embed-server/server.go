@@ -137,7 +137,7 @@ func (s *Server) measure(ctx context.Context, j *job) error {
 		whole := before + m.tokens(text)
 		n := m.limit(whole)
 		if n < whole && !m.reranks && !s.limits.Truncate {
-			return &refusal{param: fmt.Sprintf("input[%d]", i), reason: fmt.Sprintf("has %d tokens; the model takes %d", whole, n)}
+			return &refusal{param: fmt.Sprintf("input[%d]", i), reason: fmt.Sprintf("has %d tokens, and must have at most %d", whole, n)}
 		}
 		j.tokens += n
 		seconds += m.cost(n).Seconds()
