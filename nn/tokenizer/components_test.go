@@ -70,3 +70,17 @@ func TestPreTokenizers(t *testing.T) {
 		require.Equal(t, c.want, strings.Join(got, "|"), c.spec)
 	}
 }
+
+// Letters and numbers of Unicode 16 are letters and numbers for the reference: 's is a word after
+// them, but not after a symbol.
+func TestNewerCharacters(t *testing.T) {
+	loadClasses()
+	r := &strict.File{Name: "x"}
+	list := newPreTokenizers(objectOf(r, "", json.RawMessage(`{"type":"ByteLevel","add_prefix_space":false}`), 0), nil)
+	require.NoError(t, r.Err)
+	for text, want := range map[string]int{"\U00013864'splay": 3, "\U000116D0's": 2, "\u1C89's": 2, "\U000E0001'splay": 2} {
+		w := words{text: []byte(text), list: []word{{0, len(text)}}}
+		list[0].split(&w)
+		require.Len(t, w.list, want, "%+q", text)
+	}
+}
