@@ -338,6 +338,50 @@ func ExampleFromFile() {
 	// Output: [12] <nil> <nil>
 }
 
+// A function reads the tensors of a file when layers need them.
+func ExampleFromTensors() {
+	i := nn.FromTensors(func(name string) (safetensors.Tensor, error) {
+		return safetensors.FromFloat32s(name, []int{1, 2}, []float32{10, 1}), nil
+	})
+	l, s := nn.NewLinear(i.In("head"), 2, 1, false), engine.NewStep()
+	s.Begin(context.Background())
+	fmt.Println(l.Weight.Name, l.Forward(s, nn.NewTensor([]float32{1, 2}, 1, 1, 2)).Data, i.Err(), s.Err())
+	// Output: head.weight [12] <nil> <nil>
+}
+
+// A program frees the weights of a layer before it makes the next one.
+func ExampleNewPacker() {
+	var layers []*nn.Linear
+	var p *nn.Packer
+	s := engine.NewStep()
+	for k := range 2 {
+		l := nn.NewLinear(nn.Blank(), 1, 1, false)
+		if l.Weight.Data[0] = float32(10 + k); k == 0 {
+			p = nn.NewPacker(2, l)
+		}
+		if err := p.Pack(l); err != nil {
+			fmt.Println(err)
+		}
+		l.Weight.Data = nil
+		layers = append(layers, l)
+	}
+	s.Begin(context.Background())
+	x := nn.NewTensor([]float32{1}, 1, 1, 1)
+	fmt.Println(layers[0].Forward(s, x).Data, layers[1].Forward(s, x).Data, s.Err())
+	// Output: [10] [11] <nil>
+}
+
+// Layers that a Packer was not made for are packed, too.
+func ExamplePacker_Pack() {
+	l, s := nn.NewLinear(nn.Blank(), 2, 1, false), engine.NewStep()
+	copy(l.Weight.Data, []float32{10, 1})
+	err := nn.NewPacker(0).Pack(l)
+	l.Weight.Data = nil
+	s.Begin(context.Background())
+	fmt.Println(l.Forward(s, nn.NewTensor([]float32{1, 2}, 1, 1, 2)).Data, err, s.Err())
+	// Output: [12] <nil> <nil>
+}
+
 // After packing, a program for inference may free the weights.
 func ExamplePack() {
 	l, s := nn.NewLinear(nn.Blank(), 2, 1, false), engine.NewStep()

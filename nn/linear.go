@@ -156,18 +156,49 @@ func Pack(layers ...*Linear) error {
 		if err := l.check(); err != nil {
 			return err
 		}
+		words += l.packedWords()
+	}
+	return (&Packer{matmul.NewBlock(words)}).Pack(layers...)
+}
+
+// packedWords returns the size of the packed weights in words of 4 bytes.
+func (l *Linear) packedWords() int {
+	n := l.in * l.out
+	if l.Precision != Float32 {
+		n /= 2
+	}
+	return n
+}
+
+// A Packer packs layers into one block of memory, as the function Pack does, but a few layers at a
+// time. A program may free their weights before it reads the next layers.
+type Packer struct{ block *matmul.Block }
+
+// NewPacker returns a Packer with memory for n times the weights of the given layers. Weights of
+// later layers have memory of their own.
+func NewPacker(n int, layers ...*Linear) *Packer {
+	words := 0
+	for _, l := range layers {
+		words += l.packedWords()
+	}
+	if n < 1 || words > maxElements/n {
+		return &Packer{}
+	}
+	return &Packer{matmul.NewBlock(n * words)}
+}
+
+// Pack packs the layers, which must be in their order of use.
+func (p *Packer) Pack(layers ...*Linear) error {
+	for _, l := range layers {
+		if err := l.check(); err != nil {
+			return err
+		}
 		if err := l.Weight.checkData(); err != nil {
 			return err
 		}
-		n := l.in * l.out
-		if l.Precision != Float32 {
-			n /= 2
-		}
-		words += n
 	}
-	block := matmul.NewBlock(words)
 	for _, l := range layers {
-		l.transposed.make(l.Weight, l.Precision, func(p *matmul.Packed) { p.PackIn(block, l.Weight.matrix().T()) })
+		l.transposed.make(l.Weight, l.Precision, func(to *matmul.Packed) { to.PackIn(p.block, l.Weight.matrix().T()) })
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ type Init struct {
 type initState struct {
 	seed  uint64
 	blank bool
-	file  *safetensors.File // nil unless made by FromFile
+	file  func(name string) (safetensors.Tensor, error) // nil unless made by FromFile or FromTensors
 	err   error
 }
 
@@ -112,7 +112,12 @@ func Blank() *Init { return &Init{shared: &initState{blank: true}} }
 // the machine can read an F32 tensor in place, Data aliases the memory of f, which must not change
 // while the layers are in use. Otherwise Data is a copy. A tensor that is missing, or has another
 // shape or type, is an error. Other tensors of f are ignored.
-func FromFile(f *safetensors.File) *Init { return &Init{shared: &initState{file: f}} }
+func FromFile(f *safetensors.File) *Init { return FromTensors(f.Require) }
+
+// FromTensors is FromFile for tensors that the function returns when a layer needs them.
+func FromTensors(tensor func(name string) (safetensors.Tensor, error)) *Init {
+	return &Init{shared: &initState{file: tensor}}
+}
 
 // In returns an Init whose parameter names begin with the prefix of i, then name and a dot.
 func (i *Init) In(name string) *Init { return &Init{i.prefix + name + ".", i.shared} }
@@ -190,7 +195,7 @@ func (i *Init) param(name string, shape []int, fill func(p *Param)) *Param {
 		fill(p)
 		return p
 	}
-	t, err := i.shared.file.Require(p.Name)
+	t, err := i.shared.file(p.Name)
 	if err != nil {
 		i.Fail(err)
 		return p

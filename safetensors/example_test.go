@@ -201,3 +201,27 @@ func ExampleFromUint16s() {
 	fmt.Println(x.DType(), x.Shape(), len(t.Data), "bytes", err)
 	// Output: f16 [1 1 1 2] 4 bytes <nil>
 }
+
+// A program reads one tensor of a file, without the memory for the others.
+func ExampleReadIndex() {
+	var b bytes.Buffer
+	f := &safetensors.File{Tensors: []safetensors.Tensor{
+		safetensors.FromFloat32s("a", []int{1000}, make([]float32, 1000)), safetensors.FromFloat32s("b", []int{2}, []float32{1, 2})}}
+	if err := f.Write(&b); err != nil {
+		fmt.Println(err)
+		return
+	}
+	x, err := safetensors.ReadIndex(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	t, err := x.Read(1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	values, err := t.Float32s()
+	fmt.Println(x.Tensors[0].Name, x.Size(0), t.Name, values, err)
+	// Output: a 4000 b [1 2] <nil>
+}

@@ -36,20 +36,67 @@ func parse(b []byte) (*File, error) {
 		return nil, err
 	}
 	data := b[lengthSize+n:]
-	return assemble(string(b[lengthSize:lengthSize+n]), len(data), func(begin, end int) ([]byte, error) { return data[begin:end:end], nil })
+	metadata, entries, err := layout(string(b[lengthSize:lengthSize+n]), len(data))
+	if err != nil {
+		return nil, err
+	}
+	tensors := make([]Tensor, len(entries))
+	for i, e := range entries {
+		tensors[i] = e.Tensor
+		tensors[i].Data = data[e.begin:e.end:e.end]
+	}
+	return &File{Metadata: metadata, Tensors: tensors}, nil
 }
 
 // Read returns the content of a file of the given size. Each tensor's data has memory of its own,
 // so that the data of unused tensors can be freed. Any violation of the format is an error.
 func Read(r io.ReaderAt, size int64) (*File, error) {
-	f, err := read(r, size)
+	x, err := ReadIndex(r, size)
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %w", err)
+		return nil, err
+	}
+	f := &File{Metadata: x.Metadata, Tensors: x.Tensors}
+	for i := range f.Tensors {
+		if f.Tensors[i], err = x.Read(i); err != nil {
+			return nil, err
+		}
 	}
 	return f, nil
 }
 
-func read(r io.ReaderAt, size int64) (*File, error) {
+// An Index has the tensors of a file without their data, which Read reads.
+type Index struct {
+	Metadata map[string]string // as in File
+	Tensors  []Tensor          // as in File, without Data
+	file     io.ReaderAt
+	offsets  []int64
+	sizes    []int
+}
+
+// ReadIndex returns the Index of a file of the given size. It reads the header alone. Any violation
+// of the format is an error.
+func ReadIndex(r io.ReaderAt, size int64) (*Index, error) {
+	x, err := readIndex(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	return x, nil
+}
+
+// Read returns tensor i with its data, in memory of its own.
+func (x *Index) Read(i int) (Tensor, error) {
+	t := x.Tensors[i]
+	t.Data = make([]byte, x.sizes[i])
+	if err := readAt(x.file, t.Data, x.offsets[i]); err != nil {
+		return t, fmt.Errorf("safetensors: tensor %.60q: %w", t.Name, err)
+	}
+	return t, nil
+}
+
+// Size returns the number of bytes of tensor i.
+func (x *Index) Size(i int) int { return x.sizes[i] }
+
+func readIndex(r io.ReaderAt, size int64) (*Index, error) {
 	const beginning = 4096 // enough to recognize another format
 	if size < 0 || size > math.MaxInt {
 		return nil, fmt.Errorf("file has %d bytes, want at most %d", size, math.MaxInt)
@@ -67,10 +114,17 @@ func read(r io.ReaderAt, size int64) (*File, error) {
 		return nil, err
 	}
 	data := lengthSize + n
-	return assemble(string(header), int(size)-data, func(begin, end int) ([]byte, error) {
-		b := make([]byte, end-begin)
-		return b, readAt(r, b, int64(data+begin))
-	})
+	metadata, entries, err := layout(string(header), int(size)-data)
+	if err != nil {
+		return nil, err
+	}
+	x := &Index{Metadata: metadata, file: r}
+	for _, e := range entries {
+		x.Tensors = append(x.Tensors, e.Tensor)
+		x.offsets = append(x.offsets, int64(data+e.begin))
+		x.sizes = append(x.sizes, e.end-e.begin)
+	}
+	return x, nil
 }
 
 // readAt reads len(b) bytes.
@@ -81,24 +135,14 @@ func readAt(r io.ReaderAt, b []byte, offset int64) error {
 	return nil
 }
 
-// assemble returns the content of a file with the given header and number of bytes of data. part
-// returns bytes of the data.
-func assemble(header string, data int, part func(begin, end int) ([]byte, error)) (*File, error) {
+// layout returns the metadata of a header and its tensors in the order of their data, of the given
+// number of bytes.
+func layout(header string, data int) (map[string]string, []entry, error) {
 	metadata, entries, err := parseHeader(header)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := place(entries, data); err != nil {
-		return nil, err
-	}
-	tensors := make([]Tensor, len(entries))
-	for i, e := range entries {
-		tensors[i] = e.Tensor
-		if tensors[i].Data, err = part(e.begin, e.end); err != nil {
-			return nil, fmt.Errorf("tensor %.60q: %w", e.Name, err)
-		}
-	}
-	return &File{Metadata: metadata, Tensors: tensors}, nil
+	return metadata, entries, place(entries, lengthSize+len(header), data)
 }
 
 // headerLength returns the length of the header of a file of the given size, which begins with b.
@@ -252,19 +296,23 @@ func (e *entry) locate(offsets []int) error {
 	return nil
 }
 
-// place sorts the entries by offset. Their parts must cover the data, of the given number of bytes,
-// without gaps or overlaps.
-func place(entries []entry, data int) error {
+// place sorts the entries by offset. Their parts must cover the data, of the given number of bytes
+// after the start, without gaps or overlaps.
+func place(entries []entry, start, data int) error {
 	// Empty tensors may share an offset. A stable sort keeps their order.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})
-	next := 0
+	next, last := 0, 0
+	for _, e := range entries {
+		last = max(last, e.end)
+	}
+	if last > data {
+		return fmt.Errorf("the file is cut: it has %d bytes, but its tensors end at byte %d", start+data, uint64(start)+uint64(last))
+	}
 	for _, e := range entries {
 		offsets := [2]int{e.begin, e.end}
 		switch {
-		case e.end > data:
-			return fmt.Errorf("tensor %.60q: data_offsets %d lie outside the %d bytes of data", e.Name, offsets, data)
 		case e.begin < next:
 			return fmt.Errorf("tensor %.60q: data_offsets %d overlap the tensor that ends at %d", e.Name, offsets, next)
 		case e.begin > next:

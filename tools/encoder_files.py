@@ -33,7 +33,7 @@ def limits(sentence, model, cut=None):
 
 HUGE = 1000000000000000019884624838656
 for s, m, cut in ((20, None, None), (20, 30, None), (40, 30, None), (None, 12, None), (None, HUGE, None), (None, None, None), (18, HUGE, None), (None, 30, 17), (20, 30, 17), (None, None, 17)):
-    simple(f"limit-{s or 'none'}-{'huge' if m == HUGE else m or 'none'}-{cut or 'none'}", limits(s, m, cut), among=("bert", "mpnet", "distilbert"))
+    simple(f"limit-{s or 'none'}-{'huge' if m == HUGE else m or 'none'}-{cut or 'none'}", limits(s, m, cut), "either" if (s, m) == (None, HUGE) else "equal", among=("bert", "mpnet", "distilbert"))
 simple("limit-null", lambda d: d.edit("sentence_bert_config.json", max_seq_length=None))
 simple("limit-beyond-positions", limits(500, None), "either", ["max_seq_length"], among=("bert", "distilbert"))
 simple("limit-roberta-positions", limits(None, 512), "either", among=("roberta", "xlmr"), max_position_embeddings=60)
@@ -86,7 +86,7 @@ simple("vocab-alone", lambda d: (d.words(), d.remove("tokenizer_config.json")), 
 simple("vocab-cased", lambda d: (d.words(), d.edit("tokenizer_config.json", do_lower_case=False)), family="bert")
 simple("vocab-blank-line", lambda d: (d.words(), d.write("vocab.txt", (d.dir / "vocab.txt").read_text("utf-8") + "\n")), "either", family="bert")
 simple("vocab-crlf", lambda d: (d.words(), d.write("vocab.txt", (d.dir / "vocab.txt").read_text("utf-8").replace("\n", "\r\n"))), "either", family="bert")
-simple("vocab-japanese", lambda d: (d.words(), d.edit("tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer", word_tokenizer_type="mecab")), "refuse", ["tokenizer_config.json"], family="bert")
+simple("vocab-japanese", lambda d: (d.words(), d.edit("tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer", word_tokenizer_type="mecab")), "refuse", ["tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer"], family="bert")
 simple("vocab-added", lambda d: (d.words(), d.put("added_tokens.json", {"lovely": 3})), "either", family="bert")
 simple("tokenizer-none", lambda d: d.remove("tokenizer.json"), "refuse", ["tokenizer.json"], among=("roberta", "qwen3"))
 simple("tokenizer-sentencepiece-alone", lambda d: (d.remove("tokenizer.json"), d.write("sentencepiece.bpe.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\2")), "refuse", ["tokenizer.json"], family="xlmr")
@@ -131,7 +131,9 @@ simple("tokenizer-type", lambda d: d.tokenizer(lambda t: t["model"].update(type=
 simple("tokenizer-not-json", lambda d: d.write("tokenizer.json", "{"), "refuse", ["tokenizer.json"])
 simple("tokenizer-add-eos", lambda d: d.edit("tokenizer_config.json", add_eos_token=True), "either", ["add_eos_token"], among=("qwen3", "gemma3"))
 simple("tokenizer-no-bos", lambda d: d.edit("tokenizer_config.json", add_bos_token=False), "either", ["add_bos_token"], among=("gemma3",))
-simple("tokenizer-unknown-class", lambda d: d.edit("tokenizer_config.json", tokenizer_class="MyTokenizer", auto_map={"AutoTokenizer": ["my.MyTokenizer", None]}), "either", ["tokenizer_config.json"])
+simple("tokenizer-unknown-class", lambda d: d.edit("tokenizer_config.json", tokenizer_class="MyTokenizer", auto_map={"AutoTokenizer": ["my.MyTokenizer", None]}), "either", ["tokenizer_config.json", "tokenizer_class", "MyTokenizer"])
+TRIM = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}  # as in multilingual-e5
+simple("tokenizer-trims-spaces", lambda d: d.tokenizer(lambda t: t.update(normalizer={"type": "Sequence", "normalizers": [t["normalizer"], TRIM]}, pre_tokenizer={"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True})), family="xlmr")
 simple("tokenizer-other-cls", lambda d: d.edit("tokenizer_config.json", cls_token="[MASK]"), "either", family="bert")
 
 # The config of the transformer.
@@ -225,7 +227,7 @@ simple("weights-bin", lambda d: (d.remove("model.safetensors"), d.write("pytorch
 simple("weights-html", lambda d: d.write("model.safetensors", "<!DOCTYPE html>\n<html><head><title>Access denied</title></head></html>\n"), "refuse", ["model.safetensors", "HTML"], among=ANY)
 simple("weights-html-config", lambda d: d.write("config.json", "<!doctype html><html></html>"), "refuse", ["config.json", "HTML"], among=ANY)
 simple("weights-empty", lambda d: d.write("model.safetensors", ""), "refuse", ["model.safetensors"], among=ANY)
-simple("weights-cut", lambda d: d.write("model.safetensors", (d.dir / "model.safetensors").read_bytes()[:-100]), "refuse", ["model.safetensors"], among=ANY)
+simple("weights-cut", lambda d: d.write("model.safetensors", (d.dir / "model.safetensors").read_bytes()[:-100]), "refuse", ["model.safetensors", "the file is cut"], among=ANY)
 simple("weights-none", lambda d: d.remove("model.safetensors"), "refuse", ["model.safetensors"], among=ANY)
 simple("weights-onnx", lambda d: (d.remove("model.safetensors"), (d.dir / "onnx").mkdir(), d.write("onnx/model.onnx", b"\x08\x07")), "refuse", ["model.safetensors"], among=ANY)
 simple("weights-shard-absent", lambda d: (shards(d), d.remove("model-00002-of-00003.safetensors")), "refuse", ["model-00002-of-00003.safetensors"], among=ANY)
@@ -285,9 +287,9 @@ def head(name, kind, change=nothing, must="equal", words=(), among=RERANKERS, fa
 
 
 for f in CLASSES:
-    head(f"score-{f}", "score", family=f, num_labels=1, must="equal" if f in RERANKERS else "either")
-    head(f"score-{f}-saved", "score", family=f, num_labels=1, saved=True, must="equal" if f in RERANKERS else "either")
-    head(f"classify-{f}", "classify", family=f, num_labels=3, must="equal" if f in RERANKERS else "either")
+    head(f"score-{f}", "score", family=f, num_labels=1)
+    head(f"score-{f}-saved", "score", family=f, num_labels=1, saved=True)
+    head(f"classify-{f}", "classify", family=f, num_labels=3)
     if f != "gemma3":
         head(f"tag-{f}", "tag", family=f, num_labels=4, task="AutoModelForTokenClassification", must="either")
 ACT = "torch.nn.modules.linear.Identity"

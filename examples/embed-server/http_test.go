@@ -144,7 +144,7 @@ var hostile = []struct {
 	{"an empty text", onEmbeddings, `{"model":"small","input":["a",""]}`, "", 400, "input[1]", "must not be empty"},
 	{"no text", onEmbeddings, `{"model":"small","input":[]}`, "", 400, "input", "at least one"},
 	{"many texts", onEmbeddings, `{"model":"small","input":["a","b","c","d","e"]}`, "", 400, "input", "more than 4 texts"},
-	{"long text", onEmbeddings, `{"model":"small","input":["a","` + strings.Repeat("x ", 9) + `"]}`, "", 400, "input[1]", "has 11 tokens; the model takes 10"},
+	{"long text", onEmbeddings, `{"model":"small","input":["a","` + strings.Repeat("x ", 9) + `"]}`, "", 400, "input[1]", "has 11 tokens, and must have at most 10"},
 	{"no input", onEmbeddings, `{"model":"small"}`, "", 400, "input", "is missing"},
 	{"no model", onEmbeddings, `{"input":"a"}`, "", 400, "model", "is missing; this server has small"},
 	{"other model", onEmbeddings, `{"input":"a","model":"judge"}`, "", 404, "model", `\"judge\": this server has \"small\"`},

@@ -37,6 +37,7 @@ type options struct {
 	Limits
 	addr, model, reranker, prompt, precision string
 	drain                                    time.Duration
+	tokens                                   int
 }
 
 func parseFlags(args []string, w io.Writer) (*options, error) {
@@ -48,30 +49,31 @@ func parseFlags(args []string, w io.Writer) (*options, error) {
 	flags.StringVar(&o.prompt, "prompt", "", "`name` of the prompt before each text of /v1/embeddings; empty: the model's default")
 	flags.StringVar(&o.precision, "precision", "f32", "type of the products' factors: f32, bf16-weights or bf16")
 	flags.StringVar(&o.addr, "addr", "localhost:8080", "`address` to listen on")
-	flags.DurationVar(&o.drain, "drain", 20*time.Second, "longest `time` to answer what was admitted, on SIGTERM")
+	flags.DurationVar(&o.drain, "drain", 20*time.Second, "longest `time` to answer the admitted requests, after SIGTERM")
 	flags.IntVar(&o.Connections, "connections", 1024, "most connections, idle ones included")
 	flags.IntVar(&o.Requests, "requests", 256, "most requests in work")
-	flags.Int64Var(&o.Bytes, "bytes", 256<<20, "most `bytes` of their bodies, texts and vectors")
+	flags.Int64Var(&o.Bytes, "bytes", 256<<20, "most `bytes` of the bodies, texts and vectors of all requests in work")
 	flags.Int64Var(&o.Body, "body", 1<<20, "most `bytes` of a request's body")
 	flags.IntVar(&o.Texts, "texts", 2048, "most texts of a request")
 	flags.IntVar(&o.Batch, "batch", 1024, "most tokens of a call that several requests share")
 	flags.DurationVar(&o.Timeout, "timeout", 30*time.Second, "latest deadline of a request")
-	flags.BoolVar(&o.Truncate, "truncate", false, "truncate texts of /v1/embeddings that are too long, in place of refusing them")
-	flags.BoolVar(&o.Matryoshka, "matryoshka", false, "the model was trained for fewer dimensions too")
+	flags.BoolVar(&o.Truncate, "truncate", false, "truncate texts of /v1/embeddings that are too long, instead of refusing them")
+	flags.IntVar(&o.tokens, "tokens", 0, "most tokens of a text; 0: the model's limit")
+	flags.BoolVar(&o.Matryoshka, "matryoshka", false, "allow dimensions in requests: the model was trained so that the first elements of a vector are a vector too")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 	switch {
 	case flags.NArg() > 0:
-		return nil, fmt.Errorf("argument %q: there are none but flags", flags.Arg(0))
+		return nil, fmt.Errorf("argument %q: must be a flag, such as -model FOLDER", flags.Arg(0))
 	case o.Connections <= 0 || o.Requests <= 0 || o.Bytes <= 0 || o.Body <= 0 || o.Texts <= 0 || o.Batch <= 0 || o.Timeout < time.Millisecond || o.drain < 0:
 		return nil, errors.New("limits must be positive")
 	case o.Body > o.Bytes/perBodyByte:
 		return nil, fmt.Errorf("-body %d: must be at most a quarter of -bytes %d", o.Body, o.Bytes)
 	case o.model == "" && o.reranker == "":
-		return nil, errors.New("there must be -model or -reranker")
+		return nil, errors.New("no model: set -model FOLDER, -reranker FOLDER, or both")
 	case o.prompt != "" && o.model == "":
-		return nil, errors.New("-prompt: there must be -model")
+		return nil, errors.New("-prompt: needs -model")
 	case name(o.model) == name(o.reranker):
 		return nil, fmt.Errorf("-model and -reranker: the folders must have different names, not both %q", name(o.model))
 	}
@@ -100,7 +102,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 		if folder == "" {
 			continue
 		}
-		options := encoder.Options{Precision: o.precision}
+		options := encoder.Options{Precision: o.precision, MaxTokens: o.tokens}
 		if i == 0 {
 			options.Prompt = o.prompt
 		}

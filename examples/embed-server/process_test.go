@@ -152,7 +152,7 @@ func TestProcess(t *testing.T) {
 func TestRun(t *testing.T) {
 	for _, c := range []struct{ flags, words string }{
 		{"x", `"x"`},
-		{"", "there must be -model or -reranker"},
+		{"", "no model: set -model FOLDER, -reranker FOLDER, or both"},
 		{"-model a -requests 0", "positive"},
 		{"-model a -connections 0", "positive"},
 		{"-model a -batch 0", "positive"},
@@ -160,7 +160,7 @@ func TestRun(t *testing.T) {
 		{"-model a -body 1000 -bytes 3999", "at most a quarter"},
 		{"-model a/b -reranker c/b", `not both "b"`},
 		{"-model nowhere/at/all", "nowhere"},
-		{"-reranker a -prompt query", "-prompt: there must be -model"},
+		{"-reranker a -prompt query", "-prompt: needs -model"},
 	} {
 		var text bytes.Buffer
 		require.ErrorContains(t, run(t.Context(), strings.Fields(c.flags), &text), c.words, c.flags)

@@ -44,7 +44,7 @@ type job struct {
 	cost   time.Duration // predicted time
 }
 
-func (j *job) String() string { return fmt.Sprintf("%d texts of %d tokens", len(j.texts), j.tokens) }
+func (j *job) String() string { return fmt.Sprintf("%d tokens in %d text(s)", j.tokens, len(j.texts)) }
 
 // A result is vectors or scores, one for each text of a job.
 type result struct {
@@ -137,7 +137,7 @@ func (s *Server) measure(ctx context.Context, j *job) error {
 		whole := before + m.tokens(text)
 		n := m.limit(whole)
 		if n < whole && !m.reranks && !s.limits.Truncate {
-			return &refusal{param: fmt.Sprintf("input[%d]", i), reason: fmt.Sprintf("has %d tokens; the model takes %d", whole, n)}
+			return &refusal{param: fmt.Sprintf("input[%d]", i), reason: fmt.Sprintf("has %d tokens, and must have at most %d", whole, n)}
 		}
 		j.tokens += n
 		seconds += m.cost(n).Seconds()

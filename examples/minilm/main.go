@@ -13,6 +13,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) < 4 {
+		log.Fatal("usage: minilm FOLDER QUERY TEXT...")
+	}
 	e, err := encoder.Open(context.Background(), os.Args[1]) // a model's folder
 	if err != nil {
 		log.Fatal(err)

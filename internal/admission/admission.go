@@ -147,7 +147,7 @@ func (t *Ticket[J, A]) enter(r Request, held int64, now time.Time) error {
 		t.lane = q.long
 	}
 	if !t.lane.admits(t, now) {
-		return fmt.Errorf("%w: %s is predicted to take %v, and with what waits it or another request would miss its deadline", ErrLate, r.What, r.Cost)
+		return fmt.Errorf("%w: the predicted time of %s is %v: it or a waiting request would miss its deadline", ErrLate, r.What, r.Cost)
 	}
 	q.bytes += r.Bytes - held
 	t.bytes = r.Bytes

@@ -78,7 +78,7 @@ func (q *Queue[J, A]) WriteMetrics(w io.Writer, c *Counts) {
 		fmt.Fprintf(w, "%s_requests_total{outcome=%q} %d\n", name, o, c.outcomes[o])
 	}
 	c.mu.Unlock()
-	c.answered.Write(w, name+"_answer_seconds", "From the header of a request to its answer, of those answered.")
+	c.answered.Write(w, name+"_answer_seconds", "Time from the header of a request to its answer, of answered requests.")
 	q.calls.Write(w, name+"_call_seconds", "Time of calls, each of one or more requests.")
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,8 +87,8 @@ func (q *Queue[J, A]) WriteMetrics(w io.Writer, c *Counts) {
 		fmt.Fprintf(w, "# HELP %s_%s %s\n# TYPE %[1]s_%[2]s gauge\n%[1]s_%[2]s %[4]v\n", name, suffix, help, value)
 	}
 	gauge("admitted", "Requests in work.", q.admitted)
-	gauge("bytes", "Bytes that they take.", q.bytes)
-	gauge("pace_short", "What short calls took lately, over what was predicted.", q.short.pace.at(now))
-	gauge("pace_long", "What long calls took lately, over what was predicted.", q.long.pace.at(now))
-	gauge("arrival_seconds_per_byte", "How slowly bodies arrived lately.", q.arrivals.slowness.at(now)/1e9)
+	gauge("bytes", "Memory of the requests in work, in bytes.", q.bytes)
+	gauge("pace_short", "Time of recent short calls, divided by the predicted time.", q.short.pace.at(now))
+	gauge("pace_long", "Time of recent long calls, divided by the predicted time.", q.long.pace.at(now))
+	gauge("arrival_seconds_per_byte", "Time of recent bodies until they had arrived, per byte.", q.arrivals.slowness.at(now)/1e9)
 }

@@ -44,6 +44,7 @@ var rooms = []struct {
 	{"internal/replay", []string{".", "dispatch", "internal/bench", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/report", []string{".", "internal/bench", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/npy", []string{"internal/foreign"}},
+	{"internal/strict", []string{".", "internal/foreign"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/encoder", []string{".", "nn", "nn/tokenizer", "dispatch", "safetensors", "internal/*"}},

@@ -3,6 +3,7 @@ package encoder
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -48,7 +49,8 @@ func randomMiniLM(t testing.TB, p nn.Precision) family {
 	}
 	c, err := parseConfig("config.json", []byte(miniLM))
 	require.NoError(t, err)
-	c.ignore("model_type")
+	c.Ignore("model_type")
+	c.elements = math.MaxInt
 	m, err := loadBERT(c, nn.FromFile(f), p)
 	require.NoError(t, err)
 	return m

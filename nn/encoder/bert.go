@@ -27,21 +27,22 @@ func loadBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	between := c.integer("intermediate_size", 3072, 1)
 	positions, types := c.integer("max_position_embeddings", 512, 1), c.integer("type_vocab_size", 2, 1)
 	eps, act := c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "gelu")
-	c.only("position_embedding_type", `"absolute"`)
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Only("position_embedding_type", `"absolute"`)
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	e := w.In("embeddings")
 	m := &bert{
-		size:      shape{hidden, vocab, positions, types},
+		size:      shape{hidden, vocab, positions, types, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		kind:      nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, bertNames)
-	return m, packPostNorm(w, m.layers)
+	var err error
+	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, bertNames)
+	return m, err
 }
 
 func (m *bert) shape() shape { return m.size }

@@ -99,15 +99,6 @@ func (b *block) products() []*nn.Linear {
 	return []*nn.Linear{b.qkv, b.out, b.feed.Gate, b.feed.Up, b.feed.Down}
 }
 
-// packBlocks packs the layers' weights.
-func packBlocks(w *nn.Init, blocks []*block) error {
-	var all []*nn.Linear
-	for _, b := range blocks {
-		all = append(all, b.products()...)
-	}
-	return pack(w, all)
-}
-
 // halves returns two layers with the first and the second half of a layer's output features. If w
 // has failed, it returns l twice.
 func halves(w *nn.Init, l *nn.Linear) (a, b *nn.Linear) {

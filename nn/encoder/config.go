@@ -1,32 +1,21 @@
 package encoder
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
-	"github.com/flashkit-go/flashkit"
-	"github.com/flashkit-go/flashkit/internal/foreign"
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 // A config reads the keys of a JSON object, such as config.json. Its methods return the value of a
-// key, or a default for a missing key, and mark the key as read. Errors are sticky. After all keys
-// are read, done returns the first error, or an error for a key that was not read.
+// key, or a default for a missing key.
 type config struct {
-	file   string // path for errors
-	prefix string // path of a nested object, with a dot at the end
-	keys   map[string]json.RawMessage
-	order  []string // names of the keys as in the file
-	read   map[string]bool
-	inner  []*config // nested objects
-	shared *error    // the first error of this object and its nested objects
+	*strict.Object
+
+	elements int // most weights that the model's files may have
 }
 
 // maxSettings is the maximum size in bytes of a JSON file other than a tokenizer's.
@@ -35,133 +24,27 @@ const maxSettings = 64 << 20
 // openConfig reads the JSON object of dir/name. If the file does not exist, openConfig returns an
 // object without keys, and false.
 func openConfig(dir, name string) (*config, bool, error) {
-	path := filepath.Join(dir, name)
-	text, err := readFile(path, maxSettings)
-	if errors.Is(err, fs.ErrNotExist) {
-		return newConfig(path), false, nil
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	c, err := parseConfig(path, text)
-	return c, true, err
+	o, found, err := strict.Open(filepath.Join(dir, name), maxSettings)
+	return &config{Object: o}, found, err
 }
 
-// readFile returns the content of a file of at most the given number of bytes.
-func readFile(path string, most int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	case info.Size() > most:
-		return nil, fmt.Errorf("%s: %d bytes are more than the limit of %d", path, info.Size(), most)
-	}
-	return os.ReadFile(path)
-}
-
-func newConfig(file string) *config {
-	return &config{file: file, keys: map[string]json.RawMessage{}, read: map[string]bool{}, shared: new(error)}
-}
+func newConfig(file string) *config { return &config{Object: strict.Empty(file)} }
 
 func parseConfig(file string, text []byte) (*config, error) {
-	c := newConfig(file)
-	if err := c.parse(text); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// parse adds the keys of a JSON object. A repeated key is an error.
-func (c *config) parse(text []byte) error {
-	if err := validJSON(c.file, text); err != nil {
-		return err
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return fmt.Errorf("%s: must be a JSON object", c.where(""))
-	}
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.file, err)
-		}
-		key := name.(string) // the keys of an object are strings
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return fmt.Errorf("%s: %w", c.file, err)
-		}
-		if _, twice := c.keys[key]; twice {
-			return c.problem(key, value, "must not be there twice")
-		}
-		c.keys[key] = value
-		c.order = append(c.order, key)
-	}
-	return nil
-}
-
-// validJSON returns an error unless text is JSON. The error names the format of a file that is
-// something else.
-func validJSON(file string, text []byte) error {
-	var x json.RawMessage
-	err := json.Unmarshal(text, &x)
-	if err == nil {
-		return nil
-	}
-	if other := foreign.Format(text); other != "" && text[0] != '{' && text[0] != '[' {
-		return fmt.Errorf("%s: the file is %s", file, other)
-	}
-	return fmt.Errorf("%s: %w", file, err)
-}
-
-func (c *config) where(key string) string {
-	return strings.TrimSuffix(c.file+": "+c.prefix+shown(key), ": ")
-}
-
-func (c *config) problem(key string, value json.RawMessage, format string, args ...any) error {
-	text := "nothing"
-	if value != nil {
-		text = shown(compact(value))
-	}
-	return &flashkit.ProblemError{Field: c.where(key), Value: text, Reason: fmt.Sprintf(format, args...)}
-}
-
-// fail sets the error of a key, unless an error is already set.
-func (c *config) fail(key, format string, args ...any) {
-	if *c.shared == nil {
-		*c.shared = c.problem(key, c.keys[key], format, args...)
-	}
-}
-
-// value returns the value of a key and whether the file has the key, and marks the key as read.
-func (c *config) value(key string) (json.RawMessage, bool) {
-	c.read[key] = true
-	x, ok := c.keys[key]
-	return x, ok
-}
-
-// has reports whether the file has the key, with a value other than null. It does not mark the key
-// as read, unless the value is null.
-func (c *config) has(key string) bool {
-	x, ok := c.keys[key]
-	if ok && compact(x) == "null" {
-		c.read[key] = true
-		return false
-	}
-	return ok
+	o, err := strict.Parse(file, text)
+	return &config{Object: o}, err
 }
 
 // take stores the value of a key in *to and reports whether the file has the key. If T is not a
 // pointer, null is an error.
 func take[T any](c *config, key string, to *T) bool {
-	x, ok := c.value(key)
+	x, ok := c.Value(key)
 	if !ok {
 		return false
 	}
 	kind := fmt.Sprintf("%T", *to)
-	if compact(x) == "null" && !strings.HasPrefix(kind, "*") || json.Unmarshal(x, to) != nil {
-		c.fail(key, "must be of type %s", strings.TrimPrefix(kind, "*"))
+	if string(x) == "null" && !strings.HasPrefix(kind, "*") || json.Unmarshal(x, to) != nil {
+		c.Refuse(key, "must be of type %s", strings.TrimPrefix(kind, "*"))
 	}
 	return true
 }
@@ -176,7 +59,7 @@ func valueOf[T any](c *config, key string, otherwise T) T {
 func (c *config) integer(key string, otherwise, least int) int {
 	x := valueOf(c, key, otherwise)
 	if x < least || x > math.MaxInt32 {
-		c.fail(key, "must be from %d to %d", least, math.MaxInt32)
+		c.Refuse(key, "must be from %d to %d", least, math.MaxInt32)
 	}
 	return x
 }
@@ -185,7 +68,7 @@ func (c *config) integer(key string, otherwise, least int) int {
 func (c *config) number(key string, otherwise float64) float64 {
 	x := valueOf(c, key, otherwise)
 	if !(x >= 0 && x <= math.MaxFloat32) {
-		c.fail(key, "must be at least 0, and finite")
+		c.Refuse(key, "must be at least 0, and finite")
 	}
 	return x
 }
@@ -194,54 +77,8 @@ func (c *config) text(key, otherwise string) string { return valueOf(c, key, oth
 
 func (c *config) flag(key string, otherwise bool) bool { return valueOf(c, key, otherwise) }
 
-// only fails unless the key is missing or has one of the given values, which are JSON without white
-// space.
-func (c *config) only(key string, values ...string) {
-	if x, ok := c.value(key); ok && !slices.Contains(values, compact(x)) {
-		c.fail(key, "must be %s", strings.Join(values, " or "))
-	}
-}
-
-// ignore marks keys without effect on results as read.
-func (c *config) ignore(keys ...string) {
-	for _, key := range keys {
-		c.read[key] = true
-	}
-}
-
 // object returns the nested object of a key. A missing key and null give an object without keys.
-func (c *config) object(key string) *config {
-	n := newConfig(c.file)
-	n.prefix, n.shared = c.prefix+key+".", c.shared
-	c.inner = append(c.inner, n)
-	x, ok := c.value(key)
-	if !ok || compact(x) == "null" {
-		return n
-	}
-	if err := n.parse(x); err != nil && *c.shared == nil {
-		*c.shared = err
-	}
-	return n
-}
-
-// done returns the first error, or an error for a key that was neither read nor is one of the
-// harmless names.
-func (c *config) done(harmless ...string) error {
-	if *c.shared != nil {
-		return *c.shared
-	}
-	for _, key := range c.order {
-		if !c.read[key] && !slices.Contains(harmless, key) {
-			return c.problem(key, c.keys[key], "the key is unknown, and may change results")
-		}
-	}
-	for _, n := range c.inner {
-		if err := n.done(harmless...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (c *config) object(key string) *config { return &config{Object: c.Inner(key)} }
 
 // harmlessKeys of config.json do not affect results: they concern training, outputs, generation,
 // file formats and the software that wrote the file.
@@ -261,32 +98,18 @@ var harmlessKeys = strings.Fields(`
 // checkCommon checks the keys of config.json that all families share. Heads of classification read
 // id2label, problem_type and the like; other models ignore these keys.
 func (c *config) checkCommon() {
-	c.only("is_decoder", "false")
-	c.only("add_cross_attention", "false")
-	c.only("is_encoder_decoder", "false")
-	c.only("pruned_heads", "{}", "null")
-	c.only("per_layer_config", "{}", "null")
-	c.only("quantization_config", "null")
+	c.Only("is_decoder", "false")
+	c.Only("add_cross_attention", "false")
+	c.Only("is_encoder_decoder", "false")
+	c.Only("pruned_heads", "{}", "null")
+	c.Only("per_layer_config", "{}", "null")
+	c.Only("quantization_config", "null")
 	if c.text("model_type", "") == "nomic_bert" {
-		c.read["auto_map"] = true // it names the published code, which loadNomicBERT follows
+		c.Ignore("auto_map") // it names the published code, which loadNomicBERT follows
 	} else {
-		c.only("auto_map", "null")
+		c.Only("auto_map", "null")
 	}
-	c.only("chunk_size_feed_forward", "0") // transformers stops at lengths that are no multiple
-	c.ignore("architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
+	c.Only("chunk_size_feed_forward", "0") // transformers stops at lengths that are no multiple
+	c.Ignore("architectures", "model_type", "id2label", "label2id", "num_labels", "_num_labels", "problem_type",
 		"sentence_transformers", "sbert_ce_default_activation_function", "tokenizer_class")
-}
-
-func compact(value json.RawMessage) string {
-	var b bytes.Buffer
-	if json.Compact(&b, value) != nil {
-		return string(value)
-	}
-	return b.String()
-}
-
-// shown returns the start of an untrusted text, escaped for an error message.
-func shown(text string) string {
-	quoted := fmt.Sprintf("%+.60q", text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

@@ -44,33 +44,32 @@ type decoderConfig struct {
 // readHeads reads the numbers of heads.
 func (m *decoderConfig) readHeads(c *config, heads, kv int) {
 	m.heads, m.kv = c.integer("num_attention_heads", heads, 1), kv
-	if c.has("num_key_value_heads") {
+	if c.Has("num_key_value_heads") {
 		m.kv = c.integer("num_key_value_heads", kv, 1)
-	} else if _, null := c.keys["num_key_value_heads"]; null {
+	} else if _, null := c.Raw("num_key_value_heads"); null {
 		m.kv = m.heads
 	}
 	if m.heads%max(m.kv, 1) != 0 {
-		c.fail("num_key_value_heads", "must divide num_attention_heads, %d", m.heads)
+		c.Refuse("num_key_value_heads", "must divide num_attention_heads, %d", m.heads)
 	}
 	if m.dim%2 != 0 {
-		c.fail("head_dim", "must be even")
+		c.Refuse("head_dim", "must be even")
 	}
 }
 
 // windowOf returns the size of a window, or 0 for null.
 func (c *config) windowOf(key string, otherwise int) int {
-	if _, ok := c.keys[key]; ok && !c.has(key) {
+	if _, ok := c.Raw(key); ok && !c.Has(key) {
 		return 0
 	}
 	return c.integer(key, otherwise, 1)
 }
 
-func (m *decoderConfig) load(w *nn.Init) (family, error) {
+func (m *decoderConfig) load(c *config, w *nn.Init) (family, error) {
 	x := &decoder{size: m.size, scale: 1, word: nn.NewEmbedding(w.In("embed_tokens"), m.size.vocab, m.size.hidden), last: m.norm(w.In("norm"), m.size.hidden)}
-	for k := 0; k < m.layers && w.Err() == nil; k++ {
-		x.layers = append(x.layers, m.layer(w, k))
-	}
-	return x, packBlocks(w, x.layers)
+	var err error
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	return x, err
 }
 
 func (m *decoderConfig) layer(w *nn.Init, k int) *block {
@@ -122,10 +121,10 @@ func decoderHead(_ *config, w *nn.Init, hidden, labels int) []stage {
 }
 
 // padding returns the padding token. The classifier reads the last token before padding tokens, even
-// if the text has these tokens. They may be cut, because no earlier token sees them.
+// if the text has these tokens.
 func (m *decoder) padding(c *config) int32 {
-	if m.bothSides || !c.has("pad_token_id") {
-		c.fail("pad_token_id", "must be given for a classifier, whose tokens see only tokens before them")
+	if !c.Has("pad_token_id") {
+		c.Refuse("pad_token_id", "must be given, because the classifier reads the last token that is not padding")
 		return -1
 	}
 	return int32(c.integer("pad_token_id", 0, 0))

@@ -27,20 +27,21 @@ func loadDistilBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	layers, heads := c.integer("n_layers", 6, 0), c.heads("n_heads", 12, hidden)
 	between, positions := c.integer("hidden_dim", 3072, 1), c.integer("max_position_embeddings", 512, 1)
 	act := c.activation("activation", "gelu")
-	c.ignore("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds") // the file has the positions' weights
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Ignore("dropout", "attention_dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds") // the file has the positions' weights
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	e := w.In("embeddings")
 	m := &distilbert{
-		size:      shape{hidden, vocab, positions, 0},
+		size:      shape{hidden, vocab, positions, 0, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, distilbertNames)
-	return m, packPostNorm(w, m.layers)
+	var err error
+	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, distilbertNames)
+	return m, err
 }
 
 func (m *distilbert) shape() shape { return m.size }

@@ -36,7 +36,8 @@ type slot struct {
 	ids, types []int32
 }
 
-// A span is a text's tokens: n tokens of a slot from an index.
+// A span is a text's tokens: n tokens of a slot from an index. The text had the given number of
+// tokens before truncation, or 0 if it ends in padding that must not be cut.
 type span struct{ slot, from, n, tokens int }
 
 // maxCalls is the maximum number of idle calls whose memory an Encoder keeps.
@@ -95,19 +96,23 @@ func (c *call) tokenize(s *slot, number, i int) {
 		e.tokenizer.Encode(&s.encoding, most, c.texts[i])
 	}
 	x := &s.encoding
+	padded, tokens := false, x.Tokens
 	if e.head != nil && e.head.pad >= 0 {
 		for n := len(x.IDs) - 1; n > 0 && x.IDs[n] == e.head.pad; n-- {
-			x.IDs, x.Types = x.IDs[:n], x.Types[:n]
+			x.IDs, x.Types, padded = x.IDs[:n], x.Types[:n], e.head.seen
 		}
 	}
-	if most > 0 && x.Tokens > most && e.options.Overflow == Refuse {
+	if padded {
+		tokens = 0
+	}
+	if padded || most > 0 && x.Tokens > most && e.options.Overflow == Refuse {
 		for old := c.broken.Load(); old == 0 || old > int64(i)+1; old = c.broken.Load() {
 			if c.broken.CompareAndSwap(old, int64(i)+1) {
 				break
 			}
 		}
 	}
-	c.spans[i] = span{number, len(s.ids), len(x.IDs), x.Tokens}
+	c.spans[i] = span{number, len(s.ids), len(x.IDs), tokens}
 	s.ids = append(s.ids, x.IDs...)
 	if e.model.shape().types > 1 {
 		s.types = append(s.types, x.Types...)
@@ -138,7 +143,11 @@ func (c *call) prepare(ctx context.Context, before string, pairs bool, texts []s
 		return err
 	}
 	if i := c.broken.Load(); i > 0 {
-		return problem(fmt.Sprintf("texts[%d]", i-1), fmt.Sprintf("%d tokens", c.spans[i-1].tokens), "must have at most %d", e.most)
+		field, tokens := fmt.Sprintf("texts[%d]", i-1), c.spans[i-1].tokens
+		if tokens == 0 {
+			return problem(field, "padding tokens at the end", "must not be there, because the tokens before them see them")
+		}
+		return problem(field, fmt.Sprintf("%d tokens", tokens), "must have at most %d", e.most)
 	}
 	return c.pack()
 }
@@ -192,15 +201,29 @@ func (c *call) run(ctx context.Context, t tail, skip int) ([]float32, error) {
 // Embed returns the vector of each text, of Dim numbers. The vectors share one block of memory. An
 // error of the context, and an error of the Dispatcher, end the call.
 func (e *Encoder) Embed(ctx context.Context, texts []string) ([][]float32, error) {
+	return e.embed(ctx, e.prompt, texts)
+}
+
+// EmbedPrompt is Embed with a prompt of the model, such as "query" or "document". The files of the
+// model name its prompts; an error lists them.
+func (e *Encoder) EmbedPrompt(ctx context.Context, name string, texts []string) ([][]float32, error) {
+	p, err := e.promptOf("prompt", name)
+	if err != nil {
+		return nil, err
+	}
+	return e.embed(ctx, p, texts)
+}
+
+func (e *Encoder) embed(ctx context.Context, p prompt, texts []string) ([][]float32, error) {
 	if e.vectors == nil {
 		return nil, errNoVectors()
 	}
 	c := e.take()
 	defer e.give(c)
-	if err := c.prepare(ctx, e.prompt, false, texts); err != nil {
+	if err := c.prepare(ctx, p.text, false, texts); err != nil {
 		return nil, err
 	}
-	return c.vectors(ctx, e.skip)
+	return c.vectors(ctx, p.skip)
 }
 
 // EmbedTokens returns the vector of each sequence of token ids, for programs with a tokenizer of

@@ -37,13 +37,13 @@ type Encoder struct {
 	options   Options
 	model     family
 	tokenizer *tokenizer.Tokenizer
-	vectors   *chain  // from hidden states to vectors; nil if modules.json has no Pooling
-	pooling   pooling // of a folder without modules.json
-	head      *head   // nil if the model is no sequence classifier
-	tagger    *tagger // nil if the model is no token classifier
-	prompt    string
-	skip      int // tokens of the prompt, without a special token at the end
-	most      int // maximum number of tokens of a text
+	vectors   *chain             // from hidden states to vectors; nil if modules.json has no Pooling
+	pooling   pooling            // of a folder without modules.json
+	head      *head              // nil if the model is no sequence classifier
+	tagger    *tagger            // nil if the model is no token classifier
+	prompts   map[string]*prompt // by name; a nil prompt has no text
+	prompt    prompt             // of Embed
+	most      int                // maximum number of tokens of a text
 
 	engine *nn.Engine
 	owned  *dispatch.Dispatcher // closed by Close; nil if the caller passed a Dispatcher
@@ -51,6 +51,12 @@ type Encoder struct {
 
 	mu   sync.Mutex
 	free []*call // memory of finished calls
+}
+
+// A prompt is a text before each text of a call.
+type prompt struct {
+	text string
+	skip int // its tokens, without a special token at the end
 }
 
 // precisions are the values of Options.Precision.
@@ -122,14 +128,15 @@ func (e *Encoder) Dim() int {
 }
 
 // MaxTokens returns the maximum number of tokens of a text, with special tokens: the limit of the
-// files or of Options, but at most the model's positions. 0 means no limit.
+// files or of Options, but at most the model's positions, also where sentence-transformers stops at
+// a longer text. 0 means no limit.
 func (e *Encoder) MaxTokens() int { return e.most }
 
 // Tokens returns the number of tokens of a text, with special tokens and the prompt, before
 // truncation.
 func (e *Encoder) Tokens(text string) int {
 	var x tokenizer.Encoding
-	e.tokenizer.Encode(&x, 0, e.prompt+text)
+	e.tokenizer.Encode(&x, 0, e.prompt.text+text)
 	return x.Tokens
 }
 

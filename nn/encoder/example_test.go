@@ -137,6 +137,20 @@ func ExampleEncoder_EmbedTokens() {
 	// Output: true <nil>
 }
 
+// A retriever embeds queries and documents with the prompts that the model's files name.
+func ExampleEncoder_EmbedPrompt() {
+	ctx := context.Background()
+	e, err := encoder.Open(ctx, "testdata/tiny")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	_, err = e.EmbedPrompt(ctx, "query", []string{"Will it rain?"})
+	fmt.Println(err)
+	// Output: flashkit: prompt = "query": must be a prompt of the model: []
+}
+
 // A model of vectors has no scores: rerankers and classifiers have.
 func ExampleClass() {
 	ctx := context.Background()

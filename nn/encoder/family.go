@@ -3,6 +3,7 @@ package encoder
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -19,10 +20,11 @@ type family interface {
 
 // A shape has the dimensions that the rest of the package needs.
 type shape struct {
-	hidden    int // features of a row
-	vocab     int // tokens of the vocabulary
-	positions int // tokens of the longest sequence; 0 means no limit
-	types     int // token types; 0 means that the family has none
+	hidden    int  // features of a row
+	vocab     int  // tokens of the vocabulary
+	positions int  // tokens of the longest sequence; 0 means no limit
+	types     int  // token types; 0 means that the family has none
+	rotary    bool // the positions are no rows of a table of weights
 }
 
 // A kind has the functions that load the models of one model_type.
@@ -56,9 +58,9 @@ func kindOf(c *config) (kind, error) {
 	name := c.text("model_type", "")
 	k, ok := kinds[name]
 	if !ok {
-		c.fail("model_type", "must be %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
+		c.Refuse("model_type", "must be %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 	}
-	return k, *c.shared
+	return k, c.Err
 }
 
 // activations maps Hugging Face's names to activations.
@@ -71,7 +73,7 @@ func (c *config) activation(key, otherwise string) nn.Activation {
 	name := c.text(key, otherwise)
 	a, ok := activations[name]
 	if !ok {
-		c.fail(key, "must be %s", strings.Join(slices.Sorted(maps.Keys(activations)), ", "))
+		c.Refuse(key, "must be %s", strings.Join(slices.Sorted(maps.Keys(activations)), ", "))
 	}
 	return a
 }
@@ -80,7 +82,7 @@ func (c *config) activation(key, otherwise string) nn.Activation {
 func (c *config) heads(key string, otherwise, hidden int) int {
 	n := c.integer(key, otherwise, 1)
 	if n > 0 && hidden%n != 0 {
-		c.fail(key, "must divide the hidden size %d", hidden)
+		c.Refuse(key, "must divide the hidden size %d", hidden)
 	}
 	return n
 }
@@ -124,19 +126,40 @@ func concat(w *nn.Init, layers ...*nn.Linear) *nn.Linear {
 	return all
 }
 
-// pack packs the layers' weights in their order of use and frees the unpacked weights. It returns
-// the first error of w.
-func pack(w *nn.Init, layers []*nn.Linear) error {
-	if w.Err() != nil {
-		return w.Err()
+// collected is the number of bytes of unpacked weights after which loadLayers frees them.
+const collected = 64 << 20
+
+// loadLayers returns the n layers of a model. It packs the weights of a layer, and frees the unpacked
+// weights, before it reads the next layer. It returns the first error of w.
+func loadLayers[L interface{ products() []*nn.Linear }](c *config, w *nn.Init, n int, load func(k int) L) ([]L, error) {
+	var layers []L
+	var packer *nn.Packer
+	freed := 0
+	for k := 0; k < n && w.Err() == nil; k++ {
+		l := load(k)
+		if w.Err() != nil {
+			break
+		}
+		size := 0
+		for _, p := range l.products() {
+			size += p.Weight.Shape[0] * p.Weight.Shape[1]
+		}
+		if packer == nil { // a config might claim more layers than the files have
+			packer = nn.NewPacker(min(n, c.elements/max(size, 1)+1), l.products()...)
+		}
+		if err := packer.Pack(l.products()...); err != nil {
+			return nil, err
+		}
+		for _, p := range l.products() {
+			p.Weight.Data = nil
+		}
+		if freed += 4 * size; freed > collected {
+			runtime.GC() // otherwise the heap would grow to twice the packed weights
+			freed = 0
+		}
+		layers = append(layers, l)
 	}
-	if err := nn.Pack(layers...); err != nil {
-		return err
-	}
-	for _, l := range layers {
-		l.Weight.Data = nil
-	}
-	return nil
+	return layers, w.Err()
 }
 
 // layerOf returns the Init of a numbered layer.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashkit-go/flashkit/internal/strict"
 	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/nn/tokenizer"
 )
@@ -24,6 +25,9 @@ type module struct {
 
 // read reads the model's folder.
 func (e *Encoder) read(dir string) error {
+	if err := checkFolder(dir); err != nil {
+		return err
+	}
 	list, err := readModules(dir)
 	if err != nil {
 		return err
@@ -32,10 +36,13 @@ func (e *Encoder) read(dir string) error {
 	if len(list) > 0 {
 		home = filepath.Join(dir, list[0].path)
 	}
-	if err := e.readModel(home, len(list) < 2); err != nil {
+	if config := filepath.Join(home, "config.json"); !exists(config) && !exists(filepath.Join(home, "adapter_config.json")) {
+		return fmt.Errorf("%s is missing: the folder is no model's, or not all of it: %w", config, fs.ErrNotExist)
+	}
+	if e.tokenizer, err = tokenizer.Open(home); err != nil { // first, so that its garbage is small beside the weights
 		return err
 	}
-	if e.tokenizer, err = tokenizer.Open(home); err != nil {
+	if err := e.readModel(home, len(list) < 2); err != nil {
 		return err
 	}
 	if n, most := e.tokenizer.Len(), e.model.shape().vocab; n > most {
@@ -67,6 +74,20 @@ func (e *Encoder) read(dir string) error {
 	return e.readSettings(dir)
 }
 
+// checkFolder returns an error unless dir is a folder.
+func checkFolder(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%.300q: there is no such folder; a model must be a folder of this machine: %w", dir, fs.ErrNotExist)
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%.300q: must be a model's folder, not a file", dir)
+	}
+	return nil
+}
+
 // readModel reads the weights that config.json describes. With an adapter, both are of the base
 // model. If head is true, the model may be a sequence classifier.
 func (e *Encoder) readModel(dir string, head bool) error {
@@ -82,7 +103,7 @@ func (e *Encoder) readModel(dir string, head bool) error {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("%s: %w", c.file, fs.ErrNotExist)
+		return fmt.Errorf("%s: %w", c.Name, fs.ErrNotExist)
 	}
 	k, err := kindOf(c)
 	if err != nil {
@@ -90,20 +111,24 @@ func (e *Encoder) readModel(dir string, head bool) error {
 	}
 	c.checkCommon()
 	f, err := openWeights(dir, k.prefix)
-	if err == nil && a != nil {
-		err = a.merge(f, k.prefix)
-	}
 	if err != nil {
 		return err
 	}
-	w := nn.FromFile(f)
+	defer f.close()
+	if a != nil {
+		if err := a.merge(f, k.prefix); err != nil {
+			return err
+		}
+	}
+	w := nn.FromTensors(f.require)
+	c.elements = f.elements()
 	if e.model, err = k.load(c, w, precisions[e.options.Precision]); err != nil {
-		if c.done(harmlessKeys...) == nil { // the error is about a tensor
+		if c.Done(harmlessKeys...) == nil { // the error is about a tensor
 			err = within(filepath.Join(dir, "model.safetensors"), err)
 		}
 		return err
 	}
-	if err := c.done(harmlessKeys...); err != nil {
+	if err := c.Done(harmlessKeys...); err != nil {
 		return err
 	}
 	architecture := c.architecture()
@@ -121,13 +146,13 @@ func (e *Encoder) readModel(dir string, head bool) error {
 			return within(dir, err)
 		}
 	}
-	return *c.shared
+	return c.Err
 }
 
 // architecture returns the first of architectures, or "".
 func (c *config) architecture() string {
 	var list []string
-	if c.has("architectures") {
+	if c.Has("architectures") {
 		take(c, "architectures", &list)
 	}
 	return strings.Join(list[:min(1, len(list))], "")
@@ -141,14 +166,14 @@ func exists(name string) bool {
 // readModules reads modules.json. Without the file, it returns no modules.
 func readModules(dir string) (list []module, err error) {
 	name := filepath.Join(dir, "modules.json")
-	text, err := readFile(name, maxSettings)
+	text, err := strict.Read(name, maxSettings)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := validJSON(name, text); err != nil {
+	if err := strict.Valid(name, text); err != nil {
 		return nil, err
 	}
 	var entries []json.RawMessage
@@ -167,13 +192,13 @@ func readModules(dir string) (list []module, err error) {
 			allowed = [][]string{{"Transformer"}, {"Pooling"}}[i]
 		}
 		if !strings.HasPrefix(class, "sentence_transformers.") || !slices.Contains(allowed, m.name) {
-			c.fail("type", "must be %s of sentence_transformers", strings.Join(allowed, ", "))
+			c.Refuse("type", "must be %s of sentence_transformers", strings.Join(allowed, ", "))
 		}
 		if m.path != "" && !filepath.IsLocal(m.path) {
-			c.fail("path", "must be within the model's folder")
+			c.Refuse("path", "must be within the model's folder")
 		}
-		c.only("kwargs", "[]", "{}", "null")
-		if err := c.done("idx", "name"); err != nil {
+		c.Only("kwargs", "[]", "{}", "null")
+		if err := c.Done("idx", "name"); err != nil {
 			return nil, err
 		}
 		list = append(list, m)
@@ -204,31 +229,35 @@ func (e *Encoder) readTransformer(c *config, dir, last string) error {
 	if err != nil {
 		return err
 	}
-	if c.has("max_seq_length") {
+	if c.Has("max_seq_length") {
 		limit = c.integer("max_seq_length", 0, 1)
+		// With rotary positions, sentence-transformers computes such a text.
+		if size := e.model.shape(); size.rotary && limit > size.positions && e.options.MaxTokens == 0 {
+			c.Refuse("max_seq_length", "must be at most %d, the model's positions; Options.MaxTokens replaces it", size.positions)
+		}
 	}
 	if limit > 0 && (e.most == 0 || limit < e.most) {
 		e.most = limit
 	}
-	if c.has("do_lower_case") && c.flag("do_lower_case", false) {
+	if c.Has("do_lower_case") && c.flag("do_lower_case", false) {
 		e.tokenizer = e.tokenizer.Lowercased()
 	}
 	task, output, result := `"feature-extraction"`, `"last_hidden_state"`, `"token_embeddings"`
 	if last == "Transformer" {
 		task, output, result = `"sequence-classification"`, `"logits"`, `"scores"`
 	}
-	c.only("transformer_task", task)
+	c.Only("transformer_task", task)
 	text := c.object("modality_config").object("text")
-	text.only("method", `"forward"`)
-	text.only("method_output_name", output)
-	c.only("module_output_name", result)
+	text.Only("method", `"forward"`)
+	text.Only("method_output_name", output)
+	c.Only("module_output_name", result)
 	for _, key := range []string{"query_expansion", "query_length", "document_length", "tokenizer_name_or_path"} {
-		c.only(key, "null")
+		c.Only(key, "null")
 	}
 	for _, key := range []string{"processing_kwargs", "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"} {
-		c.only(key, "{}", "null")
+		c.Only(key, "{}", "null")
 	}
-	if err := c.done("unpad_inputs"); err != nil {
+	if err := c.Done("unpad_inputs"); err != nil {
 		return err
 	}
 	if m := e.options.MaxTokens; m > 0 {
@@ -244,17 +273,17 @@ func (e *Encoder) readTransformer(c *config, dir, last string) error {
 // truncation of tokenizer.json does not count: transformers replaces it.
 func modelMaxLength(dir string) (int, error) {
 	c, _, err := openConfig(dir, "tokenizer_config.json")
-	if err != nil || !c.has("model_max_length") {
+	if err != nil || !c.Has("model_max_length") {
 		return 0, err
 	}
 	n := valueOf(c, "model_max_length", 0.0)
 	if n < 1 || n != math.Trunc(n) {
-		c.fail("model_max_length", "must be a whole number from 1")
+		c.Refuse("model_max_length", "must be a whole number from 1")
 	}
 	if n > math.MaxInt32 {
 		n = 0
 	}
-	return int(n), *c.shared
+	return int(n), c.Err
 }
 
 // readSettings reads the prompts and the length of vectors.
@@ -264,56 +293,68 @@ func (e *Encoder) readSettings(dir string) error {
 		return err
 	}
 	prompts := map[string]*string{}
-	if c.has("prompts") {
+	if c.Has("prompts") {
 		take(c, "prompts", &prompts)
 	}
 	name := e.options.Prompt
-	if c.has("default_prompt_name") && name == "" {
+	if c.Has("default_prompt_name") && name == "" {
 		if name = c.text("default_prompt_name", ""); prompts[name] == nil {
-			c.fail("default_prompt_name", "must be a name in prompts, with a text")
+			c.Refuse("default_prompt_name", "must be a name in prompts, with a text")
 		}
 	}
-	c.ignore("default_prompt_name")
+	c.Ignore("default_prompt_name")
 	if e.head == nil {
-		c.only("model_type", `"SentenceTransformer"`)
+		c.Only("model_type", `"SentenceTransformer"`)
 	} else {
-		c.only("model_type", `"CrossEncoder"`)
-		c.only("default_prompt_name", "null")
-		c.only("keep_in_fp32_modules", "null")
-		if c.has("activation_fn") {
+		c.Only("model_type", `"CrossEncoder"`)
+		c.Only("default_prompt_name", "null")
+		c.Only("keep_in_fp32_modules", "null")
+		if c.Has("activation_fn") {
 			e.head.score = c.function("activation_fn", "")
 		}
 	}
-	c.only("similarity_fn_name", `"cosine"`, `"dot"`, `"euclidean"`, `"manhattan"`, "null")
-	if e.vectors != nil && c.has("truncate_dim") {
+	c.Only("similarity_fn_name", `"cosine"`, `"dot"`, `"euclidean"`, `"manhattan"`, "null")
+	if e.vectors != nil && c.Has("truncate_dim") {
 		e.vectors.stages = append(e.vectors.stages, truncated(c.integer("truncate_dim", 0, 1)))
 	}
-	if err := c.done("__version__", "requirements"); err != nil {
+	if err := c.Done("__version__", "requirements"); err != nil {
 		return err
+	}
+	e.prompts = map[string]*prompt{}
+	for name, text := range prompts {
+		if e.prompts[name] = nil; text != nil {
+			e.prompts[name] = e.newPrompt(*text)
+		}
 	}
 	if name == "" {
 		return nil
 	}
-	text, ok := prompts[name]
-	if !ok || text == nil {
-		return problem("Options.Prompt", fmt.Sprintf("%.60q", name), "must be a prompt of the model: %.300q", slices.Sorted(maps.Keys(prompts)))
-	}
-	e.setPrompt(*text)
-	return nil
+	p, err := e.promptOf("Options.Prompt", name)
+	e.prompt = p
+	return err
 }
 
-// setPrompt sets the text before each text of Embed. As in sentence-transformers, a special token
-// at the end of the prompt's tokens does not count among the tokens of the prompt.
-func (e *Encoder) setPrompt(text string) {
-	e.prompt = text
+// promptOf returns the prompt of a name. The field is the name's for an error.
+func (e *Encoder) promptOf(field, name string) (prompt, error) {
+	if p := e.prompts[name]; p != nil {
+		return *p, nil
+	}
+	return prompt{}, problem(field, fmt.Sprintf("%.60q", name), "must be a prompt of the model: %.300q", slices.Sorted(maps.Keys(e.prompts)))
+}
+
+// newPrompt returns the prompt of a text. As in sentence-transformers, a special token at the end of
+// the prompt's tokens does not count among the tokens of the prompt.
+func (e *Encoder) newPrompt(text string) *prompt {
+	p := &prompt{text: text}
 	if text == "" {
-		return
+		return p
 	}
-	var prompt, empty tokenizer.Encoding
-	e.tokenizer.Encode(&prompt, e.most, text)
+	var x, empty tokenizer.Encoding
+	e.tokenizer.Encode(&x, e.most, text)
 	e.tokenizer.Encode(&empty, 0, "")
-	e.skip = len(prompt.IDs)
-	if n := len(empty.IDs); n > 0 && e.skip > 0 && prompt.IDs[e.skip-1] == empty.IDs[n-1] {
-		e.skip--
+	p.skip = len(x.IDs)
+	if n := len(empty.IDs); n > 0 && p.skip > 0 && x.IDs[p.skip-1] == empty.IDs[n-1] {
+		p.skip--
 	}
+	return p
 }

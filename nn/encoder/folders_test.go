@@ -211,6 +211,29 @@ func TestFoldersDiffer(t *testing.T) {
 	requireNear(t, 1e-5, want, got[0], "as sentence-transformers, without Normalize")
 }
 
+// One Encoder has the vectors of all prompts.
+func TestEmbedPrompt(t *testing.T) {
+	for _, include := range []string{"true", "false"} {
+		files := changed(current, "1_Pooling/config.json", `"include_prompt": true`, `"include_prompt": `+include)
+		e, err := OpenWith(t.Context(), folder(t, files), Options{Dispatcher: opened(t)})
+		require.NoError(t, err)
+		defer e.Close()
+		want, err := vectorsOf(t, files, Options{Prompt: "query"})
+		require.NoError(t, err)
+		got, err := e.EmbedPrompt(t.Context(), "query", someTexts)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		plain, err := e.Embed(t.Context(), someTexts)
+		require.NoError(t, err)
+		require.NotEqual(t, plain, got)
+		got, err = e.EmbedPrompt(t.Context(), "document", someTexts)
+		require.NoError(t, err)
+		require.Equal(t, plain, got, "an empty prompt")
+		_, err = e.EmbedPrompt(t.Context(), "queries", someTexts)
+		require.ErrorContains(t, err, `prompt = "queries": must be a prompt of the model: ["document" "query"]`)
+	}
+}
+
 // Folders for other vectors are rejected: the error names the file, the key and the value.
 func TestFoldersRefused(t *testing.T) {
 	pooling, modules, sentence := "1_Pooling/config.json", "modules.json", "sentence_bert_config.json"
@@ -244,11 +267,12 @@ func TestFoldersRefused(t *testing.T) {
 		`config.json: model_type = "gpt2": must be bert, `:                                                           with("config.json", `{"model_type":"gpt2"}`),
 		`config.json: the file is a web page (HTML)`:                                                                 with("config.json", "<!doctype html>"),
 		`modules.json: the file is a pointer of Git LFS`:                                                             with("modules.json", "version https://git-lfs.github.com/spec/v1\n"),
-		`config.json: file does not exist`:                                                                           with("config.json", ""),
+		`config.json is missing: the folder`:                                                                         with("config.json", ""),
 		`config.json: vocab_size = 50: must be at least 51, the tokens of the tokenizer`:                             with("tokenizer.json", numbers(51)),
 		`model.safetensors: file does not exist`:                                                                     with("model.safetensors", ""),
 		`pytorch_model.bin is not read: convert it to safetensors`:                                                   merged(published, map[string]string{"model.safetensors": "", "pytorch_model.bin": "x"}),
 		`model.safetensors: safetensors: the file is a pointer of Git LFS`:                                           with("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:5\nsize 90868376\n"),
+		`model.safetensors: safetensors: the file is cut: it has `:                                                   with("model.safetensors", string(readWeights(t)[:len(readWeights(t))-100])),
 		`model.safetensors: safetensors: the file is a web page (HTML)`:                                              with("model.safetensors", "<!DOCTYPE html><html>"),
 		`model.safetensors.index.json: weight_map: "../x": must be a file of the folder`:                             merged(published, map[string]string{"model.safetensors": "", "model.safetensors.index.json": `{"weight_map": {"a": "../x"}}`}),
 		`model-1.safetensors is missing, and`:                                                                        merged(published, map[string]string{"model.safetensors": "", "model.safetensors.index.json": `{"weight_map": {"a": "model-1.safetensors"}}`}),

@@ -15,26 +15,27 @@ type head struct {
 	score  func(logit float64) float64 // of Score; nil is the identity
 	class  func(logits []float32)      // of Classify: turns logits into scores; nil is the identity
 	pad    int32                       // the token that is cut from the ends of sequences; -1 for none
+	seen   bool                        // earlier tokens see the padding, so that it must not be cut
 }
 
 // readHead reads the classifier of a model whose architecture has one.
 func (e *Encoder) readHead(c *config, k kind, w *nn.Init) (*head, error) {
 	if k.head == nil {
-		c.fail("architectures", "sequence classification of this model_type is not supported")
-		return nil, *c.shared
+		c.Refuse("architectures", "sequence classification of this model_type is not supported")
+		return nil, c.Err
 	}
 	h := &head{labels: c.labels(), pad: -1}
 	if m, ok := e.model.(*decoder); ok {
-		h.pad = m.padding(c)
+		h.pad, h.seen = m.padding(c), m.bothSides
 	}
 	h.activations(c)
-	if *c.shared != nil {
-		return nil, *c.shared
+	if c.Err != nil {
+		return nil, c.Err
 	}
 	hidden := e.model.shape().hidden
 	h.chain = &chain{k.head(c, w, hidden, len(h.labels)), hidden}
-	if *c.shared != nil {
-		return nil, *c.shared
+	if c.Err != nil {
+		return nil, c.Err
 	}
 	return h, w.Err()
 }
@@ -45,24 +46,24 @@ const maxLabels = 1 << 20
 // labels returns the names of the labels, in the order of the logits.
 func (c *config) labels() []string {
 	byID := map[string]string{}
-	if c.has("id2label") {
+	if c.Has("id2label") {
 		take(c, "id2label", &byID)
 	}
 	n := len(byID)
-	if c.has("num_labels") {
+	if c.Has("num_labels") {
 		n = c.integer("num_labels", 0, 1)
 	} else if n == 0 {
 		n = 2
 	}
 	if len(byID) > 0 && n != len(byID) || n > maxLabels {
-		c.fail("num_labels", "must be the number of labels in id2label, %d", len(byID))
+		c.Refuse("num_labels", "must be the number of labels in id2label, %d", len(byID))
 		return nil
 	}
 	labels := make([]string, n)
 	for i := range labels {
 		label, ok := byID[strconv.Itoa(i)]
 		if !ok && len(byID) > 0 {
-			c.fail("id2label", "the key %d is missing", i)
+			c.Refuse("id2label", "the key %d is missing", i)
 		} else if !ok {
 			label = fmt.Sprintf("LABEL_%d", i)
 		}
@@ -80,17 +81,17 @@ func (h *head) activations(c *config) {
 		otherwise = sigmoidClass
 	}
 	inner := c.object("sentence_transformers")
-	inner.ignore("version")
+	inner.Ignore("version")
 	switch {
-	case inner.has("activation_fn"):
+	case inner.Has("activation_fn"):
 		h.score = inner.function("activation_fn", otherwise)
-	case c.has("sbert_ce_default_activation_function"):
+	case c.Has("sbert_ce_default_activation_function"):
 		h.score = c.function("sbert_ce_default_activation_function", otherwise)
 	case len(h.labels) == 1:
 		h.score = sigmoid
 	}
 	kind := ""
-	if c.has("problem_type") {
+	if c.Has("problem_type") {
 		kind = c.text("problem_type", "")
 	}
 	switch {
@@ -100,7 +101,7 @@ func (h *head) activations(c *config) {
 	case kind == "", kind == "single_label_classification":
 		h.class = softmax
 	default:
-		c.fail("problem_type", "must be regression, single_label_classification or multi_label_classification")
+		c.Refuse("problem_type", "must be regression, single_label_classification or multi_label_classification")
 	}
 }
 

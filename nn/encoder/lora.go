@@ -30,38 +30,41 @@ func openAdapter(dir string) (*adapter, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	c.only("peft_type", `"LORA"`)
+	c.Only("peft_type", `"LORA"`)
 	a := &adapter{dir: dir, base: c.text("base_model_name_or_path", ""), alpha: c.number("lora_alpha", 8), root: c.flag("use_rslora", false)}
 	if !filepath.IsAbs(a.base) {
 		a.base = filepath.Join(dir, a.base)
 	}
 	if info, err := os.Stat(a.base); err != nil || !info.IsDir() {
-		c.fail("base_model_name_or_path", "must be the folder of the base model, absolute or within the adapter's")
+		c.Refuse("base_model_name_or_path", "must be the folder of the base model, absolute or within the adapter's")
 	}
-	c.only("bias", `"none"`)
-	c.only("init_lora_weights", "true", "false", `"gaussian"`, "null") // others change the base model
+	c.Only("bias", `"none"`)
+	c.Only("init_lora_weights", "true", "false", `"gaussian"`, "null") // others change the base model
 	for _, key := range []string{"fan_in_fan_out", "use_dora", "lora_bias", "use_qalora"} {
-		c.only(key, "false", "null")
+		c.Only(key, "false", "null")
 	}
 	for _, key := range []string{"rank_pattern", "alpha_pattern", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
 		"monteclora_config", "arrow_config", "kasa_config", "use_bdlora", "megatron_config", "layer_replication", "alora_invocation_tokens",
 		"trainable_token_indices", "target_parameters", "modules_to_save"} {
-		c.only(key, "null", "{}", "[]")
+		c.Only(key, "null", "{}", "[]")
 	}
-	return a, c.done("auto_mapping", "task_type", "inference_mode", "revision", "peft_version", "r", "lora_dropout", "target_modules", "exclude_modules",
+	return a, c.Done("auto_mapping", "task_type", "inference_mode", "revision", "peft_version", "r", "lora_dropout", "target_modules", "exclude_modules",
 		"layers_to_transform", "layers_pattern", "megatron_core", "qalora_group_size", "ensure_weight_tying")
 }
 
 // merge adds the adapter to the base model's tensors, whose names lack the prefix.
-func (a *adapter) merge(f *safetensors.File, prefix string) error {
+func (a *adapter) merge(f *weights, prefix string) error {
 	name := filepath.Join(a.dir, "adapter_model.safetensors")
-	w, err := openTensors(name)
+	w := &weights{sources: map[string]source{}}
+	err := w.open(name, nil)
+	f.files = append(f.files, w.files...)
 	if errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(a.dir, "adapter_model.bin")) {
 		return fmt.Errorf("%w, and adapter_model.bin is not read: convert it to safetensors", err)
 	}
 	if err != nil {
 		return err
 	}
+	f.changes = map[string]func(safetensors.Tensor) (safetensors.Tensor, error){}
 	for _, t := range w.Tensors {
 		path, isA := strings.CutSuffix(t.Name, ".lora_A.weight")
 		_, isB := strings.CutSuffix(t.Name, ".lora_B.weight")
@@ -69,30 +72,20 @@ func (a *adapter) merge(f *safetensors.File, prefix string) error {
 			continue
 		}
 		target := strings.TrimPrefix(strings.TrimPrefix(path, "base_model.model."), prefix) + ".weight"
-		i := index(f, target)
-		if !isA || i < 0 {
+		if _, ok := f.Tensor(target); !isA || !ok {
 			return fmt.Errorf("%s: tensor %.120q is not lora_A or lora_B of a tensor of the base model", name, t.Name)
 		}
-		if f.Tensors[i], err = a.add(f.Tensors[i], w, path); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		f.changes[target] = func(t safetensors.Tensor) (safetensors.Tensor, error) {
+			t, err := a.add(t, w, path)
+			return t, within(name, err)
 		}
 	}
 	return nil
 }
 
-// index returns the index of a tensor, or -1.
-func index(f *safetensors.File, name string) int {
-	for i := range f.Tensors {
-		if f.Tensors[i].Name == name {
-			return i
-		}
-	}
-	return -1
-}
-
 // add returns a tensor [out, in] plus the product of lora_B [out, r] and lora_A [r, in].
-func (a *adapter) add(t safetensors.Tensor, w *safetensors.File, path string) (safetensors.Tensor, error) {
-	x, err := w.Require(path + ".lora_A.weight")
+func (a *adapter) add(t safetensors.Tensor, w *weights, path string) (safetensors.Tensor, error) {
+	x, err := w.Require(path + ".lora_A.weight") // its shape
 	if err != nil {
 		return t, err
 	}
@@ -102,7 +95,7 @@ func (a *adapter) add(t safetensors.Tensor, w *safetensors.File, path string) (s
 	out, in, r := t.Shape[0], t.Shape[1], x.Shape[0]
 	base := nn.FromFile(&safetensors.File{Tensors: []safetensors.Tensor{t}})
 	weight := append([]float32(nil), base.Constant(t.Name, 0, out, in).Data...)
-	i := nn.FromFile(w).In(path)
+	i := nn.FromTensors(w.require).In(path)
 	down, up := i.Constant("lora_A.weight", 0, r, in).Data, i.Constant("lora_B.weight", 0, out, r).Data
 	if err := errors.Join(base.Err(), i.Err()); err != nil {
 		return t, err

@@ -22,7 +22,6 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/internal/workers"
 	"github.com/flashkit-go/flashkit/nn"
-	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // A tiny is an output of tools/postnorm_vectors.py.
@@ -57,14 +56,12 @@ func loadText(config string, weights []byte, p nn.Precision) (family, error) {
 		return nil, err
 	}
 	c.checkCommon()
-	f, err := safetensors.Parse(slices.Clone(weights))
+	f, err := bytesWeights(weights, k.prefix)
 	if err != nil {
 		return nil, err
 	}
-	if err := rename(f, k.prefix); err != nil {
-		return nil, err
-	}
-	return k.load(c, nn.FromFile(f), p)
+	c.elements = f.elements()
+	return k.load(c, nn.FromTensors(f.require), p)
 }
 
 // loadTiny returns the tiny model with another activation, if act is not empty.

@@ -47,25 +47,24 @@ func loadModernBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	m.heads = c.heads("num_attention_heads", 12, m.hidden)
 	every := c.integer("global_attn_every_n_layers", 3, 1)
 	m.kinds = c.layerKinds(m.layers, func(i int) bool { return i%max(every, 1) != 0 })
-	c.only("rope_scaling", "null")
+	c.Only("rope_scaling", "null")
 	global, local := c.ropesOf()
 	for i, r := range []*config{global, local} {
 		theta := c.number([]string{"global_rope_theta", "local_rope_theta"}[i], []float64{160000, 10000}[i])
 		m.rotaries[i] = c.rotary(r, m.hidden/max(m.heads, 1), m.positions, theta)
 	}
-	c.ignore(harmlessModern...)
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Ignore(harmlessModern...)
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	x := &modernBERT{
-		size: shape{hidden: m.hidden, vocab: m.vocab, positions: m.positions},
+		size: shape{rotary: true, hidden: m.hidden, vocab: m.vocab, positions: m.positions},
 		word: nn.NewEmbedding(w.In("embeddings.tok_embeddings"), m.vocab, m.hidden),
 		in:   m.norm(w.In("embeddings.norm")), last: m.norm(w.In("final_norm")),
 	}
-	for k := 0; k < m.layers && w.Err() == nil; k++ {
-		x.layers = append(x.layers, m.layer(w, k))
-	}
-	return x, packBlocks(w, x.layers)
+	var err error
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	return x, err
 }
 
 // harmlessModern are keys that concern training, heads or the software.
@@ -120,7 +119,7 @@ func modernHead(c *config, w *nn.Init, hidden, labels int) []stage {
 	if name := c.text("classifier_pooling", "cls"); name == "mean" {
 		by = poolMean
 	} else if name != "cls" {
-		c.fail("classifier_pooling", "must be cls or mean")
+		c.Refuse("classifier_pooling", "must be cls or mean")
 	}
 	stages := append([]stage{&pool{by: []pooling{by}}}, modernInner(c, w, hidden)...)
 	return append(stages, logits(w.In("classifier"), hidden, labels))

@@ -63,7 +63,7 @@ func (c *config) function(key, otherwise string) func(float64) float64 {
 	name := c.text(key, otherwise)
 	f, ok := functions[name[strings.LastIndexByte(name, '.')+1:]]
 	if !ok || !strings.HasPrefix(name, "torch.nn.") {
-		c.fail(key, "must be one of torch.nn: %s", strings.Join(slices.Sorted(maps.Keys(functions)), ", "))
+		c.Refuse(key, "must be one of torch.nn: %s", strings.Join(slices.Sorted(maps.Keys(functions)), ", "))
 	}
 	return f
 }
@@ -130,23 +130,24 @@ func (t truncated) forward(s *nn.Step, x nn.Tensor, _ int) nn.Tensor {
 func readDense(dir string, c *config, features int) (stage, error) {
 	in, out, bias := c.integer("in_features", features, 1), c.integer("out_features", features, 1), c.flag("bias", true)
 	if in != features {
-		c.fail("in_features", "must be the features of the module before it, %d", features)
+		c.Refuse("in_features", "must be the features of the module before it, %d", features)
 	}
 	for _, key := range []string{"in_features", "out_features"} {
-		if _, ok := c.keys[key]; !ok {
-			c.fail(key, "the key is missing")
+		if _, ok := c.Raw(key); !ok {
+			c.Refuse(key, "the key is missing")
 		}
 	}
 	d := &dense{function: c.function("activation_function", "torch.nn.modules.activation.Tanh"), through: c.flag("use_residual", false)}
 	c.sentenceOnly()
-	if err := c.done(); err != nil {
+	if err := c.Done(); err != nil {
 		return nil, err
 	}
 	w, err := openWeights(dir, "")
 	if err != nil {
 		return nil, err
 	}
-	i := nn.FromFile(w)
+	defer w.close()
+	i := nn.FromTensors(w.require)
 	d.linear = nn.NewLinear(i.In("linear"), in, out, bias)
 	if d.through && in != out {
 		d.residual = nn.NewLinear(i.In("residual"), in, out, false)
@@ -157,24 +158,25 @@ func readDense(dir string, c *config, features int) (stage, error) {
 // readLayerNorm reads the module LayerNorm.
 func readLayerNorm(dir string, c *config, features int) (stage, error) {
 	if c.integer("dimension", 0, 1) != features {
-		c.fail("dimension", "must be the features of the module before it, %d", features)
+		c.Refuse("dimension", "must be the features of the module before it, %d", features)
 	}
-	if err := c.done(); err != nil {
+	if err := c.Done(); err != nil {
 		return nil, err
 	}
 	w, err := openWeights(dir, "")
 	if err != nil {
 		return nil, err
 	}
-	i := nn.FromFile(w)
+	defer w.close()
+	i := nn.FromTensors(w.require)
 	l := nn.NewLayerNorm(i.In("norm"), features)
 	return layerNorm{l}, within(dir, i.Err())
 }
 
 // sentenceOnly requires that a module reads and writes the sentence's vector.
 func (c *config) sentenceOnly() {
-	c.only("module_input_name", `"sentence_embedding"`)
-	c.only("module_output_name", `"sentence_embedding"`, "null")
+	c.Only("module_input_name", `"sentence_embedding"`)
+	c.Only("module_output_name", `"sentence_embedding"`, "null")
 }
 
 // readModule reads a module that follows Pooling, from its folder. It returns nil for a module
@@ -191,10 +193,10 @@ func readModule(dir, name string, features int) (stage, error) {
 		return readLayerNorm(dir, c, features)
 	case "Normalize":
 		c.sentenceOnly()
-		return normalize{}, c.done()
+		return normalize{}, c.Done()
 	}
 	c.number("dropout", 0)
-	return nil, c.done()
+	return nil, c.Done()
 }
 
 // afterPooling are the modules that may follow Pooling.
@@ -211,7 +213,7 @@ func readChain(dir string, list []module, hidden int) (*chain, error) {
 				return nil, err
 			}
 			if !found {
-				return nil, c.problem("", nil, "the file is missing, and modules.json names its folder")
+				return nil, c.Problem("", nil, "the file is missing, and modules.json names its folder")
 			}
 			p, err := readPooling(c, hidden)
 			if err != nil {

@@ -39,21 +39,21 @@ func loadMPNet(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	layers, heads := c.integer("num_hidden_layers", 12, 0), c.heads("num_attention_heads", 12, hidden)
 	between, positions := c.integer("intermediate_size", 3072, 1), c.integer("max_position_embeddings", 512, mpnetPad+2)
 	eps, act := c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "gelu")
-	c.only("relative_attention_num_buckets", "32") // MPNet's code fixes it, too
-	if err := c.done(harmlessKeys...); err != nil {
+	c.Only("relative_attention_num_buckets", "32") // MPNet's code fixes it, too
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	e := w.In("embeddings")
 	m := &mpnet{
-		size:      shape{hidden, vocab, positions - mpnetPad - 1, 0},
+		size:      shape{hidden, vocab, positions - mpnetPad - 1, 0, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
 	table := nn.NewEmbedding(w.In("encoder.relative_attention_bias"), mpnetBuckets, heads).Weight
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, mpnetNames)
-	if err := packPostNorm(w, m.layers); err != nil {
+	var err error
+	if m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, mpnetNames); err != nil {
 		return nil, err
 	}
 	m.distances = m.size.positions

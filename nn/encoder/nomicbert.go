@@ -31,35 +31,34 @@ type nomicConfig struct {
 
 func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	m := nomicConfig{vocab: c.integer("vocab_size", 30528, 1), types: c.integer("type_vocab_size", 2, 1), precision: p}
-	if c.has("n_embd") {
+	if c.Has("n_embd") {
 		m.readFirst(c)
 	} else {
 		m.hidden, m.between = c.integer("hidden_size", 768, 1), c.integer("intermediate_size", 3072, 1)
 		m.layers, m.positions = c.integer("num_hidden_layers", 12, 0), c.integer("max_position_embeddings", 2048, 1)
 		m.heads = c.integer("num_attention_heads", 12, 1)
 		m.dim = m.hidden / max(m.heads, 1)
-		if c.has("head_dim") {
+		if c.Has("head_dim") {
 			m.dim = c.integer("head_dim", m.dim, 1)
 		} else if m.hidden%max(m.heads, 1) != 0 {
-			c.fail("num_attention_heads", "must divide the hidden size %d", m.hidden)
+			c.Refuse("num_attention_heads", "must divide the hidden size %d", m.hidden)
 		}
 		m.eps, m.act = c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "silu")
 		r, theta := c.ropeOf(1000)
 		m.rotary = c.rotary(r, m.dim, m.positions, theta)
 	}
-	if err := c.done(harmlessKeys...); err != nil {
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	x := &nomicBERT{
-		size: shape{m.hidden, m.vocab, m.positions, m.types},
+		size: shape{m.hidden, m.vocab, m.positions, m.types, true},
 		word: nn.NewEmbedding(w.In("embeddings.word_embeddings"), m.vocab, m.hidden),
 		kind: nn.NewEmbedding(w.In("embeddings.token_type_embeddings"), m.types, m.hidden),
 		norm: newNorm(w.In("emb_ln"), m.hidden, m.eps),
 	}
-	for k := 0; k < m.layers && w.Err() == nil; k++ {
-		x.layers = append(x.layers, m.layer(w, k))
-	}
-	return x, packBlocks(w, x.layers)
+	var err error
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	return x, err
 }
 
 // readFirst reads the keys of the first models' code.
@@ -68,16 +67,16 @@ func (m *nomicConfig) readFirst(c *config) {
 	m.layers, m.positions = c.integer("n_layer", 12, 0), c.integer("n_positions", 2048, 1)
 	m.heads, m.eps, m.act = c.heads("n_head", 12, m.hidden), c.number("layer_norm_epsilon", 1e-12), nn.SiLU
 	m.dim = m.hidden / max(m.heads, 1)
-	c.only("activation_function", `"swiglu"`)
+	c.Only("activation_function", `"swiglu"`)
 	for _, key := range []string{"causal", "mlp_fc1_bias", "mlp_fc2_bias", "parallel_block", "prenorm", "qkv_proj_bias", "rotary_emb_interleaved",
 		"scale_attn_by_inverse_layer_idx", "use_rms_norm"} {
-		c.only(key, "false")
+		c.Only(key, "false")
 	}
-	c.only("rotary_emb_fraction", "1", "1.0")
-	c.only("rotary_emb_scale_base", "null")
-	c.only("rotary_scaling_factor", "null")
-	c.only("scale_attn_weights", "true")
-	c.ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
+	c.Only("rotary_emb_fraction", "1", "1.0")
+	c.Only("rotary_emb_scale_base", "null")
+	c.Only("rotary_scaling_factor", "null")
+	c.Only("scale_attn_weights", "true")
+	c.Ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
 		"max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm", "reorder_and_upcast_attn", "summary_activation",
 		"summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn", "use_xentropy")
 	m.rotary = c.rotary(newConfigIn(c, "rotary"), m.dim, m.positions, c.positive("rotary_emb_base", 1000))

@@ -110,7 +110,7 @@ type pool struct {
 func readPooling(c *config, hidden int) (*pool, error) {
 	for _, key := range []string{"word_embedding_dimension", "embedding_dimension"} {
 		if n := c.integer(key, hidden, 1); n != hidden {
-			c.fail(key, "must be the model's hidden size, %d", hidden)
+			c.Refuse(key, "must be the model's hidden size, %d", hidden)
 		}
 	}
 	var names []string
@@ -119,7 +119,7 @@ func readPooling(c *config, hidden int) (*pool, error) {
 			names = append(names, o.name)
 		}
 	}
-	if _, ok := c.keys["pooling_mode"]; ok {
+	if _, ok := c.Raw("pooling_mode"); ok {
 		names = c.poolingMode()
 	}
 	if len(names) == 0 {
@@ -129,21 +129,21 @@ func readPooling(c *config, hidden int) (*pool, error) {
 	for _, name := range names {
 		f, ok := poolings[name]
 		if !ok {
-			c.fail("pooling_mode", "must be names among cls, lasttoken, max, mean, mean_sqrt_len_tokens and weightedmean")
+			c.Refuse("pooling_mode", "must be names among cls, lasttoken, max, mean, mean_sqrt_len_tokens and weightedmean")
 		}
 		p.by = append(p.by, f)
 	}
-	return p, c.done()
+	return p, c.Done()
 }
 
 // poolingMode returns the value of pooling_mode, which is a name or a list of names.
 func (c *config) poolingMode() (names []string) {
-	if c.keys["pooling_mode"][0] != '[' {
+	if x, _ := c.Raw("pooling_mode"); x[0] != '[' {
 		return []string{c.text("pooling_mode", "")}
 	}
 	take(c, "pooling_mode", &names)
 	if len(names) == 0 || len(names) > 2*len(poolings) {
-		c.fail("pooling_mode", "must have at least one name")
+		c.Refuse("pooling_mode", "must have at least one name")
 	}
 	return names
 }

@@ -21,30 +21,23 @@ var bertNames = postNormNames{
 }
 
 // loadPostNorm returns n layers.
-func loadPostNorm(w *nn.Init, n, hidden, between int, eps float64, act nn.Activation, p nn.Precision, names postNormNames) []postNorm {
-	var layers []postNorm
-	for k := 0; k < n && w.Err() == nil; k++ {
+func loadPostNorm(c *config, w *nn.Init, n, hidden, between int, eps float64, act nn.Activation, p nn.Precision, names postNormNames) ([]postNorm, error) {
+	return loadLayers(c, w, n, func(k int) postNorm {
 		in := layerOf(w, names.layers, k)
 		square := func(name string) *nn.Linear { return newLinear(in.In(name), hidden, hidden, true, p) }
-		q, k, v := square(names.query), square(names.key), square(names.value)
+		q, key, v := square(names.query), square(names.key), square(names.value)
 		l := postNorm{
 			out: square(names.out), attentionNorm: newNorm(in.In(names.norm), hidden, eps),
 			up: newLinear(in.In(names.up), hidden, between, true, p), down: newLinear(in.In(names.down), between, hidden, true, p),
 			outputNorm: newNorm(in.In(names.normDown), hidden, eps),
 		}
-		l.up.Activation, l.qkv = act, concat(w, q, k, v)
-		layers = append(layers, l)
-	}
-	return layers
+		l.up.Activation, l.qkv = act, concat(w, q, key, v)
+		return l
+	})
 }
 
-func packPostNorm(w *nn.Init, layers []postNorm) error {
-	var products []*nn.Linear
-	for _, l := range layers {
-		products = append(products, l.qkv, l.out, l.up, l.down)
-	}
-	return pack(w, products)
-}
+// products returns the layer's products in their order of use.
+func (l postNorm) products() []*nn.Linear { return []*nn.Linear{l.qkv, l.out, l.up, l.down} }
 
 // forward computes the layer in place. bias is nil or a bias of the scores, as in
 // nn.MultiHeadAttention.ForwardBias.

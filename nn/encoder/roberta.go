@@ -31,16 +31,16 @@ func loadRoBERTa(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	between := c.integer("intermediate_size", 3072, 1)
 	positions, types := c.integer("max_position_embeddings", 512, 1), c.integer("type_vocab_size", 2, 1)
 	eps, act, pad := c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "gelu"), c.integer("pad_token_id", 1, 0)
-	c.only("position_embedding_type", `"absolute"`)
+	c.Only("position_embedding_type", `"absolute"`)
 	if pad+1 >= positions {
-		c.fail("pad_token_id", "must be less than max_position_embeddings - 1")
+		c.Refuse("pad_token_id", "must be less than max_position_embeddings - 1")
 	}
-	if err := c.done(harmlessKeys...); err != nil {
+	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
 	e := w.In("embeddings")
 	m := &roberta{
-		size:      shape{hidden, vocab, positions - pad - 1, types},
+		size:      shape{hidden, vocab, positions - pad - 1, types, false},
 		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
 		kind:      nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
 		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
@@ -48,8 +48,9 @@ func loadRoBERTa(c *config, w *nn.Init, p nn.Precision) (family, error) {
 		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
 		attention: nn.NewMultiHeadAttention(heads),
 	}
-	m.layers = loadPostNorm(w, layers, hidden, between, eps, act, p, bertNames)
-	return m, packPostNorm(w, m.layers)
+	var err error
+	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, bertNames)
+	return m, err
 }
 
 func (m *roberta) shape() shape { return m.size }

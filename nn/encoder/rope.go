@@ -1,8 +1,10 @@
 package encoder
 
 import (
+	"encoding/json"
 	"math"
 
+	"github.com/flashkit-go/flashkit/internal/strict"
 	"github.com/flashkit-go/flashkit/nn"
 )
 
@@ -12,7 +14,7 @@ import (
 func (c *config) rotary(r *config, dim, positions int, theta float64) *nn.Rotary {
 	kind := r.text("rope_type", r.text("type", "default"))
 	theta = r.number("rope_theta", theta)
-	r.only("partial_rotary_factor", "1", "1.0", "null")
+	r.Only("partial_rotary_factor", "1", "1.0", "null")
 	frequencies := make([]float32, dim/2)
 	for i := range frequencies {
 		frequencies[i] = 1 / float32(math.Pow(float64(float32(theta)), float64(float32(2*i)/float32(dim))))
@@ -30,14 +32,14 @@ func (c *config) rotary(r *config, dim, positions int, theta float64) *nn.Rotary
 	case "llama3":
 		r.llama3(frequencies, positions)
 	default:
-		r.fail("rope_type", "must be default, linear, yarn or llama3")
+		r.Refuse("rope_type", "must be default, linear, yarn or llama3")
 	}
-	if *c.shared != nil {
+	if c.Err != nil {
 		return nil
 	}
 	rotary, err := nn.NewScaledRotary(positions, frequencies, scale)
-	if err != nil && *c.shared == nil {
-		*c.shared = err
+	if err != nil && c.Err == nil {
+		c.Err = err
 	}
 	return rotary
 }
@@ -46,7 +48,7 @@ func (c *config) rotary(r *config, dim, positions int, theta float64) *nn.Rotary
 func (c *config) positive(key string, otherwise float64) float64 {
 	x := c.number(key, otherwise)
 	if x == 0 {
-		c.fail(key, "must be above 0")
+		c.Refuse(key, "must be above 0")
 	}
 	return x
 }
@@ -82,10 +84,10 @@ func (c *config) yarn(frequencies []float32, positions int, theta float64) float
 		}
 		return 0.1*m*math.Log(factor) + 1
 	}
-	if x, ok := c.keys["attention_factor"]; ok && compact(x) != "null" {
+	if x, ok := c.Raw("attention_factor"); ok && string(x) != "null" {
 		return c.positive("attention_factor", 1)
 	}
-	c.only("attention_factor", "null")
+	c.Only("attention_factor", "null")
 	if mscale != 0 && all != 0 {
 		return of(mscale) / of(all)
 	}
@@ -113,13 +115,13 @@ func (c *config) llama3(frequencies []float32, positions int) {
 func (c *config) ropeOf(theta float64) (*config, float64) {
 	theta = c.number("rope_theta", theta)
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
-		if c.has(key) && compact(c.keys[key]) != "{}" {
-			if other := "rope_parameters"; key == "rope_scaling" && c.has(other) {
-				c.fail(other, "must not stand beside rope_scaling")
+		if x, _ := c.Raw(key); c.Has(key) && strict.Compact(x) != "{}" {
+			if other := "rope_parameters"; key == "rope_scaling" && c.Has(other) {
+				c.Refuse(other, "must not stand beside rope_scaling")
 			}
 			return c.object(key), theta
 		}
-		c.read[key] = true
+		c.Ignore(key)
 	}
 	return newConfigIn(c, "rope_parameters"), theta
 }
@@ -132,16 +134,14 @@ func (c *config) ropesOf() (global, local *config) {
 
 // newConfigIn returns an object of c without keys.
 func newConfigIn(c *config, key string) *config {
-	n := newConfig(c.file)
-	n.prefix, n.shared = c.prefix+key+".", c.shared
-	return n
+	return &config{Object: c.File.Object(c.At(key), json.RawMessage("{}"), c.Depth+1)}
 }
 
 // layerKinds reads layer_types and reports for each of n layers whether its attention is a window.
 // Without the key, the function otherwise decides.
 func (c *config) layerKinds(n int, otherwise func(i int) bool) []bool {
-	if !c.has("layer_types") {
-		c.read["layer_types"] = true
+	if !c.Has("layer_types") {
+		c.Ignore("layer_types")
 		kinds := make([]bool, n)
 		for i := range kinds {
 			kinds[i] = otherwise(i)
@@ -153,11 +153,11 @@ func (c *config) layerKinds(n int, otherwise func(i int) bool) []bool {
 	for i, name := range names {
 		kinds[i] = name == "sliding_attention"
 		if name != "sliding_attention" && name != "full_attention" {
-			c.fail("layer_types", "must be full_attention or sliding_attention for each layer")
+			c.Refuse("layer_types", "must be full_attention or sliding_attention for each layer")
 		}
 	}
 	if len(kinds) != n {
-		c.fail("layer_types", "must be of %d layers", n)
+		c.Refuse("layer_types", "must be of %d layers", n)
 	}
 	return kinds
 }

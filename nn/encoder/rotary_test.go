@@ -2,8 +2,10 @@ package encoder
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -187,5 +189,69 @@ func TestRotaryRefusals(t *testing.T) {
 		var p *flashkit.ProblemError
 		require.ErrorAs(t, err, &p, "%s: %s", c.name, c.now)
 		require.Contains(t, p.Field, c.message)
+	}
+}
+
+// A classifier whose tokens see tokens on both sides reads the last token. If that is padding, the
+// text is refused, because the padding must not be cut.
+func TestBothSidesClassify(t *testing.T) {
+	for _, x := range rotaryCases(t) {
+		if x.name != "gemma3-both-sides" {
+			continue
+		}
+		f, err := safetensors.Parse(x.weights)
+		require.NoError(t, err)
+		score := make([]float32, 16)
+		score[3] = 2
+		f.Tensors = append(f.Tensors, safetensors.FromFloat32s("score.weight", []int{1, 16}, score))
+		files := map[string]string{"config.json": edit(x.config, "Gemma3TextModel", "Gemma3TextForSequenceClassification", `"head_dim"`, `"num_labels": 1, "head_dim"`),
+			"model.safetensors": written(t, f), "tokenizer.json": numbers(40)}
+		e, err := OpenWith(t.Context(), folder(t, files), Options{Dispatcher: opened(t)})
+		require.NoError(t, err)
+		defer e.Close()
+		classes, err := e.Classify(t.Context(), []string{"5 17 20"})
+		require.NoError(t, err)
+		s, want := newTester(t, e.model, opened(t)), poisoned(16*5)
+		require.NoError(t, s.run(t.Context(), want, batch{ids: []int32{2, 5, 17, 20, 3}, starts: []int32{0, 5}}, hidden(16), 1))
+		require.InDelta(t, sigmoid(2*float64(want[16*4+3])), float64(classes[0][0].Score), 1e-6)
+
+		files["config.json"] = edit(files["config.json"], `"pad_token_id": 0`, `"pad_token_id": 3`)
+		e, err = OpenWith(t.Context(), folder(t, files), Options{Dispatcher: opened(t)})
+		require.NoError(t, err)
+		defer e.Close()
+		_, err = e.Classify(t.Context(), []string{"5 17 20"})
+		require.ErrorContains(t, err, "texts[0] = padding tokens at the end")
+		return
+	}
+	t.Fatal("no case gemma3-both-sides")
+}
+
+// A limit above the positions is refused where sentence-transformers computes more tokens than the
+// model's positions. With a table of positions it stops, and Open truncates.
+func TestLimitAbovePositions(t *testing.T) {
+	limit := func(files map[string]string, o Options) (int, error) {
+		o.Dispatcher = opened(t)
+		e, err := OpenWith(t.Context(), folder(t, files), o)
+		if err != nil {
+			return 0, err
+		}
+		defer e.Close()
+		return e.MaxTokens(), nil
+	}
+	n, err := limit(changed(published, "sentence_bert_config.json", "30", "64"), Options{})
+	require.NoError(t, err)
+	require.Equal(t, 40, n)
+	for _, x := range rotaryCases(t) {
+		if x.name != "qwen3" && x.name != "modernbert" && x.name != "nomicbert" && x.name != "gemma3" {
+			continue
+		}
+		positions := x.load(t, nn.Float32).shape().positions
+		files := map[string]string{"config.json": strings.Replace(x.config, "ForSequenceClassification", "Model", 1), "model.safetensors": string(x.weights), "tokenizer.json": numbers(40),
+			"modules.json": published["modules.json"], "1_Pooling/config.json": `{"pooling_mode": "mean"}`, "sentence_bert_config.json": fmt.Sprintf(`{"max_seq_length": %d}`, positions+1)}
+		_, err = limit(files, Options{})
+		require.ErrorContains(t, err, fmt.Sprintf("max_seq_length = %d: must be at most %d, the model's positions", positions+1, positions), x.name)
+		n, err := limit(files, Options{MaxTokens: 9})
+		require.NoError(t, err, x.name)
+		require.Equal(t, 9, n)
 	}
 }

@@ -38,11 +38,11 @@ func (e *Encoder) readTagger(c *config, w *nn.Init) (*tagger, error) {
 		before = modernInner(c, w, e.model.shape().hidden)
 	case *bert, *distilbert, *mpnet, *nomicBERT, *roberta:
 	default:
-		c.fail("architectures", "token classification of this model_type is not supported")
+		c.Refuse("architectures", "token classification of this model_type is not supported")
 	}
 	labels := c.labels()
-	if *c.shared != nil {
-		return nil, *c.shared
+	if c.Err != nil {
+		return nil, c.Err
 	}
 	return &tagger{before, nn.NewLinear(w.In("classifier"), e.model.shape().hidden, len(labels), true), labels}, w.Err()
 }

@@ -33,7 +33,7 @@ func newBPE(f *fields) model {
 	}
 	if v, ok := f.take("dropout"); ok {
 		var p float64
-		if f.r.into(f.at("dropout"), v, &p, "a number") && p != 0 {
+		if f.into("dropout", v, &p, "a number") && p != 0 {
 			f.fail("dropout", "%v is not supported", p)
 		}
 	}
@@ -57,7 +57,7 @@ func newBPE(f *fields) model {
 // maybe returns a string that may be missing.
 func (f *fields) maybe(key string) (s string, ok bool) {
 	v, ok := f.take(key)
-	return s, ok && f.r.into(f.at(key), v, &s, "a string")
+	return s, ok && f.into(key, v, &s, "a string")
 }
 
 // mergesOf reads merges: pairs of tokens, or texts with a space between two tokens.
@@ -67,11 +67,11 @@ func mergesOf(f *fields) (list [][]string) {
 		return nil
 	}
 	if first := bytes.TrimLeft(v, "[ \t\r\n"); len(first) == 0 || first[0] != '"' || bytes.Count(v[:len(v)-len(first)], []byte("[")) > 1 {
-		f.r.into(f.at("merges"), v, &list, "a list of pairs of tokens")
+		f.into("merges", v, &list, "a list of pairs of tokens")
 		return list
 	}
 	var lines []string
-	f.r.into(f.at("merges"), v, &lines, "a list of pairs of tokens")
+	f.into("merges", v, &lines, "a list of pairs of tokens")
 	for _, line := range lines {
 		if !strings.HasPrefix(line, "#version") {
 			list = append(list, strings.Split(line, " "))
@@ -86,7 +86,7 @@ func (b *bpe) read(f *fields, list [][]string) {
 	var key []byte
 	for rank, m := range list {
 		if len(m) != 2 {
-			f.r.fail(f.at("merges"), "merge %d has %d tokens", rank, len(m))
+			f.fail("merges", "merge %d has %d tokens", rank, len(m))
 			return
 		}
 		left, ok := b.ids[m[0]]
@@ -94,7 +94,7 @@ func (b *bpe) read(f *fields, list [][]string) {
 		key = append(append(key[:0], m[0]...), m[1][min(len(b.prefix), len(m[1])):]...)
 		id, ok3 := b.ids[string(key)]
 		if !ok || !ok2 || !ok3 {
-			f.r.fail(f.at("merges"), "a token of merge %d, %.60q and %.60q, is not in vocab", rank, m[0], m[1])
+			f.fail("merges", "a token of merge %d, %.60q and %.60q, is not in vocab", rank, m[0], m[1])
 			return
 		}
 		b.merges[pair{left, right}] = merge{int32(rank), id}

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 // A pretrained is a tokenizer class of transformers that takes the vocabulary of a file, and its rules from
@@ -36,9 +38,15 @@ var bertTypes = []string{"bert", "distilbert", "electra", "nomic_bert", "convber
 var fileClasses = []string{"PreTrainedTokenizer", "TokenizersBackend", "RobertaTokenizer", "XLMRobertaTokenizer",
 	"Qwen2Tokenizer", "GemmaTokenizer", "LlamaTokenizer", "GPT2Tokenizer"}
 
+// supported reports whether the class is one of the names above.
+func (c *config) supported() bool {
+	name := strings.TrimSuffix(c.class, "Fast")
+	return name == "" || name == "MPNetTokenizer" || slices.Contains(bertClasses, name) || slices.Contains(fileClasses, name)
+}
+
 // rules returns the class of the settings, or nil if tokenizer.json has all rules. fast is true if there
 // is a tokenizer.json.
-func (c *config) rules(r *reader, fast bool) *pretrained {
+func (c *config) rules(r *strict.File, fast bool) *pretrained {
 	name := strings.TrimSuffix(c.class, "Fast")
 	switch {
 	case slices.Contains(bertClasses, name) || name == "" && slices.Contains(bertTypes, c.modelType):
@@ -50,10 +58,10 @@ func (c *config) rules(r *reader, fast bool) *pretrained {
 	case name == "":
 		return bertClass
 	}
-	if r.file = c.file; slices.Contains(fileClasses, name) {
-		r.fail("tokenizer_class", "%.60q needs tokenizer.json, which is missing", c.class)
+	if r.Name = c.file; slices.Contains(fileClasses, name) {
+		r.Fail("tokenizer_class", "%.60q needs tokenizer.json, which is missing", c.class)
 	} else {
-		r.fail("tokenizer_class", "%.60q is not supported", c.class)
+		r.Fail("tokenizer_class", "%.60q is not supported", c.class)
 	}
 	return nil
 }
@@ -81,26 +89,26 @@ func (c *config) normalizer() bertNormalizer {
 
 // apply replaces the rules of tokenizer.json by the rules of a class. It fails where versions of
 // transformers differ, because the file has other rules than the class.
-func (k *pretrained) apply(r *reader, c *config, t *Tokenizer, tokens []addedToken) {
+func (k *pretrained) apply(r *strict.File, c *config, t *Tokenizer, tokens []addedToken) {
 	m, ok := t.model.(*wordPiece)
 	unk, _ := c.token(k, "unk_token")
 	id, known := t.model.id(unk.content)
 	switch {
 	case !ok || m.prefix != "##" || m.most != 100 || !known || m.unk != id:
-		r.fail("model", "must be WordPiece with the prefix ##, 100 characters a word and the unknown token %.60q", unk.content)
+		r.Fail("model", "must be WordPiece with the prefix ##, 100 characters a word and the unknown token %.60q", unk.content)
 		return
 	case len(t.preTokenizers) != 1 || t.preTokenizers[0] != preTokenizer(bertPreTokenizer{}):
-		r.fail("pre_tokenizer", "must be BertPreTokenizer")
+		r.Fail("pre_tokenizer", "must be BertPreTokenizer")
 	case len(t.normalizers) != 1:
-		r.fail("normalizer", "must be BertNormalizer")
+		r.Fail("normalizer", "must be BertNormalizer")
 	}
 	if n, ok := t.normalizers[0].(bertNormalizer); !ok || !n.clean {
-		r.fail("normalizer", "must be BertNormalizer with clean_text")
+		r.Fail("normalizer", "must be BertNormalizer with clean_text")
 	}
 	t.normalizers = []normalizer{c.normalizer()}
 	single, pair := t.single, t.pair
 	if k.setTemplates(r, c, t); !reflect.DeepEqual(single, t.single) || len(pair.pieces) > 0 && !reflect.DeepEqual(pair, t.pair) {
-		r.fail("post_processor", "has another template than the class of tokenizer_config.json")
+		r.Fail("post_processor", "has another template than the class of tokenizer_config.json")
 	}
 	if !c.given["added_tokens_decoder"] {
 		return
@@ -114,19 +122,19 @@ func (k *pretrained) apply(r *reader, c *config, t *Tokenizer, tokens []addedTok
 	for _, a := range tokens {
 		inNamed := slices.ContainsFunc(named, func(b addedToken) bool { b.id = a.id; return a == b })
 		if !inNamed && !slices.ContainsFunc(c.added, func(b addedToken) bool { return a.content == b.content }) {
-			r.fail("added_tokens", "%.60q is not in added_tokens_decoder of tokenizer_config.json", a.content)
+			r.Fail("added_tokens", "%.60q is not in added_tokens_decoder of tokenizer_config.json", a.content)
 		}
 	}
 }
 
 // setTemplates sets the templates of a class.
-func (k *pretrained) setTemplates(r *reader, c *config, t *Tokenizer) {
+func (k *pretrained) setTemplates(r *strict.File, c *config, t *Tokenizer) {
 	var ids [2]int32
 	for i, key := range []string{"cls_token", "sep_token"} {
 		a, _ := c.token(k, key)
 		id, ok := t.model.id(a.content)
 		if !ok {
-			r.fail("", "the vocabulary of %d tokens has no token %.60q", t.model.count(), a.content)
+			r.Fail("", "the vocabulary of %d tokens has no token %.60q", t.model.count(), a.content)
 		}
 		ids[i] = id
 	}

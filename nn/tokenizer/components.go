@@ -49,9 +49,9 @@ func newNormalizers(f *fields, list []normalizer) []normalizer {
 // pattern returns a pattern: a text.
 func (f *fields) pattern(key string) pattern {
 	p := f.object(key)
-	if _, ok := p.rest["Regex"]; ok {
+	if p.given("Regex") {
 		text := p.text("Regex")
-		p.done()
+		p.Done()
 		x, err := newRegex(text)
 		if err != nil {
 			p.fail("Regex", "%.200q is not supported: %v", text, err)
@@ -59,7 +59,7 @@ func (f *fields) pattern(key string) pattern {
 		return x
 	}
 	text := p.text("String")
-	p.done()
+	p.Done()
 	if text == "" {
 		p.fail("String", "is empty")
 	}
@@ -98,7 +98,7 @@ func newPreTokenizers(f *fields, list []preTokenizer) []preTokenizer {
 	case "ByteLevel":
 		return append(list, newByteLevelWords(f))
 	case "Split":
-		if _, ok := f.rest["behavior"]; !ok {
+		if !f.given("behavior") {
 			f.fail("behavior", "is missing")
 		}
 		return append(list, divide{f.pattern("pattern"), f.behavior("behavior", isolated), f.flag("invert", false)})
@@ -121,10 +121,10 @@ func (f *fields) behavior(key string, missing behavior) behavior {
 func newModel(f *fields) model {
 	kind := ""
 	if v, ok := f.take("type"); ok {
-		f.r.into(f.at("type"), v, &kind, "a string")
-	} else if _, ok := f.rest["merges"]; ok {
+		f.into("type", v, &kind, "a string")
+	} else if f.given("merges") {
 		kind = "BPE"
-	} else if _, ok := f.rest["max_input_chars_per_word"]; ok {
+	} else if f.given("max_input_chars_per_word") {
 		kind = "WordPiece"
 	}
 	switch kind {

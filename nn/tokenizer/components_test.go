@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 const componentText = " \u2167\u00e9 \ufb01x\u0301 \u0130\uc758 A-b--c!? 12\u00bd \t\u7684_z\u200b``q'' "
@@ -30,9 +32,9 @@ func TestNormalizers(t *testing.T) {
 		{`{"type": "BertNormalizer", "clean_text": false, "handle_chinese_chars": false, "strip_accents": false, "lowercase": true}`, " \u2177\u00e9 \ufb01x\u0301 i\u0307\uc758 a-b--c!? 12\u00bd \t\u7684_z\u200b``q'' "},
 		{`{"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}, {"type": "StripAccents"}]}`, " \u2177e \ufb01x i\u110b\u1174 a-b--c!? 12\u00bd \t\u7684_z\u200b``q'' "},
 	} {
-		r := &reader{file: "x"}
-		tok := &Tokenizer{normalizers: newNormalizers(r.object("", json.RawMessage(c.spec), 0), nil)}
-		require.NoError(t, r.err)
+		r := &strict.File{Name: "x"}
+		tok := &Tokenizer{normalizers: newNormalizers(objectOf(r, "", json.RawMessage(c.spec), 0), nil)}
+		require.NoError(t, r.Err)
 		require.Equal(t, c.want, tok.normalized(&scratch{}, componentText), c.spec)
 	}
 }
@@ -54,9 +56,9 @@ func TestPreTokenizers(t *testing.T) {
 		{`{"type": "CharDelimiterSplit", "delimiter": "-"}`, " \u2167\u00e9 \ufb01x\u0301 \u0130\uc758 A|b|c!? 12\u00bd \t\u7684_z\u200b``q'' "},
 		{`{"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}]}`, "\u2167\u00e9|\ufb01x\u0301|\u0130\uc758|A|-|b|-|-|c|!|?|12\u00bd|\u7684|_|z\u200b|`|`|q|'|'"},
 	} {
-		r := &reader{file: "x"}
-		list := newPreTokenizers(r.object("", json.RawMessage(c.spec), 0), nil)
-		require.NoError(t, r.err)
+		r := &strict.File{Name: "x"}
+		list := newPreTokenizers(objectOf(r, "", json.RawMessage(c.spec), 0), nil)
+		require.NoError(t, r.Err)
 		w := words{text: []byte(componentText), list: []word{{0, len(componentText)}}}
 		for _, p := range list {
 			p.split(&w)
@@ -66,5 +68,19 @@ func TestPreTokenizers(t *testing.T) {
 			got = append(got, string(w.text[x.from:x.to]))
 		}
 		require.Equal(t, c.want, strings.Join(got, "|"), c.spec)
+	}
+}
+
+// Letters and numbers of Unicode 16 are letters and numbers for the reference: 's is a word after
+// them, but not after a symbol.
+func TestNewerCharacters(t *testing.T) {
+	loadClasses()
+	r := &strict.File{Name: "x"}
+	list := newPreTokenizers(objectOf(r, "", json.RawMessage(`{"type":"ByteLevel","add_prefix_space":false}`), 0), nil)
+	require.NoError(t, r.Err)
+	for text, want := range map[string]int{"\U00013864'splay": 3, "\U000116D0's": 2, "\u1C89's": 2, "\U000E0001'splay": 2} {
+		w := words{text: []byte(text), list: []word{{0, len(text)}}}
+		list[0].split(&w)
+		require.Len(t, w.list, want, "%+q", text)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 // maxFile is the most bytes of a file.
@@ -30,47 +31,34 @@ func Open(dir string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{file: filepath.Join(dir, "tokenizer.json")}
+	r := &strict.File{Name: filepath.Join(dir, "tokenizer.json")}
 	if err := c.readModelType(dir); err != nil {
 		return nil, err
 	}
 	var t *Tokenizer
 	if ok {
-		t = r.tokenizer(file, c)
+		t = parseFile(r, file, c)
 	} else if file, ok, err = readFile(dir, "vocab.txt"); err != nil {
 		return nil, err
 	} else if ok {
-		r.file = filepath.Join(dir, "vocab.txt")
-		t = r.vocabulary(file, c)
+		r.Name = filepath.Join(dir, "vocab.txt")
+		t = parseVocabulary(r, file, c)
 	} else {
 		return nil, noVocabulary(dir)
 	}
-	if r.err != nil {
-		return nil, r.err
+	if r.Err != nil {
+		return nil, r.Err
 	}
 	return t, nil
 }
 
 // readFile returns a file of a folder. It returns false if the file does not exist.
 func readFile(dir, name string) ([]byte, bool, error) {
-	name = filepath.Join(dir, name)
-	f, err := os.Open(name)
+	b, err := strict.Read(filepath.Join(dir, name), maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
-	} else if err != nil {
-		return nil, false, err
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	switch {
-	case err != nil:
-		return nil, false, err
-	case len(b) > maxFile:
-		return nil, false, fmt.Errorf("%s: more than %d bytes", name, maxFile)
-	case bytes.HasPrefix(b, []byte("version https://git-lfs")):
-		return nil, false, fmt.Errorf("%s: a pointer of Git LFS, not the file; git lfs pull fetches the file", name)
-	}
-	return b, true, nil
+	return b, err == nil, err
 }
 
 // config has the settings of the other files of a folder.
@@ -101,22 +89,15 @@ func (c *config) read(dir string) error {
 		name string
 		read func(f *fields)
 	}{{"tokenizer_config.json", c.settings}, {"special_tokens_map.json", c.specialMap}, {"added_tokens.json", c.addedMap}} {
-		b, ok, err := readFile(dir, file.name)
+		o, found, err := strict.Open(filepath.Join(dir, file.name), maxFile)
 		if err != nil {
 			return err
-		} else if !ok {
+		} else if !found {
 			continue
 		}
-		r := &reader{file: filepath.Join(dir, file.name)}
-		if err := json.Unmarshal(b, new(json.RawMessage)); err != nil {
-			return fmt.Errorf("%s: %w", r.file, err)
-		}
-		f := r.object("", b, 0)
-		if file.read(f); r.err == nil {
-			f.done()
-		}
-		if r.err != nil {
-			return r.err
+		file.read(&fields{o})
+		if err := o.Done(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -141,27 +122,27 @@ func (c *config) readModelType(dir string) error {
 
 // settings reads tokenizer_config.json.
 func (c *config) settings(f *fields) {
-	c.file = f.r.file
-	for key := range f.rest {
+	c.file = f.Name
+	for _, key := range f.Unread() {
 		c.given[key] = true
 	}
-	if v, ok := f.take("tokenizer_class"); ok {
-		f.r.into("tokenizer_class", v, &c.class, "a string")
+	if v, ok := f.take("tokenizer_class"); ok && f.into("tokenizer_class", v, &c.class, "a string") && !c.supported() {
+		f.fail("tokenizer_class", "%.60q is not supported", c.class) // before its settings, which are unknown too
 	}
 	c.lower = f.flag("do_lower_case", true)
 	c.ideographs = f.flag("tokenize_chinese_chars", true)
 	if v, ok := f.take("strip_accents"); ok {
-		f.r.into("strip_accents", v, &c.strip, "true or false")
+		f.into("strip_accents", v, &c.strip, "true or false")
 	}
 	if v, ok := f.take("model_max_length"); ok {
-		f.r.into("model_max_length", v, &c.most, "a number")
+		f.into("model_max_length", v, &c.most, "a number")
 	}
 	if v, ok := f.take("truncation_side"); ok {
 		left := f.oneOf("truncation_side", v, "right", "left") == "left"
 		c.left = &left
 	}
 	if v, ok := f.take("add_prefix_space"); ok {
-		f.r.into("add_prefix_space", v, &c.prefix, "true or false")
+		f.into("add_prefix_space", v, &c.prefix, "true or false")
 	}
 	f.only("clean_text", "true")
 	f.only("do_basic_tokenize", "true")
@@ -171,9 +152,9 @@ func (c *config) settings(f *fields) {
 	f.only("init_inputs", "[]")
 	f.only("auto_map")
 	if v, ok := f.take("added_tokens_decoder"); ok {
-		x := f.r.object("added_tokens_decoder", v, 1)
-		for _, key := range slices.Sorted(maps.Keys(x.rest)) {
-			a := newAddedToken(f.r.object(x.at(key), x.rest[key], 2), false)
+		x := f.inner("added_tokens_decoder", v)
+		for _, key := range slices.Sorted(slices.Values(x.Unread())) {
+			a := newAddedToken(x.object(key), false)
 			if _, err := fmt.Sscan(key, &a.id); err != nil {
 				x.fail(key, "must be an id")
 			}
@@ -181,18 +162,14 @@ func (c *config) settings(f *fields) {
 		}
 	}
 	c.tokens(f)
-	f.harmless(strings.Fields(`name_or_path special_tokens_map_file tokenizer_file full_tokenizer_file vocab_file merges_file
+	f.Ignore(strings.Fields(`name_or_path special_tokens_map_file tokenizer_file full_tokenizer_file vocab_file merges_file
 		clean_up_tokenization_spaces spaces_between_special_tokens use_fast processor_class is_local local_files_only backend model_input_names errors max_length stride
 		padding padding_side truncation truncation_strategy pad_to_multiple_of pad_token_type_id chat_template trim_offsets
 		add_bos_token add_eos_token model_specific_special_tokens response_template legacy sp_model_kwargs`)...)
 }
 
 // only fails if the value of a key is not null and not the given JSON.
-func (f *fields) only(key string, want ...string) {
-	if v, ok := f.take(key); ok && !slices.Contains(want, string(v)) {
-		f.fail(key, "%s is not supported", shown(v))
-	}
-}
+func (f *fields) only(key string, want ...string) { f.Only(key, append(want, "null")...) }
 
 // tokens reads the keys of special tokens.
 func (c *config) tokens(f *fields) {
@@ -201,9 +178,9 @@ func (c *config) tokens(f *fields) {
 			c.special[key] = f.specialToken(key, v)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(f.rest)) {
-		if strings.HasSuffix(key, "_token") && f.rest[key][0] == '"' { // of a model, such as image_token
-			v, _ := f.take(key)
+	for _, key := range slices.Sorted(slices.Values(f.Unread())) {
+		if v, _ := f.Raw(key); strings.HasSuffix(key, "_token") && v[0] == '"' { // of a model, such as image_token
+			f.Ignore(key)
 			c.extra = append(c.extra, f.specialToken(key, v))
 		}
 	}
@@ -213,14 +190,15 @@ func (c *config) tokens(f *fields) {
 			continue
 		}
 		if v[0] == '{' { // names of tokens
-			x := f.r.object(f.at(key), v, f.depth+1)
-			for _, name := range slices.Sorted(maps.Keys(x.rest)) {
-				c.extra = append(c.extra, x.specialToken(name, x.rest[name]))
+			x := f.inner(key, v)
+			for _, name := range slices.Sorted(slices.Values(x.Unread())) {
+				v, _ := x.Value(name)
+				c.extra = append(c.extra, x.specialToken(name, v))
 			}
 			continue
 		}
 		var list []json.RawMessage
-		f.r.into(f.at(key), v, &list, "a list of tokens")
+		f.into(key, v, &list, "a list of tokens")
 		for i, v := range list {
 			c.extra = append(c.extra, f.specialToken(fmt.Sprintf("%s[%d]", key, i), v))
 		}
@@ -231,20 +209,20 @@ func (c *config) tokens(f *fields) {
 func (f *fields) specialToken(key string, v json.RawMessage) addedToken {
 	a := addedToken{extra: true}
 	if len(v) > 0 && v[0] == '{' {
-		x := f.r.object(f.at(key), v, f.depth+1)
-		x.harmless("__type")
+		x := f.inner(key, v)
+		x.Ignore("__type")
 		a = newAddedToken(x, false)
 		a.extra = true
-		x.done()
+		x.Done()
 		return a
 	}
-	f.r.into(f.at(key), v, &a.content, "a token")
+	f.into(key, v, &a.content, "a token")
 	return a
 }
 
 func (c *config) specialMap(f *fields) {
 	if c.given["added_tokens_decoder"] {
-		f.harmless(slices.Collect(maps.Keys(f.rest))...)
+		f.Ignore(f.Unread()...)
 		return
 	}
 	before := c.extra
@@ -258,7 +236,7 @@ func (c *config) specialMap(f *fields) {
 
 // addedMap reads added_tokens.json, an object from tokens to ids.
 func (c *config) addedMap(f *fields) {
-	for _, token := range slices.Sorted(maps.Keys(f.rest)) {
+	for _, token := range slices.Sorted(slices.Values(f.Unread())) {
 		a := addedToken{content: token, id: f.whole(token), normal: true}
 		if c.given["added_tokens_decoder"] {
 			continue
@@ -272,12 +250,12 @@ func (c *config) addedMap(f *fields) {
 	}
 }
 
-// vocabulary makes a tokenizer of a vocab.txt. Each line is a token, whose id is the number of the
+// parseVocabulary makes a tokenizer of a vocab.txt. Each line is a token, whose id is the number of the
 // line, from 0. If a token is repeated, its last line counts. Empty lines have a number, but no
 // token.
-func (r *reader) vocabulary(file []byte, c *config) *Tokenizer {
+func parseVocabulary(r *strict.File, file []byte, c *config) *Tokenizer {
 	k := c.rules(r, false)
-	if r.err != nil {
+	if r.Err != nil {
 		return nil
 	}
 	loadClasses()
@@ -288,18 +266,18 @@ func (r *reader) vocabulary(file []byte, c *config) *Tokenizer {
 	}
 	t := &Tokenizer{added: map[string]int32{}, preTokenizers: []preTokenizer{bertPreTokenizer{}}, normalizers: []normalizer{c.normalizer()}}
 	unk, _ := c.token(k, "unk_token")
-	t.model = newWordPiece(&fields{r: r}, ids, unk.content, "##", 100)
-	if r.err != nil {
+	t.model = newWordPiece(objectOf(r, "", json.RawMessage("{}"), 0), ids, unk.content, "##", 100)
+	if r.Err != nil {
 		return nil
 	}
-	if k.setTemplates(r, c, t); r.err == nil {
+	if k.setTemplates(r, c, t); r.Err == nil {
 		c.finish(r, k, t, nil)
 	}
 	return t
 }
 
 // finish adds the tokens of tokenizer.json and of the settings.
-func (c *config) finish(r *reader, k *pretrained, t *Tokenizer, tokens []addedToken) {
+func (c *config) finish(r *strict.File, k *pretrained, t *Tokenizer, tokens []addedToken) {
 	index := map[string]int{}
 	for i, a := range tokens {
 		index[a.content] = i

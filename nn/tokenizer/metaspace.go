@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"strings"
 	"unicode/utf8"
+
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 // metaspace replaces spaces by a character, puts it before words and splits before it, as in
@@ -30,13 +32,13 @@ func newMetaspace(f *fields) preTokenizer {
 	}
 	m.mark = literal(m.char)
 	m.keepsSpaces = !f.flag("split", true)
-	f.harmless("str_rep")
+	f.Ignore("str_rep")
 	return m
 }
 
 // checkFirst refuses prepend_scheme "first" after a normalizer that may drop the first character of a
 // text. In the reference the first word is then not at the beginning of the text.
-func (t *Tokenizer) checkFirst(r *reader) {
+func (t *Tokenizer) checkFirst(r *strict.File) {
 	for _, p := range t.preTokenizers {
 		if m, ok := p.(metaspace); !ok || m.before != "first" {
 			continue
@@ -53,7 +55,7 @@ func (t *Tokenizer) checkFirst(r *reader) {
 				drops = !ok || utf8.RuneCountInString(string(one)) > 1 || n.content == ""
 			}
 			if drops {
-				r.fail("pre_tokenizer.prepend_scheme", "\"first\" is not supported after a normalizer that may drop characters")
+				r.Fail("pre_tokenizer.prepend_scheme", "\"first\" is not supported after a normalizer that may drop characters")
 			}
 		}
 	}
@@ -88,7 +90,7 @@ func (m metaspace) split(w *words) {
 type byteLevelWords struct{ prefix, pattern bool }
 
 func newByteLevelWords(f *fields) preTokenizer {
-	f.harmless("trim_offsets")
+	f.Ignore("trim_offsets")
 	return byteLevelWords{f.flag("add_prefix_space", true), f.flag("use_regex", true)}
 }
 

@@ -5,31 +5,32 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 // Parse reads a tokenizer.json. Padding is ignored, and so are the stride and the strategy of
 // truncation.
 func Parse(file []byte) (*Tokenizer, error) {
-	r := &reader{file: "tokenizer.json"}
-	t := r.tokenizer(file, nil)
-	if r.err != nil {
-		return nil, r.err
+	r := &strict.File{Name: "tokenizer.json"}
+	t := parseFile(r, file, nil)
+	if r.Err != nil {
+		return nil, r.Err
 	}
 	return t, nil
 }
 
-// tokenizer reads a tokenizer.json, with the settings of other files if c is not nil.
-func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
+// parseFile reads a tokenizer.json, with the settings of other files if c is not nil.
+func parseFile(r *strict.File, file []byte, c *config) *Tokenizer {
 	loadClasses()
 	t := &Tokenizer{added: map[string]int32{}}
-	if err := json.Unmarshal(file, new(json.RawMessage)); err != nil {
-		r.fail("", "%v", err)
+	if r.Err = strict.Valid(r.Name, file); r.Err != nil {
 		return nil
 	}
-	f := r.object("", file, 0)
-	f.harmless("version", "padding", "decoder")
+	f := objectOf(r, "", file, 0)
+	f.Ignore("version", "padding", "decoder")
 	if v, ok := f.take("truncation"); ok {
-		t.truncation(r.object("truncation", v, 1))
+		t.truncation(f.inner("truncation", v))
 	}
 	f.optional("normalizer", func(f *fields) { t.normalizers = newNormalizers(f, nil) })
 	f.optional("pre_tokenizer", func(f *fields) { t.preTokenizers = newPreTokenizers(f, nil) })
@@ -38,14 +39,13 @@ func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
 	t.single, t.pair = post.templates()
 	m := f.object("model")
 	t.model = newModel(m)
-	m.done()
+	m.Done()
 	var tokens []addedToken
-	if v, ok := f.take("added_tokens"); ok && r.err == nil {
-		f.rest["added_tokens"] = v
+	if f.Has("added_tokens") && r.Err == nil {
 		f.objects("added_tokens", func(f *fields) { tokens = append(tokens, newAddedToken(f, true)) })
 	}
-	f.done()
-	if r.err != nil {
+	f.Done()
+	if r.Err != nil {
 		return nil
 	}
 	t.checkFirst(r)
@@ -54,13 +54,13 @@ func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
 		return t
 	}
 	k := c.rules(r, true)
-	if k != nil && r.err == nil {
+	if k != nil && r.Err == nil {
 		k.apply(r, c, t, tokens)
 	}
-	if k == nil && r.err == nil {
+	if k == nil && r.Err == nil {
 		c.checkRebuilt(r, t)
 	}
-	if r.err == nil {
+	if r.Err == nil {
 		c.finish(r, k, t, tokens)
 	}
 	return t
@@ -68,25 +68,25 @@ func (r *reader) tokenizer(file []byte, c *config) *Tokenizer {
 
 // optional calls read for an object that may be missing, and checks that it read all keys.
 func (f *fields) optional(key string, read func(*fields)) {
-	if v, ok := f.take(key); ok && f.r.err == nil {
-		x := f.r.object(f.at(key), v, f.depth+1)
+	if v, ok := f.take(key); ok && f.Err == nil {
+		x := f.inner(key, v)
 		read(x)
-		x.done()
+		x.Done()
 	}
 }
 
 func (t *Tokenizer) truncation(f *fields) {
-	f.harmless("stride", "strategy")
+	f.Ignore("stride", "strategy")
 	t.most = int(f.whole("max_length"))
 	if v, ok := f.take("direction"); ok {
 		t.left = f.oneOf("direction", v, "Right", "Left") == "Left"
 	}
-	f.done()
+	f.Done()
 }
 
 // oneOf returns a string that must be one of a list.
 func (f *fields) oneOf(key string, v json.RawMessage, list ...string) (s string) {
-	if f.r.into(f.at(key), v, &s, "a string") && !slices.Contains(list, s) {
+	if f.into(key, v, &s, "a string") && !slices.Contains(list, s) {
 		f.fail(key, "%.60q is not supported", s)
 	}
 	return s
@@ -106,7 +106,7 @@ func newAddedToken(f *fields, hasID bool) addedToken {
 
 // add sets the added tokens, special tokens first. A token that the vocabulary lacks gets the next
 // free id.
-func (t *Tokenizer) add(r *reader, tokens []addedToken) {
+func (t *Tokenizer) add(r *strict.File, tokens []addedToken) {
 	t.size = t.model.len()
 	next := int32(t.model.count())
 	list := map[string]int{} // index in kept
@@ -120,7 +120,7 @@ func (t *Tokenizer) add(r *reader, tokens []addedToken) {
 			id = next
 		}
 		if a.id >= 0 && id != a.id {
-			r.fail(addedPath(r, i), "%.60q gets the id %d, not %d", a.content, id, a.id)
+			r.Fail(addedPath(r, i), "%.60q gets the id %d, not %d", a.content, id, a.id)
 			return
 		}
 		a.id, next = id, max(next, id+1)
@@ -144,7 +144,7 @@ func (t *Tokenizer) add(r *reader, tokens []addedToken) {
 }
 
 // match makes the matchers of the added tokens.
-func (t *Tokenizer) match(r *reader, tokens []addedToken) {
+func (t *Tokenizer) match(r *strict.File, tokens []addedToken) {
 	slices.SortStableFunc(tokens, func(a, b addedToken) int {
 		switch {
 		case a.extra == b.extra:
@@ -165,22 +165,22 @@ func (t *Tokenizer) match(r *reader, tokens []addedToken) {
 		}
 		text := string([]byte(t.normalized(&s, a.content)))
 		if text == "" {
-			r.fail("added_tokens", "%.60q is empty after normalization, which is not supported", a.content)
+			r.Fail("added_tokens", "%.60q is empty after normalization, which is not supported", a.content)
 		}
 		if other, ok := seen[text]; ok { // the reference takes either, at random
-			r.fail("added_tokens", "%.60q and %.60q are equal after normalization, which is not supported", other, a.content)
+			r.Fail("added_tokens", "%.60q and %.60q are equal after normalization, which is not supported", other, a.content)
 		}
 		seen[text] = a.content
 		normal, normalTexts = append(normal, a), append(normalTexts, text)
 	}
-	if r.err == nil {
+	if r.Err == nil {
 		t.raw, t.normal = newMatcher(raw, rawTexts), newMatcher(normal, normalTexts)
 	}
 }
 
 // addedPath returns the path of an added token's id. Tokens of other files have no index.
-func addedPath(r *reader, i int) string {
-	if strings.HasSuffix(r.file, "tokenizer.json") {
+func addedPath(r *strict.File, i int) string {
+	if strings.HasSuffix(r.Name, "tokenizer.json") {
 		return fmt.Sprintf("added_tokens[%d].id", i)
 	}
 	return "added tokens"

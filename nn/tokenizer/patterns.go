@@ -59,9 +59,9 @@ var asciiKinds = func() (kinds [utf8.RuneSelf]kind) {
 
 func kindOf(r rune) kind {
 	switch {
-	case unicode.IsLetter(r):
+	case unicode.IsLetter(r) || unicode.Is(newerLetters, r):
 		return letter
-	case unicode.IsNumber(r):
+	case unicode.IsNumber(r) || unicode.Is(newerNumbers, r):
 		return number
 	case r == '\r' || r == '\n':
 		return ending

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/flashkit-go/flashkit/internal/strict"
 )
 
 // rebuiltTypes has the default classes of values of model_type in config.json.
@@ -15,7 +17,7 @@ var rebuiltTypes = map[string]string{
 
 // checkRebuilt fails if a class of tokenizer_config.json has other rules than tokenizer.json. Some
 // versions of transformers use the rules of the class, and others the file's.
-func (c *config) checkRebuilt(r *reader, t *Tokenizer) {
+func (c *config) checkRebuilt(r *strict.File, t *Tokenizer) {
 	name := strings.TrimSuffix(c.class, "Fast")
 	if name == "" {
 		name = rebuiltTypes[c.modelType]
@@ -40,7 +42,16 @@ func (c *config) checkRebuilt(r *reader, t *Tokenizer) {
 		if prefix(true) {
 			m.before = "always"
 		}
-		same = t.splitsBy(divide{class(isSpace), removed, false}, m) && c.isXLM(t)
+		words := divide{class(isSpace), removed, false}
+		if n := len(t.normalizers); n > 1 && t.splitsBy(m) {
+			for n > 1 && trimsSpaces(t.normalizers[n-1]) {
+				n--
+			}
+			if n == 1 {
+				t.normalizers, t.preTokenizers = t.normalizers[:1], []preTokenizer{words, m}
+			}
+		}
+		same = t.splitsBy(words, m) && c.isXLM(t)
 	default:
 		for _, p := range t.preTokenizers {
 			x, ok := p.(byteLevelWords)
@@ -49,7 +60,7 @@ func (c *config) checkRebuilt(r *reader, t *Tokenizer) {
 		}
 	}
 	if !same {
-		r.fail("", "model, normalizer or pre_tokenizer has other rules than tokenizer_config.json, whose tokenizer_class is %q", c.class)
+		r.Fail("", "model, normalizer or pre_tokenizer has other rules than tokenizer_config.json, whose tokenizer_class is %q", c.class)
 	}
 }
 
@@ -66,6 +77,19 @@ func (c *config) isXLM(t *Tokenizer) bool {
 		ok = ok && is
 	}
 	return ok && m.unk == 3 && m.bytes == nil && len(t.normalizers) < 2
+}
+
+// trimsSpaces reports whether a normalizer only removes spaces, as in the files of multilingual-e5.
+// These split words at spaces alone. transformers 5 uses the rules of its class instead, which also
+// ignore spaces at the end of a text.
+func trimsSpaces(n normalizer) bool {
+	switch n := n.(type) {
+	case replace:
+		return n.pattern == pattern(spaceRuns{}) && (n.content == " " || n.content == "\u2581")
+	case strip:
+		return !n.left
+	}
+	return false
 }
 
 // normalizesBy reports whether t has one normalizer, n.

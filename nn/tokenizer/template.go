@@ -54,13 +54,13 @@ func (p *postProcessor) read(f *fields) {
 	case "Sequence":
 		f.objects("processors", p.read)
 	case "ByteLevel": // changes offsets alone
-		f.harmless("add_prefix_space", "trim_offsets", "use_regex")
+		f.Ignore("add_prefix_space", "trim_offsets", "use_regex")
 	case "BertProcessing":
 		cls, sep := f.token("cls"), f.token("sep")
 		single, pair := bertTemplates(cls, sep)
 		p.add(f, single, pair)
 	case "RobertaProcessing":
-		f.harmless("add_prefix_space", "trim_offsets")
+		f.Ignore("add_prefix_space", "trim_offsets")
 		cls, sep := f.token("cls"), f.token("sep")
 		single, pair := robertaTemplates(cls, sep)
 		p.add(f, single, pair)
@@ -94,8 +94,8 @@ func (f *fields) token(key string) (id int32) {
 		f.fail(key, "must be a token and its id")
 		return 0
 	}
-	f.r.into(f.at(key)+"[0]", list[0], &text, "a string")
-	if f.r.into(f.at(key)+"[1]", list[1], &id, "an id") && !validID(id) {
+	f.Into(f.At(key)+"[0]", list[0], &text, "a string")
+	if f.Into(f.At(key)+"[1]", list[1], &id, "an id") && !validID(id) {
 		f.fail(key+"[1]", "is out of range: %d", id)
 	}
 	return id
@@ -105,19 +105,19 @@ func (f *fields) token(key string) (id int32) {
 func (f *fields) specialTokens() map[string][]int32 {
 	all := map[string][]int32{}
 	x := f.object("special_tokens")
-	for name, v := range x.rest {
-		t := f.r.object(x.at(name), v, x.depth+1)
-		t.harmless("id", "tokens")
+	for _, name := range x.Unread() {
+		t := x.object(name)
+		t.Ignore("id", "tokens")
 		var ids []int32
 		if v, ok := t.need("ids"); ok {
-			f.r.into(t.at("ids"), v, &ids, "a list of ids")
+			t.into("ids", v, &ids, "a list of ids")
 		}
 		for _, id := range ids {
 			if !validID(id) {
 				t.fail("ids", "is out of range: %d", id)
 			}
 		}
-		t.done()
+		t.Done()
 		all[name] = ids
 	}
 	return all
@@ -127,20 +127,20 @@ func (f *fields) specialTokens() map[string][]int32 {
 func (f *fields) template(key string, most int, special map[string][]int32) template {
 	var pieces []templatePiece
 	f.objects(key, func(f *fields) {
-		if _, ok := f.rest["Sequence"]; ok {
+		if f.given("Sequence") {
 			x := f.object("Sequence")
 			v, _ := x.need("id")
 			p := sequence(0, x.typeID())
 			if x.oneOf("id", v, []string{"A", "B"}[:most]...) == "B" {
 				p.sequence = 1
 			}
-			x.done()
+			x.Done()
 			pieces = append(pieces, p)
 			return
 		}
 		x := f.object("SpecialToken")
 		name, kind := x.text("id"), x.typeID()
-		x.done()
+		x.Done()
 		ids, ok := special[name]
 		if !ok {
 			x.fail("id", "%.60q is not in special_tokens", name)
@@ -153,7 +153,7 @@ func (f *fields) template(key string, most int, special map[string][]int32) temp
 // typeID returns the key type_id.
 func (f *fields) typeID() (n int32) {
 	var x uint32
-	if v, ok := f.need("type_id"); ok && f.r.into(f.at("type_id"), v, &x, "a type id") && x > math.MaxInt32 {
+	if v, ok := f.need("type_id"); ok && f.into("type_id", v, &x, "a type id") && x > math.MaxInt32 {
 		f.fail("type_id", "is out of range: %d", x)
 	}
 	return int32(x)

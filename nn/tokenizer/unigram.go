@@ -27,7 +27,7 @@ const unknownPenalty = 10
 func newUnigram(f *fields) model {
 	var list []scored
 	if v, ok := f.need("vocab"); ok {
-		f.r.into(f.at("vocab"), v, &list, "a list of tokens with scores")
+		f.into("vocab", v, &list, "a list of tokens with scores")
 	}
 	m := &unigram{vocab: vocab{make(map[string]int32, len(list)), len(list)}, worst: math.Inf(1)}
 	for i, x := range list {
@@ -36,7 +36,7 @@ func newUnigram(f *fields) model {
 		m.worst = min(m.worst, x.score)
 	}
 	m.worst -= unknownPenalty
-	if m.unk = f.whole("unk_id"); int(m.unk) >= len(list) && f.r.err == nil {
+	if m.unk = f.whole("unk_id"); int(m.unk) >= len(list) && f.Err == nil {
 		f.fail("unk_id", "%d is no index of %d tokens", m.unk, len(list))
 	}
 	if f.flag("byte_fallback", false) {

@@ -11,7 +11,7 @@ type vocab struct {
 // newVocab reads a vocabulary, an object of ids.
 func newVocab(f *fields, key string) (v vocab) {
 	if value, ok := f.need(key); ok {
-		f.r.into(f.at(key), value, &v.ids, "an object of ids")
+		f.into(key, value, &v.ids, "an object of ids")
 	}
 	for token, id := range v.ids {
 		if !validID(id) {

@@ -20,15 +20,15 @@ type wordPiece struct {
 func newWordPieceModel(f *fields) model {
 	var ids map[string]int32
 	if v, ok := f.need("vocab"); ok {
-		f.r.into(f.at("vocab"), v, &ids, "an object of ids")
+		f.into("vocab", v, &ids, "an object of ids")
 	}
 	unk, prefix, most := "[UNK]", "##", int32(100)
 	for key, to := range map[string]*string{"unk_token": &unk, "continuing_subword_prefix": &prefix} {
-		if _, ok := f.rest[key]; ok {
+		if f.given(key) {
 			*to = f.text(key)
 		}
 	}
-	if _, ok := f.rest["max_input_chars_per_word"]; ok {
+	if f.given("max_input_chars_per_word") {
 		most = f.whole("max_input_chars_per_word")
 	}
 	return newWordPiece(f, ids, unk, prefix, int(most))

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/strict"
+
 	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
@@ -52,10 +54,10 @@ func (v vectors) tokenizer(t testing.TB, lowercase bool) *Tokenizer {
 
 // ofVocabulary returns the tokenizer of a vocab.txt.
 func ofVocabulary(lines string, lowercase bool) (*Tokenizer, error) {
-	r, c := &reader{file: "vocab.txt"}, newConfig()
+	r, c := &strict.File{Name: "vocab.txt"}, newConfig()
 	c.lower = lowercase
-	t := r.vocabulary([]byte(lines), c)
-	return t, r.err
+	t := parseVocabulary(r, []byte(lines), c)
+	return t, r.Err
 }
 
 func encode(t *Tokenizer, text string, limit int) []int32 {
