@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
+	"strings"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -147,10 +149,36 @@ func (j *job) agree(ctx context.Context, wrong error) error {
 	}
 	for r := range j.size {
 		if !bytes.Equal(of(r)[recordHash:recordLen], of(0)[recordHash:recordLen]) {
-			return &RankError{r, fmt.Errorf("was asked for %s, rank 0 for %s", text(r), text(0))}
+			return &RankError{r, fmt.Errorf("was asked for %s, rank 0 for %s%s", text(r), text(0), differing(text(r), text(0)))}
 		}
 	}
 	return j.applyRecords(of)
+}
+
+// differing names the fields in which the problems of two requests differ, as the end of an error. It
+// returns "" if the difference is not in the problems.
+func differing(a, b string) string {
+	x, errA := flashkit.ParseProblem(strings.Fields(a + " -")[0])
+	y, errB := flashkit.ParseProblem(strings.Fields(b + " -")[0])
+	if errA != nil || errB != nil {
+		return ""
+	}
+	if names := differingFields("", reflect.ValueOf(x), reflect.ValueOf(y)); names != nil {
+		return ": the difference is in " + strings.Join(names, ", ")
+	}
+	return ""
+}
+
+func differingFields(of string, x, y reflect.Value) (names []string) {
+	for i := range x.NumField() {
+		name := of + x.Type().Field(i).Name
+		if f := x.Field(i); f.Kind() == reflect.Struct && name == "Score" {
+			names = append(names, differingFields(name+".", f, y.Field(i))...)
+		} else if !f.Equal(y.Field(i)) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // applyRecords derives from the records the choices that must be equal on all ranks: whether Bias

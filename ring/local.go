@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -84,6 +85,7 @@ type local struct {
 	sent    []*parcel
 	receive []Message
 	closed  bool
+	awaited atomic.Int32 // the rank that this rank waits for, for the error of a deadline
 
 	mover    Mover
 	ready    Mark
@@ -109,6 +111,7 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 		if r == l.rank {
 			continue
 		}
+		l.awaited.Store(int32(r))
 		select {
 		case l.to(r).bytes <- own:
 		case <-ctx.Done():
@@ -121,6 +124,7 @@ func (l *local) Gather(ctx context.Context, mine, all []byte) error {
 		theirs := own
 		if r != l.rank {
 			var err error
+			l.awaited.Store(int32(r))
 			if theirs, err = pollAwait(ctx, l, l.from(r).bytes); err != nil {
 				return err
 			}
@@ -201,6 +205,7 @@ func (l *local) wait(ctx context.Context) error {
 		return err
 	}
 	for _, p := range l.sent {
+		l.awaited.Store(int32(p.to))
 		if _, err := next(ctx, l, p.done); err != nil {
 			return err
 		}
@@ -230,8 +235,9 @@ func (l *local) received(ctx context.Context) error {
 }
 
 func (l *local) canceled(ctx context.Context) error {
-	l.Fail(ctx.Err())
-	return ctx.Err()
+	err := fmt.Errorf("waits for rank %d: %w", l.awaited.Load(), ctx.Err())
+	l.Fail(err)
+	return err
 }
 
 func (l *local) Fail(err error) {

@@ -15,6 +15,7 @@ import (
 // A parcel is a message under way. The receiver copies from the sender's memory. A sender that
 // gives up must not return while the copy runs.
 type parcel struct {
+	to      int // the receiver
 	tensors []flashkit.Tensor
 	state   atomic.Int32
 	done    chan struct{}
@@ -33,7 +34,7 @@ const (
 func (l *local) offer(ctx context.Context, send []Message) {
 	first := len(l.sent)
 	for _, m := range send {
-		l.sent = append(l.sent, &parcel{tensors: m.Tensors, done: make(chan struct{}), ready: l.ready})
+		l.sent = append(l.sent, &parcel{to: m.Peer, tensors: m.Tensors, done: make(chan struct{}), ready: l.ready})
 	}
 	for i, m := range send {
 		select {
@@ -125,6 +126,7 @@ func await[T any](ctx context.Context, l *local, c <-chan T) (x T, err error) {
 
 func (l *local) receiveAll(ctx context.Context, list []Message) error {
 	for _, m := range list {
+		l.awaited.Store(int32(m.Peer))
 		p, err := await(ctx, l, l.from(m.Peer).parcels)
 		if err == nil {
 			err = l.accept(p, m)

@@ -194,27 +194,15 @@ regret() {
 	FLASHKIT_PROFILE=machine.profile ./regret | tail -n 12
 }
 
-# One sequence over all GPUs, which share it with as many ranks as tests want; how much of a GPU
-# each adds, and PyTorch's context parallel on them.
+# One sequence over all GPUs: faults, values, times and PyTorch's context parallel, in ring.json within
+# RING_SECONDS, then as a table. On one GPU, ranks share it.
 ring() {
-	./peer.test
-	./nccl.test -test.v # says what it skips: it needs FLASHKIT_NCCL, and a GPU for each rank
-	local gpus t h d mask list=() cells=()
-	gpus=$(nvidia-smi -L | wc -l)
-	[ "$gpus" -gt 1 ] || { echo "one GPU here"; return 0; }
-	for t in ${TOKENS:-32768 65536}; do
-		for h in 32/8 16/16; do
-			for d in 64 128; do
-				for mask in none causal; do
-					list+=("b1-h${h%/*}-g${h#*/}-n$t-m$t-d$d-bf16$([ $mask = none ] || echo -causal)")
-					cells+=("$h,$d,$t,$mask")
-				done
-			done
-		done
-	done
-	./flashrun ring --device "$(seq -s, 0 $((gpus - 1)))" --problem "$(IFS=,; echo "${list[*]}")" --pass fwd,bwd --runs 7 --quiet --json
-	command -v torchrun >/dev/null || { echo "no PyTorch here"; return 0; }
-	NCCL_NVLS_ENABLE=0 torchrun --nproc-per-node "$gpus" context_parallel.py "${cells[@]}"
+	[ "$(nvidia-smi -L | wc -l)" -gt 1 ] || { ./peer.test; return; }
+	local status=0
+	rm -f ring.json
+	python3 gpu_ring.py --json ring.json --seconds "${RING_SECONDS:-300}" || status=1
+	python3 gpu_ring.py --table ring.json
+	return $status
 }
 
 for s in $steps; do step "$s"; done

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/ringtest"
 	"github.com/flashkit-go/flashkit/internal/slow"
 	"github.com/flashkit-go/flashkit/ring"
 	"github.com/flashkit-go/flashkit/ring/peer"
 )
 
-// A faulty is a rank with a fault. It calls silent before it starts messages. Its first kernel
-// calls, `calls` in number, run normally. Before each later kernel call it calls fault.
+// A faulty is a rank with a fault. It calls silent before it starts messages. Its first forward
+// calls, `calls` in number, run normally. Before each later forward call it calls fault.
 type faulty struct {
 	ring.Device
 	calls  int
@@ -113,9 +114,17 @@ func Faults(t *testing.T, tr Transport, ranks int) {
 	for pass := range 2 {
 		fault(fmt.Sprintf("hangs in pass %d", pass), func(t *testing.T) { Hangs(t, tr, few, pass) })
 	}
-	fault("differs", func(t *testing.T) { differs(t, tr, few) })
+	for what, c := range map[string][2]string{
+		"band":  {small + "-causal", "is in Band"},
+		"dtype": {"b1-h2-g1-n96-m96-d16-bf16", "is in DType"},
+		"shape": {"b1-h2-g1-n96-m192-d16-f32", "is in KVLen"},
+		"heads": {"b1-h4-g1-n96-m96-d16-f32", "is in Heads"},
+	} {
+		fault("differs in "+what, func(t *testing.T) { differs(t, tr, few, c[0], c[1]) })
+	}
 	t.Run("ends", func(t *testing.T) { ends(t, tr, min(mostRanks, ranks)) })
 	t.Run("is slow", func(t *testing.T) { oneIsSlow(t, tr, few) })
+	t.Run("is ten times slower", func(t *testing.T) { slowValues(t, tr, few) })
 }
 
 // neverComes makes rank 1 wait until ctx ends, without a pass. The other ranks must return errors
@@ -136,16 +145,18 @@ func neverComes(t *testing.T, tr Transport, ranks int) {
 	require.Less(t, time.Since(begin), soon())
 }
 
-// differs makes the last rank compute another problem. Every rank's error must name the last rank.
-func differs(t *testing.T, tr Transport, ranks int) {
+// differs makes the last rank compute another problem. Every rank's error must name the last rank
+// and the field that differs.
+func differs(t *testing.T, tr Transport, ranks int, other, field string) {
 	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
 		name := small
 		if r.Rank() == ranks-1 {
-			name += "-causal"
+			name = other
 		}
 		return forward(t.Context(), r, r, name, ring.Options{})
 	}) {
 		require.ErrorContains(t, err, fmt.Sprint("rank ", ranks-1))
+		require.ErrorContains(t, err, field)
 	}
 }
 
@@ -221,12 +232,12 @@ func sendsNothing(t *testing.T, tr Transport, ranks, pass int) {
 }
 
 // Hangs makes rank 1 stop in a pass until after the deadline. All ranks must then return the error
-// of the deadline.
+// of the deadline. The texts of the other ranks' errors must name rank 1.
 func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	begin := time.Now()
-	for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+	errs := Each(t, tr, ranks, func(r *peer.Rank) error {
 		if err := goodPasses(ctx, r, pass); err != nil {
 			return err
 		}
@@ -235,10 +246,14 @@ func Hangs(t *testing.T, tr Transport, ranks, pass int) {
 			d = &faulty{Device: r, silent: func() error { <-ctx.Done(); time.Sleep(300 * time.Millisecond); return nil }}
 		}
 		return forward(ctx, r, d, small, ring.Options{})
-	}) {
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-	}
+	})
 	require.Less(t, time.Since(begin), 2*time.Second+soon())
+	for i, err := range errs {
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		if i != 1 {
+			require.Regexp(t, `rank (\d+ or )*1( or \d+)*: `, err.Error())
+		}
+	}
 }
 
 // oneIsSlow delays rank 1. The other ranks must wait without an error, and report the time in Progress.
@@ -260,4 +275,46 @@ func oneIsSlow(t *testing.T, tr Transport, ranks int) {
 		require.NoError(t, err)
 	}
 	require.GreaterOrEqual(t, waited, time.Second)
+}
+
+// slowCall is the delay of a slow rank's calls. It exceeds ten times the calls' own time.
+const slowCall = 20 * time.Millisecond
+
+// A slowRank is a rank whose calls are late.
+type slowRank struct{ ring.Device }
+
+func (s slowRank) Forward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	time.Sleep(slowCall)
+	return s.Device.Forward(ctx, p, args)
+}
+
+func (s slowRank) Backward(ctx context.Context, p flashkit.Problem, args *flashkit.Args) error {
+	time.Sleep(slowCall)
+	return s.Device.Backward(ctx, p, args)
+}
+
+func (s slowRank) Start(ctx context.Context, send, receive []ring.Message) error {
+	time.Sleep(slowCall)
+	return s.Device.Start(ctx, send, receive)
+}
+
+// slowValues compares the results of a group, in which rank 1 is slow, with one GPU's results.
+func slowValues(t *testing.T, tr Transport, ranks int) {
+	alone, err := peer.Open(tr.GPUs[:1])
+	require.NoError(t, err)
+	defer func() { require.NoError(t, alone[0].Close()) }()
+	for i := range uint64(4) {
+		c, err := ringtest.New(t.Context(), 61, i, singleGPU{alone[0]})
+		require.NoError(t, err)
+		c.Merges = 2 * ranks // stand-ins need it, GPUs do not
+		for _, err := range Each(t, tr, ranks, func(r *peer.Rank) error {
+			d := ring.Device(r)
+			if r.Rank() == 1 {
+				d = slowRank{r}
+			}
+			return check(t.Context(), c, r, d, false)
+		}) {
+			require.NoError(t, err)
+		}
+	}
 }

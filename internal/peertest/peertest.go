@@ -219,7 +219,7 @@ func Problems(t *testing.T, tr Transport, sizes []int, seed uint64, n int, stand
 func checkAll(ctx context.Context, cases []*ringtest.Case, r *peer.Rank) (all error) {
 	for i, c := range cases {
 		for _, ordered := range []bool{false, true} {
-			err := check(ctx, c, r, ordered)
+			err := check(ctx, c, r, r, ordered)
 			if err == nil {
 				continue
 			}
@@ -232,14 +232,15 @@ func checkAll(ctx context.Context, cases []*ringtest.Case, r *peer.Rank) (all er
 	return all
 }
 
-func check(ctx context.Context, c *ringtest.Case, r *peer.Rank, ordered bool) (err error) {
+// check checks a case on rank r, whose passes and messages go through d.
+func check(ctx context.Context, c *ringtest.Case, r *peer.Rank, d ring.Device, ordered bool) (err error) {
 	var x *peer.Args
 	defer func() {
 		if x != nil {
 			err = errors.Join(err, x.Free())
 		}
 	}()
-	return c.CheckPlaced(ctx, r, r, ordered, func(shard *flashkit.Args) (*flashkit.Args, func(flashkit.Pass) error, error) {
+	return c.CheckPlaced(ctx, d, d, ordered, func(shard *flashkit.Args) (*flashkit.Args, func(flashkit.Pass) error, error) {
 		if x, err = r.Upload(shard); err != nil {
 			return nil, nil, err
 		}

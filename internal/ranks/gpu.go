@@ -61,7 +61,7 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, x.Close()) }()
-	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one.run, one.report); err != nil {
+	if err := f.measure(ctx, g, x, p.Problem, mine.Args, r, one); err != nil {
 		return nil, err
 	}
 	if f.Check {
@@ -78,7 +78,7 @@ func (f *Run) rankOnGPU(ctx context.Context, g *peer.Rank, p *Problem) (r *Resul
 // An alone times the whole problem on one GPU. All ranks do this simultaneously, each for itself.
 // These runs alternate with runs of one group of all ranks. A GPU's speed depends on its
 // temperature, so all GPUs must be equally busy before each measurement. Only the second of two
-// consecutive runs is measured.
+// consecutive runs is measured, unless a run is long.
 type alone struct {
 	f              *Run
 	ctx            context.Context
@@ -86,7 +86,11 @@ type alone struct {
 	p              *Problem
 	args           *peer.Args
 	both, forwards []time.Duration
+	long           bool // a run takes at least longRun on some rank
 }
+
+// longRun is the time of a run that needs no other run before it.
+const longRun = 2 * time.Second
 
 // newAlone returns an alone after a first run, which loads the kernels. If whole is not nil, it
 // also stores the results in whole.
@@ -100,7 +104,11 @@ func (f *Run) newAlone(ctx context.Context, g *peer.Rank, p *Problem, whole *fla
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err = x.once(); err == nil && whole != nil {
+	_, took, err := x.once()
+	if err == nil {
+		err = x.setLong(took)
+	}
+	if err == nil && whole != nil {
 		if f.Ordered {
 			err = x.orderedPasses()
 		}
@@ -143,10 +151,21 @@ func (x *alone) orderedPasses() error {
 	return x.f.passes(x.ctx, x.p.Problem, x.args.Args, by(flashkit.PassForward), by(flashkit.PassBackward))
 }
 
-// run calls x.once twice and records the times of the second call.
+// setLong sets x.long from the times of all ranks.
+func (x *alone) setLong(took time.Duration) error {
+	all, err := gatherAll(x.ctx, x.rank, numbers{took.Seconds()})
+	for _, a := range all {
+		x.long = x.long || a[0] >= longRun.Seconds()
+	}
+	return err
+}
+
+// run calls x.once, twice unless a run is long, and records the times of the last call.
 func (x *alone) run() error {
-	if _, _, err := x.once(); err != nil {
-		return err
+	if !x.long {
+		if _, _, err := x.once(); err != nil {
+			return err
+		}
 	}
 	forward, all, err := x.once()
 	x.forwards, x.both = append(x.forwards, forward), append(x.both, all)
@@ -156,7 +175,7 @@ func (x *alone) run() error {
 // report sets r.One to the median time of the fastest rank. With Backward it also sets
 // r.OneForward, to the shortest median time of a forward pass.
 func (x *alone) report(r *Result) error {
-	all, err := gatherAll(x.ctx, x.rank, [5]float64{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
+	all, err := gatherAll(x.ctx, x.rank, numbers{bench.Median(x.both).Seconds(), bench.Median(x.forwards).Seconds()})
 	for i, a := range all {
 		if i == 0 || a[0] < r.One {
 			r.One = a[0]

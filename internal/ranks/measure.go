@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -29,10 +30,10 @@ func (f *Run) alone(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p
 	return f.passes(ctx, p, args, d.Forward, d.Backward)
 }
 
-// measure times the passes and sets the results of all ranks in r. If the function `before` is not
-// nil, each run first calls that function, and computes the passes once without timing. If the
-// function `report` is not nil, measure calls it at the end.
-func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, before func() error, report func(*Result) error) error {
+// measure times the passes and sets the results of all ranks in r. Unless one is nil, its runs
+// alternate with these runs. Each run then computes the passes once without timing, unless a run of
+// one is long.
+func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashkit.Problem, shard *flashkit.Args, r *Result, one *alone) error {
 	var took []time.Duration
 	var sent int64
 	var wait, compute time.Duration
@@ -43,10 +44,12 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 	for i := range f.Runs + 1 {
 		sent, wait, compute = 0, 0, 0
 		forwardTook := time.Duration(0)
-		if before != nil {
-			if err := before(); err != nil {
+		if one != nil && (i > 0 || !one.long) {
+			if err := one.run(); err != nil {
 				return err
 			}
+		}
+		if one != nil && !one.long {
 			if err := f.passes(ctx, p, shard, x.Forward, x.Backward); err != nil {
 				return err
 			}
@@ -73,34 +76,42 @@ func (f *Run) measure(ctx context.Context, g ring.Group, x *ring.Ring, p flashki
 			took, forwards = append(took, time.Since(begin)), append(forwards, forwardTook)
 		}
 	}
-	all, err := gatherAll(ctx, g, [5]float64{bench.Median(took).Seconds(), float64(sent), wait.Seconds(), bench.Median(forwards).Seconds(), compute.Seconds()})
+	all, err := gatherAll(ctx, g, numbers{bench.Median(took).Seconds(), float64(sent), wait.Seconds(), bench.Median(forwards).Seconds(), compute.Seconds(), spread(took)})
 	for _, a := range all {
-		r.Seconds = max(r.Seconds, a[0])
+		r.Seconds, r.Spread = max(r.Seconds, a[0]), max(r.Spread, a[5])
 		r.Sent, r.Wait, r.Compute = append(r.Sent, int64(a[1])), append(r.Wait, a[2]), append(r.Compute, a[4])
 		if f.Backward {
 			r.Forward = max(r.Forward, a[3])
 		}
 	}
-	if report != nil && err == nil {
-		err = report(r)
+	if one != nil && err == nil {
+		err = one.report(r)
 	}
 	r.Efficiency = r.One / (float64(r.Ranks) * r.Seconds)
 	return err
 }
 
+// spread returns the slowest run's time less the fastest run's time, divided by the median.
+func spread(took []time.Duration) float64 {
+	return (slices.Max(took) - slices.Min(took)).Seconds() / max(bench.Median(took).Seconds(), 1e-9)
+}
+
+// numbers are the values that a rank sends to the other ranks.
+type numbers [6]float64
+
 // gatherAll returns every rank's numbers.
-func gatherAll(ctx context.Context, g ring.Group, mine [5]float64) ([][5]float64, error) {
-	const size = 112
+func gatherAll(ctx context.Context, g ring.Group, mine numbers) ([]numbers, error) {
+	const size = 132
 	text := make([]byte, size)
-	copy(text, fmt.Sprintf("%.12e %.12e %.12e %.12e %.12e", mine[0], mine[1], mine[2], mine[3], mine[4]))
+	copy(text, fmt.Sprintf("%.12e %.12e %.12e %.12e %.12e %.12e", mine[0], mine[1], mine[2], mine[3], mine[4], mine[5]))
 	all := make([]byte, size*g.Size())
 	if err := g.Gather(ctx, text, all); err != nil {
 		return nil, err
 	}
-	list := make([][5]float64, g.Size())
+	list := make([]numbers, g.Size())
 	for i := range list {
 		x := &list[i]
-		if _, err := fmt.Sscan(string(all[i*size:][:size]), &x[0], &x[1], &x[2], &x[3], &x[4]); err != nil {
+		if _, err := fmt.Sscan(string(all[i*size:][:size]), &x[0], &x[1], &x[2], &x[3], &x[4], &x[5]); err != nil {
 			return nil, err
 		}
 	}
@@ -136,7 +147,7 @@ func (f *Run) compare(ctx context.Context, g ring.Group, cut *ring.Cut, whole, s
 			worst = math.Inf(1)
 		}
 	}
-	all, err := gatherAll(ctx, g, [5]float64{worst})
+	all, err := gatherAll(ctx, g, numbers{worst})
 	if err != nil {
 		return err
 	}

@@ -97,6 +97,7 @@ type Result struct {
 	Ordered    bool      `json:"ordered"`
 	Backward   bool      `json:"backward"`
 	Seconds    float64   `json:"seconds"`                   // median over the runs, of the slowest rank
+	Spread     float64   `json:"spread"`                    // range of the runs' times, divided by their median: maximum over the ranks
 	One        float64   `json:"one_seconds"`               // time of one rank for the whole problem: of rank 0, or of the fastest GPU
 	Efficiency float64   `json:"efficiency"`                // one / (ranks * seconds)
 	Forward    float64   `json:"forward_seconds,omitempty"` // the forward pass's part of Seconds, if both passes are computed
@@ -130,7 +131,7 @@ func (f *Run) rank(ctx context.Context, g ring.Group, d *dispatch.Dispatcher, p 
 	if err != nil {
 		return nil, err
 	}
-	if err := f.measure(ctx, g, x, p.Problem, shard, r, nil, nil); err != nil {
+	if err := f.measure(ctx, g, x, p.Problem, shard, r, nil); err != nil {
 		return nil, err
 	}
 	if f.Check {

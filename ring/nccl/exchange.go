@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/flashkit-go/flashkit"
@@ -173,7 +175,7 @@ func (x *exchange) awaitRound(ctx context.Context, r *round, then func(ring.Mark
 	select {
 	case <-r.enqueued:
 	case <-ctx.Done():
-		x.group.Fail(ctx.Err())
+		x.group.Fail(x.late(ctx))
 		<-r.enqueued
 	}
 	if r.done = true; r.mark == nil {
@@ -196,9 +198,24 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 	case err := <-x.finished:
 		return errors.Join(err, after)
 	case <-ctx.Done():
-		g.Fail(ctx.Err())
+		g.Fail(x.late(ctx))
 		return errors.Join(<-x.finished, after)
 	}
+}
+
+// late returns the error of a done context. It names the ranks of the exchange's messages.
+func (x *exchange) late(ctx context.Context) error {
+	var ranks []int
+	for _, r := range x.rounds {
+		for _, m := range slices.Concat(r.receive, r.send) {
+			if !slices.Contains(ranks, m.Peer) {
+				ranks = append(ranks, m.Peer)
+			}
+		}
+	}
+	slices.Sort(ranks)
+	text := strings.ReplaceAll(strings.Trim(fmt.Sprint(ranks), "[]"), " ", " or ")
+	return fmt.Errorf("waits for rank %s: %w", text, ctx.Err())
 }
 
 // enqueueRound enqueues round i after the given marks, unless an earlier round failed.
@@ -244,7 +261,7 @@ func (x *exchange) waitGPU(ctx context.Context, mark ring.Mark) error {
 			}
 			return err
 		case <-ctx.Done():
-			err = ctx.Err()
+			err = x.late(ctx)
 		case <-g.broken:
 			err = g.reason()
 		case <-tick.C:
@@ -278,7 +295,9 @@ func (x *exchange) enqueue(ctx context.Context, s *cuda.Stream, r *round) error 
 		return g.lib.Group(func() error { return x.postPieces(r, nccl.Stream(s.Handle())) })
 	})
 	if err == nil {
-		err = g.waitDone(ctx)
+		if err = g.waitDone(ctx); err != nil && err == ctx.Err() {
+			err = x.late(ctx)
+		}
 	}
 	for _, c := range r.unstage {
 		if err == nil {
