@@ -34,6 +34,17 @@ func (m Matrix) T() Matrix {
 	return Matrix{Data: m.Data, Rows: m.Cols, Cols: m.Rows, RowStride: m.ColStride, ColStride: m.RowStride}
 }
 
+// copyTo copies the elements of a to memory, without gaps between rows. It then sets *a to a view
+// of the copy.
+func (a *Matrix) copyTo(memory []float32) {
+	memory = memory[:a.Rows*a.Cols]
+	packPanel(memory, *a, 0, a.Cols)
+	*a = Dense(memory, a.Rows, a.Cols)
+}
+
+// at returns the address of an element.
+func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
+
 // An Activation is a function that is applied to every element.
 type Activation uint8
 
