@@ -2,6 +2,9 @@ package matmul_test
 
 import (
 	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/matmul"
@@ -48,6 +51,109 @@ func toLevels(m matmul.Matrix) {
 			*x = 0
 		default:
 			*x = scale * float32(math.RoundToEven(float64(*x*(127/float32(most)))))
+		}
+	})
+}
+
+// levelsOf returns the integers and the scale of a vector, computed from the definition.
+func levelsOf(x []float32) (q []int64, scale float32) {
+	most := float32(0)
+	for _, v := range x {
+		most = max(most, max(v, -v))
+	}
+	q = make([]int64, len(x))
+	if scale = most / 127; scale < 0x1p-126 {
+		return q, 0
+	}
+	for i, v := range x {
+		product := v * (127 / most)
+		q[i] = int64(math.RoundToEven(float64(product)))
+	}
+	return q, scale
+}
+
+// column returns column i of m.
+func column(m matmul.Matrix, i int) (x []float32) {
+	each(matmul.Matrix{Data: m.Data[i*m.ColStride:], Rows: m.Rows, Cols: 1, RowStride: m.RowStride, ColStride: m.ColStride}, func(_, _ int, v *float32) { x = append(x, *v) })
+	return x
+}
+
+// Sums of 8-bit products equal sums of int64, on every instruction set and for every tail.
+func TestInt8IsExact(t *testing.T) {
+	trials := 10_000
+	if testing.Short() {
+		trials = 1500
+	}
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for i := range trials {
+			s := shape{1 + r.IntN(20), 1 + r.IntN(100), 1 + r.IntN(120)}
+			p := draw(r, s, uint(matmul.Int8)<<12|uint(r.Uint32())&15)
+			if i%2 == 0 { // integers, up to the ends of their range: both scales are 1
+				whole := func(_, _ int, x *float32) { *x = float32(r.IntN(3)-1) * float32(127-r.IntN(2)*r.IntN(127)) }
+				each(p.A, whole)
+				each(p.b, whole)
+			}
+			p.B.Pack(p.b)
+			run(t, e, p)
+			for i := range s.m {
+				a, rowScale := levelsOf(column(p.A.T(), i))
+				for j := range s.n {
+					b, scale := levelsOf(column(p.b, j))
+					sum := int64(0)
+					for k, x := range a {
+						sum += x * b[k]
+					}
+					want, got := float32(sum)*rowScale*scale, p.C.Data[i*p.C.RowStride+j]
+					if want != got {
+						require.Failf(t, "sum", "%v c[%d][%d] = %g, not %g", s, i, j, got, want)
+					}
+				}
+			}
+		}
+	})
+}
+
+// The largest K has the largest sums.
+func TestInt8AtTheEndsOfItsRange(t *testing.T) {
+	const k = 1 << 17
+	x := make([]float32, k)
+	for i := range x {
+		x[i] = 127
+	}
+	matmul.EachISA(t, func(t *testing.T) {
+		e, b, c := matmul.New(), matmul.Packed{Precision: matmul.Int8}, []float32{0}
+		defer e.Close()
+		b.Pack(matmul.Dense(x, k, 1))
+		for _, sign := range []float32{1, -1} {
+			a := make([]float32, k)
+			for i := range a {
+				a[i] = sign * 127
+			}
+			require.NoError(t, e.Run(t.Context(), &matmul.Args{C: matmul.Dense(c, 1, 1), A: matmul.Dense(a, 1, k), B: &b}))
+			require.Equal(t, sign*float32(127*127*k), c[0])
+		}
+	})
+}
+
+// NaN and infinity reach all results of their row or column, and no other result.
+func TestInt8OfNotFinite(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		r, e := seeded(t), matmul.New()
+		defer e.Close()
+		for _, x := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			for k := 1; k < 70; k++ {
+				p := draw(r, shape{9, 60, k}, uint(matmul.Int8)<<12|uint(r.Uint32())&15)
+				row, col, at := r.IntN(9), r.IntN(60), r.IntN(k)
+				p.A.Data[row*p.A.RowStride+at*p.A.ColStride] = float32(x)
+				p.b.Data[at*p.b.RowStride+col*p.b.ColStride] = float32(x)
+				p.B.Pack(p.b)
+				run(t, e, p)
+				each(p.C, func(i, j int, v *float32) {
+					require.Equal(t, i == row || j == col, *v != *v, "%g in row %d and column %d: c[%d][%d] = %g", x, row, col, i, j, *v)
+				})
+			}
 		}
 	})
 }

@@ -58,7 +58,7 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols
-	words := p.depth() * p.cut().vectors * p.isa.lanes
+	words := p.words()
 	x, then := block.take(words)
 	p.then = then
 	switch {
@@ -73,6 +73,9 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 		p.pairs = aligned(p.pairs, words)
 	}
 }
+
+// words returns the size of packed memory.
+func (p *Packed) words() int { return p.depth() * p.cut().vectors * p.isa.lanes }
 
 func (p *Packed) cut() panels { return p.isa.panelsOf(p.n) }
 
