@@ -125,7 +125,10 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 
 // usable reports whether the pass can continue with the layer.
 func (l *Linear) usable(s *Step) bool {
-	return s.ok(l.check()) && (l.Precision != Int8 || s.infers(l.Weight.Name+": Precision Int8"))
+	if l.Precision == Int8 && s.train {
+		s.Fail(trainingError(l.Weight.Name + ": Precision Int8"))
+	}
+	return s.ok(l.check())
 }
 
 // check checks everything but Weight.Data, which may be nil after Pack. packing.of checks
