@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/nn"
 )
@@ -95,6 +96,11 @@ func TestLinearInt8(t *testing.T) {
 		require.NoError(t, nn.Pack(l))
 		l.Weight.Data = nil
 		require.Equal(t, y, forward(l, x))
+		s, ctx := inference(t), t.Context()
+		require.Zero(t, allocs.PerRun(20, func() {
+			s.Begin(ctx)
+			l.ForwardAdd(s, x, residual)
+		}))
 	}
 }
 

@@ -65,11 +65,11 @@ func level(x, by float32) int {
 
 // stepOf returns the number of words of a quantized row.
 func (u *isa) stepOf(k int) int {
-	if words := max(1, (k+3)/4); u.pairsInt8 {
-		return 2 * words
-	} else {
-		return words
+	words := max(1, (k+3)/4)
+	if u.pairsInt8 {
+		words *= 2
 	}
+	return words
 }
 
 // packInt8 packs a panel. Words hold two or four rows of a column, see isa.pairsInt8.

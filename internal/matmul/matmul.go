@@ -1,6 +1,6 @@
 // Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual. B is packed
-// in panels: once if it holds weights, else for each call. B, or A and B, may be rounded to bf16: see
-// Precision.
+// in panels: once if it holds weights, else for each call. B, or A and B, may be rounded to bf16 or to
+// 8-bit integers: see Precision.
 //
 // Sums over K have a fixed order. The bits of a row of C do not depend on other rows or on the number
 // of goroutines. The bits do depend on the processor's instruction set. Magnitudes below 2^-126 may
