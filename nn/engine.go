@@ -52,8 +52,14 @@ const (
 type Precision uint8
 
 // The precisions. bf16 has 8 of float32's 24 significant bits.
+//
+// Int8 rounds each row to 8-bit integers times the row's scale, and each output feature's weights to
+// 8-bit integers times a scale. A scale is the largest magnitude divided by 127. Sums of integers
+// are exact, so they are equal on all processors. Int8 is for inference and fails in training. The
+// results of a row with NaN or infinity are NaN.
 const (
 	Float32     Precision = Precision(matmul.Float32)     // no rounding
 	BF16Weights Precision = Precision(matmul.BF16Weights) // weights rounded to bf16, in half the memory; for any processor
 	BF16        Precision = Precision(matmul.BF16)        // rows also rounded: fast with AMX or AVX512-BF16; the same results, up to the last bits, on other processors
+	Int8        Precision = Precision(matmul.Int8)        // rows and weights in 8 bits, in a quarter of the memory; fast with AVX2 or AVX512-VNNI
 )

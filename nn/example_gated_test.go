@@ -93,3 +93,17 @@ func ExampleMultiHeadAttention_band() {
 	fmt.Println(m.Forward(infers(), x, x, nn.NewTensor([]float32{1, 3, 5}, 1, 3, 1)).Data)
 	// Output: [1 2 4]
 }
+
+// With Int8, 1.003 has the largest magnitude of its row, so it is kept. 0.498 becomes 63/127.
+func ExamplePrecision_int8() {
+	l, s := nn.NewLinear(nn.Blank(), 2, 1, false), infers()
+	copy(l.Weight.Data, []float32{1, 1})
+	l.Precision = nn.Int8
+	fmt.Println(l.Forward(s, nn.NewTensor([]float32{1.003, 0, 1, 0.498}, 1, 2, 2)).Data, s.Err())
+	s.BeginTraining(context.Background(), 1, 0)
+	l.Forward(s, nn.NewTensor([]float32{1, 1}, 1, 1, 2))
+	fmt.Println(s.Err())
+	// Output:
+	// [1.003 1.496063] <nil>
+	// nn: weight: Precision Int8 is for inference; the Step is in training
+}

@@ -13,7 +13,7 @@ type Linear struct {
 	Weight     *Param     // [out, in]
 	Bias       *Param     // [out], or nil
 	Activation Activation // act, initially None
-	Precision  Precision  // of Forward's factors; gradients are computed in float32, with unrounded weights
+	Precision  Precision  // of Forward's factors; Int8 is for inference; gradients are computed in float32, with unrounded weights
 
 	in, out    int
 	transposed packing // packed W^T, for Forward
@@ -45,7 +45,7 @@ func (l *Linear) Forward(s *Step, x Tensor) Tensor { return l.ForwardAdd(s, x, T
 // ForwardAdd returns Forward's result plus a residual [rows, out], in one pass over memory. The
 // gradient of the residual is the gradient of the result. The zero Tensor means no residual.
 func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
-	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
+	if !l.usable(s) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}
 	}
 	w := l.transposed.of(s, l.Weight, true, l.Precision)
@@ -97,7 +97,7 @@ func (l *Linear) ForwardInto(s *Step, y, x Tensor, add bool) {
 // Backward returns the gradient of x, [rows, in], given dy, the gradient of Forward's result. It
 // adds to the gradients of the weight and the bias.
 func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
-	if !s.ok(l.check()) || !s.accepts(l.Weight.Name, "dy", &dy, l.out, nil) {
+	if !l.usable(s) || !s.accepts(l.Weight.Name, "dy", &dy, l.out, nil) {
 		return Tensor{}
 	}
 	if l.Activation != None {
@@ -123,6 +123,14 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	return dx
 }
 
+// usable reports whether the pass can continue with the layer.
+func (l *Linear) usable(s *Step) bool {
+	if l.Precision == Int8 && s.train {
+		s.Fail(trainingError(l.Weight.Name + ": Precision Int8"))
+	}
+	return s.ok(l.check())
+}
+
 // check checks everything but Weight.Data, which may be nil after Pack. packing.of checks
 // Weight.Data when it packs.
 func (l *Linear) check() error {
@@ -132,8 +140,8 @@ func (l *Linear) check() error {
 	if l.Activation > SiLU {
 		return problem(l.Weight.Name+": Activation", uint8(l.Activation), "must be None, ReLU, GELU, GELUTanh or SiLU")
 	}
-	if l.Precision > BF16 {
-		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights or BF16")
+	if l.Precision > Int8 {
+		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights, BF16 or Int8")
 	}
 	if l.Bias != nil {
 		return l.Bias.check("Linear.Bias", 0, l.out)
@@ -156,18 +164,9 @@ func Pack(layers ...*Linear) error {
 		if err := l.check(); err != nil {
 			return err
 		}
-		words += l.packedWords()
+		words += matmul.Words(matmul.Precision(l.Precision), l.in, l.out)
 	}
 	return (&Packer{matmul.NewBlock(words)}).Pack(layers...)
-}
-
-// packedWords returns the size of the packed weights in words of 4 bytes.
-func (l *Linear) packedWords() int {
-	n := l.in * l.out
-	if l.Precision != Float32 {
-		n /= 2
-	}
-	return n
 }
 
 // A Packer packs layers into one block of memory, as the function Pack does, but a few layers at a
@@ -179,7 +178,7 @@ type Packer struct{ block *matmul.Block }
 func NewPacker(n int, layers ...*Linear) *Packer {
 	words := 0
 	for _, l := range layers {
-		words += l.packedWords()
+		words += matmul.Words(matmul.Precision(l.Precision), l.in, l.out)
 	}
 	if n < 1 || words > maxElements/n {
 		return &Packer{}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/nn"
 )
@@ -59,10 +60,68 @@ func TestLinearPrecision(t *testing.T) {
 	}
 }
 
+// inLevels rounds each vector of n numbers to integers in [-127, 127] times the vector's scale.
+func inLevels(x []float32, n int) []float32 {
+	y := make([]float32, len(x))
+	for from := 0; from < len(x); from += n {
+		most := float32(0)
+		for _, v := range x[from:][:n] {
+			most = max(most, v, -v)
+		}
+		for i, v := range x[from:][:n] {
+			y[from+i] = most / 127 * float32(math.RoundToEven(float64(v*(127/most))))
+		}
+	}
+	return y
+}
+
+// A layer in Int8 equals the float32 layer of rounded numbers, also after Pack. It has the same
+// bits in any batch.
+func TestLinearInt8(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, act := range []nn.Activation{nn.None, nn.ReLU, nn.GELU, nn.GELUTanh, nn.SiLU} {
+		l, x, residual := nn.NewLinear(nn.NewInit(3), 70, 50, true), random(r, 2, 9, 70), random(r, 2, 9, 50)
+		want, z := nn.NewLinear(nn.NewInit(3), 70, 50, true), x
+		l.Precision, l.Activation, want.Activation = nn.Int8, act, act
+		copy(want.Weight.Data, inLevels(l.Weight.Data, 70))
+		z.Data = inLevels(x.Data, 70)
+		forward := func(l *nn.Linear, x nn.Tensor) []float32 {
+			s := inference(t)
+			y := append([]float32(nil), l.ForwardAdd(s, x, residual).Data...)
+			require.NoError(t, s.Err())
+			return y
+		}
+		y := forward(l, x)
+		near(t, "rounded", forward(want, z), y, 1e-5)
+		require.NoError(t, nn.Pack(l))
+		l.Weight.Data = nil
+		require.Equal(t, y, forward(l, x))
+		s, ctx := inference(t), t.Context()
+		require.Zero(t, allocs.PerRun(20, func() {
+			s.Begin(ctx)
+			l.ForwardAdd(s, x, residual)
+		}))
+	}
+}
+
+func TestInt8IsForInference(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	l := nn.NewLinear(nn.NewInit(1), 8, 8, false)
+	s := training(t)
+	y := l.Forward(s, random(r, 1, 3, 8))
+	require.NoError(t, s.Err())
+	l.Precision = nn.Int8
+	l.Backward(s, y)
+	require.EqualError(t, s.Err(), "nn: weight: Precision Int8 is for inference; the Step is in training")
+	s = training(t)
+	l.Forward(s, random(r, 1, 3, 8))
+	require.EqualError(t, s.Err(), "nn: weight: Precision Int8 is for inference; the Step is in training")
+}
+
 func TestPrecisionIsChecked(t *testing.T) {
 	s, l := training(t), nn.NewLinear(nn.NewInit(1), 8, 8, false)
-	l.Precision = 3
+	l.Precision = 4
 	l.Forward(s, random(rand.New(rand.NewPCG(1, 2)), 1, 3, 8))
 	requireProblem(t, s, "precision")
-	require.ErrorContains(t, s.Err(), "weight: Precision = 3: must be Float32, BF16Weights or BF16")
+	require.ErrorContains(t, s.Err(), "weight: Precision = 4: must be Float32, BF16Weights, BF16 or Int8")
 }

@@ -47,7 +47,7 @@ func parseFlags(args []string, w io.Writer) (*options, error) {
 	flags.StringVar(&o.model, "model", "", "`folder` of a model for /v1/embeddings")
 	flags.StringVar(&o.reranker, "reranker", "", "`folder` of a model for /rerank")
 	flags.StringVar(&o.prompt, "prompt", "", "`name` of the prompt before each text of /v1/embeddings; empty: the model's default")
-	flags.StringVar(&o.precision, "precision", "f32", "type of the products' factors: f32, bf16-weights or bf16")
+	flags.StringVar(&o.precision, "precision", "f32", "type of the products' factors: f32, bf16-weights, bf16 or int8")
 	flags.StringVar(&o.addr, "addr", "localhost:8080", "`address` to listen on")
 	flags.DurationVar(&o.drain, "drain", 20*time.Second, "longest `time` to answer the admitted requests, after SIGTERM")
 	flags.IntVar(&o.Connections, "connections", 1024, "most connections, idle ones included")

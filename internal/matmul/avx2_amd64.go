@@ -121,6 +121,31 @@ func widen3AVX2(sums *float32, a *float32, b *uint32, aRow int, k int, rows int,
 //go:noescape
 func multiplyVectorAVX2(sums *float32, a *float32, b *float32, bStep int, k int, add int, c *float32, bias *float32)
 
+// extentAVX2 returns the bits of the largest magnitude of x[i] for i < n. n is a multiple of 16. n > 0.
+//
+//go:noescape
+func extentAVX2(x *float32, n int) uint32
+
+// quantizeAVX2 sets dst[i] to x[i]·by, rounded to a 16-bit integer, ties to even, for i < n.
+// n is a multiple of 16. n > 0.
+//
+//go:noescape
+func quantizeAVX2(dst *uint32, x *float32, n int, by float32)
+
+// dotsAVX2 computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < 16, where s is
+// b[0][x] + Σ over i < k of dot(a[r*aRow+i], b[i+2][x]). b[0] holds integers and b[1] float32 numbers.
+// The dots are sums of pairs. a holds pairs of 16-bit integers, b pairs of 8-bit integers.
+//
+// The routine stores y in c. Before the store, it adds these terms to y[r][x]:
+//
+//   - bias[x] if bias is not nil
+//   - the old c[r][x] if add != 0
+//
+// Rows of c are cStep elements apart. sums is workspace, [6][16]. k, rows > 0.
+//
+//go:noescape
+func dotsAVX2(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k int, rows int, add int, bias *float32, sums *int32)
+
 // transposeAVX2 transposes square blocks of 8 rows, and scales columns: in each block it sets
 // dst[c][r] = by[c]·src[r][c] for r, c < 8.
 // Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks

@@ -3622,6 +3622,339 @@ store:
 	VZEROUPPER
 	RET
 
+// func extentAVX2(x *float32, n int) uint32
+// Requires: AVX, AVX2
+TEXT ·extentAVX2(SB), NOSPLIT, $0-20
+	MOVQ     x+0(FP), AX
+	MOVQ     n+8(FP), CX
+	VPXOR    Y0, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPCMPEQD Y4, Y4, Y4
+	VPSRLD   $0x01, Y4, Y4
+
+step:
+	VPAND        (AX), Y4, Y2
+	VPAND        32(AX), Y4, Y3
+	VPMAXUD      Y2, Y0, Y0
+	VPMAXUD      Y3, Y1, Y1
+	ADDQ         $0x40, AX
+	SUBQ         $0x10, CX
+	JNZ          step
+	VPMAXUD      Y1, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPMAXUD      X1, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPMAXUD      X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPMAXUD      X1, X0, X0
+	VMOVD        X0, AX
+	MOVL         AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func quantizeAVX2(dst *uint32, x *float32, n int, by float32)
+// Requires: AVX, AVX2
+TEXT ·quantizeAVX2(SB), NOSPLIT, $0-28
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS by+24(FP), Y2
+
+step:
+	VMULPS    (CX), Y2, Y0
+	VCVTPS2DQ Y0, Y0
+	VMULPS    32(CX), Y2, Y1
+	VCVTPS2DQ Y1, Y1
+	VPACKSSDW Y1, Y0, Y0
+	VPERMQ    $0xd8, Y0, Y0
+	VMOVDQU   Y0, (AX)
+	ADDQ      $0x20, AX
+	ADDQ      $0x40, CX
+	SUBQ      $0x10, DX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func dotsAVX2(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k int, rows int, add int, bias *float32, sums *int32)
+// Requires: AVX, AVX2, CMOV, MMX+, SSE
+TEXT ·dotsAVX2(SB), NOSPLIT, $8-88
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    b+40(FP), AX
+	MOVQ    a+16(FP), CX
+	MOVQ    aRow+24(FP), DX
+	SHLQ    $0x02, DX
+	LEAQ    (DX)(DX*2), R9
+
+tile:
+	MOVQ  CX, BX
+	LEAQ  (CX)(DX*4), SI
+	LEAQ  128(AX), DI
+	MOVQ  k+48(FP), R8
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	CMPQ  rows+56(FP), $0x06
+	JL    rows6fewer
+
+rows6:
+	VPMOVSXBW    (DI), Y12
+	VPMOVSXBW    16(DI), Y13
+	PREFETCHT0   1024(DI)
+	VPBROADCASTD (BX), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y0, Y0
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y1, Y1
+	VPBROADCASTD (BX)(DX*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y2, Y2
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y3, Y3
+	VPBROADCASTD (BX)(DX*2), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y4, Y4
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y5, Y5
+	VPBROADCASTD (BX)(R9*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y6, Y6
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VPBROADCASTD (SI), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y8, Y8
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y9, Y9
+	VPBROADCASTD (SI)(DX*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y10, Y10
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y11, Y11
+	ADDQ         $0x04, BX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, DI
+	DECQ         R8
+	JNZ          rows6
+	JMP          sums
+
+rows6fewer:
+	CMPQ rows+56(FP), $0x05
+	JL   rows5fewer
+
+rows5:
+	VPMOVSXBW    (DI), Y12
+	VPMOVSXBW    16(DI), Y13
+	PREFETCHT0   1024(DI)
+	VPBROADCASTD (BX), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y0, Y0
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y1, Y1
+	VPBROADCASTD (BX)(DX*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y2, Y2
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y3, Y3
+	VPBROADCASTD (BX)(DX*2), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y4, Y4
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y5, Y5
+	VPBROADCASTD (BX)(R9*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y6, Y6
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	VPBROADCASTD (SI), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y8, Y8
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y9, Y9
+	ADDQ         $0x04, BX
+	ADDQ         $0x04, SI
+	ADDQ         $0x00000020, DI
+	DECQ         R8
+	JNZ          rows5
+	JMP          sums
+
+rows5fewer:
+	CMPQ rows+56(FP), $0x04
+	JL   rows4fewer
+
+rows4:
+	VPMOVSXBW    (DI), Y12
+	VPMOVSXBW    16(DI), Y13
+	PREFETCHT0   1024(DI)
+	VPBROADCASTD (BX), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y0, Y0
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y1, Y1
+	VPBROADCASTD (BX)(DX*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y2, Y2
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y3, Y3
+	VPBROADCASTD (BX)(DX*2), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y4, Y4
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y5, Y5
+	VPBROADCASTD (BX)(R9*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y6, Y6
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y7, Y7
+	ADDQ         $0x04, BX
+	ADDQ         $0x00000020, DI
+	DECQ         R8
+	JNZ          rows4
+	JMP          sums
+
+rows4fewer:
+	CMPQ rows+56(FP), $0x03
+	JL   rows3fewer
+
+rows3:
+	VPMOVSXBW    (DI), Y12
+	VPMOVSXBW    16(DI), Y13
+	PREFETCHT0   1024(DI)
+	VPBROADCASTD (BX), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y0, Y0
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y1, Y1
+	VPBROADCASTD (BX)(DX*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y2, Y2
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y3, Y3
+	VPBROADCASTD (BX)(DX*2), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y4, Y4
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y5, Y5
+	ADDQ         $0x04, BX
+	ADDQ         $0x00000020, DI
+	DECQ         R8
+	JNZ          rows3
+	JMP          sums
+
+rows3fewer:
+	CMPQ rows+56(FP), $0x02
+	JL   rows2fewer
+
+rows2:
+	VPMOVSXBW    (DI), Y12
+	VPMOVSXBW    16(DI), Y13
+	PREFETCHT0   1024(DI)
+	VPBROADCASTD (BX), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y0, Y0
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y1, Y1
+	VPBROADCASTD (BX)(DX*1), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y2, Y2
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y3, Y3
+	ADDQ         $0x04, BX
+	ADDQ         $0x00000020, DI
+	DECQ         R8
+	JNZ          rows2
+	JMP          sums
+
+rows2fewer:
+rows1:
+	VPMOVSXBW    (DI), Y12
+	VPMOVSXBW    16(DI), Y13
+	PREFETCHT0   1024(DI)
+	VPBROADCASTD (BX), Y14
+	VPMADDWD     Y12, Y14, Y15
+	VPADDD       Y15, Y0, Y0
+	VPMADDWD     Y13, Y14, Y14
+	VPADDD       Y14, Y1, Y1
+	ADDQ         $0x04, BX
+	ADDQ         $0x00000020, DI
+	DECQ         R8
+	JNZ          rows1
+
+sums:
+	MOVQ    sums+80(FP), BX
+	MOVQ    scales+32(FP), DI
+	VMOVUPS Y0, (BX)
+	VMOVUPS Y1, 32(BX)
+	VMOVUPS Y2, 64(BX)
+	VMOVUPS Y3, 96(BX)
+	VMOVUPS Y4, 128(BX)
+	VMOVUPS Y5, 160(BX)
+	VMOVUPS Y6, 192(BX)
+	VMOVUPS Y7, 224(BX)
+	VMOVUPS Y8, 256(BX)
+	VMOVUPS Y9, 288(BX)
+	VMOVUPS Y10, 320(BX)
+	VMOVUPS Y11, 352(BX)
+	MOVQ    $0x00000006, SI
+	CMPQ    rows+56(FP), SI
+	CMOVQLT rows+56(FP), SI
+	MOVQ    c+0(FP), R8
+	MOVQ    cStep+8(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    bias+72(FP), R11
+	MOVQ    add+64(FP), R12
+
+row:
+	VBROADCASTSS (DI), Y2
+	VCVTDQ2PS    (BX), Y0
+	VMULPS       Y2, Y0, Y0
+	VMULPS       64(AX), Y0, Y0
+	VCVTDQ2PS    32(BX), Y1
+	VMULPS       Y2, Y1, Y1
+	VMULPS       96(AX), Y1, Y1
+	TESTQ        R11, R11
+	JZ           plain
+	VADDPS       (R11), Y0, Y0
+	VADDPS       32(R11), Y1, Y1
+
+plain:
+	TESTQ  R12, R12
+	JZ     store
+	VADDPS (R8), Y0, Y0
+	VADDPS 32(R8), Y1, Y1
+
+store:
+	VMOVUPS Y0, (R8)
+	VMOVUPS Y1, 32(R8)
+	ADDQ    $0x04, DI
+	ADDQ    $0x00000040, BX
+	ADDQ    R10, R8
+	DECQ    SI
+	JNZ     row
+	MOVQ    R8, c+0(FP)
+	MOVQ    DI, scales+32(FP)
+	MOVQ    rows+56(FP), BX
+	SUBQ    $0x06, BX
+	MOVQ    BX, rows+56(FP)
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
+	TESTQ   BX, BX
+	JG      tile
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func transposeAVX2(dst *float32, dstStep int, dstNext int, src *float32, srcStep int, srcNext int, by *float32, blocks int)
 // Requires: AVX, SSE
 TEXT ·transposeAVX2(SB), NOSPLIT, $8-64

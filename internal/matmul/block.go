@@ -25,6 +25,12 @@ func NewBlock(words int) *Block {
 	return &Block{x[:words]}
 }
 
+// Words returns the size of a packed matrix of K rows and N columns in a block.
+func Words(p Precision, k, n int) int {
+	x := Packed{made: p, isa: chosen.of(p), k: k, n: n}
+	return (x.words() + lineWords - 1) / lineWords * lineWords
+}
+
 // take returns n words that begin at a cache line, and the words after them. It returns nil if the
 // block is nil or has too few words left.
 func (b *Block) take(n int) (x, then []float32) {

@@ -10,6 +10,7 @@ package matmul
 type isa struct {
 	name        string
 	rounded     func() *isa // returns the isa for BF16; nil if it is this isa
+	int8        *isa        // the isa for Int8; nil if it is this isa
 	lanes, tile int
 	flops       float64 // approximate FLOP per nanosecond
 	rows        int     // most rows of an item
@@ -18,6 +19,8 @@ type isa struct {
 	depth       int     // pairs pad K to a multiple of depth
 	adds        bool    // multiply can add to C
 	tiles       bool    // AMX: multiply writes only sums, in whole tiles
+	pairsInt8   bool    // Int8: A holds 16-bit integers, and two rows of B are together, not four
+	offsetInt8  bool    // Int8: A holds unsigned integers
 	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1
 
 	multiply  [3]multiplyFunc
@@ -27,6 +30,9 @@ type isa struct {
 	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
 	finish    [activations]finishFunc
 	slope     [activations]slopeFunc // nil for None
+	extent    extentFunc             // Int8: dots, extent and quantize are nil in portable Go
+	quantize  quantizeFunc
+	dots      dotsFunc
 	transpose func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 }
 
@@ -55,6 +61,9 @@ var chosen = available()[0]
 func (u *isa) of(p Precision) *isa {
 	if p == BF16 && u.rounded != nil {
 		return u.rounded()
+	}
+	if p == Int8 && u.int8 != nil {
+		return u.int8
 	}
 	return u
 }

@@ -38,11 +38,16 @@ func tiles() *isa {
 	return &avx512bf16
 }
 
+var (
+	finishAVX512 = [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, tanhNumbers.finish(finishLogisticAVX512), siluNumbers.finish(finishLogisticAVX512)}
+	finishAVX2   = [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, tanhNumbers.finish(finishLogisticAVX2), siluNumbers.finish(finishLogisticAVX2)}
+)
+
 var amxbf16 = isa{
 	name: "amx", lanes: 16, tile: 16, flops: 800, rows: 128, block: 1 << 18, wide: 2, depth: 32, fetch: []int{1}, tiles: true,
 	pairs:     [3]pairsFunc{multiply1AMXBF16, multiply2AMXBF16},
 	roundRows: roundRowsAVX512BF16,
-	finish:    avx512.finish,
+	finish:    finishAVX512,
 	transpose: transposeAVX512,
 }
 
@@ -51,16 +56,17 @@ var avx512 = isa{
 	multiply:  [3]multiplyFunc{multiply1AVX512, multiply2AVX512, multiply3AVX512},
 	vector:    multiplyVectorAVX512,
 	widen:     [3]widenFunc{widen1AVX512, widen2AVX512, widen3AVX512},
-	finish:    [activations]finishFunc{finishNoneAVX512, finishReLUAVX512, finishGELUAVX512, tanhNumbers.finish(finishLogisticAVX512), siluNumbers.finish(finishLogisticAVX512)},
+	finish:    finishAVX512,
 	slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, tanhNumbers.slope(slopeLogisticAVX512), siluNumbers.slope(slopeLogisticAVX512)},
 	transpose: transposeAVX512,
+	int8:      int8AVX512(),
 }
 
 var avx512bf16 = isa{
 	name: "avx512bf16", lanes: 16, tile: 8, flops: 180, rows: 128, block: 1 << 18, wide: 3, depth: 2, fetch: []int{1, 2, 4, 8, 16}, adds: true,
 	pairs:     [3]pairsFunc{multiply1AVX512BF16, multiply2AVX512BF16, multiply3AVX512BF16},
 	roundRows: roundRowsAVX512BF16,
-	finish:    avx512.finish,
+	finish:    finishAVX512,
 	transpose: transposeAVX512,
 }
 
@@ -69,7 +75,26 @@ var avx2 = isa{
 	multiply:  [3]multiplyFunc{multiply1AVX2, multiply2AVX2, multiply3AVX2},
 	vector:    multiplyVectorAVX2,
 	widen:     [3]widenFunc{widen1AVX2, widen2AVX2, widen3AVX2},
-	finish:    [activations]finishFunc{finishNoneAVX2, finishReLUAVX2, finishGELUAVX2, tanhNumbers.finish(finishLogisticAVX2), siluNumbers.finish(finishLogisticAVX2)},
+	finish:    finishAVX2,
 	slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, tanhNumbers.slope(slopeLogisticAVX2), siluNumbers.slope(slopeLogisticAVX2)},
 	transpose: transposeAVX2,
+	int8:      &avx2int8,
+}
+
+var avx2int8 = isa{
+	name: "avx2", lanes: 16, tile: 6, flops: 120, rows: 128, wide: 1, adds: true, pairsInt8: true,
+	finish: finishAVX2, extent: extentAVX2, quantize: quantizeAVX2, dots: dotsAVX2,
+}
+
+// int8AVX512 returns the routines of AVX512-VNNI, or AVX2's if the processor lacks VNNI.
+func int8AVX512() *isa {
+	if cpu.X86.HasAVX512VNNI {
+		return &avx512vnni
+	}
+	return &avx2int8
+}
+
+var avx512vnni = isa{
+	name: "avx512vnni", lanes: 48, tile: 8, flops: 360, rows: 128, wide: 1, adds: true, offsetInt8: true,
+	finish: finishAVX512, extent: extentAVX2, quantize: quantizeAVX512VNNI, dots: dotsAVX512VNNI,
 }

@@ -16,16 +16,18 @@ type job struct {
 
 	isa     *isa
 	cut     panels
-	rows    int  // rows of C in an item
-	group   int  // panels in an item
-	kBlock  int  // number of products in a partial sum
-	copies  bool // A is copied part by part, because it is strided or rounded
-	copied  int  // offset of the copy in a worker's memory, after the sums
-	rounded int  // offset of the pairs of A's part
-	widened int  // offset of a part of B, widened to float32
-	plain   bool // C is the product plus at most a bias and the old C
-	adds    int  // 2 if multiply adds the old C, else 0
-	vector  bool // C has one row, computed by isa.vector
+	rows    int   // rows of C in an item
+	group   int   // panels in an item
+	kBlock  int   // number of products in a partial sum
+	copies  bool  // A is copied part by part, because it is strided or rounded
+	copied  int   // offset of the copy in a worker's memory, after the sums
+	rounded int   // offset of the pairs of A's part
+	widened int   // offset of a part of B, widened to float32; with Int8, of a tile's sums
+	scales  int   // with Int8, offset of the scales of A's rows
+	held    []int // with Int8, the first row of each worker's integers, or -1
+	plain   bool  // C is the product plus at most a bias and the old C
+	adds    int   // 2 if multiply adds the old C, else 0
+	vector  bool  // C has one row, computed by isa.vector
 	items   int64
 	_       [64]byte // next has a cache line of its own: workers read the other fields
 	next    atomic.Int64
@@ -58,11 +60,13 @@ func (j *job) plan() {
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / u.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := u.tile
-	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made == BF16
+	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made >= BF16
 	j.vector = m == 1 && u.vector != nil && a.B.made == Float32 && !j.copies
 	switch {
 	case j.vector:
 		j.group = vectorPanels
+	case a.B.made == Int8:
+		j.group = j.cut.count()
 	case j.copies:
 		j.group = equalParts(j.cut.count(), copyGroup, 1)
 	case j.rows*k > u.block:
@@ -100,6 +104,9 @@ func (j *job) follow() {
 // layout sets the offsets in a worker's memory, each at a cache line. It returns the size of this
 // memory in floats.
 func (j *job) layout() int {
+	if j.args.B.made == Int8 {
+		return j.layoutInt8()
+	}
 	part := j.rows * j.kBlock
 	j.copied = j.sumsOf(j.group)
 	j.rounded = j.copied
@@ -141,10 +148,11 @@ func (j *job) sumsOf(panels int) int {
 func (j *job) hold(floats int) {
 	j.workers = int(min(int64(j.workers), j.items))
 	for len(j.work) < j.workers {
-		j.work = append(j.work, nil)
+		j.work, j.held = append(j.work, nil), append(j.held, -1)
 	}
 	for i := range j.workers {
 		j.work[i] = aligned(j.work[i], floats)
+		j.held[i] = -1
 	}
 }
 
@@ -176,14 +184,19 @@ func (j *job) Work(slot int) {
 			j.packed.pack(&j.args.A, int(item))
 		default:
 			n := j.groups()
-			j.block(j.work[slot], int(item)/n*j.rows, int(item)%n*j.group)
+			j.block(slot, int(item)/n*j.rows, int(item)%n*j.group)
 		}
 	}
 }
 
 // block computes an item: rows of C in a group of panels. Long rows of A are split into parts. Each
 // part is multiplied by all panels of the group while the part is in the cache.
-func (j *job) block(work []float32, row, first int) {
+func (j *job) block(slot, row, first int) {
+	if j.args.B.made == Int8 {
+		j.blockInt8(slot, row, first)
+		return
+	}
+	work := j.work[slot]
 	a, k, last := &j.args.A, j.args.B.k, min(first+j.group, j.cut.count())
 	rows, size := min(j.rows, j.args.C.Rows-row), j.sumsOf(1)
 	for from := 0; from == 0 || from < k; from += j.kBlock {
@@ -328,17 +341,6 @@ func (j *job) fetchTiles(rows int) int {
 	}
 	return most
 }
-
-// copyTo copies the elements of a to memory, without gaps between rows. It then sets *a to a view
-// of the copy.
-func (a *Matrix) copyTo(memory []float32) {
-	memory = memory[:a.Rows*a.Cols]
-	packPanel(memory, *a, 0, a.Cols)
-	*a = Dense(memory, a.Rows, a.Cols)
-}
-
-// at returns the address of an element.
-func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
 // finish computes a part of C from its sums. It applies bias, activation and residual.
 func (j *job) finish(p *part) {

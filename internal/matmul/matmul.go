@@ -1,6 +1,6 @@
 // Package matmul multiplies float32 matrices on the CPU: C = act(A B + bias) + residual. B is packed
-// in panels: once if it holds weights, else for each call. B, or A and B, may be rounded to bf16: see
-// Precision.
+// in panels: once if it holds weights, else for each call. B, or A and B, may be rounded to bf16 or to
+// 8-bit integers: see Precision.
 //
 // Sums over K have a fixed order. The bits of a row of C do not depend on other rows or on the number
 // of goroutines. The bits do depend on the processor's instruction set. Magnitudes below 2^-126 may
@@ -33,6 +33,17 @@ func Dense(data []float32, rows, cols int) Matrix {
 func (m Matrix) T() Matrix {
 	return Matrix{Data: m.Data, Rows: m.Cols, Cols: m.Rows, RowStride: m.ColStride, ColStride: m.RowStride}
 }
+
+// copyTo copies the elements of a to memory, without gaps between rows. It then sets *a to a view
+// of the copy.
+func (a *Matrix) copyTo(memory []float32) {
+	memory = memory[:a.Rows*a.Cols]
+	packPanel(memory, *a, 0, a.Cols)
+	*a = Dense(memory, a.Rows, a.Cols)
+}
+
+// at returns the address of an element.
+func (m *Matrix) at(row, col int) *float32 { return &m.Data[row*m.RowStride+col*m.ColStride] }
 
 // An Activation is a function that is applied to every element.
 type Activation uint8

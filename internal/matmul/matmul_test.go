@@ -16,7 +16,6 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/allocs"
-	"github.com/flashkit-go/flashkit/internal/half"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 )
 
@@ -113,30 +112,22 @@ func at(m matmul.Matrix, i, j int) float64 { return float64(m.Data[i*m.RowStride
 
 const eps = 0x1p-24
 
-// rounded returns x, an element of an operand, as the product uses it. The product rounds this
-// operand to bf16 in the precision from and in later ones.
-func (p *product) rounded(x float64, from matmul.Precision) float64 {
-	if p.B.Precision < from {
-		return x
-	}
-	return float64(half.FromBF16(half.ToBF16(float32(x))))
-}
-
 // check compares C and Before with the product in float64. The bound covers sums of K products in
 // any order, and two roundings for each later step. The steepest slope of an activation scales the
 // error of its argument.
 func (p *product) check(t testing.TB, msg string) {
+	a, b := p.operands()
 	for i := range p.C.Rows {
 		for j := range p.C.Cols {
 			sum, size := 0.0, 0.0
 			for k := range p.A.Cols {
-				x := p.rounded(at(p.A, i, k), matmul.BF16) * p.rounded(at(p.b, k, j), matmul.BF16Weights)
+				x := at(a, i, k) * at(b, k, j)
 				sum, size = sum+x, size+math.Abs(x)
 			}
 			if p.Bias != nil {
 				sum, size = sum+float64(p.Bias[j]), size+math.Abs(float64(p.Bias[j]))
 			}
-			bound := float64(p.A.Cols+2)*eps*size + 0x1p-120*float64(p.A.Cols+1)
+			bound := float64(p.A.Cols+4)*eps*size + 0x1p-120*float64(p.A.Cols+1)
 			if p.Before.Data != nil {
 				within(t, sum, at(p.Before, i, j), bound, "%s before[%d][%d]", msg, i, j)
 			}
@@ -488,7 +479,11 @@ func TestErrors(t *testing.T) {
 		{"Before.RowStride = 0", func(p *product) { p.Before = p.C; p.Before.RowStride = 0 }},
 		{"Residual.Data = 1", func(p *product) { p.Residual = p.C; p.Residual.Data = p.C.Data[:1] }},
 		{"Workers = -1", func(p *product) { p.Workers = -1 }},
-		{"B.Precision = 3", func(p *product) { p.B.Precision = 3; p.B.Pack(p.b) }},
+		{"B.Precision = 4", func(p *product) { p.B.Precision = 4; p.B.Pack(p.b) }},
+		{"B.Rows = 131073", func(p *product) {
+			p.B.Precision = matmul.Int8
+			p.B.Pack(matmul.Dense(make([]float32, 1<<17+1), 1<<17+1, 1))
+		}},
 		{"B.Data = 3", func(p *product) { p.B.Pack(matmul.Dense(make([]float32, 3), 6, 7)) }},
 		{"B.Rows = -1", func(p *product) { p.B.Pack(matmul.Matrix{Rows: -1}) }},
 		{"B.Data = 9", func(p *product) {

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Packed is B in consecutive panels, as wide as a register tile: [K][width] floats, or [K/2][width]
-// pairs of bf16. Columns beyond N are 0. Concurrent products may share a Packed, but no product may
+// Packed is B in consecutive panels, as wide as a register tile: [K][width] floats, [K/2][width]
+// pairs of bf16, or integers: see packInt8. Columns beyond N are 0. Concurrent products may share a Packed, but no product may
 // run during Pack.
 type Packed struct {
 	Precision Precision // of the next Pack and of the products after it
@@ -42,7 +42,7 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	p.k, p.n, p.memory, p.pairs, p.then = 0, 0, p.memory[:0], p.pairs[:0], nil
 	p.made, p.isa = p.Precision, chosen.of(p.Precision)
 	if p.made >= Precisions {
-		p.err = problem("B.Precision", uint8(p.made), "must be Float32, BF16Weights or BF16")
+		p.err = problem("B.Precision", uint8(p.made), "must be Float32, BF16Weights, BF16 or Int8")
 		return
 	}
 	if p.err = b.check("B", b.Rows, b.Cols); p.err != nil {
@@ -53,8 +53,12 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 		p.err = problem("B.Data", len(b.Data), "has fewer elements than %d x %d", b.Rows, b.Cols)
 		return
 	}
+	if p.made == Int8 && b.Rows > mostInt8 {
+		p.err = problem("B.Rows", b.Rows, "must be at most %d with Int8", mostInt8)
+		return
+	}
 	p.k, p.n = b.Rows, b.Cols
-	words := p.depth() * p.cut().vectors * p.isa.lanes
+	words := p.words()
 	x, then := block.take(words)
 	p.then = then
 	switch {
@@ -70,12 +74,18 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	}
 }
 
+// words returns the size of packed memory.
+func (p *Packed) words() int { return p.depth() * p.cut().vectors * p.isa.lanes }
+
 func (p *Packed) cut() panels { return p.isa.panelsOf(p.n) }
 
-// depth returns the number of rows of a panel: rows of floats, or rows of pairs.
+// depth returns the number of rows of words in a panel.
 func (p *Packed) depth() int {
-	if p.made == Float32 {
+	switch p.made {
+	case Float32:
 		return p.k
+	case Int8:
+		return headRows + max(1, (p.k+3)/4)
 	}
 	return p.isa.pairsOf(p.k)
 }
@@ -105,12 +115,12 @@ func (p *Packed) ahead(i int) *byte {
 }
 
 // items returns the number of work items that pack b. An item is a group of rows if rows are
-// contiguous, else a panel.
+// contiguous, else a panel. With Int8, an item is always a panel, because columns have scales.
 func (p *Packed) items(b *Matrix) int64 {
 	switch {
 	case p.empty():
 		return 0
-	case b.ColStride == 1:
+	case b.ColStride == 1 && p.made != Int8:
 		return int64((p.k + packRows - 1) / packRows)
 	}
 	return int64(p.cut().count())
@@ -119,13 +129,17 @@ func (p *Packed) items(b *Matrix) int64 {
 func (p *Packed) pack(b *Matrix, item int) {
 	cut, from, to := p.cut(), 0, p.k
 	first, last := item, item+1
-	if b.ColStride == 1 {
+	if b.ColStride == 1 && p.made != Int8 {
 		from, first, last = item*packRows, 0, cut.count()
 		to = min(from+packRows, p.k)
 	}
 	for i := first; i < last; i++ {
 		col, width := cut.at(i)
-		if p.made != Float32 {
+		switch p.made {
+		case Int8:
+			p.packInt8(b, col, width)
+			continue
+		case BF16Weights, BF16:
 			p.packPairs(b, col, width, from, to)
 			continue
 		}

@@ -10,16 +10,18 @@ import (
 type Precision uint8
 
 // bf16 has the exponents of float32 and 8 of its 24 significant bits. Rounding is to nearest, ties to even.
+// Int8 has one scale for each row of A and for each column of B.
 const (
 	Float32     Precision = iota
 	BF16Weights           // B is rounded to bf16 and takes half the memory; A is not rounded
 	BF16                  // A and B are rounded to bf16; fast with AMX or AVX512-BF16
+	Int8                  // A and B are rounded to 8-bit integers, with exact sums; K is at most 2^17
 	Precisions            // number of precisions
 )
 
 // String returns the name that programs use.
 func (p Precision) String() string {
-	return [...]string{"f32", "bf16-weights", "bf16", "unknown"}[min(p, Precisions)]
+	return [...]string{"f32", "bf16-weights", "bf16", "int8", "unknown"}[min(p, Precisions)]
 }
 
 // packPairs packs rows [from, to) of a panel, as pairs of rows. The panel has width columns from

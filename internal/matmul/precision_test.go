@@ -61,7 +61,7 @@ func TestRoundingToBF16(t *testing.T) {
 
 // BF16 takes half the memory; precisions have the names that programs use.
 func TestPrecisions(t *testing.T) {
-	for p, want := range []string{"f32", "bf16-weights", "bf16", "unknown"} {
+	for p, want := range []string{"f32", "bf16-weights", "bf16", "int8", "unknown"} {
 		require.Equal(t, want, fmt.Sprint(matmul.Precision(p)))
 	}
 	var whole, halves matmul.Packed

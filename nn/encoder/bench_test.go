@@ -58,7 +58,7 @@ func randomMiniLM(t testing.TB, p nn.Precision) family {
 
 // BenchmarkEmbed reports sequences per second, from token ids.
 func BenchmarkEmbed(b *testing.B) {
-	for _, precision := range []string{"f32", "bf16-weights", "bf16"} {
+	for _, precision := range []string{"f32", "bf16-weights", "bf16", "int8"} {
 		m := randomMiniLM(b, precisions[precision])
 		b.Run(precision, func(b *testing.B) { benchmarkEmbed(b, m) })
 	}
@@ -71,7 +71,7 @@ func benchmarkEmbed(b *testing.B, m family) {
 		name       string
 		sentences  int
 		low, above int // tokens
-	}{{"1x16", 1, 16, 17}, {"8x16", 8, 16, 17}, {"1x128", 1, 128, 129}, {"8x128", 8, 128, 129}, {"1x512", 1, 512, 513}, {"32xmixed", 32, 8, 129}} {
+	}{{"1x16", 1, 16, 17}, {"8x16", 8, 16, 17}, {"1x128", 1, 128, 129}, {"8x128", 8, 128, 129}, {"32x16", 32, 16, 17}, {"1x512", 1, 512, 513}, {"32xmixed", 32, 8, 129}} {
 		b.Run(c.name, func(b *testing.B) {
 			r := rand.New(rand.NewPCG(1, 2))
 			sequences := make([][]int32, c.sentences)

@@ -24,7 +24,7 @@ const (
 // Options are the options of OpenWith. The zero Options are the defaults.
 type Options struct {
 	Workers    int                   // maximum number of goroutines of a call; 0 is GOMAXPROCS. Results do not depend on Workers
-	Precision  string                // type of the matrix products' factors: f32 (or empty), bf16-weights, bf16. docs/layers.md compares them
+	Precision  string                // type of the matrix products' factors: f32 (or empty), bf16-weights, bf16, int8. docs/layers.md compares them
 	MaxTokens  int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
 	Overflow   Overflow              // of longer texts
 	Prompt     string                // name of a prompt of the model, which precedes each text of Embed; empty is the model's default
@@ -61,7 +61,7 @@ type prompt struct {
 
 // precisions are the values of Options.Precision.
 var precisions = map[string]nn.Precision{
-	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16,
+	"": nn.Float32, "f32": nn.Float32, "bf16-weights": nn.BF16Weights, "bf16": nn.BF16, "int8": nn.Int8,
 }
 
 // Open reads the model of a folder, as published by its makers. It returns an error if the folder
@@ -100,7 +100,7 @@ func (o *Options) check() error {
 	case o.Workers < 0:
 		return problem("Options.Workers", o.Workers, "must be at least 1, or 0 for GOMAXPROCS")
 	case !known:
-		return problem("Options.Precision", fmt.Sprintf("%.40q", o.Precision), "must be f32, bf16-weights or bf16")
+		return problem("Options.Precision", fmt.Sprintf("%.40q", o.Precision), "must be f32, bf16-weights, bf16 or int8")
 	case o.MaxTokens < 0:
 		return problem("Options.MaxTokens", o.MaxTokens, "must be at least 1, or 0 for the model's")
 	case o.Overflow != Truncate && o.Overflow != Refuse:

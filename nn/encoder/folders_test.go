@@ -297,11 +297,11 @@ func TestOverflow(t *testing.T) {
 
 func TestOptionsRefused(t *testing.T) {
 	for want, o := range map[string]Options{
-		`Options.Workers = -1: must be at least 1`:                        {Workers: -1},
-		`Options.Precision = "int8": must be f32, bf16-weights or bf16`:   {Precision: "int8"},
-		`Options.MaxTokens = -1: must be at least 1`:                      {MaxTokens: -1},
-		`Options.Overflow = 2: must be Truncate or Refuse`:                {Overflow: 2},
-		`Options.Prompt = "task": must be a prompt of the model: ["docum`: {Prompt: "task"},
+		`Options.Workers = -1: must be at least 1`:                            {Workers: -1},
+		`Options.Precision = "int4": must be f32, bf16-weights, bf16 or int8`: {Precision: "int4"},
+		`Options.MaxTokens = -1: must be at least 1`:                          {MaxTokens: -1},
+		`Options.Overflow = 2: must be Truncate or Refuse`:                    {Overflow: 2},
+		`Options.Prompt = "task": must be a prompt of the model: ["docum`:     {Prompt: "task"},
 	} {
 		_, err := vectorsOf(t, current, o)
 		require.ErrorContains(t, err, want)

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bf16 has 8 significant bits: vectors turn by about that, more with more rounding. In f32, also by
+// bf16 has 8 significant bits, int8 less in small numbers: vectors turn by about that, more with
+// more rounding. In f32, also by
 // name, they stay the same.
 func TestPrecision(t *testing.T) {
 	v, _ := readTiny(t)
@@ -36,4 +37,6 @@ func TestPrecision(t *testing.T) {
 		require.Greater(t, turned[precision], 0x1p-14)
 		require.Less(t, turned[precision], 0x1p-6)
 	}
+	require.Greater(t, turned["int8"], 0x1p-12)
+	require.Less(t, turned["int8"], 0x1p-4)
 }

@@ -39,7 +39,7 @@ type generator struct {
 func newGenerator(name string) *generator {
 	g := &generator{suffix: name, tables: map[string]Mem{}}
 	switch name {
-	case "AVX512", "AVX512BF16", "AMXBF16":
+	case "AVX512", "AVX512BF16", "AVX512VNNI", "AMXBF16":
 		g.avx512, g.bf16 = true, name == "AVX512BF16"
 		g.vectorBytes = 64
 		g.groups = []int{8, 4, 2, 1}

@@ -17,6 +17,9 @@ func (g *generator) matmul() {
 		g.widenPanel(vectors)
 	}
 	g.multiplyVector()
+	if !g.avx512 {
+		g.int8Routines()
+	}
 	g.transpose()
 	for _, a := range []activation{
 		{"None", false, "", nil, nil}, {"ReLU", false, "", g.relu, g.reluSlope},
