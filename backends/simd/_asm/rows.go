@@ -11,10 +11,10 @@ import (
 func (g *generator) rowRoutines() {
 	if !g.avx512 {
 		clearLines()
-		g.packRows()
 	}
 	g.copyRows(false)
 	g.copyRows(true)
+	g.packRows()
 	g.scaleRows()
 	g.splitRow(false)
 	g.splitRow(true)
