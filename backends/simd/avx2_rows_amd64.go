@@ -21,6 +21,12 @@ func copyRowsAVX2(dst *float32, step int, src *float32, rows int)
 //go:noescape
 func addRowsAVX2(dst *float32, step int, src *float32, rows int)
 
+// packRowsAVX2 sets dst[r][i] = src[r][i] for r < rows and i < n. Rows of dst are contiguous. Rows of src are step
+// elements apart. n is a multiple of 16. n, rows > 0.
+//
+//go:noescape
+func packRowsAVX2(dst *float32, src *float32, step int, n int, rows int)
+
 // scaleRowsAVX2 multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
 // multiple of 16. n, rows > 0.
 //

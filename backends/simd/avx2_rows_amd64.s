@@ -70,6 +70,35 @@ row:
 	VZEROUPPER
 	RET
 
+// func packRowsAVX2(dst *float32, src *float32, step int, n int, rows int)
+// Requires: AVX
+TEXT ·packRowsAVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ step+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ n+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ rows+32(FP), SI
+
+row:
+	XORQ DI, DI
+
+part:
+	VMOVUPS (CX)(DI*1), Y0
+	VMOVUPS Y0, (AX)(DI*1)
+	VMOVUPS 32(CX)(DI*1), Y1
+	VMOVUPS Y1, 32(AX)(DI*1)
+	ADDQ    $0x40, DI
+	CMPQ    DI, BX
+	JL      part
+	ADDQ    DX, CX
+	ADDQ    BX, AX
+	DECQ    SI
+	JNZ     row
+	VZEROUPPER
+	RET
+
 // func scaleRowsAVX2(x *float32, step int, n int, rows int, by *float32)
 // Requires: AVX, SSE
 TEXT ·scaleRowsAVX2(SB), NOSPLIT, $8-40

@@ -16,6 +16,12 @@ func copyRowsAVX512(dst *float32, step int, src *float32, rows int)
 //go:noescape
 func addRowsAVX512(dst *float32, step int, src *float32, rows int)
 
+// packRowsAVX512 sets dst[r][i] = src[r][i] for r < rows and i < n. Rows of dst are contiguous. Rows of src are step
+// elements apart. n is a multiple of 16. n, rows > 0.
+//
+//go:noescape
+func packRowsAVX512(dst *float32, src *float32, step int, n int, rows int)
+
 // scaleRowsAVX512 multiplies x[r][i] by by[r] for r < rows and i < n. Rows of x are step elements apart. n is a
 // multiple of 16. n, rows > 0.
 //

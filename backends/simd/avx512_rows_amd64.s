@@ -52,6 +52,33 @@ row:
 	VZEROUPPER
 	RET
 
+// func packRowsAVX512(dst *float32, src *float32, step int, n int, rows int)
+// Requires: AVX, AVX512F
+TEXT ·packRowsAVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ step+16(FP), DX
+	SHLQ $0x02, DX
+	MOVQ n+24(FP), BX
+	SHLQ $0x02, BX
+	MOVQ rows+32(FP), SI
+
+row:
+	XORQ DI, DI
+
+part:
+	VMOVUPS (CX)(DI*1), Z0
+	VMOVUPS Z0, (AX)(DI*1)
+	ADDQ    $0x40, DI
+	CMPQ    DI, BX
+	JL      part
+	ADDQ    DX, CX
+	ADDQ    BX, AX
+	DECQ    SI
+	JNZ     row
+	VZEROUPPER
+	RET
+
 // func scaleRowsAVX512(x *float32, step int, n int, rows int, by *float32)
 // Requires: AVX, AVX512F, SSE
 TEXT ·scaleRowsAVX512(SB), NOSPLIT, $8-40

@@ -17,7 +17,7 @@ var avx2Lanes = laneRoutines{
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresAVX2, maskScores: maskScoresAVX2, expScores: expScoresAVX2, finalizeLSE: finalizeLSEAVX2,
-		addValues: addValuesAVX2, attendTile: attendTileAVX2, queryLanes: queryLanesAVX2,
+		addValues: addValuesAVX2, attendTile: attendTileAVX2, queryLanes: queryLanesAVX2, packRows: packRowsAVX2,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX2, gradients: gradientsAVX2, gradientsT: gradientsTAVX2, gradientsOf: gradientsOfAVX2, addProduct: addProductAVX2, addProductT: addProductTAVX2,

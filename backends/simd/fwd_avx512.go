@@ -17,7 +17,7 @@ var avx512Lanes = laneRoutines{
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresAVX512, maskScores: maskScoresAVX512, expScores: expScoresAVX512, finalizeLSE: finalizeLSEAVX512,
-		addValues: addValuesAVX512, attendTile: attendTileAVX512, queryLanes: queryLanesAVX512,
+		addValues: addValuesAVX512, attendTile: attendTileAVX512, queryLanes: queryLanesAVX512, packRows: packRowsAVX512,
 	},
 	backwardRoutines: backwardRoutines{
 		dots: dotsAVX512, gradients: gradientsAVX512, gradientsT: gradientsTAVX512, gradientsOf: gradientsOfAVX512, addProduct: addProductAVX512, addProductT: addProductTAVX512,

@@ -3,6 +3,7 @@ package simd_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,4 +82,58 @@ func (s *sample) checkAlone(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 			}
 		})
 	}
+}
+
+// Gaps between rows change no bits. A kernel may read such rows from a copy.
+func TestGapsBetweenRowsKeepBits(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, k := range simd.New().Kernels() {
+		if k.Pass != flashkit.PassForward || strings.Contains(k.Name, "decode") || strings.HasSuffix(k.Name, "generic") {
+			continue
+		}
+		t.Run(k.Name, func(t *testing.T) {
+			ran := 0
+			for _, dim := range []int{16, 24, 32, 64, 80} {
+				for _, n := range []int{63, 64, 200, 300} {
+					p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 2, QLen: n, KVLen: n + 5, Dim: dim, VDim: 48, Band: flashkit.Window(150, 0)}
+					if k.Fits(p.Ask(k.Pass)) != "" {
+						continue
+					}
+					ran++
+					q, v, o := normal(r, p.Batch*p.Heads*(p.QLen+5)*p.Dim), normal(r, p.Batch*p.KVHeads*p.KVLen*p.VDim), make([]float32, p.Batch*p.Heads*p.QLen*p.VDim)
+					args := flashkit.Args{Q: flashkit.F32(q, p.Batch, p.Heads, p.QLen, p.Dim), K: flashkit.F32(q, p.Batch, p.KVHeads, p.KVLen, p.Dim),
+						V: flashkit.F32(v, p.Batch, p.KVHeads, p.KVLen, p.VDim), O: flashkit.F32(o, p.Batch, p.Heads, p.QLen, p.VDim)}
+					require.NoError(t, k.Compute(t.Context(), p, &args))
+					want := slices.Clone(o)
+					fill(&args.O, math.NaN())
+					args.K, args.V = withGaps(&args.K), withGaps(&args.V)
+					require.NoError(t, k.Compute(t.Context(), p, &args))
+					require.Equal(t, want, o, "%s", p)
+				}
+			}
+			t.Logf("%d problems", ran)
+		})
+	}
+}
+
+func normal(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	return x
+}
+
+// withGaps returns a copy of t with the rows of a sequence's heads side by side, and NaN between them.
+func withGaps(t *flashkit.Tensor) flashkit.Tensor {
+	s := t.Shape()
+	step := s[1]*s[3] + 7
+	x := flashkit.F32(make([]float32, s[0]*s[2]*step), s[0], s[1], s[2], s[3]).WithStrides(s[2]*step, s[3], step)
+	for i := range x.Float32s() {
+		x.Float32s()[i] = float32(math.NaN())
+	}
+	each(*t, func(pos [4]int, at int) {
+		x.Float32s()[x.Offset(pos[0], pos[1], pos[2])+pos[3]] = t.Float32s()[at]
+	})
+	return x
 }

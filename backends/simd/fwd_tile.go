@@ -85,7 +85,24 @@ func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int
 	}
 	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
 	x.v, x.vStep = isa.viewKeys(j, &f.V, &at.seqTile, lo, n, x.vBuf)
+	if at.to-at.from >= packTiles*isa.lanes {
+		x.k, x.kStep = isa.packed(x.k, x.kStep, n, j.p.Dim, x.kBuf)
+		x.v, x.vStep = isa.packed(x.v, x.vStep, n, j.p.VDim, x.vBuf)
+	}
 	x.finite = isa.checksFinite && x.mask.hides(lo+n) && isa.finite(x.v, x.vStep, n, j.p.VDim, x.factors)
+}
+
+const packTiles = 4 // tiles of an item from which a copy of K and V costs less than gaps between rows
+
+// packed returns n rows of dim elements without gaps between them. It copies rows with gaps to buf. A
+// projection's output has the heads of a token side by side. So each row of a head is in another page
+// of memory, and many rows share few sets of the L1 cache.
+func (isa *laneRoutines) packed(rows []float32, step, n, dim int, buf []float32) ([]float32, int) {
+	if step == dim || dim%16 != 0 || isa.packRows == nil {
+		return rows, step
+	}
+	isa.packRows(&buf[0], &rows[0], step, dim, n)
+	return buf, dim
 }
 
 // fetchNextBlock queues prefetches of the item's next block, which begins at key k. If the item has

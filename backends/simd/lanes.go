@@ -45,8 +45,9 @@ type forwardRoutines struct {
 	expScores   func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 	finalizeLSE func(lse, by, m, l *float32, scale float32)
 	addValues   func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-	attendTile  attendTileFunc                            // may be nil
-	queryLanes  func(queries, q *float32, qStep, dim int) // nil if attendTile is
+	attendTile  attendTileFunc                             // may be nil
+	queryLanes  func(queries, q *float32, qStep, dim int)  // nil if attendTile is
+	packRows    func(dst, src *float32, step, n, rows int) // may be nil
 }
 
 // backwardRoutines have the keys or columns of a panel in the lanes.

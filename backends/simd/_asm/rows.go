@@ -14,6 +14,7 @@ func (g *generator) rowRoutines() {
 	}
 	g.copyRows(false)
 	g.copyRows(true)
+	g.packRows()
 	g.scaleRows()
 	g.splitRow(false)
 	g.splitRow(true)
@@ -112,6 +113,30 @@ func (g *generator) copyRows(add bool) {
 	}
 	ADDQ(U32(uint32(g.rowBytes)), src)
 	ADDQ(step, dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}
+
+// packRows emits the routine that removes the gaps between rows.
+func (g *generator) packRows() {
+	g.routine("packRows", "func(dst, src *float32, step, n, rows int)",
+		"sets dst[r][i] = src[r][i] for r < rows and i < n. Rows of dst are contiguous. Rows of src are step",
+		"elements apart. n is a multiple of 16. n, rows > 0.")
+	dst, src, step, n, rows, i := param("dst"), param("src"), bytes(param("step")), bytes(param("n")), param("rows"), GP64()
+	const part = 64 // bytes
+	Label("row")
+	XORQ(i, i)
+	Label("part")
+	for v, z := range g.registers[:part/g.vectorBytes] {
+		VMOVUPS(g.part(Mem{Base: src, Index: i, Scale: 1}, v), z)
+		VMOVUPS(z, g.part(Mem{Base: dst, Index: i, Scale: 1}, v))
+	}
+	ADDQ(Imm(part), i)
+	CMPQ(i, n)
+	JL(LabelRef("part"))
+	ADDQ(step, src)
+	ADDQ(n, dst)
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	g.done()
