@@ -1536,8 +1536,18 @@ all1done:
 	ADDQ $0x00000040, R10
 	ADDQ $0x00000040, SI
 	SUBQ $0x00000010, R9
-	JNZ  allpanel
-	JMP  end
+	CMPQ R9, $0x00000010
+	JGE  allpanel
+	SUBQ $0x00000010, R9
+	CMPQ R9, $-16
+	JE   allpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000010, R9
+	JMP  allpanel
+
+allpanels:
+	JMP end
 
 fewValues:
 	MOVQ oStep+8(FP), CX
@@ -1864,8 +1874,17 @@ few1done:
 	ADDQ $0x00000040, R10
 	ADDQ $0x00000040, SI
 	SUBQ $0x00000010, R9
-	JNZ  fewpanel
+	CMPQ R9, $0x00000010
+	JGE  fewpanel
+	SUBQ $0x00000010, R9
+	CMPQ R9, $-16
+	JE   fewpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000010, R9
+	JMP  fewpanel
 
+fewpanels:
 end:
 	LDMXCSR (SP)
 	VZEROUPPER

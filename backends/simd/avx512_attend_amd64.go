@@ -20,7 +20,7 @@ func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int)
 //   - totals[2][i] = 1/l, or 0 if l is 0
 //   - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0
 //
-// Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is a multiple of 32. queries
+// Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is at least 32. queries
 // is [dim][32], the query rows transposed. s is scratch, [padded][32]. padded is keys, rounded
 // up to a multiple of 16. The routine
 // reads padded elements of 32 rows of bias, which begin biasStep elements apart. The elements

@@ -1743,8 +1743,18 @@ all1done:
 	ADDQ $0x00000080, R10
 	ADDQ $0x00000080, SI
 	SUBQ $0x00000020, R9
-	JNZ  allpanel
-	JMP  end
+	CMPQ R9, $0x00000020
+	JGE  allpanel
+	SUBQ $0x00000020, R9
+	CMPQ R9, $-32
+	JE   allpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000020, R9
+	JMP  allpanel
+
+allpanels:
+	JMP end
 
 fewValues:
 	MOVQ oStep+8(FP), CX
@@ -2102,8 +2112,17 @@ few1done:
 	ADDQ $0x00000080, R10
 	ADDQ $0x00000080, SI
 	SUBQ $0x00000020, R9
-	JNZ  fewpanel
+	CMPQ R9, $0x00000020
+	JGE  fewpanel
+	SUBQ $0x00000020, R9
+	CMPQ R9, $-32
+	JE   fewpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000020, R9
+	JMP  fewpanel
 
+fewpanels:
 end:
 	LDMXCSR (SP)
 	VZEROUPPER
