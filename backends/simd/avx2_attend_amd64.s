@@ -4,15 +4,18 @@
 
 #include "textflag.h"
 
-// func queryLanesAVX2(queries *float32, q *float32, qStep int, dim int)
+// func queryLanesAVX2(queries *float32, q *float32, qStep int, dim int, rows int)
 // Requires: AVX
-TEXT ·queryLanesAVX2(SB), NOSPLIT, $0-32
+TEXT ·queryLanesAVX2(SB), NOSPLIT, $0-40
 	MOVQ q+8(FP), AX
 	MOVQ queries+0(FP), CX
 	MOVQ qStep+16(FP), DX
 	SHLQ $0x02, DX
 	MOVQ $0x00000040, BX
 	LEAQ 64(CX), SI
+	CMPQ rows+32(FP), $0x08
+	JG   queries
+	SUBQ $0x00000020, SI
 
 queries:
 	MOVQ dim+24(FP), R9

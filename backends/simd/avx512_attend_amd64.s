@@ -4,15 +4,18 @@
 
 #include "textflag.h"
 
-// func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int)
+// func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int, rows int)
 // Requires: AVX, AVX512F
-TEXT ·queryLanesAVX512(SB), NOSPLIT, $0-32
+TEXT ·queryLanesAVX512(SB), NOSPLIT, $0-40
 	MOVQ q+8(FP), AX
 	MOVQ queries+0(FP), CX
 	MOVQ qStep+16(FP), DX
 	SHLQ $0x02, DX
 	MOVQ $0x00000080, BX
 	LEAQ 128(CX), SI
+	CMPQ rows+32(FP), $0x10
+	JG   queries
+	SUBQ $0x00000040, SI
 
 queries:
 	MOVQ dim+24(FP), R9

@@ -60,14 +60,18 @@ func (g *generator) total(row int) GPVirtual {
 // queryLanes emits the routine that transposes the query rows for attendTile. It computes nothing, so it
 // need not set MXCSR, as transpose does.
 func (g *generator) queryLanes() {
-	g.routine("queryLanes", "func(queries, q *float32, qStep, dim int)",
+	g.routine("queryLanes", "func(queries, q *float32, qStep, dim, rows int)",
 		"sets queries, [dims][LANES], to the transpose of q, [LANES][dims]. dims is dim, rounded up to a",
-		"multiple of 16. Rows of q are qStep elements apart.")
+		"multiple of 16. Rows of q are qStep elements apart. If rows is at most LANES/2, the routine neither reads",
+		"nor sets the second half of the lanes.")
 	n := g.vectorBytes / 4
 	q, queries, srcStep, dstStep := param("q"), param("queries"), bytes(param("qStep")), GP64()
 	MOVQ(U32(uint32(g.rowBytes)), dstStep)
 	end := GP64()
 	LEAQ(Mem{Base: queries, Disp: g.rowBytes}, end)
+	CMPQ(address("rows"), Imm(uint64(n)))
+	JG(LabelRef("queries"))
+	SUBQ(U32(uint32(g.vectorBytes)), end)
 	Label("queries")
 	src, dst, left := GP64(), GP64(), param("dim")
 	MOVQ(q, src)
