@@ -112,11 +112,11 @@ func gradientsAVX2(s *float32, dp *float32, ds *float32, dsStep int, masks *uint
 //go:noescape
 func gradientsTAVX2(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
 
-// addProductAVX2 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 16. a is [rows][n].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
+// addProductAVX2 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < columns. a is [rows][n].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. columns is a multiple of 16. n > 0.
 //
 //go:noescape
-func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 
 // addProductMaskedAVX2 is addProductAVX2 for each x < 16 with bit x of columns set.
 // It neither reads nor writes other columns of b and c.
@@ -124,11 +124,11 @@ func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bS
 //go:noescape
 func addProductMaskedAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
-// addProductTAVX2 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 16. a is [n][rows].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
+// addProductTAVX2 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < columns. a is [n][rows].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. columns is a multiple of 16. n > 0.
 //
 //go:noescape
-func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 
 // addProductTMaskedAVX2 is addProductTAVX2 for each x < 16 with bit x of columns set.
 // It neither reads nor writes other columns of b and c.

@@ -1712,9 +1712,9 @@ key:
 	VZEROUPPER
 	RET
 
-// func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+// func addProductAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·addProductAVX2(SB), NOSPLIT, $8-64
+TEXT ·addProductAVX2(SB), NOSPLIT, $8-72
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -1732,6 +1732,7 @@ TEXT ·addProductAVX2(SB), NOSPLIT, $8-64
 	LEAQ    (BX)(BX*2), R10
 	LEAQ    (R8)(R8*2), R11
 
+panel:
 rows6:
 	CMPQ       SI, $0x06
 	JL         rows6done
@@ -2075,78 +2076,78 @@ rows4done:
 rows2:
 	CMPQ       SI, $0x02
 	JL         rows2done
-	MOVQ       AX, R10
+	MOVQ       AX, R12
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
-	PREFETCHT0 (R10)
-	ADDQ       CX, R10
-	PREFETCHT0 (R10)
-	ADDQ       CX, R10
-	MOVQ       DX, R10
-	LEAQ       (DX)(BX*4), R12
-	MOVQ       DI, R13
-	MOVQ       R9, R14
-	SUBQ       $0x00000004, R14
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       DI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
 	JL         rows2irest
 
 rows2i:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R10), Y14
+	VMOVUPS      (R14), Y12
+	VMOVUPS      32(R14), Y13
+	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS (R10)(BX*1), Y15
+	VBROADCASTSS (R12)(BX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      (R13)(R8*1), Y12
-	VMOVUPS      32(R13)(R8*1), Y13
-	VBROADCASTSS 4(R10), Y14
+	VMOVUPS      (R14)(R8*1), Y12
+	VMOVUPS      32(R14)(R8*1), Y13
+	VBROADCASTSS 4(R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 4(R10)(BX*1), Y15
+	VBROADCASTSS 4(R12)(BX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      (R13)(R8*2), Y12
-	VMOVUPS      32(R13)(R8*2), Y13
-	VBROADCASTSS 8(R10), Y14
+	VMOVUPS      (R14)(R8*2), Y12
+	VMOVUPS      32(R14)(R8*2), Y13
+	VBROADCASTSS 8(R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 8(R10)(BX*1), Y15
+	VBROADCASTSS 8(R12)(BX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	VMOVUPS      (R13)(R11*1), Y12
-	VMOVUPS      32(R13)(R11*1), Y13
-	VBROADCASTSS 12(R10), Y14
+	VMOVUPS      (R14)(R11*1), Y12
+	VMOVUPS      32(R14)(R11*1), Y13
+	VBROADCASTSS 12(R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS 12(R10)(BX*1), Y15
+	VBROADCASTSS 12(R12)(BX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	LEAQ         (R13)(R8*4), R13
-	ADDQ         $0x00000010, R10
+	LEAQ         (R14)(R8*4), R14
 	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R14
+	ADDQ         $0x00000010, R13
+	SUBQ         $0x00000004, R15
 	JGE          rows2i
 
 rows2irest:
-	ADDQ $0x00000004, R14
+	ADDQ $0x00000004, R15
 	JZ   rows2iend
 
 rows2ione:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R10), Y14
+	VMOVUPS      (R14), Y12
+	VMOVUPS      32(R14), Y13
+	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS (R10)(BX*1), Y15
+	VBROADCASTSS (R12)(BX*1), Y15
 	VFMADD231PS  Y15, Y12, Y2
 	VFMADD231PS  Y15, Y13, Y3
-	ADDQ         R8, R13
-	ADDQ         $0x00000004, R10
+	ADDQ         R8, R14
 	ADDQ         $0x00000004, R12
-	DECQ         R14
+	ADDQ         $0x00000004, R13
+	DECQ         R15
 	JNZ          rows2ione
 
 rows2iend:
@@ -2169,59 +2170,59 @@ rows2done:
 rows1:
 	CMPQ       SI, $0x01
 	JL         rows1done
-	MOVQ       AX, R10
+	MOVQ       AX, R12
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
-	PREFETCHT0 (R10)
-	ADDQ       CX, R10
-	MOVQ       DX, R10
-	LEAQ       (DX)(BX*4), R12
-	MOVQ       DI, R13
-	MOVQ       R9, R14
-	SUBQ       $0x00000004, R14
+	PREFETCHT0 (R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       DI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
 	JL         rows1irest
 
 rows1i:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R10), Y14
+	VMOVUPS      (R14), Y12
+	VMOVUPS      32(R14), Y13
+	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      (R13)(R8*1), Y12
-	VMOVUPS      32(R13)(R8*1), Y13
-	VBROADCASTSS 4(R10), Y14
+	VMOVUPS      (R14)(R8*1), Y12
+	VMOVUPS      32(R14)(R8*1), Y13
+	VBROADCASTSS 4(R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      (R13)(R8*2), Y12
-	VMOVUPS      32(R13)(R8*2), Y13
-	VBROADCASTSS 8(R10), Y14
+	VMOVUPS      (R14)(R8*2), Y12
+	VMOVUPS      32(R14)(R8*2), Y13
+	VBROADCASTSS 8(R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	VMOVUPS      (R13)(R11*1), Y12
-	VMOVUPS      32(R13)(R11*1), Y13
-	VBROADCASTSS 12(R10), Y14
+	VMOVUPS      (R14)(R11*1), Y12
+	VMOVUPS      32(R14)(R11*1), Y13
+	VBROADCASTSS 12(R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	LEAQ         (R13)(R8*4), R13
-	ADDQ         $0x00000010, R10
+	LEAQ         (R14)(R8*4), R14
 	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R14
+	ADDQ         $0x00000010, R13
+	SUBQ         $0x00000004, R15
 	JGE          rows1i
 
 rows1irest:
-	ADDQ $0x00000004, R14
+	ADDQ $0x00000004, R15
 	JZ   rows1iend
 
 rows1ione:
-	VMOVUPS      (R13), Y12
-	VMOVUPS      32(R13), Y13
-	VBROADCASTSS (R10), Y14
+	VMOVUPS      (R14), Y12
+	VMOVUPS      32(R14), Y13
+	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y14, Y12, Y0
 	VFMADD231PS  Y14, Y13, Y1
-	ADDQ         R8, R13
-	ADDQ         $0x00000004, R10
+	ADDQ         R8, R14
 	ADDQ         $0x00000004, R12
-	DECQ         R14
+	ADDQ         $0x00000004, R13
+	DECQ         R15
 	JNZ          rows1ione
 
 rows1iend:
@@ -2235,6 +2236,17 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	SUBQ $0x00000010, columns+64(FP)
+	JZ   end
+	ADDQ $0x00000040, c+0(FP)
+	MOVQ c+0(FP), AX
+	ADDQ $0x00000040, b+32(FP)
+	MOVQ b+32(FP), DI
+	MOVQ a+16(FP), DX
+	MOVQ rows+48(FP), SI
+	JMP  panel
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -2745,9 +2757,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+// func addProductTAVX2(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 // Requires: AVX, FMA3, MMX+, SSE
-TEXT ·addProductTAVX2(SB), NOSPLIT, $8-64
+TEXT ·addProductTAVX2(SB), NOSPLIT, $8-72
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -2765,6 +2777,7 @@ TEXT ·addProductTAVX2(SB), NOSPLIT, $8-64
 	LEAQ    (BX)(BX*2), R10
 	LEAQ    (R8)(R8*2), R11
 
+panel:
 rows6:
 	CMPQ       SI, $0x06
 	JL         rows6done
@@ -3247,6 +3260,17 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	SUBQ $0x00000010, columns+64(FP)
+	JZ   end
+	ADDQ $0x00000040, c+0(FP)
+	MOVQ c+0(FP), AX
+	ADDQ $0x00000040, b+32(FP)
+	MOVQ b+32(FP), DI
+	MOVQ a+16(FP), DX
+	MOVQ rows+48(FP), SI
+	JMP  panel
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

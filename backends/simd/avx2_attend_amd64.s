@@ -4,15 +4,18 @@
 
 #include "textflag.h"
 
-// func queryLanesAVX2(queries *float32, q *float32, qStep int, dim int)
+// func queryLanesAVX2(queries *float32, q *float32, qStep int, dim int, rows int)
 // Requires: AVX
-TEXT ·queryLanesAVX2(SB), NOSPLIT, $0-32
+TEXT ·queryLanesAVX2(SB), NOSPLIT, $0-40
 	MOVQ q+8(FP), AX
 	MOVQ queries+0(FP), CX
 	MOVQ qStep+16(FP), DX
 	SHLQ $0x02, DX
 	MOVQ $0x00000040, BX
 	LEAQ 64(CX), SI
+	CMPQ rows+32(FP), $0x08
+	JG   queries
+	SUBQ $0x00000020, SI
 
 queries:
 	MOVQ dim+24(FP), R9
@@ -1536,8 +1539,18 @@ all1done:
 	ADDQ $0x00000040, R10
 	ADDQ $0x00000040, SI
 	SUBQ $0x00000010, R9
-	JNZ  allpanel
-	JMP  end
+	CMPQ R9, $0x00000010
+	JGE  allpanel
+	SUBQ $0x00000010, R9
+	CMPQ R9, $-16
+	JE   allpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000010, R9
+	JMP  allpanel
+
+allpanels:
+	JMP end
 
 fewValues:
 	MOVQ oStep+8(FP), CX
@@ -1864,8 +1877,17 @@ few1done:
 	ADDQ $0x00000040, R10
 	ADDQ $0x00000040, SI
 	SUBQ $0x00000010, R9
-	JNZ  fewpanel
+	CMPQ R9, $0x00000010
+	JGE  fewpanel
+	SUBQ $0x00000010, R9
+	CMPQ R9, $-16
+	JE   fewpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000010, R9
+	JMP  fewpanel
 
+fewpanels:
 end:
 	LDMXCSR (SP)
 	VZEROUPPER

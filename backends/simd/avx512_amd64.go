@@ -109,11 +109,11 @@ func gradientsAVX512(s *float32, dp *float32, ds *float32, dsStep int, masks *ui
 //go:noescape
 func gradientsTAVX512(s *float32, dp *float32, masks *uint32, keys int, lse *float32, delta *float32, scale float32)
 
-// addProductAVX512 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < 32. a is [rows][n].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
+// addProductAVX512 adds Σ over i < n of a[r][i]·b[i][x] to c[r][x] for r < rows and x < columns. a is [rows][n].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. columns is a multiple of 32. n > 0.
 //
 //go:noescape
-func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 
 // addProductMaskedAVX512 is addProductAVX512 for each x < 32 with bit x of columns set.
 // It neither reads nor writes other columns of b and c.
@@ -121,11 +121,11 @@ func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, 
 //go:noescape
 func addProductMaskedAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns uint32)
 
-// addProductTAVX512 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < 32. a is [n][rows].
-// Rows of c, a and b are cStep, aStep and bStep elements apart. n > 0.
+// addProductTAVX512 adds Σ over i < n of a[i][r]·b[i][x] to c[r][x] for r < rows and x < columns. a is [n][rows].
+// Rows of c, a and b are cStep, aStep and bStep elements apart. columns is a multiple of 32. n > 0.
 //
 //go:noescape
-func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 
 // addProductTMaskedAVX512 is addProductTAVX512 for each x < 32 with bit x of columns set.
 // It neither reads nor writes other columns of b and c.

@@ -1692,9 +1692,9 @@ key:
 	VZEROUPPER
 	RET
 
-// func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+// func addProductAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·addProductAVX512(SB), NOSPLIT, $8-64
+TEXT ·addProductAVX512(SB), NOSPLIT, $8-72
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -1712,6 +1712,7 @@ TEXT ·addProductAVX512(SB), NOSPLIT, $8-64
 	LEAQ    (BX)(BX*2), R10
 	LEAQ    (R8)(R8*2), R11
 
+panel:
 rows8:
 	CMPQ       SI, $0x08
 	JL         rows8done
@@ -2115,80 +2116,80 @@ rows4done:
 rows2:
 	CMPQ       SI, $0x02
 	JL         rows2done
-	MOVQ       AX, R10
+	MOVQ       AX, R12
 	VXORPS     Z0, Z0, Z0
 	VXORPS     Z1, Z1, Z1
 	VXORPS     Z2, Z2, Z2
 	VXORPS     Z3, Z3, Z3
-	PREFETCHT0 (R10)
-	PREFETCHT0 64(R10)
-	ADDQ       CX, R10
-	PREFETCHT0 (R10)
-	PREFETCHT0 64(R10)
-	ADDQ       CX, R10
-	MOVQ       DX, R10
-	LEAQ       (DX)(BX*4), R12
-	MOVQ       DI, R13
-	MOVQ       R9, R14
-	SUBQ       $0x00000004, R14
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       DI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
 	JL         rows2irest
 
 rows2i:
-	VMOVUPS      (R13), Z16
-	VMOVUPS      64(R13), Z17
-	VBROADCASTSS (R10), Z18
+	VMOVUPS      (R14), Z16
+	VMOVUPS      64(R14), Z17
+	VBROADCASTSS (R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS (R10)(BX*1), Z19
+	VBROADCASTSS (R12)(BX*1), Z19
 	VFMADD231PS  Z19, Z16, Z2
 	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      (R13)(R8*1), Z16
-	VMOVUPS      64(R13)(R8*1), Z17
-	VBROADCASTSS 4(R10), Z18
+	VMOVUPS      (R14)(R8*1), Z16
+	VMOVUPS      64(R14)(R8*1), Z17
+	VBROADCASTSS 4(R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 4(R10)(BX*1), Z19
+	VBROADCASTSS 4(R12)(BX*1), Z19
 	VFMADD231PS  Z19, Z16, Z2
 	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      (R13)(R8*2), Z16
-	VMOVUPS      64(R13)(R8*2), Z17
-	VBROADCASTSS 8(R10), Z18
+	VMOVUPS      (R14)(R8*2), Z16
+	VMOVUPS      64(R14)(R8*2), Z17
+	VBROADCASTSS 8(R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 8(R10)(BX*1), Z19
+	VBROADCASTSS 8(R12)(BX*1), Z19
 	VFMADD231PS  Z19, Z16, Z2
 	VFMADD231PS  Z19, Z17, Z3
-	VMOVUPS      (R13)(R11*1), Z16
-	VMOVUPS      64(R13)(R11*1), Z17
-	VBROADCASTSS 12(R10), Z18
+	VMOVUPS      (R14)(R11*1), Z16
+	VMOVUPS      64(R14)(R11*1), Z17
+	VBROADCASTSS 12(R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS 12(R10)(BX*1), Z19
+	VBROADCASTSS 12(R12)(BX*1), Z19
 	VFMADD231PS  Z19, Z16, Z2
 	VFMADD231PS  Z19, Z17, Z3
-	LEAQ         (R13)(R8*4), R13
-	ADDQ         $0x00000010, R10
+	LEAQ         (R14)(R8*4), R14
 	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R14
+	ADDQ         $0x00000010, R13
+	SUBQ         $0x00000004, R15
 	JGE          rows2i
 
 rows2irest:
-	ADDQ $0x00000004, R14
+	ADDQ $0x00000004, R15
 	JZ   rows2iend
 
 rows2ione:
-	VMOVUPS      (R13), Z16
-	VMOVUPS      64(R13), Z17
-	VBROADCASTSS (R10), Z18
+	VMOVUPS      (R14), Z16
+	VMOVUPS      64(R14), Z17
+	VBROADCASTSS (R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS (R10)(BX*1), Z19
+	VBROADCASTSS (R12)(BX*1), Z19
 	VFMADD231PS  Z19, Z16, Z2
 	VFMADD231PS  Z19, Z17, Z3
-	ADDQ         R8, R13
-	ADDQ         $0x00000004, R10
+	ADDQ         R8, R14
 	ADDQ         $0x00000004, R12
-	DECQ         R14
+	ADDQ         $0x00000004, R13
+	DECQ         R15
 	JNZ          rows2ione
 
 rows2iend:
@@ -2211,60 +2212,60 @@ rows2done:
 rows1:
 	CMPQ       SI, $0x01
 	JL         rows1done
-	MOVQ       AX, R10
+	MOVQ       AX, R12
 	VXORPS     Z0, Z0, Z0
 	VXORPS     Z1, Z1, Z1
-	PREFETCHT0 (R10)
-	PREFETCHT0 64(R10)
-	ADDQ       CX, R10
-	MOVQ       DX, R10
-	LEAQ       (DX)(BX*4), R12
-	MOVQ       DI, R13
-	MOVQ       R9, R14
-	SUBQ       $0x00000004, R14
+	PREFETCHT0 (R12)
+	PREFETCHT0 64(R12)
+	ADDQ       CX, R12
+	MOVQ       DX, R12
+	LEAQ       (DX)(BX*4), R13
+	MOVQ       DI, R14
+	MOVQ       R9, R15
+	SUBQ       $0x00000004, R15
 	JL         rows1irest
 
 rows1i:
-	VMOVUPS      (R13), Z16
-	VMOVUPS      64(R13), Z17
-	VBROADCASTSS (R10), Z18
+	VMOVUPS      (R14), Z16
+	VMOVUPS      64(R14), Z17
+	VBROADCASTSS (R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      (R13)(R8*1), Z16
-	VMOVUPS      64(R13)(R8*1), Z17
-	VBROADCASTSS 4(R10), Z18
+	VMOVUPS      (R14)(R8*1), Z16
+	VMOVUPS      64(R14)(R8*1), Z17
+	VBROADCASTSS 4(R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      (R13)(R8*2), Z16
-	VMOVUPS      64(R13)(R8*2), Z17
-	VBROADCASTSS 8(R10), Z18
+	VMOVUPS      (R14)(R8*2), Z16
+	VMOVUPS      64(R14)(R8*2), Z17
+	VBROADCASTSS 8(R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      (R13)(R11*1), Z16
-	VMOVUPS      64(R13)(R11*1), Z17
-	VBROADCASTSS 12(R10), Z18
+	VMOVUPS      (R14)(R11*1), Z16
+	VMOVUPS      64(R14)(R11*1), Z17
+	VBROADCASTSS 12(R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	LEAQ         (R13)(R8*4), R13
-	ADDQ         $0x00000010, R10
+	LEAQ         (R14)(R8*4), R14
 	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, R14
+	ADDQ         $0x00000010, R13
+	SUBQ         $0x00000004, R15
 	JGE          rows1i
 
 rows1irest:
-	ADDQ $0x00000004, R14
+	ADDQ $0x00000004, R15
 	JZ   rows1iend
 
 rows1ione:
-	VMOVUPS      (R13), Z16
-	VMOVUPS      64(R13), Z17
-	VBROADCASTSS (R10), Z18
+	VMOVUPS      (R14), Z16
+	VMOVUPS      64(R14), Z17
+	VBROADCASTSS (R12), Z18
 	VFMADD231PS  Z18, Z16, Z0
 	VFMADD231PS  Z18, Z17, Z1
-	ADDQ         R8, R13
-	ADDQ         $0x00000004, R10
+	ADDQ         R8, R14
 	ADDQ         $0x00000004, R12
-	DECQ         R14
+	ADDQ         $0x00000004, R13
+	DECQ         R15
 	JNZ          rows1ione
 
 rows1iend:
@@ -2278,6 +2279,17 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	SUBQ $0x00000020, columns+64(FP)
+	JZ   end
+	ADDQ $0x00000080, c+0(FP)
+	MOVQ c+0(FP), AX
+	ADDQ $0x00000080, b+32(FP)
+	MOVQ b+32(FP), DI
+	MOVQ a+16(FP), DX
+	MOVQ rows+48(FP), SI
+	JMP  panel
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
@@ -3028,9 +3040,9 @@ end:
 	VZEROUPPER
 	RET
 
-// func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int)
+// func addProductTAVX512(c *float32, cStep int, a *float32, aStep int, b *float32, bStep int, rows int, n int, columns int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
-TEXT ·addProductTAVX512(SB), NOSPLIT, $8-64
+TEXT ·addProductTAVX512(SB), NOSPLIT, $8-72
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -3048,6 +3060,7 @@ TEXT ·addProductTAVX512(SB), NOSPLIT, $8-64
 	LEAQ    (BX)(BX*2), R10
 	LEAQ    (R8)(R8*2), R11
 
+panel:
 rows8:
 	CMPQ       SI, $0x08
 	JL         rows8done
@@ -3591,6 +3604,17 @@ rows1iend:
 	JMP     rows1
 
 rows1done:
+	SUBQ $0x00000020, columns+64(FP)
+	JZ   end
+	ADDQ $0x00000080, c+0(FP)
+	MOVQ c+0(FP), AX
+	ADDQ $0x00000080, b+32(FP)
+	MOVQ b+32(FP), DI
+	MOVQ a+16(FP), DX
+	MOVQ rows+48(FP), SI
+	JMP  panel
+
+end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

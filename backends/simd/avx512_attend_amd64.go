@@ -5,10 +5,11 @@
 package simd
 
 // queryLanesAVX512 sets queries, [dims][32], to the transpose of q, [32][dims]. dims is dim, rounded up to a
-// multiple of 16. Rows of q are qStep elements apart.
+// multiple of 16. Rows of q are qStep elements apart. If rows is at most 32/2, the routine neither reads
+// nor sets the second half of the lanes.
 //
 //go:noescape
-func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int)
+func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int, rows int)
 
 // attendTileAVX512 computes o, the attention of query rows over keys k with values v. Query i sees
 // key j if bit i of masks[j] is set. If masks is nil, every query sees every key. rows is the number of rows of o. keys is the number of rows of k and v.
@@ -20,7 +21,7 @@ func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int)
 //   - totals[2][i] = 1/l, or 0 if l is 0
 //   - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0
 //
-// Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is a multiple of 32. queries
+// Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is at least 32. queries
 // is [dim][32], the query rows transposed. s is scratch, [padded][32]. padded is keys, rounded
 // up to a multiple of 16. The routine
 // reads padded elements of 32 rows of bias, which begin biasStep elements apart. The elements

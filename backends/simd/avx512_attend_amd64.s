@@ -4,15 +4,18 @@
 
 #include "textflag.h"
 
-// func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int)
+// func queryLanesAVX512(queries *float32, q *float32, qStep int, dim int, rows int)
 // Requires: AVX, AVX512F
-TEXT ·queryLanesAVX512(SB), NOSPLIT, $0-32
+TEXT ·queryLanesAVX512(SB), NOSPLIT, $0-40
 	MOVQ q+8(FP), AX
 	MOVQ queries+0(FP), CX
 	MOVQ qStep+16(FP), DX
 	SHLQ $0x02, DX
 	MOVQ $0x00000080, BX
 	LEAQ 128(CX), SI
+	CMPQ rows+32(FP), $0x10
+	JG   queries
+	SUBQ $0x00000040, SI
 
 queries:
 	MOVQ dim+24(FP), R9
@@ -1743,8 +1746,18 @@ all1done:
 	ADDQ $0x00000080, R10
 	ADDQ $0x00000080, SI
 	SUBQ $0x00000020, R9
-	JNZ  allpanel
-	JMP  end
+	CMPQ R9, $0x00000020
+	JGE  allpanel
+	SUBQ $0x00000020, R9
+	CMPQ R9, $-32
+	JE   allpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000020, R9
+	JMP  allpanel
+
+allpanels:
+	JMP end
 
 fewValues:
 	MOVQ oStep+8(FP), CX
@@ -2102,8 +2115,17 @@ few1done:
 	ADDQ $0x00000080, R10
 	ADDQ $0x00000080, SI
 	SUBQ $0x00000020, R9
-	JNZ  fewpanel
+	CMPQ R9, $0x00000020
+	JGE  fewpanel
+	SUBQ $0x00000020, R9
+	CMPQ R9, $-32
+	JE   fewpanels
+	LEAQ (R10)(R9*4), R10
+	LEAQ (SI)(R9*4), SI
+	MOVQ $0x00000020, R9
+	JMP  fewpanel
 
+fewpanels:
 end:
 	LDMXCSR (SP)
 	VZEROUPPER

@@ -82,7 +82,7 @@ func (g *biasGrad) storePanel(j *job, t *gradScore, x *keyRange, k, lo, n int) {
 		}
 	case rowBias:
 		clear(g.sum)
-		isa.addProductT(&g.sum[0], g.lanes, &ones[0], 0, &g.db[0], g.lanes, 1, n)
+		isa.addProductT(&g.sum[0], g.lanes, &ones[0], 0, &g.db[0], g.lanes, 1, n, g.lanes)
 		for i, y := range g.sum[:keys] {
 			g.sums[k-x.from+i] += float64(y)
 		}

@@ -77,14 +77,18 @@ func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, 
 	}
 }
 
-// add calls the routine of a product for all columns, isa.lanes columns at a time.
+// add computes a product of any number of columns: whole vectors of lanes, and the rest by masked. If masked is
+// nil, rows are padded to whole vectors.
 func (isa *laneRoutines) add(whole productFunc, masked maskedProductFunc, c []float32, cStep int, a []float32, aStep int, b []float32, bStep, rows, n, columns int) {
-	for x := 0; x < columns; x += isa.lanes {
-		if columns-x < isa.lanes && masked != nil {
-			masked(&c[x], cStep, &a[0], aStep, &b[x], bStep, rows, n, laneMask(0, isa.lanes, columns-x))
-		} else {
-			whole(&c[x], cStep, &a[0], aStep, &b[x], bStep, rows, n)
-		}
+	all := columns / isa.lanes * isa.lanes
+	if masked == nil {
+		all = ceilDiv(columns, isa.lanes) * isa.lanes
+	}
+	if all > 0 {
+		whole(&c[0], cStep, &a[0], aStep, &b[0], bStep, rows, n, all)
+	}
+	if all < columns {
+		masked(&c[all], cStep, &a[0], aStep, &b[all], bStep, rows, n, laneMask(0, isa.lanes, columns-all))
 	}
 }
 

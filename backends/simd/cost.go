@@ -12,6 +12,7 @@ import (
 // one server; package dispatch corrects their sum by its own measurements.
 type pace struct {
 	start   float64 // beginning and ending a part of an item: a tile, a block or a row
+	tile    float64 // backward: preparing and finishing a tile of query rows
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a pair of a row and a key: mainly the exponential
 	element float64 // an element of a row that is loaded once, or stored
@@ -23,9 +24,10 @@ type pace struct {
 
 // Costs that all kernels share, in nanoseconds.
 const (
-	callTime = 500  // a call, outside its phases
-	helpTime = 1100 // a helper that joins a phase and leaves
-	tileTime = 280  // preparing, visiting or finishing a backward tile of query rows
+	callTime  = 500  // a call, outside its phases
+	helpTime  = 1100 // a helper that joins a phase and leaves
+	visitTime = 280  // a visit of a backward tile of query rows by a block of keys
+	clearByte = .04  // to clear a byte of a gradient, in a row or key without a visible pair
 )
 
 // timedPhase is the cost of items that may run in parallel.
@@ -74,6 +76,16 @@ func seenRows(p *flashkit.Problem) int {
 	}
 	first, _ := p.Queries(0)
 	_, end := p.Queries(p.KVLen - 1)
+	return max(0, end-first)
+}
+
+// visibleKeys returns the number of keys that at least one query row sees.
+func visibleKeys(p *flashkit.Problem) int {
+	if p.QLen == 0 {
+		return 0
+	}
+	first, _ := p.Keys(0)
+	_, end := p.Keys(p.QLen - 1)
 	return max(0, end-first)
 }
 
@@ -218,9 +230,9 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	heads, dims := p.Batch*p.KVHeads, paddedDims(p, edge)
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
-	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*tileTime + rowElements(p, 1)*c.element}
-	block := float64(f.blocks)*c.start + keyElements(p, lanes)*c.element
-	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*tileTime + read*c.pack + converted(p, read)*c.widen
+	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*c.tile + rowElements(p, lanes)*c.element}
+	block := float64(f.blocks)*c.start + keyElements(p, tileStep)*c.element
+	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*visitTime + read*c.pack + converted(p, read)*c.widen
 	blocks := uneven(f.blocks, block, pair, share(p, f.keys, p.KVLen, p.QLen)/float64(max(1, heads)))
 	if !f.finish {
 		return [3]timedPhase{tile, blocks}

@@ -6,7 +6,7 @@ package simd
 var avx2Decode = decodeRoutines{
 	laneRoutines: &avx2Lanes, rows: 2, split: 16,
 	pace:     pace{start: 60, flop: .01, pair: 3.2, element: .18, pack: .27, widen: .06},
-	gradPace: pace{start: 1450, flop: .013, pair: 1, element: .85, pack: .54},
+	gradPace: pace{start: 1000, flop: .0147, pair: .65, element: .42, pack: .28, widen: .35},
 
 	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
 	weights: decodeWeightsAVX2,

@@ -6,7 +6,7 @@ package simd
 var avx512Decode = decodeRoutines{
 	laneRoutines: &avx512Lanes, rows: 4, split: 32, tails: true,
 	pace:     pace{start: 60, flop: .005, pair: 2.6, element: .16, pack: .21, widen: .055},
-	gradPace: pace{start: 1160, flop: .008, pair: 1.9, element: .48, pack: .54},
+	gradPace: pace{start: 1000, flop: .0039, pair: 2.1, element: .53, pack: .24, widen: .16},
 
 	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
 	weights: decodeWeightsAVX512,

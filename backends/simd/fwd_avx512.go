@@ -8,8 +8,8 @@ var avx512Lanes = laneRoutines{
 	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
 	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8, few: true},
-	bwdPace:   pace{start: 570, flop: .006, pair: .41, element: .5, widen: .05, pack: .05},
-	fewPace:   pace{start: 650, flop: .0068, pair: .06, element: .82, widen: .17, pack: .28},
+	bwdPace:   pace{start: 900, tile: 770, flop: .0066, pair: .03, element: .15, widen: .06, pack: .02},
+	fewPace:   pace{start: 10, tile: 1220, flop: .0053, pair: .01, element: .32, widen: .023, pack: .26},
 
 	convertRoutines: convertRoutines{
 		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,

@@ -164,17 +164,16 @@ func (x *keyMask) hides(to int) bool {
 
 // finite reports whether n rows of V, step elements apart, have no NaN or infinity. Then a weight
 // of 0 hides a key, and addValues needs no masks. finite may report false for finite rows, if their
-// squares overflow or vdim is not a multiple of the lanes. It runs once per block of an item,
+// squares overflow. It runs once per block of an item,
 // whereas addValues with masks checks V once per tile. sums is scratch.
 func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
-	if vdim%isa.lanes != 0 {
-		return false
-	}
 	if step == vdim {
 		n, vdim = 1, n*vdim
 	}
+	whole := vdim / isa.lanes * isa.lanes
 	for r := range n {
-		if isa.nonFinite(v[r*step:][:vdim], vdim/isa.lanes, sums) {
+		row := v[r*step:][:vdim]
+		if whole > 0 && isa.nonFinite(row, whole/isa.lanes, sums) || !allFinite(row[whole:]) {
 			return false
 		}
 	}

@@ -29,7 +29,7 @@ func TestFinite(t *testing.T) {
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		sums := make([]float32, isa.lanes)
 		for range trials(300) {
-			n, vdim := 1+r.IntN(40), isa.lanes*(1+r.IntN(4))
+			n, vdim := 1+r.IntN(40), 1+r.IntN(4*isa.lanes)
 			step := vdim + r.IntN(2)*r.IntN(9)
 			v := make([]float32, (n-1)*step+vdim)
 			for i := range v {
@@ -42,7 +42,6 @@ func TestFinite(t *testing.T) {
 			at := r.IntN(n)*step + r.IntN(vdim)
 			v[at] = []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))}[r.IntN(3)]
 			require.False(t, isa.finite(v, step, n, vdim, sums), "%g at %d: %d rows of %d, %d apart", v[at], at, n, vdim, step)
-			require.False(t, isa.finite(v, step, n, vdim-1, sums), "rows of %d", vdim-1)
 		}
 	})
 }

@@ -85,7 +85,7 @@ func (isa *laneRoutines) takesWhole(pl *plan) bool { return isa.attendTile != ni
 func (isa *laneRoutines) onePart(pl *plan) bool {
 	other := pl.p.Score // the features that attendTile does not support
 	other.Bias, other.Mask = false, false
-	return pl.p.VDim%isa.lanes == 0 && other == (flashkit.Score{}) && !pl.p.Carry
+	return pl.p.VDim >= isa.lanes && other == (flashkit.Score{}) && !pl.p.Carry
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {

@@ -90,7 +90,7 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 	}
 	padded, vdim, row := pad(j.p.Dim), j.p.VDim, seq.Q0+r
 	queries, totals := ws.Take(isa.lanes*padded), ws.Take(4*isa.lanes)
-	q, qStep := isa.wholeRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)
+	q, qStep := isa.queryRows(x.rows, &j.args.Q, seq.QBatch, seq.h, row, n)
 	o := &j.args.O
 	direct, rows, step := o.DType() == flashkit.Float32, x.rows, vdim
 	if direct {
@@ -103,7 +103,7 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 		isa.fetchBias(j, seq, r, len(x.masks), from, to-from)
 		bias = &x.bias[0]
 	}
-	isa.queryLanes(&queries[0], &q[0], qStep, j.p.Dim)
+	isa.queryLanes(&queries[0], &q[0], qStep, j.p.Dim, n)
 	isa.attendTile(&rows[0], step, &totals[0], k, x.kStep, v, x.vStep, &queries[0], &x.s[0], masks, bias, x.biasStep,
 		n, j.p.Dim, vdim, to-from, x.ahead.take(to-from, j.p.Dim, k), j.base2, float32(j.unit), float32(j.scale))
 	if bias != nil {
@@ -117,4 +117,21 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)
 	}
 	j.storeLSEs(seq.QBatch, seq.h, row, totals[3*isa.lanes:][:n])
+}
+
+// queryRows returns n rows of Q for queryLanes, in place or as a copy in buf. Elements after a row's last
+// column and rows after the last row are readable but undefined: attendTile does not use them.
+func (isa *laneRoutines) queryRows(buf []float32, t *flashkit.Tensor, b, h, from, n int) (rows []float32, step int) {
+	dim, lanes := t.Shape()[3], isa.lanes
+	if 2*n <= lanes {
+		lanes /= 2
+	}
+	if t.DType() == flashkit.Float32 {
+		rows, step = t.Float32s()[t.Offset(b, h, from):], rowStep(t)
+		if (lanes-1)*step+pad(dim) <= len(rows) {
+			return rows, step
+		}
+	}
+	isa.loadRows(buf, dim, t, b, h, from, n)
+	return buf, dim
 }

@@ -47,7 +47,7 @@ func TestAttendTile(t *testing.T) {
 
 // drawShort draws a problem whose keys are often one block.
 func drawShort(r *rand.Rand, lanes int) flashkit.Problem {
-	p := flashkit.Problem{Batch: 1 + r.IntN(2), Heads: 2, KVHeads: 1 + r.IntN(2), QLen: 1 + r.IntN(70), KVLen: 1 + r.IntN(270), Dim: 1 + r.IntN(40), VDim: lanes * (1 + r.IntN(2))}
+	p := flashkit.Problem{Batch: 1 + r.IntN(2), Heads: 2, KVHeads: 1 + r.IntN(2), QLen: 1 + r.IntN(70), KVLen: 1 + r.IntN(270), Dim: 1 + r.IntN(40), VDim: lanes + r.IntN(2*lanes)}
 	p.Band = []flashkit.Band{{}, flashkit.Causal(), flashkit.Causal().TopLeft(), flashkit.Window(r.IntN(90), r.IntN(90))}[r.IntN(4)]
 	p.Score.Bias, p.Score.Mask = r.IntN(2) == 0, r.IntN(4) == 0
 	return p

@@ -45,9 +45,9 @@ type forwardRoutines struct {
 	expScores   func(s *float32, keys int, m, rowMax, l, alpha *float32, scale float32)
 	finalizeLSE func(lse, by, m, l *float32, scale float32)
 	addValues   func(o, v *float32, step int, p *float32, keys, vdim int, alpha *float32, masks *uint32)
-	attendTile  attendTileFunc                             // may be nil
-	queryLanes  func(queries, q *float32, qStep, dim int)  // nil if attendTile is
-	packRows    func(dst, src *float32, step, n, rows int) // may be nil
+	attendTile  attendTileFunc                                  // may be nil
+	queryLanes  func(queries, q *float32, qStep, dim, rows int) // nil if attendTile is
+	packRows    func(dst, src *float32, step, n, rows int)      // may be nil
 }
 
 // backwardRoutines have the keys or columns of a panel in the lanes.
@@ -67,7 +67,7 @@ type backwardRoutines struct {
 
 type (
 	attendTileFunc    func(o *float32, oStep int, totals, k *float32, kStep int, v *float32, vStep int, queries, s *float32, masks *uint32, bias *float32, biasStep int, rows, dim, vdim, keys int, ahead *float32, scale, unit, factor float32)
-	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int)
+	productFunc       func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n, columns int)
 	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
 )
 

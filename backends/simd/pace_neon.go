@@ -16,8 +16,8 @@ const (
 // Paces of the kernels, in cycles instead of nanoseconds.
 var (
 	fwdCycles       = pace{start: 4000, flop: .033, pair: 1.4, element: .6, widen: .6, pack: .4, feature: 1.5}
-	bwdCycles       = pace{start: 9000, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
-	bwdDecodeCycles = pace{start: 2000, flop: .06, pair: 8, element: 1.5, pack: 1.5}
+	bwdCycles       = pace{start: 9000, tile: 760, flop: .034, pair: 2.4, element: 2, widen: .6, pack: .4}
+	bwdDecodeCycles = pace{start: 2000, flop: .06, pair: 8, element: .75, pack: .75}
 	decodeCycles    = pace{start: 200, flop: .05, pair: 6, element: .5, widen: .3, pack: .8}
 
 	fwdQuadCycles = pace{start: 4000, flop: .009, pair: 1.7, element: .6, pack: .4, feature: 1.5}
@@ -33,7 +33,7 @@ func neonPace(cycles pace) pace {
 		clock = appleClock
 	}
 	return pace{
-		start: cycles.start / clock, flop: cycles.flop / clock, pair: cycles.pair / clock, element: cycles.element / clock,
+		start: cycles.start / clock, tile: cycles.tile / clock, flop: cycles.flop / clock, pair: cycles.pair / clock, element: cycles.element / clock,
 		pack: cycles.pack / clock, widen: cycles.widen / clock, feature: cycles.feature,
 	}
 }

@@ -27,7 +27,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // float32 products.
 var (
 	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
-	bwdPairPace = pace{start: 5900, flop: .011, pair: .01, element: .84, pack: .38}
+	bwdPairPace = pace{start: 1600, tile: 1560, flop: .0112, pair: .01, element: .1, pack: .32}
 )
 
 // pairPace adapts pace c to this processor's pairRate. c was measured on a processor with pairRate

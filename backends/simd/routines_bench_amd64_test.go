@@ -106,7 +106,7 @@ func (w *routineWork) routines() []routineRun {
 			routineRun{fmt.Sprintf("scores/d%d", dim), func() { isa.scores(s, &w.k[0], 128, &w.q[0], dim, rows, &w.top[0], &w.k[0]) }},
 			routineRun{fmt.Sprintf("addValues/d%d", dim), func() { isa.addValues(&w.o[0], &w.k[0], 128, s, rows, dim, &w.alpha[0], nil) }},
 			routineRun{fmt.Sprintf("addValuesMasked/d%d", dim), func() { isa.addValues(&w.o[0], &w.k[0], 128, s, rows, dim, &w.alpha[0], &w.kept[0]) }},
-			routineRun{fmt.Sprintf("addProductT/d%d", dim), func() { isa.addProductT(&w.o[0], n, &w.k[0], 128, s, n, dim, rows) }})
+			routineRun{fmt.Sprintf("addProductT/d%d", dim), func() { isa.addProductT(&w.o[0], n, &w.k[0], 128, s, n, dim, rows, n) }})
 	}
 	return list
 }

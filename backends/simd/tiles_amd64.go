@@ -19,8 +19,8 @@ func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 var (
 	fwdTilePace  = pace{start: 1200, flop: .0006, pair: .24, element: .21, pack: .23, feature: .7}
 	fwdPlanePace = pace{start: 5400, flop: .0044, pair: .24, element: .25, widen: .19, pack: .8, feature: 1}
-	bwdPlanePace = pace{start: 9300, flop: .0038, pair: .61, element: 1.1, pack: 3.4}
-	bwdTilePace  = pace{start: 12000, flop: .00044, pair: .29, element: .58, pack: .91}
+	bwdPlanePace = pace{start: 4000, tile: 280, flop: .0048, pair: .53, element: .14, pack: .85}
+	bwdTilePace  = pace{start: 780, tile: 1000, flop: .0008, pair: .51, element: .11, pack: .69}
 )
 
 // crowded returns pace c of float32 tile products, slowed if there are many workers. Two threads

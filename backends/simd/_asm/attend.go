@@ -27,7 +27,7 @@ func (g *generator) attend() {
 		"  - totals[2][i] = 1/l, or 0 if l is 0",
 		"  - totals[3][i] = LSE = unit·m + ln(l), or -Inf if l is 0",
 		"",
-		"Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is a multiple of LANES. queries",
+		"Rows of o, k and v are oStep, kStep and vStep elements apart. vdim is at least LANES. queries",
 		"is [dim][LANES], the query rows transposed. s is scratch, [padded][LANES]. padded is keys, rounded",
 		"up to a multiple of "+strconv.Itoa(g.lanes/vectors)+". The routine",
 		"reads padded elements of LANES rows of bias, which begin biasStep elements apart. The elements",
@@ -60,14 +60,18 @@ func (g *generator) total(row int) GPVirtual {
 // queryLanes emits the routine that transposes the query rows for attendTile. It computes nothing, so it
 // need not set MXCSR, as transpose does.
 func (g *generator) queryLanes() {
-	g.routine("queryLanes", "func(queries, q *float32, qStep, dim int)",
+	g.routine("queryLanes", "func(queries, q *float32, qStep, dim, rows int)",
 		"sets queries, [dims][LANES], to the transpose of q, [LANES][dims]. dims is dim, rounded up to a",
-		"multiple of 16. Rows of q are qStep elements apart.")
+		"multiple of 16. Rows of q are qStep elements apart. If rows is at most LANES/2, the routine neither reads",
+		"nor sets the second half of the lanes.")
 	n := g.vectorBytes / 4
 	q, queries, srcStep, dstStep := param("q"), param("queries"), bytes(param("qStep")), GP64()
 	MOVQ(U32(uint32(g.rowBytes)), dstStep)
 	end := GP64()
 	LEAQ(Mem{Base: queries, Disp: g.rowBytes}, end)
+	CMPQ(address("rows"), Imm(uint64(n)))
+	JG(LabelRef("queries"))
+	SUBQ(U32(uint32(g.vectorBytes)), end)
 	Label("queries")
 	src, dst, left := GP64(), GP64(), param("dim")
 	MOVQ(q, src)
@@ -201,8 +205,9 @@ func (g *generator) attendValues() {
 	Label("end")
 }
 
-// rowValues emits the loops over columns of V and over rows of O. each is the number of sums per
-// element of O, 1 or 2.
+// rowValues emits the loops over panels of columns and over rows of O. each is the number of sums per
+// element of O, 1 or 2. If vdim is no multiple of the lanes, the last panel overlaps the panel before
+// it, and stores the same bits there again.
 func (g *generator) rowValues(name string, each int) {
 	x := rowSum{generator: g, o: GP64(), oStep: bytes(param("oStep")), by: GP64(), s: GP64(), v: param("v"), vStep: bytes(param("vStep")), step3: GP64()}
 	LEAQ(Mem{Base: x.vStep, Index: x.vStep, Scale: 2}, x.step3)
@@ -224,7 +229,16 @@ func (g *generator) rowValues(name string, each int) {
 	ADDQ(U32(uint32(g.rowBytes)), o)
 	ADDQ(U32(uint32(g.rowBytes)), x.v)
 	SUBQ(U32(uint32(g.lanes)), columns)
-	JNZ(LabelRef(name + "panel"))
+	CMPQ(columns, U32(uint32(g.lanes)))
+	JGE(LabelRef(name + "panel"))
+	SUBQ(U32(uint32(g.lanes)), columns)
+	CMPQ(columns, I32(int32(-g.lanes)))
+	JE(LabelRef(name + "panels"))
+	LEAQ(Mem{Base: o, Index: columns, Scale: 4}, o)
+	LEAQ(Mem{Base: x.v, Index: columns, Scale: 4}, x.v)
+	MOVQ(U32(uint32(g.lanes)), columns)
+	JMP(LabelRef(name + "panel"))
+	Label(name + "panels")
 }
 
 // tile adds the products of all keys to the sums of len(even) rows of O. odd holds the sums of odd

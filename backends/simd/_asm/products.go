@@ -25,9 +25,13 @@ func (g *generator) declareProduct(transposed, masked bool) {
 			"is "+name+g.suffix+" for each x < LANES with bit x of columns set.",
 			"It neither reads nor writes other columns of b and c.")
 	} else {
+		columns, more := "LANES", ""
+		if !g.bf16 {
+			signature, columns, more = signature+", columns int", "columns", " columns is a multiple of LANES."
+		}
 		g.arithmetic(name, "func("+signature+")",
-			"adds Σ over i < n of "+element+"·b[i][x] to c[r][x] for r < rows and x < LANES. a is "+shape+".",
-			"Rows of c, a and b are cStep, aStep and bStep elements apart. "+does+"n > 0.")
+			"adds Σ over i < n of "+element+"·b[i][x] to c[r][x] for r < rows and x < "+columns+". a is "+shape+".",
+			"Rows of c, a and b are cStep, aStep and bStep elements apart."+more+" "+does+"n > 0.")
 	}
 }
 
@@ -69,9 +73,32 @@ func (g *generator) product(transposed, masked bool) {
 			groups = []int{4, 2, 1} // the masks need registers
 		}
 	}
-	x.groups("rows", rows, groups)
+	if masked || g.bf16 {
+		x.groups("rows", rows, groups)
+	} else {
+		x.panels(rows, groups)
+	}
 	Label("end")
 	g.done()
+}
+
+// panels emits the product for every panel of LANES columns. The arguments c, b and columns are counters.
+func (g *matrixProduct) panels(rows GPVirtual, groups []int) {
+	Label("panel")
+	g.groups("rows", rows, groups)
+	SUBQ(U32(uint32(g.lanes)), address("columns"))
+	JZ(LabelRef("end"))
+	for _, x := range []struct {
+		name     string
+		register GPVirtual
+		step     int
+	}{{"c", g.c, g.rowBytes}, {"b", g.b, g.rowBytes}, {"a", g.a, 0}, {"rows", rows, 0}} {
+		if x.step > 0 {
+			ADDQ(U32(uint32(x.step)), address(x.name))
+		}
+		MOVQ(address(x.name), x.register)
+	}
+	JMP(LabelRef("panel"))
 }
 
 // narrow emits the product for rows whose columns need only one vector: in AVX2, only for rows that
