@@ -96,11 +96,11 @@ func few(r *rand.Rand) int {
 }
 
 // sweepWide sets the problem's sizes. Either one size is large and the others are small, because
-// the oracle is slow, or all sizes are powers of two.
+// the oracle is slow, or all sizes are powers of two, or head dims are above 256.
 func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	few := func() int { return 1 + r.IntN(9) }
 	p.Dim, p.VDim = min(p.Dim, 64), min(p.VDim, 64)
-	switch r.IntN(5) {
+	switch r.IntN(6) {
 	case 0:
 		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), few(), 300+r.IntN(700)
 		p.Heads = p.KVHeads
@@ -113,6 +113,12 @@ func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 	case 3:
 		p.Batch, p.KVHeads, p.QLen, p.KVLen = 5+r.IntN(30), 1, edge(r, 10), edge(r, 20)
 		p.Heads = p.KVHeads * few()
+	case 4:
+		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1+r.IntN(2), edge(r, 70), edge(r, 140)
+		p.Heads, p.Dim = p.KVHeads*(1+r.IntN(4)), deepDims[r.IntN(len(deepDims))]
+		if p.VDim = p.Dim; r.IntN(4) == 0 {
+			p.VDim = deepDims[r.IntN(len(deepDims))]
+		}
 	default:
 		p.Batch, p.KVHeads, p.QLen, p.KVLen = 1, 1<<r.IntN(2), 16<<r.IntN(4), 16<<r.IntN(4)
 		p.Heads, p.Dim = p.KVHeads<<r.IntN(2), 16<<r.IntN(4)
@@ -125,6 +131,9 @@ func sweepWide(r *rand.Rand, p *flashkit.Problem) {
 		sweepFeatures(r, p, 1)
 	}
 }
+
+// deepDims are head dims above 256, and the dims at which kernels divide columns.
+var deepDims = [...]int{128, 256, 257, 264, 300, 320, 328, 384, 500, 512}
 
 // sweptParameters returns the features that sweeps draw: the parameters of problems, the shift of a
 // band and KVDType. It omits the origin, which follows from the seed.

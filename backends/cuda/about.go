@@ -15,6 +15,7 @@ const (
 
 var abouts = [...]struct{ about, requires string }{
 	fwdSM90:      {"CUDA: WGMMA, TMA loads, softmax overlapped with products; bound by the tensor cores", onSM90},
+	fwdSM90Wide:  {"CUDA: WGMMA, TMA loads, two warpgroups share the scores of the same rows, for head dims above 256", onSM90},
 	fwdSM90Short: {"CUDA: WGMMA, TMA loads, several small blocks on each multiprocessor, for short sequences; bound by memory", onSM90},
 
 	fwdSM80: {"CUDA: mma.sync, K and V through a pipeline of asynchronous copies; bound by the tensor cores", onSM80},

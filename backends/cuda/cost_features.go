@@ -108,7 +108,7 @@ func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.
 
 func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
-	x.splits, x.cluster = cutDecode(p.Batch*p.KVHeads, ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
+	x.splits, x.cluster = cutDecode(s.decodeTiles(p), ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
 	return x
 }
 

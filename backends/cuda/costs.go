@@ -44,6 +44,7 @@ var decodeCosts = costs{
 		{alone: 1290, begin: 5700, step: 956},
 		{alone: 1570, begin: 7770, step: 1220},
 		{begin: 11400, step: 1780},
+		{begin: 13000, step: 2200},
 	},
 }
 
@@ -53,6 +54,7 @@ var decodeF32Costs = costs{
 		{begin: 5510, step: 2540},
 		{begin: 5210, step: 3310},
 		{begin: 6020, step: 3260},
+		{begin: 7000, step: 3000},
 	},
 }
 
@@ -76,6 +78,8 @@ var fwdSM80Costs = costs{
 		{alone: 3590, begin: 9830, step: 5550},
 		{begin: 7880, step: 4370},
 		{begin: 8030, step: 6440},
+		{begin: 8030, step: 6500},
+		{begin: 8030, step: 6000},
 	},
 }
 
@@ -98,6 +102,14 @@ var fwdSM90ShortCosts = costs{
 		{alone: 3390, begin: 4350, step: 4480},
 		{alone: 2040, begin: 5310, step: 3360},
 		{alone: 2940, begin: 4750, step: 4060},
+	},
+}
+
+var fwdSM90WideCosts = costs{
+	bandwidth: 1, empty: 4760, exposed: 0.4, launch: 3.5,
+	tiles: []tileCosts{
+		{begin: 6000, step: 3400},
+		{begin: 7000, step: 4050},
 	},
 }
 

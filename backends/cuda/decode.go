@@ -6,7 +6,7 @@ import "github.com/flashkit-go/flashkit"
 type decodePlan struct {
 	workspace
 	splits  int
-	tiles   int  // tiles of query rows; the rows of all query heads of a KV head are packed together
+	tiles   int  // tiles of query rows and columns; the rows of all query heads of a KV head are packed together
 	cluster bool // the blocks of all parts of a tile's keys form a cluster, which needs no workspace
 }
 
@@ -34,7 +34,8 @@ func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchClust
 // ends last merges the tile's parts. Otherwise a second kernel merges the parts.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
-	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows), 1
+	shares := families[id].columnShares(&p)
+	d.tiles, d.splits = p.Batch*p.KVHeads*ceilDiv(rows, f.rows)*shares, 1
 	if d.tiles == 0 {
 		return d
 	}
@@ -44,7 +45,7 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	}
 	dim, parts := families[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
-	if ceilDiv(min(rows, f.rows)*dim/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
+	if ceilDiv(min(rows, f.rows)*dim/shares/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.counters = d.tiles
 	}
 	return d

@@ -10,7 +10,7 @@ import (
 // headDims are the padded head dims of an instance.
 type headDims struct {
 	dim, vDim int
-	shares    int              // bwd_sm90: number of blocks that divide the columns of a key tile's dK and dV
+	shares    int              // number of blocks that divide columns: bwd_sm90: of a key tile's dK and dV; decode_sm80: of O
 	takes     flashkit.Feature // features for which these dims have instances
 }
 
@@ -57,6 +57,17 @@ func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
+// columnShares returns the number of blocks of decode_sm80 that divide the columns of O.
+func (s *family) columnShares(p *flashkit.Problem) int {
+	d := s.padded(p)
+	return max(1, min(d.shares, ceilDiv(p.VDim, d.vDim/d.shares)))
+}
+
+// decodeTiles returns the number of tiles of query rows and columns of a call of decode_sm80.
+func (s *family) decodeTiles(p *flashkit.Problem) int {
+	return p.Batch * p.KVHeads * ceilDiv(p.Heads/max(1, p.KVHeads)*p.QLen, s.shape(p).rows) * s.columnShares(p)
+}
+
 func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 
 // A blockShape describes the thread blocks of an instance on Hopper: their tile, their number of
@@ -72,12 +83,13 @@ var (
 	bwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}}
 	bwdSM80Tiles      = []blockShape{{64, 128, 4, 2}, {64, 128, 4, 2}, {64, 128, 8, 1}, {64, 128, 8, 1}, {64, 64, 8, 1}, {64, 64, 8, 1}}
 	bwdSM90Tiles      = []blockShape{{128, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}}
-	decodeTiles       = []blockShape{{128, 16, 8, 1}, {128, 16, 8, 1}, {64, 16, 4, 1}}
-	decodeF32Tiles    = []blockShape{{64, 8, 8, 1}, {64, 8, 8, 1}, {64, 4, 8, 1}}
+	decodeTiles       = []blockShape{{128, 16, 8, 1}, {128, 16, 8, 1}, {64, 16, 4, 1}, {32, 16, 2, 1}}
+	decodeF32Tiles    = []blockShape{{64, 8, 8, 1}, {64, 8, 8, 1}, {64, 4, 8, 1}, {32, 4, 4, 1}}
 	fwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 3}, {64, 64, 4, 2}, {64, 32, 4, 2}, {32, 32, 2, 2}}
-	fwdSM80Tiles      = []blockShape{{128, 64, 4, 3}, {128, 64, 4, 3}, {128, 64, 4, 2}, {128, 64, 4, 2}, {128, 64, 8, 1}, {128, 64, 8, 1}}
+	fwdSM80Tiles      = []blockShape{{128, 64, 4, 3}, {128, 64, 4, 3}, {128, 64, 4, 2}, {128, 64, 4, 2}, {128, 64, 8, 1}, {128, 64, 8, 1}, {64, 64, 8, 1}, {64, 32, 8, 1}}
 	fwdSM90Tiles      = []blockShape{{192, 128, 16, 1}, {192, 112, 16, 1}, {192, 96, 16, 1}, {128, 128, 12, 1}, {128, 128, 12, 1}, {128, 112, 12, 1}, {128, 80, 12, 1}}
 	fwdSM90ShortTiles = []blockShape{{128, 128, 8, 2}, {128, 64, 8, 2}, {128, 64, 8, 2}}
+	fwdSM90WideTiles  = []blockShape{{64, 64, 12, 1}, {64, 64, 12, 1}}
 )
 
 func (s *family) shape(p *flashkit.Problem) *blockShape {

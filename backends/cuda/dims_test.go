@@ -30,5 +30,7 @@ func TestPad(t *testing.T) {
 	}
 	s := &families[fwdSM80]
 	require.Equal(t, "d96", s.dims[s.pad(problem(t, "b1-h1-g1-n4-m4-d8-dv80-bf16-mask"))].name())
-	require.Equal(t, len(s.dims), s.pad(problem(t, "b1-h1-g1-n4-m4-d257-bf16")))
+	require.Equal(t, "d320", s.dims[s.pad(problem(t, "b1-h1-g1-n4-m4-d257-bf16"))].name())
+	require.Equal(t, "d512", s.dims[s.pad(problem(t, "b1-h1-g1-n4-m4-d8-dv321-bf16"))].name())
+	require.Equal(t, len(s.dims), s.pad(problem(t, "b1-h1-g1-n4-m4-d513-bf16")))
 }

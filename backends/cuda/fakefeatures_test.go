@@ -243,7 +243,7 @@ func (x *fakeFeatured) slotted(rows int) {
 func (x *fakeFeatured) decode() {
 	if merge := strings.Contains(x.name, "_merge"); !merge && x.splits > 1 && x.counters == 0 && !strings.Contains(x.name, "_cluster") {
 		return
-	} else if tiles := ceilDiv(int(x.heads/x.kvHeads*x.qLen), int(x.plan[2])); !merge && x.blocks != int(x.batch*x.kvHeads*x.splits)*tiles {
+	} else if tiles := ceilDiv(int(x.heads/x.kvHeads*x.qLen), int(x.plan[2])) * x.parts(x.name, x.vDim, 256); !merge && x.blocks != int(x.batch*x.kvHeads*x.splits)*tiles {
 		return // rows are left out
 	}
 	for i := range x.seqs {

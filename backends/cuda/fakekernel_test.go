@@ -174,10 +174,11 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 	case strings.Contains(fn.name, "_merge"):
 		k.merge()
 	case strings.Contains(fn.name, "_cluster"):
-		k.blocks /= int(k.splits)
+		k.blocks /= int(k.splits) * k.parts(fn.name, k.vDim, 256)
 		k.splits = 1
 		k.decode()
 	case strings.HasPrefix(fn.name, "decode_"):
+		k.blocks /= k.parts(fn.name, k.vDim, 256)
 		if k.decode(); k.splits > 1 && k.counters != 0 {
 			k.merge()
 		}

@@ -44,6 +44,8 @@ func (f *fakeDriver) mapsFit(fn *fakeFunction, x *mapped, block *features) bool 
 		views[3], boxes[3] = vDO, rows
 	case strings.HasPrefix(fn.name, "fwd_sm90_short"):
 		boxes[0] = groupRows
+	case strings.HasPrefix(fn.name, "fwd_sm90_wide"):
+		boxes[2] = wideValueRows
 	}
 	for i, shape := range [4][4]int32{
 		{p.batch, p.heads, p.qLen, p.dim}, {p.batch, p.kvHeads, p.kvLen, p.dim}, {p.batch, p.kvHeads, p.kvLen, p.vDim}, {p.batch, p.heads, p.qLen, p.vDim},

@@ -31,6 +31,7 @@ type familyID int
 const (
 	fwdSM90 familyID = iota
 	fwdSM90Short
+	fwdSM90Wide
 	fwdSM80
 	bwdSM90
 	bwdSM80
@@ -45,13 +46,14 @@ var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BF
 var families = [...]family{
 	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, fwdSM90ShortTiles, &fwdSM90ShortCosts, nil},
-	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
+	fwdSM90Wide:  {"fwd_sm90_wide", flashkit.PassForward, 90, true, dtypes[1:], square(320, 512), 0, plainFeatures, plainInstances, fwdSM90WideTiles, &fwdSM90WideCosts, nil},
+	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256, 320, 512), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
 	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, bwdSM90Instances, bwdSM90Tiles, &bwdSM90Costs, &bwdSM90Plans},
 	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, backwardInstances, bwdSM80Tiles, &bwdSM80Costs, nil},
 	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, fwdF32Tiles, &fwdF32Costs, nil},
 	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, bwdF32Tiles, &bwdF32Costs, nil},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], square(64, 128, 256), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], append(square(64, 128, 256), headDims{512, 512, 2, flashkit.AllFeatures}), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
 }
 
 // A refusal is the reason why a family cannot run a call. The refusal none means that the family

@@ -67,11 +67,11 @@ sanitizer_parts() {
 	for x in $all; do
 		dtypes_of "$x"
 		for dtype in $dtypes; do
-			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(192|256|512) $x features-$x-$dtype-wide"
+			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(192|256|320|512) $x features-$x-$dtype-wide"
 			echo "racecheck TestEveryFeaturedInstance/^$x\$/^$dtype-d(32|64|96|128) $x features-$x-$dtype"
 		done
 	done
-	all="$all fwd_sm90_short" # takes no features
+	all="$all fwd_sm90_short fwd_sm90_wide" # take no features
 	for x in $all; do
 		for tool in initcheck memcheck synccheck; do
 			dtypes_of "$x"

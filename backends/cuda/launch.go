@@ -84,12 +84,19 @@ func (l *launch) forward() error {
 	}
 	if l.family.hopper {
 		l.x.rows = rowTiles{tall: int32(tiles)}
-		if err := l.mapTensors([...]int{groupRows, f.keys, f.keys, groupRows}); err != nil {
+		boxes := [...]int{groupRows, f.keys, f.keys, groupRows}
+		if l.id == fwdSM90Wide {
+			boxes[2] = wideValueRows
+		}
+		if err := l.mapTensors(boxes); err != nil {
 			return err
 		}
 	}
 	return l.within(new(workspace), func() error { return l.run(f, blocks, l.family.hopper) })
 }
+
+// wideValueRows is the number of rows of V that fwd_sm90_wide copies at once.
+const wideValueRows = 16
 
 // The float32 kernels divide the columns of wide heads among blocks. The registers of a block hold
 // f32Columns columns of O or dQ, or f32KeyColumns columns of both dK and dV.

@@ -18,9 +18,9 @@ func drawCall(r *rand.Rand) (p flashkit.Problem, pass flashkit.Pass) {
 			upTo := func(bits int) int { return 1 + r.IntN(1<<(1+r.IntN(bits))) }
 			p.Batch, p.KVHeads = pick(0, 1, 1, 2, 3, 9), pick(1, 2, 3, 8)
 			p.Heads = p.KVHeads * pick(1, 1, 2, 4, 5)
-			p.Dim = pick(7, 8, 32, 40, 64, 64, 64, 72, 80, 96, 100, 128, 128, 160, 192, 200, 256, 264, 520)
+			p.Dim = pick(7, 8, 32, 40, 64, 64, 64, 72, 80, 96, 100, 128, 128, 160, 192, 200, 256, 264, 320, 512, 520)
 			if p.VDim = p.Dim; maybe(4) {
-				p.VDim = pick(1, 8, 64, 65, 96, 128, 192, 256)
+				p.VDim = pick(1, 8, 64, 65, 96, 128, 192, 256, 512)
 			}
 			p.QLen, p.KVLen = pick(0, 1, 1, 2, 4, 16, 33, 64, upTo(9), upTo(9), upTo(12)), pick(0, upTo(9), upTo(9), upTo(13))
 			p.Band = flashkit.Window(pick(flashkit.Unlimited, flashkit.Unlimited, 0, upTo(9)), pick(0, 0, flashkit.Unlimited, upTo(7)))

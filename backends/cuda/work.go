@@ -289,7 +289,7 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
-	for team*warpRows < rows {
+	for team < t.warps && team*warpRows < rows {
 		team *= 2
 	}
 	if by.splits == 0 {
@@ -305,5 +305,5 @@ func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(p.Batch*p.KVHeads*by.splits, slots)) * (begin + steps*step), steps, by
+	return float64(ceilDiv(families[decodeSM80].decodeTiles(&p)*by.splits, slots)) * (begin + steps*step), steps, by
 }

@@ -8,7 +8,8 @@
 //     for each row: merge the parts' O, m, l                            the tile's last block to end, or a second kernel
 //
 // decode_sm80_<type>_d<D> supports dim and v_dim up to D, and splits >= 1.
-//     grid.x = batch * kv_heads * ceil(group*q_len / plan.rows) * splits
+//     grid.x = batch * kv_heads * shares * ceil(group*q_len / plan.rows) * splits
+// If D is 512, a block holds 256 columns of O, and shares = ceil(v_dim / 256) blocks compute the same scores. Otherwise shares = 1.
 // Workspace, for splits > 1 only. s is the dot product Q[r] . K[j], or the score if features change scores. c converts s to
 // log2 units.
 //     part_o   [splits, batch, heads, q_len, D]   sum of exp2(c (s - m)) V
@@ -37,27 +38,30 @@ constexpr int shared_limit = 163 << 10;
 // Layout of shared memory. Rows and keys are per warp; sizes are in bytes.
 template <class T, int D> struct Layout {
     static constexpr bool f32 = sizeof(T) == 4;
-    static constexpr int size = f32 ? 4 : 2, rows = f32 ? 8 : 16, keys = !f32 ? 16 : D == 256 ? 4 : 8;
-    static constexpr int pitch = D * size, units = pitch / 16;         // bytes and 16-byte units per row of K, V, Q
-    static constexpr int slot = 2 * keys * pitch;                      // bytes per stage: K, then V
-    static constexpr int extra = f32 || D == 256 ? rows * pitch : 0;   // Q [rows, pitch], unless in registers
+    static constexpr int size = f32 ? 4 : 2, rows = f32 ? 8 : 16, keys = !f32 ? 16 : D >= 256 ? 4 : 8;
+    static constexpr int columns = D > 256 ? 256 : D, quads = columns / 4; // of V and O per block
+    static constexpr int pitch = D * size, v_pitch = columns * size;   // bytes per row of K and Q; of V
+    static constexpr int units = pitch / 16;                           // 16-byte units per row of Q
+    static constexpr int v_at = keys * pitch, slot = v_at + keys * v_pitch; // bytes per stage: K, then V
+    static constexpr int extra = f32 || D >= 256 ? rows * pitch : 0;   // Q [rows, pitch], unless in registers
     static constexpr int sums = rows * 8;                              // m, l [rows, 2]
     static constexpr int least = 2 * slot + extra + sums;
-    static constexpr int warps = 8 * least <= shared_limit ? 8 : 4 * least <= shared_limit ? 4 : 2;
+    static constexpr int warps = 8 * least <= shared_limit ? 8 : 4 * least <= shared_limit ? 4 : 2 * least <= shared_limit ? 2 : 1;
     static constexpr int most = (shared_limit / warps - extra - sums) / slot, stages = most > 4 ? 4 : most;
-    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = D + 8; // o_pitch: floats from row to row of O, which reuses the ring at the end
+    static constexpr int ring = stages * slot, shared = warps * (ring + extra + sums), o_pitch = columns + 8; // o_pitch: floats from row to row of O, which reuses the ring at the end
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
 
     // In a cluster, each block writes its merged sums to shared memory, where the other blocks read them. part is the offset of
     // O for row r of warp w: in the memory of Q, or after the warp's O before the merge. part_sums is the offset of m and l, in
     // the padding of the warp's O before the merge.
-    static constexpr bool in_extra = extra >= rows * D * 4;
-    static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + D) * 4;
-    static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * D * 4; }
-    static __device__ __forceinline__ int part_sums(int w, int r) { return w * ring + (r * o_pitch + D) * 4; }
+    static constexpr bool in_extra = extra >= rows * columns * 4;
+    static constexpr bool has_part = in_extra || ring >= rows * (o_pitch + columns) * 4;
+    static __device__ __forceinline__ int part(int w, int r) { return (in_extra ? warps * ring + w * extra : w * ring + rows * o_pitch * 4) + r * columns * 4; }
+    static __device__ __forceinline__ int part_sums(int w, int r) { return w * ring + (r * o_pitch + columns) * 4; }
 
     // Returns the offset of the 16-byte unit u of row r. For each u, the units of eight consecutive rows are in different banks.
-    static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
+    template <int pitch = Layout::pitch> static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ r * (keys < 8 ? 8 / keys : 1) % 8) * 16; }
+    static __device__ __forceinline__ int v_place(int r, int u) { return place<v_pitch>(r, u); }
 };
 
 // The query rows of all heads of a KV head's group are numbered together. The packed row with number r is query row r/group of
@@ -121,12 +125,13 @@ template <> __device__ __forceinline__ uint32_t zero_times<F16>(uint32_t x, uint
     return y;
 }
 
-// A warp's rows and their sums, for 16-bit types. Lane l holds columns 8i + l%4*2 + {0,1} of rows l/4 and l/4+8: D/2
+// A warp's rows and their sums, for 16-bit types. Lane l holds columns 8i + l%4*2 + {0,1} of rows l/4 and l/4+8: columns/2
 // registers of o and, unless Q stays in shared memory, D/4 of q.
 template <class T, int D, bool features> struct Tile {
     using L = Layout<T, D>;
     uint32_t q[L::extra ? 2 : D / 16][4], q_at;
-    float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
+    static constexpr int columns = L::columns;
+    float o[columns / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
     int first[2], last[2]; // first and last visible key of each of the lane's two rows
     RowOf rows[features ? 2 : 1];
 
@@ -190,7 +195,7 @@ template <class T, int D, bool features> struct Tile {
             l[h] = l[h] * grow[h] + ((x[0] + x[1]) + (y[0] + y[1]));
         }
         if (__any_sync(lanes, grow[0] != 1 || grow[1] != 1)) {
-            UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
+            UNROLL for (int i = 0; i < columns / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
         if (features && x.f.drop_below) {
             const RowOf &r = rows[0], &other = rows[features]; // each lane draws random numbers for one of its two rows
@@ -201,19 +206,19 @@ template <class T, int D, bool features> struct Tile {
         }
         if (features && edge) {
             uint32_t odd = 0;
-            UNROLL for (int i = 0; i < D / 16; i++) {
+            UNROLL for (int i = 0; i < columns / 16; i++) {
                 const uint4 y = ((const uint4 *)v)[i * 32 + lane];
                 odd = zero_times<T>(y.x, zero_times<T>(y.y, zero_times<T>(y.z, zero_times<T>(y.w, odd))));
             }
             if (__any_sync(lanes, odd != 0)) return add_visible(v, key, s, hidden, lane);
         } else if (edge == 2) {
             float zero = 0;
-            _Pragma("unroll 8") for (int i = lane; i < 16 * D; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
+            _Pragma("unroll 8") for (int i = lane; i < 16 * columns; i += 32) zero += 0 * widen<T>(((const uint16_t *)v)[i]);
             if (__any_sync(lanes, zero != 0)) return add_visible(v, key, s, 0, lane); // 0 times a non-finite V is NaN, also in rows that do not see the key
         }
         const uint32_t p[4] = {pack<T>(s[0][0], s[0][1]), pack<T>(s[0][2], s[0][3]), pack<T>(s[1][0], s[1][1]), pack<T>(s[1][2], s[1][3])};
-        const uint32_t v_at = shared_address(v) + L::place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
-        UNROLL for (int i = 0; i < D / 16; i++) {
+        const uint32_t v_at = shared_address(v) + L::v_place(lane / 8 % 2 * 8 + lane % 8, lane / 16);
+        UNROLL for (int i = 0; i < columns / 16; i++) {
             uint32_t x[4];
             load_matrix_transposed(x, v_at ^ 32 * i);
             mma<T>(o[2 * i], p, x[0], x[1]);
@@ -229,8 +234,8 @@ template <class T, int D, bool features> struct Tile {
                 const float p = __shfl_sync(lanes, j & 8 ? high : low, (lane & 28) | (j & 7) / 2);
                 const uint32_t hides = features ? __shfl_sync(lanes, hidden, (lane & 28) | (j & 7) / 2) >> (j / 8 * 4 + 2 * h + j % 2) & 1 : 0;
                 if (features ? hides : key + j < first[h] || key + j > last[h]) continue;
-                UNROLL for (int i = 0; i < D / 4; i++)
-                    o[i / 2][2 * h + i % 2] += p * widen<T>(((const uint16_t *)(v + L::place(j, i / 2)))[lane % 4 * 2 + i % 2]);
+                UNROLL for (int i = 0; i < columns / 4; i++)
+                    o[i / 2][2 * h + i % 2] += p * widen<T>(((const uint16_t *)(v + L::v_place(j, i / 2)))[lane % 4 * 2 + i % 2]);
             }
         }
     }
@@ -239,7 +244,7 @@ template <class T, int D, bool features> struct Tile {
     __device__ __forceinline__ void store(float *to, float2 *to_sums, int lane) {
         UNROLL for (int h = 0; h < 2; h++) {
             const int row = lane / 4 + 8 * h;
-            UNROLL for (int i = 0; i < D / 8; i++) *(float2 *)(to + row * L::o_pitch + 8 * i + lane % 4 * 2) = {o[i][2 * h], o[i][2 * h + 1]};
+            UNROLL for (int i = 0; i < columns / 8; i++) *(float2 *)(to + row * L::o_pitch + 8 * i + lane % 4 * 2) = {o[i][2 * h], o[i][2 * h + 1]};
             const float sum = butterfly_sum<1, 4>(l[h]);
             if (lane % 4 == 0) to_sums[row] = {m[h], sum};
         }
@@ -250,7 +255,7 @@ template <class T, int D, bool features> struct Tile {
 // over each (32/keys)th group of four columns. It holds `wide` adjacent columns of each 32*wide columns of O.
 template <int D, bool features> struct Tile<F32, D, features> {
     using L = Layout<F32, D>;
-    static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = D / 32; // C columns per lane
+    static constexpr int R = L::rows, keys = L::keys, wide = D == 64 ? 2 : 4, C = L::columns / 32; // C columns per lane
     float o[R][C] = {}, m[R], l[R]; // l: partial sum over the lane's keys
     int first, last, live;          // first and last visible key of row lane%8; number of existing rows
     const char *q;                  // [R, pitch]
@@ -305,7 +310,7 @@ template <int D, bool features> struct Tile<F32, D, features> {
             float y[C];
             UNROLL for (int e = 0; e < C; e++) {
                 const int column = (e / wide * 32 + lane) * wide + e % wide;
-                y[e] = ((const float *)(v + L::place(x, column / 4)))[column % 4];
+                y[e] = ((const float *)(v + L::v_place(x, column / 4)))[column % 4];
             }
             UNROLL for (int i = 0; i < R; i++) {
                 const float w = __shfl_sync(lanes, s[i], x);
@@ -324,25 +329,26 @@ template <int D, bool features> struct Tile<F32, D, features> {
     }
 };
 
-// Source copies keys of K or V to a warp's ring, L::keys keys per round. Each lane copies pieces of 16 bytes.
-template <class L> struct Source {
-    static constexpr int units = L::units, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
+// Source copies keys of K or V to a warp's ring, L::keys keys per round. Rows in the ring have `pitch` bytes. Each lane copies
+// pieces of 16 bytes. Rows begin at column `column` of the tensor.
+template <class L, int pitch> struct Source {
+    static constexpr int units = pitch / 16, span = units < 32 ? 32 / units : 1; // rows that the warp copies at once
     const char *data; // the lane's 16 bytes of the next round's first row
     int64_t row;      // bytes from one row to the next
     int bytes, place; // bytes of a row from the lane's first byte on; offset of the destination in the stage
     bool aligned;
 
-    __device__ __forceinline__ Source(const View &t, int b, int g, int key, int dim, int lane, bool paged = false) {
+    __device__ __forceinline__ Source(const View &t, int b, int g, int key, int column, int dim, int lane, bool paged) {
         row = t.row * L::size;
-        data = (const char *)t.data + (b * t.batch + g * t.head) * L::size + key * row;
+        data = (const char *)t.data + (b * t.batch + g * t.head + column) * L::size + key * row;
         aligned = (((uintptr_t)data | row) & 15) == 0;
         data += (paged ? 0 : lane / units * row) + lane % units * 16;
-        bytes = dim * L::size - lane % units * 16, place = L::place(lane / units, lane % units);
+        bytes = (dim - column) * L::size - lane % units * 16, place = L::template place<pitch>(lane / units, lane % units);
     }
     // Copies the keys of one round from pages. Lane first + i passes in `begins` the offset of key i from data, in bytes.
     __device__ __forceinline__ void fetch_pages(uint32_t to, int keys, int64_t begins, int first, int lane) {
         auto copy = [&](int i, bool plain) {
-            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u), key = r + lane / units;
+            const int r = 32 * i / units, u = 32 * i % units, at = L::template place<pitch>(r, u), key = r + lane / units;
             const char *from = data + __shfl_sync(lanes, begins, first + key) + u * 16;
             const int count = plain || key < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
@@ -363,7 +369,7 @@ template <class L> struct Source {
     }
     __device__ __forceinline__ void fetch_from(const char *from, uint32_t to, int keys, int lane) {
         auto copy = [&](int i, bool plain) {
-            const int r = 32 * i / units, u = 32 * i % units, at = L::place(r, u); // row and unit relative to the lane's first
+            const int r = 32 * i / units, u = 32 * i % units, at = L::template place<pitch>(r, u); // row and unit relative to the lane's first
             const int count = plain || r + lane / units < keys ? max(0, min(16, bytes - u * 16)) : 0;
             const uint32_t there = to + (place ^ at % 128) + at / 128 * 128;
             if (plain || aligned) copy_async16(there, from + u * 16, count);
@@ -388,10 +394,11 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     unsigned total = group * p.q_len;
     int team = 1; // number of warps that hold different rows; see the start of the file
     while (team < W && team * R < total) team *= 2;
-    const unsigned tiles = (total + team * R - 1) / (team * R);
+    const unsigned tiles = (total + team * R - 1) / (team * R), shares = D > L::columns ? (p.v_dim + L::columns - 1) / L::columns : 1;
     const unsigned inner = cluster ? p.splits : tiles, outer = cluster ? tiles : p.splits; // adjacent blocks process, in a cluster, the parts of one tile; otherwise the tiles of one part
     const unsigned x = blockIdx.x / inner, y = x / outer;
-    const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g = y % p.kv_heads, b = y / p.kv_heads;
+    const unsigned tile = cluster ? x % outer : blockIdx.x % inner, part = cluster ? blockIdx.x % inner : x % outer, g_share = y % (p.kv_heads * shares), g = g_share / shares, b = y / (p.kv_heads * shares);
+    const int column = D > L::columns ? g_share % shares * L::columns : 0; // the block's first column of O
     const unsigned start = tile * team * R;
     const Extent<features> e(p, f, b);
     if constexpr (features) {
@@ -412,14 +419,14 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     band.begin = from + (each_part * part + min(part, more)) * L::keys;
     band.end = min(from + seen, band.begin + (each_part + (part < more)) * L::keys);
     band.row += warp % team * R;
-    const int first = band.first(0), all_first = band.first(R - 1), all_last = band.last(0), last = band.last(R - 1);
-    const int mine = band.begin + warp * L::keys, rounds = (band.end - band.begin + step - 1) / step;
+    const int first = band.first(0), all_first = band.first(R - 1), all_last = band.last(0), last = band.last(R - 1), mine = band.begin + warp * L::keys, rounds = (band.end - band.begin + step - 1) / step;
 
     const bool paged = features && f.page;
     int first_key = mine;
     if constexpr (features) first_key = paged ? 0 : mine + e.s.key0;
     const int kv_batch = paged ? 0 : e.kv_batch();
-    Source<L> k(p.k, kv_batch, g, first_key, p.dim, lane, paged), v(p.v, kv_batch, g, first_key, p.v_dim, lane, paged);
+    Source<L, L::pitch> k(p.k, kv_batch, g, first_key, 0, p.dim, lane, paged);
+    Source<L, L::v_pitch> v(p.v, kv_batch, g, first_key, column, p.v_dim, lane, paged);
     if (paged) k.aligned = k.aligned && (p.k.batch * L::size & 15) == 0, v.aligned = v.aligned && (p.v.batch * L::size & 15) == 0;
     char *const ring = shared + warp * L::ring;
     // page holds the page table entries of a group of at_once rounds, page_ahead of the next group. Lane i: round i of the group if whole, else key i%L::keys of round i/L::keys.
@@ -436,18 +443,18 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
             const int keys = band.end - mine - round * step, nth = round & at_once - 1;
             if (nth == 0 && round > 0) page = page_ahead, page_ahead = look_up(round + at_once);
             if (whole) {
-                const int j = mine + round * step, at = __shfl_sync(lanes, page, nth), row = j - nth_of(j) * f.page + lane / Source<L>::units;
-                k.fetch_from(k.data + at * (p.k.batch * L::size) + row * k.row, to, keys, lane);
-                v.fetch_from(v.data + at * (p.v.batch * L::size) + row * v.row, to + L::slot / 2, keys, lane);
+                const int j = mine + round * step, at = __shfl_sync(lanes, page, nth), row = j - nth_of(j) * f.page;
+                k.fetch_from(k.data + at * (p.k.batch * L::size) + (row + lane / k.units) * k.row, to, keys, lane);
+                v.fetch_from(v.data + at * (p.v.batch * L::size) + (row + lane / v.units) * v.row, to + L::v_at, keys, lane);
             } else {
                 const int j = key_of(round - nth), slot = j - nth_of(j) * f.page;
                 k.fetch_pages(to, keys, page * (p.k.batch * L::size) + slot * k.row, nth * L::keys, lane);
-                v.fetch_pages(to + L::slot / 2, keys, page * (p.v.batch * L::size) + slot * v.row, nth * L::keys, lane);
+                v.fetch_pages(to + L::v_at, keys, page * (p.v.batch * L::size) + slot * v.row, nth * L::keys, lane);
             }
             return;
         }
         k.fetch(to, band.end - mine - round * step, lane);
-        v.fetch(to + L::slot / 2, band.end - mine - round * step, lane);
+        v.fetch(to + L::v_at, band.end - mine - round * step, lane);
     };
     fetch(0, 0);
     // Q is copied to its own memory if it stays in shared memory, else to the last stage of the ring, which is still free.
@@ -475,15 +482,14 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     const int mates = warp / team * team, barrier = 1 + warp / team, edge = p.q_len > 1 ? 2 : 1, always = features && f.mask.data;
     for (int round = 0, stage = 0; round < rounds; round++) {
         copy_wait<L::stages - 2>();
-        // The team's keys have arrived, and the next fetch's stage is free.
-        if (team == 1) __syncwarp();
+        if (team == 1) __syncwarp(); // the team's keys have arrived, and the next fetch's stage is free
         else asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * team) : "memory");
         fetch(round + L::stages - 1, stage == 0 ? L::stages - 1 : stage - 1), copy_commit();
         for (int w = mates; w < mates + team; w++) {
             const int key = band.begin + round * step + w * L::keys;
             if (key > last || key + L::keys <= first) continue;
             const char *slot = shared + w * L::ring + stage * L::slot;
-            sums.step(slot, slot + L::slot / 2, key, key < all_first || key + L::keys - 1 > all_last || always ? edge : 0, c, lane, scores);
+            sums.step(slot, slot + L::v_at, key, key < all_first || key + L::keys - 1 > all_last || always ? edge : 0, c, lane, scores);
         }
         stage = stage == L::stages - 1 ? 0 : stage + 1;
     }
@@ -491,17 +497,17 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     sums.store((float *)ring, warp_sums + warp * R, lane);
     __syncthreads(); // the warps' sums are written
 
-    auto each = [&](auto &&f) { // calls f(row, head, query row, first of four columns)
-        ROLLED for (int e = threadIdx.x; e < rows * (D / 4); e += 32 * W) {
-            const unsigned row = e / (D / 4);
-            f(row, g * group + (start + row) % group, (start + row) / group, e % (D / 4) * 4);
+    auto each = [&](auto &&f) { // calls f(row, head, query row, first of four columns of the block's columns)
+        ROLLED for (int e = threadIdx.x; e < rows * L::quads; e += 32 * W) {
+            const unsigned row = e / L::quads;
+            f(row, g * group + (start + row) % group, (start + row) / group, e % L::quads * 4);
         }
     };
     each([&](int row, int h, int n, int d) {
         Sums s(c);
         if constexpr (features) {
             if (n >= e.rows()) {
-                if (part == 0) s.template write<T>(p, f, e.s, b, h, n, d);
+                if (part == 0) s.template write<T>(p, f, e.s, b, h, n, column + d);
                 return;
             }
         }
@@ -513,26 +519,26 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
             return;
         }
         if (p.splits == 1) {
-            if constexpr (features) return s.template write<T>(p, f, e.s, b, h, n, d);
-            else return s.template write<T>(p, b, h, n, d);
+            if constexpr (features) return s.template write<T>(p, f, e.s, b, h, n, column + d);
+            else return s.template write<T>(p, b, h, n, column + d);
         }
         const int64_t at = (((int64_t)part * p.batch + b) * p.heads + h) * p.q_len + n;
-        *(float4 *)(p.part_o + at * D + d) = {s.o[0], s.o[1], s.o[2], s.o[3]};
+        *(float4 *)(p.part_o + at * D + column + d) = {s.o[0], s.o[1], s.o[2], s.o[3]};
         if (d == 0) ((float2 *)p.part_lse)[at] = {s.m, s.l};
     });
     if constexpr (cluster) {
         static_assert(L::has_part);
         cluster_meet(); // the parts are written
-        const int all = rows * (D / 4), share = (all + p.splits - 1) / p.splits; // an equal share for each block
+        const int all = rows * L::quads, share = (all + p.splits - 1) / p.splits; // an equal share for each block
         ROLLED for (int i = part * share + threadIdx.x; i < min(all, (int)(part + 1) * share); i += 32 * W) {
-            const unsigned row = i / (D / 4), h = g * group + (start + row) % group, n = (start + row) / group, d = i % (D / 4) * 4;
+            const unsigned row = i / L::quads, h = g * group + (start + row) % group, n = (start + row) / group, d = i % L::quads * 4;
             if (features && n >= e.rows()) continue;
             const uint32_t at = shared_address(shared) + L::part(row / R, row % R) + d * 4, sums_at = shared_address(shared) + L::part_sums(row / R, row % R);
             Sums s(c);
             s.add_each<most_parts>(p.splits, [&](int k) { return load_from(in_block(at, k)); },
                                    [&](int k) { const float4 x = load_from(in_block(sums_at, k)); return float2{x.x, x.y}; });
-            if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, d);
-            else s.template write<T>(p, b, h, n, d);
+            if constexpr (features) s.template write<T>(p, f, e.s, b, h, n, column + d);
+            else s.template write<T>(p, b, h, n, column + d);
         }
         cluster_meet(); // no block ends while others read its sums
         return;
@@ -544,7 +550,7 @@ template <class T, int D, bool features, bool cluster> __device__ void decode(co
     int ended = 0;
     if (threadIdx.x == 0) // release: the part is visible before its count; acquire: other parts are read after their counts
         asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(ended) : "l"(p.turn + y * tiles + tile), "r"(p.splits - 1) : "memory");
-    if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D, features>(p, f, e, b, h, n, d); });
+    if (__syncthreads_or(ended == p.splits - 1)) each([&](int, int h, int n, int d) { merge<T, D, features>(p, f, e, b, h, n, column + d); });
 }
 
 template <class T, int D, bool features> __device__ void merge_all(const Params &p, const Features &f) {
@@ -573,7 +579,7 @@ template <class T, int D, bool features> __device__ void merge_all(const Params 
     MERGE(decode_sm80_features_merge_##type##_d##D, FeatureParams, true, x.p, x.f, T, D)                                        \
     CLUSTER(decode_sm80_features_cluster_##type##_d##D, FeatureParams, true, true, x.p, x.f, T, D)
 
-#define INSTANCES(type, T) INSTANCE(type, T, 64) INSTANCE(type, T, 128) INSTANCE(type, T, 256)
+#define INSTANCES(type, T) INSTANCE(type, T, 64) INSTANCE(type, T, 128) INSTANCE(type, T, 256) INSTANCE(type, T, 512)
 INSTANCES(f16, F16)
 INSTANCES(bf16, BF16)
 INSTANCES(f32, F32)

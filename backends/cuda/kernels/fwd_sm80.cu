@@ -15,8 +15,10 @@
 // shared memory; no workspace.
 //
 // A block owns `rows` query rows of one head, each warp 16 or 32 of them, and loops over
-// tiles of keys. Shared memory: Q [rows, dim], then two stages of K [keys, dim] and
-// V [keys, dim]: one stage is prefetched while the other is in use. Rows are padded with zeros
+// tiles of keys. At dims above 256, o does not fit in a warp's registers: two warps own the
+// same rows, both compute s and p, and each holds half of o's columns.
+//
+// Shared memory: Q [rows, dim], then two stages of K [keys, dim] and V [keys, dim]: one stage is prefetched while the other is in use. Rows are padded with zeros
 // to dim. Their 16-byte chunks are permuted so that eight rows of one ldmatrix touch all banks.
 // Registers: o, s and p in the layout of mma's sums.
 //
@@ -104,7 +106,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
     KERNEL(fwd_sm80_features_##type##_d##dim, FeatureParams, true, x.p, x.f, T, dim, __VA_ARGS__)
 
 // Arguments of Shape: warps, 16-row tiles per warp, keys per tile, minimum blocks per multiprocessor, whether Q stays in
-// registers. The three groups of definitions are for multiprocessors with 228, 100 and 164 KB of shared memory.
+// registers, warps that hold the same rows. The three groups of definitions are for multiprocessors with 228, 100 and 164 KB of
+// shared memory.
 #if __CUDA_ARCH__ >= 900
 #define SHAPE_32 4, 2, 64, 3, true
 #define SHAPE_64 4, 2, 64, 3, false
@@ -112,6 +115,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
 #define SHAPE_128 4, 2, 64, 2, false
 #define SHAPE_192 8, 1, 64, 1, true
 #define SHAPE_256 8, 1, 64, 1, false
+#define SHAPE_320 8, 1, 64, 1, false, 2
+#define SHAPE_512 8, 1, 32, 1, false, 2
 #elif __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890
 #define SHAPE_32 4, 2, 64, 3, true
 #define SHAPE_64 4, 2, 32, 2, true
@@ -119,6 +124,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
 #define SHAPE_128 8, 1, 32, 1, true
 #define SHAPE_192 4, 1, 32, 1, true
 #define SHAPE_256 4, 1, 32, 1, false
+#define SHAPE_320 4, 1, 16, 1, false, 2
+#define SHAPE_512 4, 1, 16, 1, false, 2
 #else
 #define SHAPE_32 4, 2, 64, 3, true
 #define SHAPE_64 4, 2, 64, 3, false
@@ -126,6 +133,8 @@ template <class S, bool features> __device__ __forceinline__ void forward(const 
 #define SHAPE_128 4, 2, 32, 2, false
 #define SHAPE_192 4, 1, 32, 2, true
 #define SHAPE_256 8, 1, 32, 1, false
+#define SHAPE_320 8, 1, 32, 1, false, 2
+#define SHAPE_512 4, 1, 32, 1, false, 2
 #endif
 
 INSTANCE(f16, F16, 32, SHAPE_32)
@@ -134,9 +143,13 @@ INSTANCE(f16, F16, 96, SHAPE_96)
 INSTANCE(f16, F16, 128, SHAPE_128)
 INSTANCE(f16, F16, 192, SHAPE_192)
 INSTANCE(f16, F16, 256, SHAPE_256)
+INSTANCE(f16, F16, 320, SHAPE_320)
+INSTANCE(f16, F16, 512, SHAPE_512)
 INSTANCE(bf16, BF16, 32, SHAPE_32)
 INSTANCE(bf16, BF16, 64, SHAPE_64)
 INSTANCE(bf16, BF16, 96, SHAPE_96)
 INSTANCE(bf16, BF16, 128, SHAPE_128)
 INSTANCE(bf16, BF16, 192, SHAPE_192)
 INSTANCE(bf16, BF16, 256, SHAPE_256)
+INSTANCE(bf16, BF16, 320, SHAPE_320)
+INSTANCE(bf16, BF16, 512, SHAPE_512)

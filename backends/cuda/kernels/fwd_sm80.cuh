@@ -3,14 +3,16 @@
 #include "score.cuh"
 #include "tile.cuh"
 
-template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_> struct Shape {
+template <class Type, int dim_, int warps_, int tiles_, int keys_, int blocks_, bool keep_q_, int shares_ = 1> struct Shape {
     using T = Type;
     static constexpr int dim = dim_, warps = warps_;
     static constexpr int tiles = tiles_;    // 16-row tiles per warp
     static constexpr int keys = keys_;      // keys per tile of K and V
     static constexpr int blocks = blocks_;  // minimum blocks per multiprocessor
     static constexpr bool keep_q = keep_q_; // whether Q stays in registers
-    static constexpr int threads = warps * 32, rows = warps * tiles * 16;
+    static constexpr int shares = shares_;  // number of warps that hold the same rows: each of them holds each shares-th block of 16 columns of O
+    static constexpr int columns = dim / shares;
+    static constexpr int threads = warps * 32, rows = warps / shares * tiles * 16;
     static constexpr int row_bytes = dim * 2;
     static constexpr int chunks = dim / 8;                 // 16-byte chunks per row
     static constexpr int group = chunks % 8 == 0 ? 8 : 4; // number of chunks permuted among themselves

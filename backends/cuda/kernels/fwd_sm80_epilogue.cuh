@@ -14,27 +14,27 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
             const int i = row + r * 8;
             const bool real = i < w.e.rows();
             const Ending y = ending(f, m[r] * natural, sum, w.head, f.carry && real ? f.carried_lse[((int64_t)w.batch * p.heads + w.head) * p.q_len + i] : -infinity);
-            if (lse && lane % 4 == 0 && i < w.e.row_end()) lse[i * p.lse.row] = real ? y.lse : -infinity;
+            if (lse && share == 0 && lane % 4 == 0 && i < w.e.row_end()) lse[i * p.lse.row] = real ? y.lse : -infinity;
 #pragma unroll
-            for (int n = 0; n < S::dim / 8; n++) {
+            for (int n = 0; n < S::columns / 8; n++) {
                 float z[2];
 #pragma unroll
                 for (int c = 0; c < 2; c++) {
-                    const int col = n * 8 + lane % 4 * 2 + c;
+                    const int col = chunk(n) * 8 + lane % 4 * 2 + c;
                     z[c] = o[r / 2][n][r % 2 * 2 + c] * y.scale;
                     if (y.earlier != 0 && real && col < p.v_dim) z[c] = fmaf(y.earlier, widen<T>(out[i * p.o.row + col]), z[c]);
                     if (!real || y.scale == 0 && y.earlier == 0) z[c] = 0;
                 }
-                *(uint32_t *)(rows + at * S::row_bytes + ((n ^ swizzle<S::row_bytes>(at)) << 4) + lane % 4 * 4) = pack<T>(z[0], z[1]);
+                *(uint32_t *)(rows + at * S::row_bytes + ((chunk(n) ^ swizzle<S::row_bytes>(at)) << 4) + lane % 4 * 4) = pack<T>(z[0], z[1]);
             }
             continue;
         }
         const float a = sum == 0 ? 0 : 1 / sum;
 #pragma unroll
-        for (int n = 0; n < S::dim / 8; n++)
-            *(uint32_t *)(rows + at * S::row_bytes + ((n ^ swizzle<S::row_bytes>(at)) << 4) + lane % 4 * 4) =
+        for (int n = 0; n < S::columns / 8; n++)
+            *(uint32_t *)(rows + at * S::row_bytes + ((chunk(n) ^ swizzle<S::row_bytes>(at)) << 4) + lane % 4 * 4) =
                 pack<T>(o[r / 2][n][r % 2 * 2] * a, o[r / 2][n][r % 2 * 2 + 1] * a);
-        if (lse && lane % 4 == 0 && row + r * 8 < p.q_len) lse[(row + r * 8) * p.lse.row] = fmaf(m[r], p.scale, logf(sum));
+        if (lse && share == 0 && lane % 4 == 0 && row + r * 8 < p.q_len) lse[(row + r * 8) * p.lse.row] = fmaf(m[r], p.scale, logf(sum));
     }
 }
 
@@ -45,6 +45,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
     for (int key = w.first_key; key <= w.last_key; key++)
 #pragma unroll 1
         for (int c = lane; c < p.v_dim; c += 32) {
+            if (S::shares > 1 && c / 16 % S::shares != share) continue;
             float x;
             if constexpr (features) x = widen<T>(((const uint16_t *)p.v.data)[key_place(p.v, f, w.e.s, w.batch, w.kv_head, key) + c]);
             else x = widen<T>(value[key * p.v.row + c]);
@@ -69,7 +70,8 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
         if (lse) lse += w.e.s.q0 * p.lse.row;
     }
     char *rows = shared + warp * (M * 16 * S::row_bytes);
-    __syncwarp(); // every lane has read its part of Q
+    if constexpr (S::shares > 1) __syncthreads();
+    else __syncwarp(); // every lane has read its part of Q
     stage_o(out, lse);
     __syncwarp(); // O is complete
     if (careful) {
@@ -80,7 +82,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
 #pragma unroll 4
     for (int i = lane; i < M * 16 * S::chunks; i += 32) {
         const int r = i / S::chunks, c = i % S::chunks, n = w.row0 + warp * (M * 16) + r;
-        if (n >= w.e.row_end()) continue;
+        if (n >= w.e.row_end() || S::shares > 1 && c / 2 % S::shares != share) continue;
         const uint4 x = *(const uint4 *)(rows + r * S::row_bytes + ((c ^ swizzle<S::row_bytes>(r)) << 4));
         uint16_t *to = out + n * p.o.row + c * 8;
         if (out_whole && c * 8 + 8 <= p.v_dim)

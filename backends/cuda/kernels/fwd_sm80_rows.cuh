@@ -3,19 +3,20 @@
 #pragma once
 #include "fwd_sm80_fetch.cuh"
 
-// A warp's rows of the block's tile. The thread's rows are row + 8 r, r < R. The arrays o and qf are outside this struct,
+// A warp's rows of the block's tile, and the warp's columns of O. The thread's rows are row + 8 r, r < R. The arrays o and qf are outside this struct,
 // because the compiler promotes fields of a struct to registers before it unrolls loops over arrays.
 template <class S, bool features> struct RowTile {
     using T = typename S::T;
     static constexpr int M = S::tiles, R = 2 * M; // 16-row tiles per warp, rows per thread
     using Tile = float[M][S::keys / 8][4];        // S, which P replaces
-    using O = float[M][S::dim / 8][4];
+    using O = float[M][S::columns / 8][4];
     using Q = uint32_t[S::keep_q ? M : 1][S::keep_q ? S::dim / 16 : 1][4];
     const Work<S, features> &w;
     const Params &p = w.p;
     const Features &f = w.f;
     char *const shared;
-    const int warp = w.warp, lane = w.lane;
+    const int warp = w.warp / S::shares, lane = w.lane;
+    const int share = S::shares == 1 ? 0 : w.warp % S::shares; // of the columns of O
 
     // Offsets of the row of a 16x16 fragment whose address the lane passes to ldmatrix. The
     // four 8x8 matrices are in column-major order for Q and V, in row-major order for K.
@@ -36,12 +37,16 @@ template <class S, bool features> struct RowTile {
         value_at = kept(S::tile_bytes + down * S::row_bytes + ((lane >> 4 ^ swizzle<S::row_bytes>(down)) << 4));
         key_at = kept(across * S::row_bytes + ((lane >> 3 & 1 ^ swizzle<S::row_bytes>(across)) << 4));
         warp_q = kept(q_tile + warp * (M * 16 * S::row_bytes) + value_at - S::tile_bytes);
+        if constexpr (S::shares > 1) value_at = kept(value_at ^ share << 5);
         top_row = w.row0 + warp * (M * 16), row = top_row + lane / 4;
         m = (float *)(shared + S::rows_at) + threadIdx.x * R, l = m + S::threads * R;
         lacks = (uint16_t *)(shared + S::rows_at + 2 * S::threads * R * 4) + threadIdx.x * R;
         take_features();
         far = false;
     }
+
+    // Returns the 16-byte chunk of a row of O whose columns o[][n] holds.
+    __device__ __forceinline__ int chunk(int n) const { return n / 2 * 2 * S::shares + 2 * share + n % 2; }
 
     __device__ __forceinline__ void take_features();
     __device__ __forceinline__ void keep_q();        // waits for Q, and loads it to registers
@@ -97,7 +102,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-        for (int n = 0; n < S::dim / 8; n++)
+        for (int n = 0; n < S::columns / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) o[i][n][e] = 0;
 #pragma unroll
@@ -109,7 +114,7 @@ template <class S, bool features> __device__ __forceinline__ bool RowTile<S, fea
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-        for (int n = 0; n < S::dim / 8; n++)
+        for (int n = 0; n < S::columns / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) nan |= o[i][n][e] != o[i][n][e];
     return nan;
@@ -155,9 +160,9 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
 #pragma unroll
         for (int i = 0; i < M; i++) pack_block<T>(a[i], s[i], kk);
 #pragma unroll
-        for (int n = 0; n < S::dim / 16; n++) {
+        for (int n = 0; n < S::columns / 16; n++) {
             uint32_t b[4];
-            load_matrix_transposed(b, at<S::row_bytes>(stage + value_at, kk * 16, 2 * n));
+            load_matrix_transposed(b, at<S::row_bytes>(stage + value_at, kk * 16, 2 * S::shares * n));
 #pragma unroll
             for (int i = 0; i < M; i++) {
                 mma<T>(o[i][2 * n], a[i], b[0], b[1]);

@@ -26,10 +26,10 @@ template <class S, bool features> __device__ __forceinline__ int RowTile<S, feat
     Tile s;
     scores(s, stage);
     adjust(s, key0);
-    constexpr int columns = S::dim / 16, steps = S::keys / 16 * columns;
+    constexpr int columns = S::columns / 16, steps = S::keys / 16 * columns;
     constexpr int pieces = (2 * M + columns - 1) / columns;
     uint32_t v[3][4];
-    auto load_v = [&](int x) { load_matrix_transposed(v[x % 3], at<S::row_bytes>(stage + value_at, x / columns * 16, 2 * (x % columns))); };
+    auto load_v = [&](int x) { load_matrix_transposed(v[x % 3], at<S::row_bytes>(stage + value_at, x / columns * 16, 2 * S::shares * (x % columns))); };
     load_v(0), load_v(1);
     float top[R], sums[R] = {};
 #pragma unroll
@@ -111,7 +111,7 @@ template <class S, bool features> __device__ __forceinline__ void RowTile<S, fea
         m[r] = max;
         l[r] *= a, lacks[r] = __float_as_uint(a * __uint_as_float((uint32_t)lacks[r] << 16)) >> 16;
 #pragma unroll
-        for (int n = 0; n < S::dim / 8; n++) {
+        for (int n = 0; n < S::columns / 8; n++) {
             o[r / 2][n][r % 2 * 2] *= a;
             o[r / 2][n][r % 2 * 2 + 1] *= a;
         }
