@@ -91,8 +91,8 @@ var abouts = [...]flashkit.Kernel{
 		About: "NEON: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/bwd_decode_neon", Pass: flashkit.PassBackward, Takes: flashkit.FeatureShift | flashkit.FeatureRagged, Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: few query rows, head dim in the lanes, each key visited once, no gradient shared between items; bound by short products"},
-	{Name: "simd/fwd_generic", Takes: fwdFeatures | flashkit.FeatureMixed, Scores: "fours", DTypes: allTypes,
+	{Name: "simd/fwd_generic", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges, Scores: "fours", DTypes: allTypes,
 		About: "Go: online softmax over key tiles, one row at a time; bound by scalar arithmetic"},
-	{Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: "fours", DTypes: allTypes,
+	{Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: bwdFeatures | flashkit.FeatureRanges, Scores: "fours", DTypes: allTypes,
 		About: "Go: seven products, P recomputed from LSE, no gradient shared between goroutines; bound by scalar arithmetic"},
 }

@@ -1,0 +1,53 @@
+package simd_test
+
+import (
+	"math/rand/v2"
+	"slices"
+
+	"github.com/flashkit-go/flashkit"
+)
+
+// drawRanges draws the ranges of each row. Near rows have near ranges, or any.
+func (s *sample) drawRanges(r *rand.Rand) {
+	p, n := &s.p, 2*s.p.Score.Ranges
+	shape := [4]int{p.Batch, p.Heads, p.QLen, n}
+	for d := range 2 {
+		if r.IntN(2) == 0 {
+			shape[d] = 1
+		}
+	}
+	s.args.Ranges = s.newTensor(r, flashkit.Int32, shape)
+	kind, block := r.IntN(4), 1+r.IntN(70)
+	ends := make([]int32, n)
+	each(s.args.Ranges, func(at [4]int, i int) {
+		if at[3] != 0 {
+			return
+		}
+		for c := range ends {
+			switch kind {
+			case 0:
+				ends[c] = int32(r.IntN(p.KVLen + 1))
+			case 1: // blocks of rows with a block of keys each
+				ends[c] = int32(min(at[2]/block*block+(c-n+2)*block, p.KVLen))
+			case 2: // a diagonal
+				ends[c] = int32(min(at[2]+c*block, p.KVLen))
+			default: // the same for all rows
+				ends[c] = int32(min(c*c*block, p.KVLen))
+			}
+		}
+		for c := range ends {
+			ends[c] = max(ends[c], 0)
+		}
+		slices.Sort(ends)
+		copy(s.args.Ranges.Int32s()[i:], ends)
+	})
+}
+
+func inRanges(ends []int32, key int) bool {
+	for i := 0; i < len(ends); i += 2 {
+		if int(ends[i]) <= key && key < int(ends[i+1]) {
+			return true
+		}
+	}
+	return false
+}
