@@ -4,12 +4,13 @@ package simd
 
 import (
 	"math/bits"
+	"unsafe"
 
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A mask hides pairs of a query row and a key inside the band. It is read in groups of maskGroup
-// keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's
+// A mask hides pairs of a query row and a key inside the band. Ranges of keys do, too, as a mask
+// that takes no memory. Both are read in groups of maskGroup keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's
 // other keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice
 // depends on the mask's values, not on its shape.
 
@@ -23,7 +24,7 @@ const (
 	hidesAll
 )
 
-// keyMask holds the part of the mask for a tile's rows and the current block of keys.
+// keyMask holds the part of the mask, or of the ranges, for a tile's rows and the current block of keys.
 type keyMask struct {
 	ofKeys  bool                                // the mask is the same for all rows: read once per item
 	ofRows  bool                                // the mask differs by row: read once per tile
@@ -33,6 +34,7 @@ type keyMask struct {
 	visible []uint32                            // [keys], bit r is set if row r sees the key. Valid only in groups where some is true
 	words   []uint32                            // [2][maskGroup]: for each row, a word with a bit per key of a group; then scratch of this size
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
+	ranges  *rangeScratch                       // nil in a call without ranges of keys
 
 	last struct{ from, to, until, hides int } // last arguments and results of tilePart, reused if ofKeys
 }
@@ -45,8 +47,9 @@ type keysOfMask struct {
 }
 
 func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
-	if j.p.Score.Mask {
-		x.ofKeys, x.step = j.args.Mask.Shape()[2] == 1, step
+	if j.hidesByRow() {
+		x.ranges, x.step = j.newRangeScratch(ws), step
+		x.ofKeys = x.ranges == nil && j.args.Mask.Shape()[2] == 1
 		x.ofRows = !x.ofKeys
 		x.visible, x.words = takeWords(ws, keys+maskGroup), takeWords(ws, 2*maskGroup)
 	}
@@ -54,8 +57,11 @@ func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
 }
 
 func (pl *plan) keyMaskFloats(keys int) int {
-	if !pl.p.Score.Mask {
+	if !pl.hidesByRow() {
 		return 0
+	}
+	if pl.p.Score.Ranges != 0 {
+		keys += rangeFloats
 	}
 	return keys + 3*maskGroup
 }
@@ -67,15 +73,24 @@ func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 // extents. So read always reads whole groups, which keeps the order of a tile's sums, and the bits
 // of its result.
 func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
-	t := &j.args.Mask
-	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]
+	var bounds rangeBounds
+	x.from, x.last.to = lo&^(maskGroup-1), 0
 	if x.ofKeys {
 		n = 1
+	} else if x.ranges != nil {
+		bounds = x.readRanges(j, s, row, n)
 	}
-	x.from, x.last.to = lo&^(maskGroup-1), 0
 	for k := x.from; k < hi; k += maskGroup {
-		words := x.words[:n]
-		isa.maskWords(words, x.words[maskGroup:], t.Bools()[at:], step, k, s.M)
+		words, whole := x.words[:n], x.ranges != nil && !j.p.Score.Mask && bounds.seesAll(k, min(k+maskGroup, s.M))
+		if g := (k - x.from) / maskGroup; whole || x.ranges != nil && !bounds.sees(k, k+maskGroup) {
+			x.groups[g], x.seen[g] = keysOfMask{}, 0
+			if whole {
+				x.groups[g].to, x.seen[g] = uint8(min(maskGroup, s.M-k)), laneMask(0, maskGroup, s.M-k)
+				some = true
+			}
+			continue
+		}
+		x.readGroup(j, isa, s, row, k, words)
 		all, any := ^uint32(0), uint32(0)
 		for _, w := range words {
 			all, any = all&w, any|w
@@ -88,6 +103,57 @@ func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int
 		some = some || any != 0
 	}
 	return some
+}
+
+// readRanges sets x.ranges.rows to the ranges of rows [row, row+n), and returns their bounds.
+func (x *keyMask) readRanges(j *job, s *seqTile, row, n int) rangeBounds {
+	for r := range n {
+		x.ranges.rows[r] = rangesOf(j.args, j.p.Score.Ranges, s.b, s.h, row+r)
+	}
+	return j.boundsOf(s.b, s.h, row, row+n)
+}
+
+// readGroup sets words to bits of the keys that mask and ranges show, one word a row, for the group
+// that begins at key k. row is the first row.
+func (x *keyMask) readGroup(j *job, isa *laneRoutines, s *seqTile, row, k int, words []uint32) {
+	if t := &j.args.Mask; j.p.Score.Mask {
+		isa.maskWords(words, x.words[maskGroup:], t.Bools()[t.Repeated(s.b, s.h, row):], rowStep(t), k, s.M)
+	}
+	for r := 0; x.ranges != nil && r < len(words); r++ {
+		seen := x.ranges.rows[r].bits(k, min(maskGroup, s.M-k))
+		if j.p.Score.Mask {
+			seen &= words[r]
+		}
+		words[r] = seen
+	}
+}
+
+// narrow returns the bounds of the ranges of an item's rows. It cuts the item's keys to the keys that
+// some row may see, extended to whole groups of keys.
+func (j *job) narrow(at *laneRange) rangeBounds {
+	bounds := j.boundsOf(at.b, at.h, at.from, at.to)
+	lo, hi := bounds.hull(at.first, at.last)
+	if lo >= hi {
+		at.last = at.first
+		return bounds
+	}
+	at.first, at.last = max(at.first, lo&^(maskGroup-1)), min(at.last, (hi+maskGroup-1)&^(maskGroup-1))
+	return bounds
+}
+
+// rangeScratch is the workspace of ranges of keys in a forward pass.
+type rangeScratch struct {
+	item rangeBounds          // of the item's rows
+	rows [maskGroup]rowRanges // of the tile's rows
+}
+
+const rangeFloats = int(unsafe.Sizeof(rangeScratch{})) / 4
+
+func (j *job) newRangeScratch(ws *pool.Arena) *rangeScratch {
+	if j.p.Score.Ranges == 0 {
+		return nil
+	}
+	return (*rangeScratch)(unsafe.Pointer(&ws.Take(rangeFloats)[0]))
 }
 
 // keysOf returns the visible range of a group, of which n keys are in the sequence. Bit i of all is

@@ -10,6 +10,9 @@ import (
 // drawRanges draws the ranges of each row. Near rows have near ranges, or any.
 func (s *sample) drawRanges(r *rand.Rand) {
 	p, n := &s.p, 2*s.p.Score.Ranges
+	if n == 0 {
+		return
+	}
 	shape := [4]int{p.Batch, p.Heads, p.QLen, n}
 	for d := range 2 {
 		if r.IntN(2) == 0 {
@@ -50,4 +53,17 @@ func inRanges(ends []int32, key int) bool {
 		}
 	}
 	return false
+}
+
+// setRanges sets the ranges of sequence b, which is batch entry at of the tensor.
+func (s *batchTrial) setRanges(p flashkit.Problem, a *flashkit.Args, b, at int) {
+	for row := range p.Heads * s.n[b] * min(1, p.Score.Ranges) {
+		h, i := row/s.n[b], row%s.n[b]
+		ends := a.Ranges.Int32s()[a.Ranges.Offset(at, h, i):][:2*p.Score.Ranges]
+		for c := range ends {
+			x := s.number("Ranges", b, h, i/s.block[0], c)
+			ends[c] = int32(min(x*x*float32(s.m[b]), float32(s.m[b])))
+		}
+		slices.Sort(ends)
+	}
 }

@@ -259,9 +259,7 @@ func (s *sample) drawScores(r *rand.Rand) {
 			a.Mask.Bools()[i] = on
 		}
 	}
-	if p.Score.Ranges != 0 {
-		s.drawRanges(r)
-	}
+	s.drawRanges(r)
 	if p.Score.ALiBi {
 		a.Slopes = s.newTensor(r, flashkit.Float32, [4]int{1 + r.IntN(2)*(p.Batch-1), p.Heads, 1, 1})
 		each(a.Slopes, func(_ [4]int, i int) { put(&a.Slopes, i, r.NormFloat64()*.2) })
