@@ -127,6 +127,9 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	do, o := ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
 	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
 	x.nonFinite[0] = 0
+	if p.Score.Ranges != 0 {
+		x.setBounds(j, &y)
+	}
 	for r := y.from; r < y.to; r += lanes {
 		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
 		isa.panel(do, buf, &f.DO, y.QBatch, y.h, row, n)
@@ -267,6 +270,7 @@ type rowTile struct {
 	finite  queryRows // Q and dO, for the products that add to dK and dV
 	cleared bool      // finite has 0 for NaN and infinity
 	whole   bool      // every row sees every key of the block
+	inBand  bool      // the band hides no key of the block from any row; mask and ranges may
 	group   int       // rows of a product for dQ, or keys of a product for dK and dV, unless whole
 }
 
@@ -281,14 +285,16 @@ type queryRows struct {
 func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
-	if j.skipsTile(x, h, from) {
-		isa.skipTile(j, x, item, h, t, at)
+	stats := isa.stats(j, x.b, h, t)
+	if x.mask.ranges && !x.mask.setTile(j, x, &stats, h, from) {
+		isa.skipTile(j, x, &stats, item, h, t, at)
 		return
 	}
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
+	y := rowTile{tileStats: stats, h: h, from: from, to: min(from+j.rows, x.N)}
 	_, allUntil := x.Keys(from)
 	allFrom, _ := x.Keys(y.to - 1)
 	y.whole = x.from >= allFrom && x.to <= allUntil
+	y.inBand = y.whole
 	if x.mask.ranges {
 		y.whole = y.whole && x.mask.bounds.seesAll(x.from, x.to)
 	}
@@ -343,7 +349,7 @@ func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) 
 		isa.gradients(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	}
 	group := y.group
-	if y.whole {
+	if y.inBand {
 		group = lanes
 	}
 	isa.addKeys(j, x, y, k, keys, group, lo, hi)

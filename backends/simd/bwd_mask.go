@@ -17,10 +17,11 @@ import (
 
 type rowMask struct {
 	isa    *laneRoutines
-	t      *flashkit.Tensor // nil without a mask
-	bits   []uint32         // [rows], scratch
-	ranges bool             // the call has ranges of keys
-	bounds rangeBounds      // of the tile's rows
+	t      *flashkit.Tensor                 // nil without a mask
+	bits   []uint32                         // [rows], scratch
+	ranges bool                             // the call has ranges of keys
+	bounds rangeBounds                      // of the tile's rows
+	groups [bwdRows / edgeGroup]rangeBounds // of groups of the tile's rows
 }
 
 func (isa *laneRoutines) newRowMask(j *job, ws *pool.Arena) rowMask {

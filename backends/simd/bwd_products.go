@@ -14,10 +14,10 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 		return lo, hi
 	}
 	lo, hi = lo/edgeGroup*edgeGroup, min(ceilDiv(hi, edgeGroup)*edgeGroup, y.to-y.from)
-	setKeyMasks(&x.Seq, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
+	setKeyMasks(&x.Seq, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.inBand)
 	some := x.mask.hide(x.masks[lo:hi], x.b, y.h, y.from+lo, k)
 	if some && x.mask.ranges && !y.whole {
-		return isa.hideRanges(j, x, y, k, lo, hi)
+		return isa.hideRanges(j, x, y, k, keys, lo, hi)
 	}
 	if some {
 		return lo, hi
@@ -75,7 +75,7 @@ func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, 
 			if end = min(part+minBlockK, hi); x.mask.t != nil && j.hides(&x.seqTile, y.h, x.from+part, x.from+part+minBlockK) {
 				continue
 			}
-			if x.mask.ranges && !y.whole && !j.seesPart(x, y, r, rows, lo, end) {
+			if x.mask.ranges && !y.whole && !x.mask.groups[(r-y.from)/edgeGroup].sees(x.from+lo, x.from+end) {
 				continue
 			}
 			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,

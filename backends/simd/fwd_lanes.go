@@ -47,7 +47,7 @@ func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *la
 func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
 	first, last := at.first, at.last
 	if x.mask.ranges != nil {
-		x.mask.ranges.item = j.narrow(at)
+		x.mask.ranges.setItem(j, at, isa.lanes)
 	}
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &tiles[:1][0])

@@ -4,7 +4,6 @@ package simd
 
 import (
 	"math/bits"
-	"unsafe"
 
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
@@ -73,23 +72,20 @@ func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 // extents. So read always reads whole groups, which keeps the order of a tile's sums, and the bits
 // of its result.
 func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
-	var bounds rangeBounds
-	x.from, x.last.to = lo&^(maskGroup-1), 0
-	if x.ofKeys {
+	if x.from, x.last.to = lo&^(maskGroup-1), 0; x.ofKeys {
 		n = 1
-	} else if x.ranges != nil {
-		bounds = x.readRanges(j, s, row, n)
 	}
 	for k := x.from; k < hi; k += maskGroup {
-		words, whole := x.words[:n], x.ranges != nil && !j.p.Score.Mask && bounds.seesAll(k, min(k+maskGroup, s.M))
-		if g := (k - x.from) / maskGroup; whole || x.ranges != nil && !bounds.sees(k, k+maskGroup) {
-			x.groups[g], x.seen[g] = keysOfMask{}, 0
-			if whole {
-				x.groups[g].to, x.seen[g] = uint8(min(maskGroup, s.M-k)), laneMask(0, maskGroup, s.M-k)
-				some = true
+		if x.ranges != nil {
+			if known, whole := x.ranges.group(j, s, row, n, isa.lanes, k); known {
+				g := &x.groups[(k-x.from)/maskGroup]
+				if *g = (keysOfMask{}); whole {
+					g.to, some = uint8(min(maskGroup, s.M-k)), true
+				}
+				continue
 			}
-			continue
 		}
+		words := x.words[:n]
 		x.readGroup(j, isa, s, row, k, words)
 		all, any := ^uint32(0), uint32(0)
 		for _, w := range words {
@@ -103,57 +99,6 @@ func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int
 		some = some || any != 0
 	}
 	return some
-}
-
-// readRanges sets x.ranges.rows to the ranges of rows [row, row+n), and returns their bounds.
-func (x *keyMask) readRanges(j *job, s *seqTile, row, n int) rangeBounds {
-	for r := range n {
-		x.ranges.rows[r] = rangesOf(j.args, j.p.Score.Ranges, s.b, s.h, row+r)
-	}
-	return j.boundsOf(s.b, s.h, row, row+n)
-}
-
-// readGroup sets words to bits of the keys that mask and ranges show, one word a row, for the group
-// that begins at key k. row is the first row.
-func (x *keyMask) readGroup(j *job, isa *laneRoutines, s *seqTile, row, k int, words []uint32) {
-	if t := &j.args.Mask; j.p.Score.Mask {
-		isa.maskWords(words, x.words[maskGroup:], t.Bools()[t.Repeated(s.b, s.h, row):], rowStep(t), k, s.M)
-	}
-	for r := 0; x.ranges != nil && r < len(words); r++ {
-		seen := x.ranges.rows[r].bits(k, min(maskGroup, s.M-k))
-		if j.p.Score.Mask {
-			seen &= words[r]
-		}
-		words[r] = seen
-	}
-}
-
-// narrow returns the bounds of the ranges of an item's rows. It cuts the item's keys to the keys that
-// some row may see, extended to whole groups of keys.
-func (j *job) narrow(at *laneRange) rangeBounds {
-	bounds := j.boundsOf(at.b, at.h, at.from, at.to)
-	lo, hi := bounds.hull(at.first, at.last)
-	if lo >= hi {
-		at.last = at.first
-		return bounds
-	}
-	at.first, at.last = max(at.first, lo&^(maskGroup-1)), min(at.last, (hi+maskGroup-1)&^(maskGroup-1))
-	return bounds
-}
-
-// rangeScratch is the workspace of ranges of keys in a forward pass.
-type rangeScratch struct {
-	item rangeBounds          // of the item's rows
-	rows [maskGroup]rowRanges // of the tile's rows
-}
-
-const rangeFloats = int(unsafe.Sizeof(rangeScratch{})) / 4
-
-func (j *job) newRangeScratch(ws *pool.Arena) *rangeScratch {
-	if j.p.Score.Ranges == 0 {
-		return nil
-	}
-	return (*rangeScratch)(unsafe.Pointer(&ws.Take(rangeFloats)[0]))
 }
 
 // keysOf returns the visible range of a group, of which n keys are in the sequence. Bit i of all is

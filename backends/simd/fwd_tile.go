@@ -109,7 +109,8 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 		}
 		at = j.laneRange(next)
 		if j.p.Score.Ranges != 0 {
-			j.narrow(&at)
+			bounds := j.boundsOf(at.b, at.h, at.from, at.to)
+			at.narrow(&bounds)
 		}
 		k = at.first
 		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)

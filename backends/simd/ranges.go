@@ -85,6 +85,14 @@ func (j *job) boundsOf(b, h, from, to int) rangeBounds {
 	return x
 }
 
+// join extends the bounds to other rows, whose bounds are y.
+func (x *rangeBounds) join(y *rangeBounds) {
+	for r := range x.some {
+		x.some[r] = [2]int{min(x.some[r][0], y.some[r][0]), max(x.some[r][1], y.some[r][1])}
+		x.all[r] = [2]int{max(x.all[r][0], y.all[r][0]), min(x.all[r][1], y.all[r][1])}
+	}
+}
+
 // sees reports whether some row may see a key of [lo, hi).
 func (x *rangeBounds) sees(lo, hi int) bool {
 	return max(lo, x.some[0][0]) < min(hi, x.some[0][1]) || max(lo, x.some[1][0]) < min(hi, x.some[1][1])
