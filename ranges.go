@@ -1,6 +1,9 @@
 package flashkit
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // maxRanges is the largest number of ranges of a row.
 const maxRanges = 2
@@ -89,3 +92,72 @@ func (t *Tensor) distinct(d int) int {
 	}
 	return t.shape[d]
 }
+
+// The following functions make the ranges of common masks, for Args.Ranges. The result broadcasts
+// over batch and heads. Rows and keys are aligned at the end, like the default Band. If an argument
+// is negative, or a length exceeds math.MaxInt32, the result is the zero Tensor, which calls refuse.
+
+// DocumentRanges returns the ranges [1, 1, N, 2] of documents that follow each other in one
+// sequence. lengths has the number of tokens of each document. Each row sees the keys of its
+// document. Add Causal for documents of a decoder.
+func DocumentRanges(lengths ...int) Tensor {
+	n := 0
+	for _, length := range lengths {
+		if length < 0 || length > math.MaxInt32-n {
+			return Tensor{}
+		}
+		n += length
+	}
+	ends, first := make([]int32, 0, 2*n), 0
+	for _, length := range lengths {
+		for range length {
+			ends = append(ends, int32(first), int32(first+length))
+		}
+		first += length
+	}
+	return Int32s(ends, 1, 1, n, 2)
+}
+
+// PrefixRanges returns the ranges [1, 1, rows, 2] of a prefix language model. Each row sees the
+// first prefix keys, and all keys up to the diagonal.
+func PrefixRanges(prefix, rows, keys int) Tensor {
+	return rangesOfRows(1, rows, keys, prefix, func(ends []int32, diagonal int) {
+		ends[1] = within32(max(prefix, diagonal+1), keys)
+	})
+}
+
+// BlockRanges returns the ranges [1, 1, rows, 2] of a block-causal mask. Each row sees the keys of
+// its block, which has size keys, and of all earlier blocks. Blocks begin at key 0.
+func BlockRanges(size, rows, keys int) Tensor {
+	return rangesOfRows(1, rows, keys, size-1, func(ends []int32, diagonal int) {
+		if diagonal >= 0 {
+			ends[1] = within32(min(diagonal/size, keys)*size+size, keys)
+		}
+	})
+}
+
+// SinkRanges returns the ranges [1, 1, rows, 4] of a sliding window with attention sinks in the
+// first keys. Each row sees the key on the diagonal, the window keys before it, and the first sinks
+// keys up to the diagonal.
+func SinkRanges(sinks, window, rows, keys int) Tensor {
+	return rangesOfRows(2, rows, keys, min(sinks, window), func(ends []int32, diagonal int) {
+		first := within32(diagonal-min(window, rows+keys), keys)
+		ends[1], ends[2], ends[3] = min(within32(sinks, keys), first), first, within32(diagonal+1, keys)
+	})
+}
+
+// rangesOfRows returns count ranges for each row. set sets the ends of a row's ranges, which begin
+// as 0.
+func rangesOfRows(count, rows, keys, least int, set func(ends []int32, diagonal int)) Tensor {
+	if rows < 0 || keys < 0 || least < 0 || max(rows, keys) > math.MaxInt32 {
+		return Tensor{}
+	}
+	ends := make([]int32, 2*count*rows)
+	for i := range rows {
+		set(ends[2*count*i:][:2*count], i+keys-rows)
+	}
+	return Int32s(ends, 1, 1, rows, 2*count)
+}
+
+// within32 returns x clamped to [0, keys].
+func within32(x, keys int) int32 { return int32(clamp(x, keys)) }

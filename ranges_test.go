@@ -93,3 +93,53 @@ func TestVisibleRanges(t *testing.T) {
 	require.NoError(t, c.Set(p, flashkit.PassForward, a))
 	require.Equal(t, [2][2]int{{0, 6}, {6, 6}}, c.VisibleRanges(&second, 1, 1, 1))
 }
+
+// The functions that make ranges agree with the masks that they name, also without rows or keys.
+func TestRangesOfMasks(t *testing.T) {
+	for rows := range 7 {
+		for keys := range 9 {
+			for a := range 10 {
+				for b := range 4 {
+					requireRanges(t, flashkit.PrefixRanges(a, rows, keys), rows, keys, func(d, j int) bool { return j < a || j <= d })
+					requireRanges(t, flashkit.BlockRanges(a+1, rows, keys), rows, keys, func(d, j int) bool { return d >= 0 && j/(a+1) <= d/(a+1) })
+					requireRanges(t, flashkit.SinkRanges(a, b, rows, keys), rows, keys, func(d, j int) bool { return j <= d && (j < a || j >= d-b) })
+				}
+			}
+		}
+	}
+	for _, x := range []flashkit.Tensor{
+		flashkit.DocumentRanges(2, -1), flashkit.DocumentRanges(math.MaxInt32, 1), flashkit.PrefixRanges(-1, 2, 2), flashkit.PrefixRanges(1, -2, 2),
+		flashkit.BlockRanges(0, 2, 2), flashkit.BlockRanges(2, 2, -2), flashkit.SinkRanges(-1, 1, 2, 2), flashkit.SinkRanges(1, -1, 2, 2),
+		flashkit.SinkRanges(1, 1, 2, math.MaxInt32+1),
+	} {
+		require.True(t, x.IsZero())
+	}
+	for _, x := range []flashkit.Tensor{flashkit.BlockRanges(math.MaxInt, 2, 9), flashkit.SinkRanges(math.MaxInt, math.MaxInt, 2, 9), flashkit.PrefixRanges(math.MaxInt, 2, 9)} {
+		require.Equal(t, int32(9), x.Int32s()[x.Len()-1], "numbers beyond all keys do not overflow")
+	}
+}
+
+// requireRanges requires row i to see key j if sees(diagonal, j) is true. The row's diagonal meets
+// key i+keys-rows.
+func requireRanges(t *testing.T, ranges flashkit.Tensor, rows, keys int, sees func(diagonal, j int) bool) {
+	t.Helper()
+	count := ranges.Shape()[3] / 2
+	p := flashkit.Problem{Batch: 1, Heads: 1, KVHeads: 1, QLen: rows, KVLen: keys, Dim: 1, VDim: 1, Score: flashkit.Score{Ranges: count}}
+	args := flashkit.NewArgs(p, flashkit.PassForward)
+	args.Ranges = ranges
+	var c flashkit.Call
+	require.NoError(t, c.Set(p, flashkit.PassForward, args))
+	seq := c.Seq(0)
+	for i := range rows {
+		for j := range keys {
+			seen := 0
+			for _, r := range c.VisibleRanges(&seq, 0, 0, i) {
+				if r[0] <= j && j < r[1] {
+					seen++
+				}
+			}
+			require.Equal(t, sees(i+keys-rows, j), seen == 1, "%v rows %d keys %d: row %d key %d", ranges.Int32s(), rows, keys, i, j)
+			require.LessOrEqual(t, seen, 1)
+		}
+	}
+}
