@@ -28,9 +28,6 @@ func (m *rowMask) setTile(j *job, x *keyBlock, stats *tileStats, h, from int) bo
 	if m.bounds = stats.rangeBounds(); !j.p.Score.Bias && !m.bounds.sees(x.from, x.to) {
 		return false
 	}
-	if m.bounds.seesAll(x.from, x.to) {
-		return true
-	}
 	to := min(from+j.rows, x.N)
 	for r := from; r < to; r += edgeGroup {
 		m.groups[(r-from)/edgeGroup] = j.boundsOf(x.b, h, r, min(r+edgeGroup, to))
