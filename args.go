@@ -30,6 +30,7 @@ type Args struct {
 	Bias   Tensor // added to the scores [B, H, N, M], Float32 or the problem's DType. Every dimension but the last may be 1 and then broadcasts
 	DBias  Tensor // gradient of Bias, with the shape and type of Bias, summed over the dimensions that Bias broadcasts. Optional
 	Mask   Tensor // Bool [B, H, N, M], broadcasts like Bias. True keeps the pair of a row and a key, false hides the key from the row
+	Ranges Tensor // Int32 [B, H, N, 2R], R = Score.Ranges: the ranges of keys that a row sees, each as its first key and the key after its last; non-decreasing in a row, in [0, M]. B or H may be 1 and then broadcasts. Keys count from the start of the sequence
 	Slopes Tensor // ALiBi slopes [B, H, 1, 1] float32; B may be 1 and then broadcasts
 	Sink   Tensor // attention sinks: a logit for each query head [1, H, 1, 1] float32
 	DSink  Tensor // gradient of Sink [1, H, 1, 1] float32. Optional
@@ -103,17 +104,18 @@ type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
 
-var arguments = func() [16]Argument {
+var arguments = func() [17]Argument {
 	q := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.Dim} }
 	o := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.VDim} }
 	row := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, 1} }
 	k := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.Dim} }
 	v := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.VDim} }
 	pairs := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.KVLen} }
+	ranges := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, p.QLen, 2 * p.Score.Ranges} }
 	slopes := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, 1, 1} }
 	sink := func(p *Problem, m *extent) [4]int { return [4]int{1, p.Heads, 1, 1} }
 	data, kv := func(p *Problem) DType { return p.DType }, func(p *Problem) DType { return p.KVType() }
-	f32, boolean := func(*Problem) DType { return Float32 }, func(*Problem) DType { return Bool }
+	f32, boolean, i32 := func(*Problem) DType { return Float32 }, func(*Problem) DType { return Bool }, func(*Problem) DType { return Int32 }
 	both := [2]Role{Input, Input}
 	written := [2]Role{0, Output}
 	return [...]Argument{
@@ -130,6 +132,7 @@ var arguments = func() [16]Argument {
 		{"Bias", both, FeatureBias, data, pairs, func(a *Args) *Tensor { return &a.Bias }},
 		{"DBias", [2]Role{0, Output | Optional}, FeatureBias, data, pairs, func(a *Args) *Tensor { return &a.DBias }},
 		{"Mask", both, FeatureMask, boolean, pairs, func(a *Args) *Tensor { return &a.Mask }},
+		{"Ranges", both, FeatureRanges, i32, ranges, func(a *Args) *Tensor { return &a.Ranges }},
 		{"Slopes", both, FeatureALiBi, f32, slopes, func(a *Args) *Tensor { return &a.Slopes }},
 		{"Sink", both, FeatureSink, f32, sink, func(a *Args) *Tensor { return &a.Sink }},
 		{"DSink", [2]Role{0, Output | Optional}, FeatureSink, f32, sink, func(a *Args) *Tensor { return &a.DSink }},
@@ -157,8 +160,8 @@ func (a *Argument) Role(p *Problem, pass Pass) Role {
 }
 
 // Shape returns the argument's shape in problem p with dense or padded sequences. In Bias, DBias
-// and Mask, every dimension but the last may be 1 instead. In Slopes, the first dimension may be
-// 1 instead.
+// and Mask, every dimension but the last may be 1 instead. In Ranges, the first two dimensions may
+// be 1 instead. In Slopes, the first dimension may be 1 instead.
 func (a *Argument) Shape(p *Problem) [4]int {
 	m := p.extent()
 	return a.shape(p, &m)
@@ -172,6 +175,8 @@ func (a *Argument) repeats(d int) bool {
 	switch a.feature {
 	case FeatureBias, FeatureMask:
 		return d < 3
+	case FeatureRanges:
+		return d < 2
 	case FeatureALiBi:
 		return d == 0
 	}
@@ -199,6 +204,7 @@ func ProblemOf(args *Args, band Band) Problem {
 	}
 	p.Score.Bias, p.Score.Mask = !args.Bias.IsZero(), !args.Mask.IsZero()
 	p.Score.ALiBi, p.Score.Sink = !args.Slopes.IsZero(), !args.Sink.IsZero()
+	p.Score.Ranges = args.Ranges.shape[3] / 2
 	if s := args.Seqs; s != nil {
 		p.Ragged = true
 		p.Batch = s.count(p.Batch)

@@ -54,7 +54,8 @@ func (c *Call) Set(p Problem, pass Pass, args *Args) error {
 }
 
 // Check returns nil if args fit a pass of p, else a *ProblemError that names the first field at
-// fault. It reads shapes, lengths and page tables, but no elements of tensors.
+// fault. It reads shapes, lengths, page tables and ranges of keys on the host, but no elements of
+// other tensors.
 func (p Problem) Check(pass Pass, args *Args) error { return new(Call).Set(p, pass, args) }
 
 // Ask returns a call without arguments, as input for a kernel's Fits, Cost and Needs. Kernel.Do

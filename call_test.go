@@ -43,6 +43,9 @@ func elements(shape [4]int) int { return shape[0] * shape[1] * shape[2] * shape[
 
 // tensor returns a dense tensor with memory of its own.
 func tensor(dtype flashkit.DType, shape [4]int) flashkit.Tensor {
+	if dtype == flashkit.Int32 {
+		return flashkit.Int32s(make([]int32, elements(shape)), shape[0], shape[1], shape[2], shape[3])
+	}
 	if dtype == flashkit.Bool {
 		return flashkit.Bools(make([]bool, elements(shape)), shape[0], shape[1], shape[2], shape[3])
 	}

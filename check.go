@@ -56,6 +56,9 @@ func (c *Call) check() error {
 	if err := checkShared(list); err != nil {
 		return err
 	}
+	if err := c.checkRanges(); err != nil {
+		return err
+	}
 	c.setTraits()
 	return nil
 }
@@ -134,6 +137,8 @@ func (a *arg) mayRepeat(repeats bool) string {
 	switch {
 	case repeats && a.repeats(2):
 		return ", or 1 in place of any number but the last"
+	case repeats && a.repeats(1):
+		return ", or 1 in place of the first or second number"
 	case repeats && a.repeats(0):
 		return ", or 1 in place of the first number"
 	}

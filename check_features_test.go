@@ -14,7 +14,7 @@ import (
 func allFeatures(pass flashkit.Pass) flashkit.Problem {
 	p := small()
 	p.Band = flashkit.Causal().Shift(1)
-	p.Score = flashkit.Score{Softcap: 30, ALiBi: true, Bias: true, Mask: true, Sink: true, Dropout: .5, Origin: true}
+	p.Score = flashkit.Score{Softcap: 30, ALiBi: true, Bias: true, Mask: true, Ranges: 2, Sink: true, Dropout: .5, Origin: true}
 	p.Ragged, p.Carry = true, pass == flashkit.PassForward
 	return p
 }
@@ -220,7 +220,7 @@ func TestCheckMixed(t *testing.T) {
 		for _, x := range flashkit.Arguments() {
 			if y := x.Of(a); x.Name == "K" || x.Name == "V" {
 				require.Equal(t, kv, y.DType(), x.Name)
-			} else if x.Name != "Mask" && !y.IsZero() {
+			} else if x.Name != "Mask" && x.Name != "Ranges" && !y.IsZero() {
 				require.Equal(t, flashkit.Float32, y.DType(), x.Name)
 			}
 		}
@@ -279,7 +279,7 @@ func TestFieldsArePlainOrFeatures(t *testing.T) {
 	walk(reflect.ValueOf(&p).Elem(), "")
 	require.ElementsMatch(t, plainFields, plain, "a field of Problem is neither plain nor counted by Features")
 	require.Equal(t, flashkit.AllFeatures, found, "a feature that no field asks for")
-	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed,origin", flashkit.AllFeatures.String())
+	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed,origin,ranges", flashkit.AllFeatures.String())
 }
 
 // nonZero returns values of a field that ask for something.
@@ -309,6 +309,7 @@ func TestShapesThatRepeatAreSaid(t *testing.T) {
 		"Bias":   "flashkit: Bias.shape = [3 4 3 5]: must be [2 4 3 5], or 1 in place of any number but the last",
 		"DBias":  "flashkit: DBias.shape = [3 4 3 5]: must be [2 4 3 5]",
 		"Slopes": "flashkit: Slopes.shape = [3 4 1 1]: must be [2 4 1 1], or 1 in place of the first number",
+		"Ranges": "flashkit: Ranges.shape = [3 4 3 4]: must be [2 4 3 4], or 1 in place of the first or second number",
 		"Sink":   "flashkit: Sink.shape = [3 4 1 1]: must be [1 4 1 1]",
 	} {
 		p := allFeatures(flashkit.PassBackward)

@@ -6,12 +6,13 @@ type DType uint8
 // The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16. All of
 // them have the type Problem.DType, except that K and V may have the type Problem.KVDType.
 // Every kernel accumulates in float32. LSE, DLSE, slopes and sinks are Float32. Only masks are
-// Bool.
+// Bool, and only ranges of keys are Int32.
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16
 	BFloat16              // bfloat16: the upper 16 bits of a binary32
 	Bool                  // one byte, 0 or 1
+	Int32                 // signed, 32 bits
 )
 
 // dtypes holds the properties of each type.
@@ -24,9 +25,10 @@ var dtypes = [...]struct {
 	Float16:  {"f16", 2, true},
 	BFloat16: {"bf16", 2, true},
 	Bool:     {"bool", 1, false},
+	Int32:    {"i32", 4, false},
 }
 
-// String returns "f32", "f16", "bf16" or "bool".
+// String returns "f32", "f16", "bf16", "bool" or "i32".
 func (t DType) String() string {
 	if int(t) < len(dtypes) {
 		return dtypes[t].name

@@ -7,12 +7,13 @@ import (
 
 // A Score configures changes to the scores before the softmax and to the weights after it. The
 // zero value changes nothing. The steps have this order: Q·K, Scale, Softcap, Bias and ALiBi,
-// Mask and Band, softmax with the sink, dropout.
+// Mask, Ranges and Band, softmax with the sink, dropout.
 type Score struct {
 	Softcap float32 // c > 0: score s becomes c * tanh(s / c); 0: off
 	ALiBi   bool    // subtract slope*|j-i-off| from the score of row i and key j: the head's slope in Args.Slopes times the distance from the band's diagonal
 	Bias    bool    // add Args.Bias to the scores. A score of -Inf gives the weight 0
 	Mask    bool    // hide the pairs that are false in Args.Mask. As outside a band, a hidden key has no influence on the row, even if it holds NaN
+	Ranges  int     // R, 1 or 2: show each row only the keys in its R ranges in Args.Ranges; 0: off. A key outside has no influence on the row
 	Sink    bool    // add the head's logit in Args.Sink to the softmax: it takes weight but has no value. LSE includes the logit
 	Dropout float32 // p, 0 <= p < 1, rounded to a multiple of 2^-16: drop weights with probability p and multiply the others by 1/(1-p). LSE ignores dropout
 	Origin  bool    // with Dropout: the call is a part of a larger problem, at position Args.Origin, and drops the same weights as a call for the whole
@@ -36,6 +37,7 @@ const (
 	FeatureCarry                       // Problem.Carry
 	FeatureMixed                       // Problem.KVDType
 	FeatureOrigin                      // Score.Origin
+	FeatureRanges                      // Score.Ranges
 
 	// AllFeatures is the set of all features, for tests. A kernel must list its features one by
 	// one, so that it does not claim features added later.
@@ -83,6 +85,7 @@ const (
 	ScopeHead                       // the query head, as an index of a tensor
 	ScopePosition                   // the positions of row and key in their sequence
 	ScopePair                       // the row and key, as indices of a tensor
+	ScopeRange                      // the row as an index of a tensor, whose elements are key positions
 )
 
 // A Parameter describes a field of Problem other than dimensions, types and band. The field's
@@ -104,6 +107,7 @@ var parameters = [...]Parameter{
 	{"alibi", "Score.ALiBi", FeatureALiBi, ScopeHead | ScopePosition, "", "subtract slope times distance from scores", func(p *Problem) any { return &p.Score.ALiBi }},
 	{"bias", "Score.Bias", FeatureBias, ScopePair, "", "add a bias to scores", func(p *Problem) any { return &p.Score.Bias }},
 	{"mask", "Score.Mask", FeatureMask, ScopePair, "", "hide pairs of a row and a key", func(p *Problem) any { return &p.Score.Mask }},
+	{"ranges", "Score.Ranges", FeatureRanges, ScopeHead | ScopeRange, "r", "show each row only the keys in its r ranges, 1 or 2", func(p *Problem) any { return &p.Score.Ranges }},
 	{"sink", "Score.Sink", FeatureSink, ScopeHead, "", "add a score without a value to the softmax of each head", func(p *Problem) any { return &p.Score.Sink }},
 	{"dropout", "Score.Dropout", FeatureDropout, ScopePosition, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
 	{"origin", "Score.Origin", FeatureOrigin, ScopePosition, "", "in a part of a larger problem: drop the weights that a call of the larger problem drops", func(p *Problem) any { return &p.Score.Origin }},
@@ -128,7 +132,7 @@ func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
 		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry, p.KVDType != 0,
-		p.Score.Origin,
+		p.Score.Origin, p.Score.Ranges != 0,
 	} {
 		if asked {
 			f |= 1 << i
@@ -143,6 +147,9 @@ func (s *Score) validate() error {
 	}
 	if !(s.Dropout >= 0 && s.Dropout < 1) {
 		return problemErr("Score.Dropout", s.Dropout, "must be at least 0 and less than 1")
+	}
+	if s.Ranges < 0 || s.Ranges > maxRanges {
+		return problemErr("Score.Ranges", s.Ranges, "must be 1 or %d ranges of each row, or 0 for none", maxRanges)
 	}
 	if s.Origin && s.Dropout == 0 {
 		return problemErr("Score.Origin", true, "needs Dropout, which alone counts from an origin")

@@ -51,6 +51,12 @@ func Bools[T ~bool](x []T, b, heads, rows, keys int) Tensor {
 	return dense(Bool, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, keys)
 }
 
+// Int32s returns a dense row-major view of x as ranges of keys [b, heads, rows, 2R]. Package
+// flashkit has functions that make common ranges, such as DocumentRanges.
+func Int32s[T ~int32](x []T, b, heads, rows, ends int) Tensor {
+	return dense(Int32, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, ends)
+}
+
 // Zeros returns a dense row-major tensor [b, heads, rows, dim] in new host memory, all zeros,
 // or all false for Bool.
 func Zeros(t DType, b, heads, rows, dim int) Tensor {
@@ -62,6 +68,8 @@ func Zeros(t DType, b, heads, rows, dim int) Tensor {
 		return BF16(make([]uint16, n), b, heads, rows, dim)
 	case Bool:
 		return Bools(make([]bool, n), b, heads, rows, dim)
+	case Int32:
+		return Int32s(make([]int32, n), b, heads, rows, dim)
 	}
 	return F32(make([]float32, n), b, heads, rows, dim)
 }
@@ -134,6 +142,15 @@ func (t Tensor) Bools() []bool {
 		return nil
 	}
 	return unsafe.Slice((*bool)(t.mem), t.len)
+}
+
+// Int32s returns the memory behind an Int32 host tensor, a slice of Len elements. For other
+// tensors the result is nil.
+func (t Tensor) Int32s() []int32 {
+	if t.dtype != Int32 || t.owner != nil {
+		return nil
+	}
+	return unsafe.Slice((*int32)(t.mem), t.len)
 }
 
 // Len returns the length in elements of the memory behind the view.

@@ -19,6 +19,7 @@ func setParameters(to *flashkit.Problem, from *C.fk_problem) {
 	to.Scale = float32(from.scale)
 	to.Score.Softcap = float32(from.softcap)
 	to.Score.Dropout = float32(from.dropout)
+	to.Score.Ranges = int(from.ranges)
 	to.Page = int(from.page)
 	to.Score.ALiBi = from.features&C.FK_ALIBI != 0
 	to.Score.Bias = from.features&C.FK_BIAS != 0
@@ -68,6 +69,7 @@ var slots = [...]struct {
 	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
 	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
 	{"mask", unsafe.Offsetof(C.fk_args{}.mask), unsafe.Offsetof(flashkit.Args{}.Mask)},
+	{"ranges", unsafe.Offsetof(C.fk_args{}.ranges), unsafe.Offsetof(flashkit.Args{}.Ranges)},
 	{"slopes", unsafe.Offsetof(C.fk_args{}.slopes), unsafe.Offsetof(flashkit.Args{}.Slopes)},
 	{"sink", unsafe.Offsetof(C.fk_args{}.sink), unsafe.Offsetof(flashkit.Args{}.Sink)},
 	{"d_o", unsafe.Offsetof(C.fk_args{}.d_o), unsafe.Offsetof(flashkit.Args{}.DO)},
@@ -80,7 +82,7 @@ var slots = [...]struct {
 }
 
 // forwardSlots is the number of slots for tensors of the forward pass.
-const forwardSlots = 9
+const forwardSlots = 10
 
 // listedFields maps names of arguments and parameters to their names in flashkit.h.
 var listedFields = map[string]string{
@@ -91,6 +93,7 @@ var listedFields = map[string]string{
 	"LSE":           "lse",
 	"Bias":          "bias",
 	"Mask":          "mask",
+	"Ranges":        "ranges",
 	"Slopes":        "slopes",
 	"Sink":          "sink",
 	"DO":            "d_o",
@@ -103,6 +106,7 @@ var listedFields = map[string]string{
 	"Scale":         "scale",
 	"Score.Softcap": "softcap",
 	"Score.Dropout": "dropout",
+	"Score.Ranges":  "ranges",
 	"Page":          "page",
 	"Score.ALiBi":   "features",
 	"Score.Bias":    "features",

@@ -63,7 +63,8 @@ enum {
 	FK_F32 = 0,  /* IEEE binary32 */
 	FK_F16 = 1,  /* IEEE binary16 */
 	FK_BF16 = 2, /* bfloat16, the upper 16 bits of a binary32 */
-	FK_BOOL = 3  /* one byte, 0 or 1; for masks only */
+	FK_BOOL = 3, /* one byte, 0 or 1; for masks only */
+	FK_I32 = 4   /* signed 32 bits; for fk_args.ranges only */
 };
 
 /* Devices that hold a tensor's memory. */
@@ -147,8 +148,8 @@ typedef struct fk_tensor {
 
 /*
  * The parameters of a problem. Scores pass through these steps in order: dot product,
- * scale, softcap, bias and ALiBi, mask and band, softmax with the sink, dropout. batch,
- * q_len and kv_len may be 0.
+ * scale, softcap, bias and ALiBi, mask, ranges and band, softmax with the sink, dropout.
+ * batch, q_len and kv_len may be 0.
  */
 typedef struct fk_problem {
 	size_t size;      /* sizeof(fk_problem) */
@@ -178,6 +179,7 @@ typedef struct fk_problem {
 	float dropout;     /* probability to drop a weight, 0 <= p < 1, rounded to a multiple of 2^-16 */
 	uint32_t features; /* FK_ALIBI | FK_BIAS | ... */
 	int64_t page;      /* keys per page if K and V are paged, in a ragged problem; 0: not paged */
+	int64_t ranges;    /* R, 1 or 2: a row sees only the keys in its R ranges in fk_args.ranges; 0: no ranges */
 } fk_problem;
 
 /*
@@ -260,6 +262,14 @@ typedef struct fk_args {
 	 * keys.
 	 */
 	int64_t seqs_device;
+
+	/*
+	 * FK_I32, [B, H, N, 2R], R = fk_problem.ranges. B or H may be 1, and is then repeated. The
+	 * ranges of keys that a row sees, each as its first key and the key after its last. The
+	 * numbers of a row do not decrease, and are from 0 to M. Keys count from the start of the
+	 * sequence. A key outside has no influence on the row.
+	 */
+	fk_tensor ranges;
 } fk_args;
 
 /* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */

@@ -134,10 +134,10 @@ func Grid() []Case {
 	return cases
 }
 
-// Traps returns the traps in the order of traps.go, traps_features.go, traps_edges.go and
+// Traps returns the traps in the order of traps.go, traps_features.go, traps_ranges.go, traps_edges.go and
 // traps_range.go.
 func Traps() []Case {
-	all := slices.Concat(traps, featureTraps, edgeTraps, rangeTraps)
+	all := slices.Concat(traps, featureTraps, rangesTraps, edgeTraps, rangeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)

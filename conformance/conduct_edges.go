@@ -113,5 +113,6 @@ func copied(t *flashkit.Tensor, memory []byte, atEnd bool) flashkit.Tensor {
 	copy(x.Float32s(), t.Float32s())
 	copy(x.Uint16s(), t.Uint16s())
 	copy(x.Bools(), t.Bools())
+	copy(x.Int32s(), t.Int32s())
 	return x.WithStrides(s[0], s[1], s[2])
 }

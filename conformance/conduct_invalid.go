@@ -119,6 +119,16 @@ var featureMistakes = []struct {
 		{"a bias of half the rows", func(a *arguments) { shape(&a.args.Bias, 2, a.p.QLen/2) }},
 		{"a bias of one key", func(a *arguments) { shape(&a.args.Bias, 3, 1) }},
 		{"a mask of half the heads", func(a *arguments) { shape(&a.args.Mask, 1, 2) }},
+		{"ranges of half the heads", func(a *arguments) { shape(&a.args.Ranges, 1, 2) }},
+		{"three ends of ranges", func(a *arguments) { shape(&a.args.Ranges, 3, 3) }},
+		{"three ranges", func(a *arguments) { a.p.Score.Ranges = 3 }},
+		{"a range that begins before the first key", func(a *arguments) { a.args.Ranges.Int32s()[0] = -1 }},
+		{"a range that ends after the last key", func(a *arguments) { a.args.Ranges.Int32s()[3] = int32(a.p.KVLen) + 1 }},
+		{"a range that ends before it begins", func(a *arguments) { copy(a.args.Ranges.Int32s(), []int32{3, 2, 4, 5}) }},
+		{"ranges that cross", func(a *arguments) { copy(a.args.Ranges.Int32s(), []int32{1, 4, 3, 5}) }},
+		{"ranges out of order", func(a *arguments) { copy(a.args.Ranges.Int32s(), []int32{4, 5, 1, 2}) }},
+		{"missing ranges", func(a *arguments) { a.args.Ranges = flashkit.Tensor{} }},
+		{"ranges of a problem without ranges", func(a *arguments) { a.p.Score.Ranges = 0 }},
 		{"a slope for each key head", func(a *arguments) { shape(&a.args.Slopes, 1, 2) }},
 		{"a sink for each key head", func(a *arguments) { shape(&a.args.Sink, 1, 2) }},
 		{"a missing bias", func(a *arguments) { a.args.Bias = flashkit.Tensor{} }},
@@ -170,6 +180,8 @@ func shape(t *flashkit.Tensor, d, n int) {
 	case t.IsZero():
 	case t.DType() == flashkit.Bool:
 		*t = flashkit.Bools(t.Bools(), s[0], s[1], s[2], s[3])
+	case t.DType() == flashkit.Int32:
+		*t = flashkit.Int32s(t.Int32s(), s[0], s[1], s[2], s[3])
 	default:
 		*t = flashkit.F32(t.Float32s(), s[0], s[1], s[2], s[3])
 	}

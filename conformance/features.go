@@ -11,6 +11,7 @@ import (
 // layout is packed or paged, sides.place packs or pages the sequences later.
 type features struct {
 	bias, mask  pairs // in mask, 0 hides a key from a row
+	ranges      pairs // [B, H, N, 2R]
 	slopes      []float32
 	sink        []float32
 	seed        uint64
@@ -39,6 +40,11 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 	if score.Mask {
 		f.mask = pairs{array("mask", scores), scores}
 		f.newMask()
+	}
+	if score.Ranges != 0 {
+		shape := [4]int{p.Batch, p.Heads, p.QLen, 2 * score.Ranges}
+		f.ranges = pairs{array("ranges", shape), shape}
+		f.newRanges(p.KVLen)
 	}
 	if score.ALiBi {
 		f.slopes = array("slopes", [4]int{1, p.Heads, 1, 1})
@@ -95,7 +101,7 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 		shape [4]int
 		x     []float32
 	}{
-		{"bias", f.bias.shape, f.bias.x}, {"mask", f.mask.shape, f.mask.x},
+		{"bias", f.bias.shape, f.bias.x}, {"mask", f.mask.shape, f.mask.x}, {"ranges", f.ranges.shape, f.ranges.x},
 		{"slopes", [4]int{len(f.slopes) / p.Heads, p.Heads, 1, 1}, f.slopes}, {"sink", [4]int{1, p.Heads, 1, 1}, f.sink},
 		{"q_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.qLens)}, {"kv_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.kvLens)},
 		{"earlier", p.OShape(), f.earlier}, {"earlier_lse", p.LSEShape(), f.earlierLSE},
@@ -109,6 +115,7 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 // copyTo copies the features to the oracle's inputs, as float64.
 func (f *features) copyTo(x *oracle.Inputs) {
 	x.Bias, x.Mask = oracle.Pairs{X: widen(f.bias.x), Shape: f.bias.shape}, oracle.Pairs{X: widen(f.mask.x), Shape: f.mask.shape}
+	x.Ranges = oracle.Pairs{X: widen(f.ranges.x), Shape: f.ranges.shape}
 	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
 	x.Origin = [4]int{f.origin.Batch, f.origin.Head, f.origin.Row, f.origin.Key}
 	x.O, x.LSE = widen(f.earlier), widen(f.earlierLSE)
@@ -254,6 +261,8 @@ func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 
 		return in.bias.x
 	case "Mask":
 		return in.mask.x
+	case "Ranges":
+		return in.ranges.x
 	case "Slopes":
 		return in.slopes
 	case "Sink":
@@ -269,6 +278,8 @@ func (in *Inputs) shape(a *flashkit.Argument) [4]int {
 		return in.bias.shape
 	case "Mask":
 		return in.mask.shape
+	case "Ranges":
+		return in.ranges.shape
 	case "Slopes":
 		s[0] = len(in.slopes) / s[1]
 		return s

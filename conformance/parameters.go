@@ -19,6 +19,8 @@ func valuesOf(f flashkit.Feature) values {
 		return values{5, []float32{1, 5, 30}}
 	case flashkit.FeatureDropout:
 		return values{.25, []float32{.1, .5}}
+	case flashkit.FeatureRanges:
+		return values{2, []float32{1, 2}}
 	case flashkit.FeaturePage:
 		return values{16, []float32{1, 3, 16, 64}}
 	}

@@ -279,6 +279,7 @@ func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 	top = F(math.Inf(-1))
 	for j := range x.s {
 		x.counts[j] = at.i < p.QLen && j < p.KVLen && oracle.Sees(p, at.i, j) &&
+			(p.Score.Ranges == 0 || in.ranges.holds(at.b, at.h, at.i, j)) &&
 			(!p.Score.Mask || in.mask.x[in.mask.at(at.b, at.h, at.i, j)] != 0)
 		if !x.counts[j] {
 			continue

@@ -164,6 +164,8 @@ func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 			shape[2] = x.p.QLen
 		}
 		shape[3] = x.p.KVLen
+	case "Ranges":
+		shape[2] = x.p.QLen
 	}
 	y := place(name, dtype, shape, strides, false)
 	y.fill(dense, func(b, r int) (int, int) { return b, r }, true)

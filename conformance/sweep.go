@@ -74,6 +74,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	in.random(r)
 	in.randomShapes(r)
 	in.randomMask(r)
+	in.randomRanges(r)
 	l := layout(r.IntN(int(numLayouts)))
 	if p.Ragged {
 		if p.Batch > 0 {

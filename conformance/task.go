@@ -86,6 +86,7 @@ func (in *Inputs) file(p flashkit.Problem) (*safetensors.File, error) {
 	rows("dlse", in.dlse)
 	four("bias", in.biasType(p), in.bias.x, in.bias.shape)
 	four("mask", flashkit.Bool, in.mask.x, in.mask.shape)
+	four("ranges", flashkit.Int32, in.ranges.x, in.ranges.shape)
 	if in.features.slopes != nil {
 		add("slopes", flashkit.Float32, in.features.slopes, len(in.features.slopes)/p.Heads, p.Heads)
 	}

@@ -212,5 +212,10 @@ func example(c *flashkit.Call) *flashkit.Args {
 			b[i] = i%8 != 0
 		}
 	}
+	for i := range args.Ranges.Int32s() {
+		if i%(2*c.Score.Ranges) != 0 { // the first range of a row has all keys
+			args.Ranges.Int32s()[i] = int32(min(c.KVLen, math.MaxInt32))
+		}
+	}
 	return args
 }

@@ -41,7 +41,7 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
-FEATURES = ("softcap", "alibi", "bias", "mask", "sink", "dropout", "origin", "ragged", "page", "carry", "kv")
+FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "ragged", "page", "carry", "kv")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
     r"-(f32|f16|bf16)(-kv(?P<kv>f16|bf16))?"
@@ -50,7 +50,7 @@ PROBLEM = re.compile(
     r"(-shift(?P<shift>-?[1-9]\d*))?"
     r"(-scale(?P<scale>\d+(\.\d+)?))?"
     r"(-softcap(?P<softcap>\d+(\.\d+)?))?"
-    r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(?P<sink>-sink)?"
+    r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(-ranges(?P<ranges>[12]))?(?P<sink>-sink)?"
     r"(-dropout(?P<dropout>0\.\d+)(?P<origin>-origin)?)?"
     r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?",
     re.ASCII,
@@ -83,7 +83,7 @@ def parse_problem(name):
     p.shapes = {
         "q": (p.B, p.H, p.N, p.D), "k": (p.B, p.G, p.M, p.D), "v": (p.B, p.G, p.M, p.DV),
         "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N),
-        "bias": (p.B, p.H, p.N, p.M), "mask": (p.B, p.H, p.N, p.M), "slopes": (p.B, p.H, 1, 1), "sink": (1, p.H, 1, 1),
+        "bias": (p.B, p.H, p.N, p.M), "mask": (p.B, p.H, p.N, p.M), "ranges": (p.B, p.H, p.N, 2 * int(p.ranges or 0)), "slopes": (p.B, p.H, 1, 1), "sink": (1, p.H, 1, 1),
         "q_lens": (p.B, 1, 1, 1), "kv_lens": (p.B, 1, 1, 1), "earlier": (p.B, p.H, p.N, p.DV), "earlier_lse": (p.B, p.H, p.N, 1),
     }
     p.shapes.update({"d" + key: shape for key, shape in p.shapes.items()})
@@ -152,6 +152,9 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
     keys = keys[(keys >= diagonal - p.left) & (keys <= diagonal + p.right)]
     if "mask" in x:
         keys = keys[pair(x["mask"], b, h, i)[keys] != 0]
+    if "ranges" in x:
+        ends = pair(x["ranges"], b, h, i).reshape(-1, 2)
+        keys = keys[((keys[:, None] >= ends[:, 0]) & (keys[:, None] < ends[:, 1])).any(-1)]
     q, k, v = x["q"][b, h, i], x["k"][b, g, keys], x["v"][b, g, keys]
 
     # S = scale Q K^T, capped to c tanh(S / c), then bias and ALiBi.
@@ -278,7 +281,7 @@ def check_tensors(p, metadata, tensors):
         raise ValueError("the numbers of an origin belong to it, and it to them")
     required = {"o", "lse"}
     required |= {"q", "k", "v", "do"} if stored else set()
-    required |= {name for name in ("bias", "mask", "sink") if getattr(p, name)}
+    required |= {name for name in ("bias", "mask", "ranges", "sink") if getattr(p, name)}
     required |= {"slopes"} if p.alibi else set()
     required |= {"earlier", "earlier_lse"} if p.carry else set()
     if p.gradients:
@@ -288,14 +291,14 @@ def check_tensors(p, metadata, tensors):
         raise ValueError(f"missing tensors: {sorted(required - tensors.keys())}")
     if tensors.keys() - required - optional:
         raise ValueError(f"unknown tensors: {sorted(tensors.keys() - required - optional)}")
-    repeats = {"bias": 3, "dbias": 3, "mask": 3, "slopes": 1}  # number of dimensions that may be 1
+    repeats = {"bias": 3, "dbias": 3, "mask": 3, "ranges": 2, "slopes": 1}  # number of dimensions that may be 1
     for name, values in tensors.items():
         for d, n in enumerate(values.shape):
             if len(values.shape) != len(p.shapes[name]) or n != p.shapes[name][d] and (n != 1 or d >= repeats.get(name, 0)):
                 raise ValueError(f"{name}: shape {values.shape}, want {p.shapes[name]}")
     if p.bias and p.gradients and tensors["dbias"].shape != tensors["bias"].shape:
         raise ValueError("dbias has another shape than bias")
-    for name, most in (("mask", 1), ("q_lens", p.N), ("kv_lens", p.M)):
+    for name, most in (("mask", 1), ("ranges", p.M), ("q_lens", p.N), ("kv_lens", p.M)):
         if name in tensors and not np.isin(tensors[name], np.arange(most + 1)).all():
             raise ValueError(f"{name}: not all of its numbers are from 0 to {most}")
 

@@ -185,7 +185,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 		gradientsAVX512BF16(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	}
 	if !y.whole {
-		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group)
+		avx512Lanes.addKeys(j, &x.keyBlock, y, k, keys, y.group, lo, hi)
 		avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 		return
 	}

@@ -127,6 +127,9 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 	do, o := ws.Take(lanes*pad(p.VDim)), ws.Take(lanes*pad(p.VDim))
 	buf, sums := ws.Take(lanes*max(pad(p.Dim), pad(p.VDim))), ws.Take(lanes)
 	x.nonFinite[0] = 0
+	if p.Score.Ranges != 0 {
+		x.setBounds(j, &y)
+	}
 	for r := y.from; r < y.to; r += lanes {
 		n, at, row := min(lanes, y.to-r), r-y.from, y.Q0+r
 		isa.panel(do, buf, &f.DO, y.QBatch, y.h, row, n)
@@ -134,7 +137,7 @@ func (isa *laneRoutines) bwdPrepare(j *job, ws *pool.Arena, item int) {
 		isa.dots(&x.delta[at], &do[0], &o[0], p.VDim)
 		j.takeDLSE(x.delta[at:], y.QBatch, y.h, row, n)
 		j.takeLSE(x.lse[at:], y.QBatch, y.h, row, n)
-		if p.Band == (flashkit.Band{}) && !p.Score.Mask {
+		if p.Band == (flashkit.Band{}) && !j.hidesByRow() {
 			continue // no pair is hidden: nonFinite is not read
 		}
 		if isa.nonFiniteRows(&f.Q, y.QBatch, y.h, row, n, buf, sums) || isa.nonFinite(do, p.VDim, sums) {
@@ -180,7 +183,7 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 		s: ws.Take(j.rows * lanes), dp: ws.Take(j.rows * lanes), ds: ws.Take(j.rows * dsStep(&j.plan)),
 		masks: takeWords(ws, j.rows), top: ws.Take(lanes), score: isa.newGradScore(j, ws, by),
 	}
-	if p.Score.Mask {
+	if j.hidesByRow() {
 		x.mask, x.row = isa.newRowMask(j, ws), ws.Take(max(dim, vdim))
 		x.finiteQ, x.finiteDO = ws.Take(j.rows*dim), ws.Take(j.rows*vdim)
 	}
@@ -197,7 +200,7 @@ func (isa *laneRoutines) newBlock(j *job, ws *pool.Arena, item int, by float64) 
 		isa.panel(x.vT[(k-x.from)*vdim:], buf, &f.V, x.KVBatch, x.g, x.K0+k, n)
 		x.nonFinite = x.nonFinite || isa.nonFinite(panel, p.Dim, x.top)
 	}
-	if x.cleared = x.nonFinite && p.Score.Mask; x.cleared {
+	if x.cleared = x.nonFinite && j.hidesByRow(); x.cleared {
 		x.k, x.kStep = isa.finiteRows(rows, &f.K, x.KVBatch, x.g, x.K0+x.from, x.to-x.from)
 	}
 	return x
@@ -267,6 +270,7 @@ type rowTile struct {
 	finite  queryRows // Q and dO, for the products that add to dK and dV
 	cleared bool      // finite has 0 for NaN and infinity
 	whole   bool      // every row sees every key of the block
+	inBand  bool      // the band hides no key of the block from any row; mask and ranges may
 	group   int       // rows of a product for dQ, or keys of a product for dK and dV, unless whole
 }
 
@@ -281,10 +285,19 @@ type queryRows struct {
 func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) {
 	p, f := &j.p, j.args
 	from := t * j.rows
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
+	stats := isa.stats(j, x.b, h, t)
+	if x.mask.ranges && !x.mask.setTile(j, x, &stats, h, from) {
+		isa.skipTile(j, x, &stats, item, h, t, at)
+		return
+	}
+	y := rowTile{tileStats: stats, h: h, from: from, to: min(from+j.rows, x.N)}
 	_, allUntil := x.Keys(from)
 	allFrom, _ := x.Keys(y.to - 1)
 	y.whole = x.from >= allFrom && x.to <= allUntil
+	y.inBand = y.whole
+	if x.mask.ranges {
+		y.whole = y.whole && x.mask.bounds.seesAll(x.from, x.to)
+	}
 	y.q, y.qStep = isa.rows(&f.Q, x.QBatch, h, x.Q0+from, y.to-from, isa.width(j.p.Dim), x.q)
 	y.do, y.doStep = isa.rows(&f.DO, x.QBatch, h, x.Q0+from, y.to-from, isa.width(j.p.VDim), x.do)
 	isa.setOperands(j, x, &y)
@@ -336,10 +349,10 @@ func (isa *laneRoutines) addPanel(j *job, x *keyBlock, y *rowTile, k, keys int) 
 		isa.gradients(&s[0], &dp[0], &ds[0], dsStep(&j.plan), &x.masks[lo], hi-lo, &y.lse[lo], &y.delta[lo], float32(j.scale))
 	}
 	group := y.group
-	if y.whole {
+	if y.inBand {
 		group = lanes
 	}
-	isa.addKeys(j, x, y, k, keys, group)
+	isa.addKeys(j, x, y, k, keys, group, lo, hi)
 	isa.addNonFiniteKeys(j, x, y, k, lo, hi)
 }
 

@@ -16,16 +16,20 @@ import (
 // a key.
 
 type rowMask struct {
-	isa  *laneRoutines
-	t    *flashkit.Tensor // nil without a mask
-	bits []uint32         // [rows], scratch
+	isa    *laneRoutines
+	t      *flashkit.Tensor                 // nil without a mask
+	bits   []uint32                         // [rows], scratch
+	ranges bool                             // the call has ranges of keys
+	bounds rangeBounds                      // of the tile's rows
+	groups [bwdRows / edgeGroup]rangeBounds // of groups of the tile's rows
 }
 
 func (isa *laneRoutines) newRowMask(j *job, ws *pool.Arena) rowMask {
-	if !j.p.Score.Mask {
-		return rowMask{}
+	x := rowMask{isa: isa, ranges: j.p.Score.Ranges != 0}
+	if j.p.Score.Mask {
+		x.t, x.bits = &j.args.Mask, takeWords(ws, j.rows)
 	}
-	return rowMask{isa, &j.args.Mask, takeWords(ws, j.rows)}
+	return x
 }
 
 // ofKeys reports whether all rows share the mask.
@@ -81,7 +85,7 @@ func (m *rowMask) load(b, h, row, k, n int) {
 func (j *job) sees(s *seqTile, h, row, key int) bool {
 	from, to := s.Keys(row)
 	t := &j.args.Mask
-	return from <= key && key < to && (!j.p.Score.Mask || t.Bools()[t.Repeated(s.b, h, row)+key])
+	return from <= key && key < to && (!j.p.Score.Mask || t.Bools()[t.Repeated(s.b, h, row)+key]) && j.inRanges(s.b, h, row, key)
 }
 
 // hides reports whether all rows share the mask, and the mask hides the keys [from, to) from a
@@ -155,7 +159,7 @@ func (isa *laneRoutines) eachNonFinite(row []float32, t *flashkit.Tensor, b, h, 
 func (isa *laneRoutines) setOperands(j *job, x *keyBlock, y *rowTile) {
 	y.finite, y.group = y.queryRows, edgeGroup
 	switch {
-	case !j.p.Score.Mask:
+	case !j.hidesByRow():
 		if y.nonFinite[0] != 0 || x.nonFinite {
 			y.group = 1
 		}

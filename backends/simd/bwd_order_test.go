@@ -63,6 +63,9 @@ func (s *batchTrial) setScores(p flashkit.Problem, a *flashkit.Args, b0, b1 int)
 			fill(t, math.NaN())
 		}
 	}
+	if p.Score.Ranges != 0 {
+		a.Ranges = flashkit.Zeros(flashkit.Int32, p.Batch, p.Heads, p.QLen, 2*p.Score.Ranges)
+	}
 	if p.Score.ALiBi {
 		a.Slopes = newTensorOf(flashkit.Float32, [4]int{x[0], p.Heads, 1, 1})
 	}
@@ -82,6 +85,7 @@ func (s *batchTrial) setScores(p flashkit.Problem, a *flashkit.Args, b0, b1 int)
 				put(&a.Sink, h, float64(s.number("Sink", 0, h, 0, 0)))
 			}
 		}
+		s.setRanges(p, a, b, at)
 		n := s.shape([4]int{1, p.Heads, s.n[b], s.m[b]})
 		for h := range n[1] {
 			for i := range min(n[2], s.n[b]) {

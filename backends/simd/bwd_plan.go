@@ -237,7 +237,7 @@ func (pl *plan) gradFloats(dim, vdim int) int {
 
 // maskedFloats returns the workspace that a mask adds to a block.
 func (pl *plan) maskedFloats(dim, vdim int) int {
-	if !pl.p.Score.Mask {
+	if !pl.hidesByRow() {
 		return 0
 	}
 	return pl.maskFloats() + pl.rows*(dim+vdim) + max(dim, vdim)

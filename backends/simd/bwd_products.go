@@ -14,8 +14,12 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 		return lo, hi
 	}
 	lo, hi = lo/edgeGroup*edgeGroup, min(ceilDiv(hi, edgeGroup)*edgeGroup, y.to-y.from)
-	setKeyMasks(&x.Seq, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.whole)
-	if x.mask.hide(x.masks[lo:hi], x.b, y.h, y.from+lo, k) {
+	setKeyMasks(&x.Seq, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.inBand)
+	some := x.mask.hide(x.masks[lo:hi], x.b, y.h, y.from+lo, k)
+	if some && x.mask.ranges && !y.whole {
+		return isa.hideRanges(j, x, y, k, keys, lo, hi)
+	}
+	if some {
 		return lo, hi
 	}
 	step, at := dsStep(&j.plan), k-x.from
@@ -40,15 +44,15 @@ func setKeyMasks(s *flashkit.Seq, masks []uint32, row, k, keys, lanes int, whole
 	}
 }
 
-// addKeys adds Pᵀ dO and dSᵀ Q to dV and dK of the panel that begins at key k. It processes group
-// keys at a time.
-func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group int) {
+// addKeys adds Pᵀ dO and dSᵀ Q of rows [first, last) of the tile to dV and dK of the panel that begins
+// at key k. It processes group keys at a time.
+func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group, first, last int) {
 	p, lanes, at := &j.p, isa.lanes, k-x.from
 	for c := 0; c < keys; c += group {
 		rows := min(group, keys-c)
 		lo, _ := x.Queries(k + c)
 		_, hi := x.Queries(k + c + rows - 1)
-		if lo, hi = max(lo, y.from)-y.from, min(hi, y.to)-y.from; lo < hi {
+		if lo, hi = max(lo-y.from, first), min(hi-y.from, last); lo < hi {
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dv[(at+c)*isa.width(p.VDim):], isa.width(p.VDim),
 				x.s[lo*lanes+c:], lanes, y.finite.do[lo*y.finite.doStep:], y.finite.doStep, rows, hi-lo, p.VDim)
 			isa.add(isa.addProductT, isa.addProductTMasked, x.dk[(at+c)*isa.width(p.Dim):], isa.width(p.Dim),
@@ -69,6 +73,9 @@ func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, 
 		for end := 0; lo < hi; lo = end {
 			part := lo / minBlockK * minBlockK
 			if end = min(part+minBlockK, hi); x.mask.t != nil && j.hides(&x.seqTile, y.h, x.from+part, x.from+part+minBlockK) {
+				continue
+			}
+			if x.mask.ranges && !y.whole && !x.mask.groups[(r-y.from)/edgeGroup].sees(x.from+lo, x.from+end) {
 				continue
 			}
 			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,

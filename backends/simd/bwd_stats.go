@@ -14,6 +14,7 @@ type tileStats struct {
 	delta     []float32 // [rows], dO·O - dLSE
 	nonFinite []float32 // [1], not 0 if Q or dO may be NaN or infinite and some pair is hidden
 	sink      []float32 // [2], a float64's bits: the tile's share of dSink
+	bounds    []float32 // [8], bounds of the rows' ranges of keys: see setBounds
 	dq        []float32 // [copies][dqRows][dqStep]
 }
 
@@ -66,7 +67,7 @@ func (isa *laneRoutines) stats(j *job, b, h, t int) tileStats {
 	size := isa.statsSize(&j.plan)
 	x := j.Shared.All[j.biasSums()+j.byRow.Index(b, h, t)*size:][:size]
 	rows := statsRows(&j.plan)
-	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+16:]}
+	return tileStats{x[:rows], x[rows : 2*rows], x[2*rows:][:1], x[2*rows+1:][:2], x[2*rows+4:][:8], x[2*rows+16:]}
 }
 
 // storeSums writes dQ of a tile, if it was summed in workspace.

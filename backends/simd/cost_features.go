@@ -14,6 +14,7 @@ var featureTimes = [...]struct {
 	{flashkit.FeatureALiBi, 3, .085, .085, .03},
 	{flashkit.FeatureBias, 2, .48, .17, 1.2},
 	{flashkit.FeatureMask, 3, .38, .02, .08},
+	{flashkit.FeatureRanges, 3, .02, .02, .02},
 	{flashkit.FeatureDropout, 8, .15, .15, .085},
 }
 

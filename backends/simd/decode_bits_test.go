@@ -45,6 +45,12 @@ func (s *sample) alone(r *rand.Rand, b int) *sample {
 	if p.Score.Mask {
 		x.args.Mask = pairs(&a.Mask)
 	}
+	if t := &a.Ranges; p.Score.Ranges != 0 {
+		x.args.Ranges = x.newTensor(r, flashkit.Int32, [4]int{1, p.Heads, p.QLen, 2 * p.Score.Ranges})
+		each(x.args.Ranges, func(pos [4]int, i int) {
+			x.args.Ranges.Int32s()[i] = min(t.Int32s()[pairAt(t, b, pos[1], pos[2], pos[3])], int32(p.KVLen))
+		})
+	}
 	if p.Score.ALiBi {
 		x.args.Slopes = x.newTensor(r, flashkit.Float32, [4]int{1, p.Heads, 1, 1})
 		each(x.args.Slopes, func(pos [4]int, i int) {

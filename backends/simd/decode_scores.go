@@ -45,7 +45,7 @@ func scoreFloats(c *flashkit.Call, rows int) int {
 
 // hidesPairs reports whether a row may not see all keys of a block.
 func hidesPairs(c *flashkit.Call) bool {
-	return c.Score.Mask || c.QLen > 1 && !isUnbounded(c.Band)
+	return c.Score.Mask || c.Score.Ranges != 0 || c.QLen > 1 && !isUnbounded(c.Band)
 }
 
 func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *itemOfKeys) {
@@ -82,22 +82,26 @@ func (f *decodeScores) setScores(isa *laneRoutines, j *job, ws *pool.Arena, x *i
 // mask sets block.seen to the bits of the visible keys, unless all rows of the block see all its
 // keys. It reports whether any row sees any key.
 func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *seenKeys) bool {
-	if !j.p.Score.Mask && !block.edge {
+	ranges := j.p.Score.Ranges
+	if !j.p.Score.Mask && ranges == 0 && !block.edge {
 		return true
 	}
 	words := ceilDiv(block.n, isa.lanes)
-	some, all, last := uint32(0), true, -1
+	some, all, last, lastRow := uint32(0), true, -1, -1
 	for r := range block.rows {
 		h, i := x.queryOf(x.g, block.row+r)
-		row, at := f.seen[0][r*f.words:][:words], 0
+		row, at, rowAt := f.seen[0][r*f.words:][:words], 0, 0
 		if j.p.Score.Mask {
 			at = j.args.Mask.Repeated(x.b, h, i) + block.from
 		}
-		if at == last && (!block.edge || h > x.g*x.group) {
+		if ranges != 0 {
+			rowAt = j.args.Ranges.Repeated(x.b, h, i)
+		}
+		if at == last && rowAt == lastRow && (!block.edge || h > x.g*x.group) {
 			copy(row, f.seen[0][(r-1)*f.words:])
 			continue
 		}
-		last = at
+		last, lastRow = at, rowAt
 		first, end := 0, block.n
 		if block.edge {
 			first, end = x.Keys(i)
@@ -106,10 +110,14 @@ func (f *decodeScores) mask(isa *laneRoutines, j *job, x *itemOfKeys, block *see
 		if j.p.Score.Mask {
 			f.setBits(isa, row, j.args.Mask.Bools()[at:][:block.n])
 		}
+		shown := rangesOf(j.args, ranges, x.b, h, i)
 		for w := range row {
 			seen := laneMask(first-w*isa.lanes, end-w*isa.lanes, isa.lanes)
 			if j.p.Score.Mask {
 				seen &= row[w]
+			}
+			if ranges != 0 {
+				seen &= shown.bits(block.from+w*isa.lanes, isa.lanes)
 			}
 			row[w] = seen
 			some |= seen

@@ -73,6 +73,9 @@ func drawArgs(r *rand.Rand, p flashkit.Problem, ofKeys bool) *flashkit.Args {
 	if ofKeys && p.Score.Mask {
 		args.Mask = flashkit.Bools(make([]bool, p.Batch*p.KVLen), p.Batch, 1, 1, p.KVLen)
 	}
+	for i := range args.Ranges.Int32s() {
+		args.Ranges.Int32s()[i] = int32(i % 4 * p.KVLen / 3)
+	}
 	for _, t := range []flashkit.Tensor{args.Q, args.K, args.V, args.Bias, args.Slopes, args.Sink} {
 		if !t.IsZero() {
 			change(t, func([4]int, float32) float32 { return float32(r.NormFloat64()) })

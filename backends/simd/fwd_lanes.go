@@ -45,6 +45,10 @@ func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *la
 // fwdTiles computes the tiles of one head of an item. tiles is an empty slice with capacity for all
 // these tiles.
 func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
+	first, last := at.first, at.last
+	if x.mask.ranges != nil {
+		x.mask.ranges.setItem(j, at, isa.lanes)
+	}
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &tiles[:1][0])
 		return
@@ -67,5 +71,6 @@ func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *la
 	for t := range tiles {
 		isa.finish(j, &tiles[t], x)
 	}
+	at.first, at.last = first, last // of the item's next head
 	j.clearRows(&at.seqTile)
 }

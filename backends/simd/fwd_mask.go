@@ -8,8 +8,8 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A mask hides pairs of a query row and a key inside the band. It is read in groups of maskGroup
-// keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's
+// A mask hides pairs of a query row and a key inside the band. Ranges of keys do, too, as a mask
+// that takes no memory. Both are read in groups of maskGroup keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's
 // other keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice
 // depends on the mask's values, not on its shape.
 
@@ -23,7 +23,7 @@ const (
 	hidesAll
 )
 
-// keyMask holds the part of the mask for a tile's rows and the current block of keys.
+// keyMask holds the part of the mask, or of the ranges, for a tile's rows and the current block of keys.
 type keyMask struct {
 	ofKeys  bool                                // the mask is the same for all rows: read once per item
 	ofRows  bool                                // the mask differs by row: read once per tile
@@ -33,6 +33,7 @@ type keyMask struct {
 	visible []uint32                            // [keys], bit r is set if row r sees the key. Valid only in groups where some is true
 	words   []uint32                            // [2][maskGroup]: for each row, a word with a bit per key of a group; then scratch of this size
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
+	ranges  *rangeScratch                       // nil in a call without ranges of keys
 
 	last struct{ from, to, until, hides int } // last arguments and results of tilePart, reused if ofKeys
 }
@@ -45,8 +46,9 @@ type keysOfMask struct {
 }
 
 func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
-	if j.p.Score.Mask {
-		x.ofKeys, x.step = j.args.Mask.Shape()[2] == 1, step
+	if j.hidesByRow() {
+		x.ranges, x.step = j.newRangeScratch(ws), step
+		x.ofKeys = x.ranges == nil && j.args.Mask.Shape()[2] == 1
 		x.ofRows = !x.ofKeys
 		x.visible, x.words = takeWords(ws, keys+maskGroup), takeWords(ws, 2*maskGroup)
 	}
@@ -54,8 +56,11 @@ func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
 }
 
 func (pl *plan) keyMaskFloats(keys int) int {
-	if !pl.p.Score.Mask {
+	if !pl.hidesByRow() {
 		return 0
+	}
+	if pl.p.Score.Ranges != 0 {
+		keys += rangeFloats
 	}
 	return keys + 3*maskGroup
 }
@@ -67,15 +72,21 @@ func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 // extents. So read always reads whole groups, which keeps the order of a tile's sums, and the bits
 // of its result.
 func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
-	t := &j.args.Mask
-	at, step := t.Repeated(s.b, s.h, row), t.Strides()[2]
-	if x.ofKeys {
+	if x.from, x.last.to = lo&^(maskGroup-1), 0; x.ofKeys {
 		n = 1
 	}
-	x.from, x.last.to = lo&^(maskGroup-1), 0
 	for k := x.from; k < hi; k += maskGroup {
+		if x.ranges != nil {
+			if known, whole := x.ranges.group(j, s, row, n, isa.lanes, k); known {
+				g := &x.groups[(k-x.from)/maskGroup]
+				if *g = (keysOfMask{}); whole {
+					g.to, some = uint8(min(maskGroup, s.M-k)), true
+				}
+				continue
+			}
+		}
 		words := x.words[:n]
-		isa.maskWords(words, x.words[maskGroup:], t.Bools()[at:], step, k, s.M)
+		x.readGroup(j, isa, s, row, k, words)
 		all, any := ^uint32(0), uint32(0)
 		for _, w := range words {
 			all, any = all&w, any|w

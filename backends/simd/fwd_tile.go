@@ -80,7 +80,7 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	f, n := j.args, isa.blockEnd(at, lo)-lo
 	x.lo, x.hi = lo, lo+n
-	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) {
+	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) || x.mask.ranges != nil && !x.mask.ranges.item.sees(lo, lo+n) {
 		return
 	}
 	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)
@@ -125,11 +125,15 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 			return
 		}
 		at = j.laneRange(next)
+		if j.p.Score.Ranges != 0 {
+			bounds := j.boundsOf(at.b, at.h, at.from, at.to)
+			at.narrow(&bounds)
+		}
 		k = at.first
 		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}
-	if j.p.Page != 0 {
-		return // pages are scattered
+	if j.p.Page != 0 || k == at.last {
+		return // pages are scattered, or the next item sees no key
 	}
 	n := isa.blockEnd(&at, k) - k
 	a.add(&f.V, at.KVBatch, at.g, at.K0+k, n)

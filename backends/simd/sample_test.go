@@ -92,6 +92,8 @@ func (s *sample) newTensor(r *rand.Rand, t flashkit.DType, shape [4]int) flashki
 		x = flashkit.F16(guarding[uint16](s, n), shape[0], shape[1], shape[2], shape[3])
 	case flashkit.BFloat16:
 		x = flashkit.BF16(guarding[uint16](s, n), shape[0], shape[1], shape[2], shape[3])
+	case flashkit.Int32:
+		return flashkit.Int32s(make([]int32, n), shape[0], shape[1], shape[2], shape[3]).WithStrides(st[0], st[1], st[2])
 	case flashkit.Bool:
 		return flashkit.Bools(make([]bool, n), shape[0], shape[1], shape[2], shape[3]).WithStrides(st[0], st[1], st[2])
 	}
@@ -257,6 +259,7 @@ func (s *sample) drawScores(r *rand.Rand) {
 			a.Mask.Bools()[i] = on
 		}
 	}
+	s.drawRanges(r)
 	if p.Score.ALiBi {
 		a.Slopes = s.newTensor(r, flashkit.Float32, [4]int{1 + r.IntN(2)*(p.Batch-1), p.Heads, 1, 1})
 		each(a.Slopes, func(_ [4]int, i int) { put(&a.Slopes, i, r.NormFloat64()*.2) })
@@ -326,6 +329,9 @@ func (s *sample) seen(b, h, i int) (keys []int) {
 		if t := &s.args.Mask; !t.IsZero() && !t.Bools()[pairAt(t, b, h, i, j)] {
 			continue
 		}
+		if t := &s.args.Ranges; !t.IsZero() && !inRanges(t.Int32s()[pairAt(t, b, h, i, 0):][:t.Shape()[3]], j) {
+			continue
+		}
 		keys = append(keys, j)
 	}
 	return keys
@@ -358,6 +364,9 @@ func drawProblem(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fl
 	if p.Page != 0 {
 		p.Page = []int{1, 3, 16, 64, 100}[r.IntN(5)]
 	}
+	if p.Score.Ranges != 0 {
+		p.Score.Ranges = 1 + r.IntN(2)
+	}
 	if p.KVDType != 0 {
 		p.KVDType = dtypes[1+r.IntN(2)]
 	}
@@ -381,6 +390,9 @@ func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
 	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)
 	if has(flashkit.FeaturePage) {
 		p.Page = 16
+	}
+	if has(flashkit.FeatureRanges) {
+		p.Score.Ranges = 2
 	}
 	if has(flashkit.FeatureMixed) {
 		p.DType, p.KVDType = flashkit.Float32, flashkit.Float16

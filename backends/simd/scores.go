@@ -31,6 +31,7 @@ type scorer struct {
 	row      int // number of the row in the sequence
 	bias     int // offset of the row's biases
 	mask     []bool
+	ranges   rowRanges
 
 	dropBelow uint32
 	keep      float32
@@ -88,21 +89,24 @@ func (x *scorer) setRow(i int) {
 		t := &x.args.Mask
 		x.mask = t.Bools()[t.Repeated(x.b, x.h, i):]
 	}
+	x.ranges = rangesOf(x.args, x.score.Ranges, x.b, x.h, i)
 }
 
-// seen returns the keys of [lo, hi) that the mask shows, counted from k0. The result may be in buf.
+// seen returns the keys of [lo, hi) that mask and ranges show, counted from k0. The result may be in buf.
 func (x *scorer) seen(buf *[tileK]int, k0, lo, hi int) []int {
 	if lo >= hi {
 		return nil
 	}
-	if !x.score.Mask {
-		return everyKey[lo-k0 : hi-k0]
+	ranges, n := x.ranges.within(lo, hi), 0
+	if first, second := ranges[0], ranges[1]; !x.score.Mask && second[0] == second[1] {
+		return everyKey[first[0]-k0 : first[1]-k0]
 	}
-	n := 0
-	for c, on := range x.mask[lo:hi] {
-		buf[n&(tileK-1)] = lo - k0 + c
-		if on {
-			n++
+	for _, r := range ranges {
+		for key := r[0]; key < r[1]; key++ {
+			buf[n&(tileK-1)] = key - k0
+			if !x.score.Mask || x.mask[key] {
+				n++
+			}
 		}
 	}
 	return buf[:n]

@@ -115,6 +115,7 @@ func newLists() *lists {
 				l.Keywords = append(l.Keywords, x)
 			}
 		case *int:
+			*field = 1
 			l.Counts = append(l.Counts, x)
 		case *bool:
 			*field = true

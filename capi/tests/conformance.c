@@ -242,6 +242,8 @@ static void place_features(call *c, const vector *v, int pass)
 		{"bias", &a->bias, bias, 0, FK_BIAS}, {"mask", &a->mask, FK_BOOL, 0, FK_MASK}, {"slopes", &a->slopes, FK_F32, 0, FK_ALIBI},
 		{"sink", &a->sink, FK_F32, 0, FK_SINK}, {"bias", &a->d_bias, bias, 1, FK_BIAS}, {"sink", &a->d_sink, FK_F32, 1, FK_SINK},
 	};
+	if (c->p.ranges)
+		place(c, "ranges", &a->ranges, stored(v, "ranges"), FK_I32, NULL, DENSE, 0);
 	for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
 		if (!(c->p.features & list[i].feature) || (list[i].output && pass == FK_PASS_FORWARD))
 			continue;

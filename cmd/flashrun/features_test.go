@@ -21,7 +21,7 @@ var onAnyCPU = []string{"--backend", "simd/fwd_generic", "--repeat", "1"}
 
 // Random input has all features of a problem's name, and the result matches the oracle.
 func TestRunOfFeatures(t *testing.T) {
-	for _, features := range []string{"causal-shift-3", "softcap2.5", "alibi", "bias", "mask", "sink", "dropout0.25", "ragged", "ragged-page4", "carry",
+	for _, features := range []string{"causal-shift-3", "softcap2.5", "alibi", "bias", "mask", "ranges1", "causal-ranges2", "sink", "dropout0.25", "ragged", "ragged-page4", "carry",
 		"softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page16-carry", "window5.2-topleft-shift4-softcap3-alibi-bias-mask-sink-dropout0.5-origin-ragged"} {
 		for _, dtype := range []string{"f32", "bf16", "f32-kvf16"} {
 			name := "b3-h4-g2-n7-m23-d8-dv6-" + dtype + "-" + features

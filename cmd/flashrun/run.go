@@ -64,6 +64,9 @@ These tensors of the input are taken into account if they are there:
   bias, mask         [batch, heads, rows, keys], all but the last may be 1 or, in
                      front, left out; bias is added to scores, and what mask (BOOL
                      or U8) has 0 for takes no part
+  ranges             [batch, heads, rows, 2 or 4], I32, batch and heads may be 1: the first
+                     key of one or two ranges, and the key after the last: others
+                     take no part
   slopes, sink       [heads], slopes also [batch, heads]: of ALiBi, and a logit
                      that takes weight and has no value
   q_lens, kv_lens    [batch], I32 or I64: how many rows and keys each sequence has

@@ -79,6 +79,8 @@ type featureFaults struct {
 	steep    func(c *call, at pair) float32                // slope of ALiBi
 	distance func(c *call, at pair) int                    // distance of a pair from the diagonal
 	shown    func(c *call, at pair) bool                   // whether the mask shows a pair
+	ranges   func(c *call, at pair) []int32                // ranges of the row of a pair
+	within   func(c *call, ranges []int32, at pair) bool   // whether a range of the row has the key
 	masked   func(c *call, s float32) (x float32, ok bool) // new score of a pair that the mask hides, and whether it counts
 
 	// Sink and earlier keys.
@@ -121,6 +123,8 @@ func correctFeatures() featureFaults {
 		steep:    finiteSlope,
 		distance: func(c *call, at pair) int { return abs(fromDiagonal(c.p, at)) },
 		shown:    maskAt,
+		ranges:   rangesAt,
+		within:   func(_ *call, ranges []int32, at pair) bool { return holds(ranges, at.j) },
 		masked:   func(*call, float32) (float32, bool) { return 0, false },
 
 		sink:   takeSink,

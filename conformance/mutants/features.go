@@ -62,6 +62,30 @@ func indexOf(_ *call, t tensor, at pair) int { return t.Repeated(at.b, at.h, at.
 
 func maskAt(c *call, at pair) bool { return c.args.Mask.Bools()[c.index(c, c.args.Mask, at)] }
 
+// outside reports whether the key of a pair is in no range of the row.
+func (c *call) outside(at pair) bool {
+	return c.p.Score.Ranges != 0 && !c.within(c, c.ranges(c, at), at)
+}
+
+// rangesAt returns the ranges of the row of a pair.
+func rangesAt(c *call, at pair) []int32 { return c.rangesAt(c.args.Ranges.Repeated(at.b, at.h, at.i)) }
+
+// rangesAt returns the ranges at an index of the memory, or the last ranges of the memory.
+func (c *call) rangesAt(at int) []int32 {
+	x, n := c.args.Ranges.Int32s(), 2*c.p.Score.Ranges
+	return x[min(at, len(x)-n):][:n]
+}
+
+// holds reports whether one of the ranges has key j.
+func holds(ranges []int32, j int) bool {
+	for r := 0; r < len(ranges); r += 2 {
+		if int(ranges[r]) <= j && j < int(ranges[r+1]) {
+			return true
+		}
+	}
+	return false
+}
+
 // logit returns the sink of a head.
 func (c *call) logit(h int) float32 {
 	t := c.args.Sink

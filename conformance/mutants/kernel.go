@@ -161,7 +161,7 @@ func (c *call) scores(at pair, q []float32, k [][]float32, k0, lo, hi int) (js [
 		counts := true
 		if j < lo || j >= hi {
 			score, counts = c.hidden(score, j, lo)
-		} else if c.p.Score.Mask && !c.shown(c, at) {
+		} else if c.outside(at) || c.p.Score.Mask && !c.shown(c, at) {
 			score, counts = c.masked(c, score)
 		}
 		if counts {

@@ -26,6 +26,7 @@ type Inputs struct {
 
 	Bias   Pairs     // for Score.Bias
 	Mask   Pairs     // for Score.Mask: nonzero shows the pair
+	Ranges Pairs     // for Score.Ranges: [B, H, N, 2R], first key and end of each range
 	Slopes []float64 // [B, H] or [H]
 	Sink   []float64 // [H]
 	Seed   uint64    // seed of dropout
@@ -51,6 +52,16 @@ func (x *Pairs) at(b, h, i, j int) int {
 		at = at*x.Shape[d] + k
 	}
 	return at*x.Shape[3] + j
+}
+
+// holds reports whether key j is in one of row i's ranges, which are the elements of x.
+func (x *Pairs) holds(b, h, i, j int) bool {
+	for r := 0; r < x.Shape[3]; r += 2 {
+		if at := x.at(b, h, i, r); x.X[at] <= float64(j) && float64(j) < x.X[at+1] {
+			return true
+		}
+	}
+	return false
 }
 
 // Gradients are the backward pass's results, each in the shape of its tensor. DBias and DSink are
@@ -197,7 +208,7 @@ func (a *headOf) scores() [][]float64 {
 				}
 				s[i][j] -= float64(slope * math.Abs(float64(j-diagonal(p, i))))
 			}
-			if !Sees(p, i, j) || score.Mask && in.Mask.X[in.Mask.at(a.b, a.h, i, j)] == 0 {
+			if !Sees(p, i, j) || score.Ranges != 0 && !in.Ranges.holds(a.b, a.h, i, j) || score.Mask && in.Mask.X[in.Mask.at(a.b, a.h, i, j)] == 0 {
 				s[i][j] = math.Inf(-1)
 			}
 		}

@@ -25,7 +25,7 @@ sys.modules.setdefault("judge", sys.modules[__name__])  # runners import this fi
 HERE = pathlib.Path(__file__).resolve().parent
 EXIT_UNSUPPORTED = 77
 OUTPUTS = ("o", "lse", "dq", "dk", "dv", "dbias", "dsink")
-INPUTS = ("do", "dlse", "bias", "mask", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse")
+INPUTS = ("do", "dlse", "bias", "mask", "ranges", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse")
 RUNNERS = []
 
 
@@ -152,6 +152,8 @@ class Case:
                 x[name] = x[name].reshape(-1).astype(np.int32)
         if "mask" in x:
             x["mask"] = x["mask"] != 0
+        if "ranges" in x:
+            x["ranges"] = x["ranges"].astype(np.int32)
         if "dq" not in r["outputs"]:
             x.pop("do", None)
         self.want = {name: x[name] for name in r["outputs"]}
@@ -162,7 +164,7 @@ class Case:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "outputs.safetensors").unlink(missing_ok=True)
         (folder / "case.json").write_text(json.dumps(self.task, indent=1) + "\n")
-        types = {"q_lens": "I32", "kv_lens": "I32", "mask": "BOOL", "bias": self.task.get("bias_dtype", "").upper()}
+        types = {"q_lens": "I32", "kv_lens": "I32", "ranges": "I32", "mask": "BOOL", "bias": self.task.get("bias_dtype", "").upper()}
         types |= dict.fromkeys(("dlse", "slopes", "sink", "earlier_lse"), "F32") | dict.fromkeys("kv", self.task["kv_dtype"].upper())
         write_safetensors(folder / "inputs.safetensors",
                           {name: (types.get(name, self.dtype.upper()), x) for name, x in self.inputs.items()})
@@ -181,9 +183,9 @@ def cases(pattern="*"):
 
 
 def visible(case):
-    """Return which keys each row sees by band, lengths and mask, as bool [B, H, N, M], or None if it sees all."""
+    """Return which keys each row sees by band, lengths, mask and ranges, as bool [B, H, N, M], or None if it sees all."""
     b, h, n, m = case["batch"], case["heads"], case["q_len"], case["kv_len"]
-    if not {"window", "ragged", "mask"} & set(case["features"]):
+    if not {"window", "ragged", "mask", "ranges"} & set(case["features"]):
         return None
     i, j, off = positions(case)
     shown = np.ones((b, 1, n, m), bool)
@@ -194,6 +196,9 @@ def visible(case):
     for name, at in (("q_lens", i), ("kv_lens", j)):
         if case[name] is not None:
             shown &= at < case[name].reshape(b, 1, 1, 1)
+    if case["ranges"] is not None:
+        ends = case["ranges"][..., None]
+        shown = shown & sum((j >= ends[..., r, :]) & (j < ends[..., r + 1, :]) for r in range(0, ends.shape[3], 2)).astype(bool)
     shown = np.broadcast_to(shown, (b, h, n, m))
     return shown if case["mask"] is None else shown & case["mask"]
 

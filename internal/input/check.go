@@ -26,8 +26,8 @@ func Checkable(in *Input, backward bool) error {
 		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", terminal.Bytes(bytes), p, terminal.Bytes(oracleLimit))
 	}
 	const copies = 4 // of every element: as float64, by head, transposed, and garbage of append
-	p.Score.Bias, p.Score.Mask, p.KVDType = false, false, 0
-	elements := Bytes(p, backward)/float64(p.DType.Size()) + float64(in.Args.Bias.Len()+in.Args.Mask.Len())
+	p.Score.Bias, p.Score.Mask, p.Score.Ranges, p.KVDType = false, false, 0, 0
+	elements := Bytes(p, backward)/float64(p.DType.Size()) + float64(in.Args.Bias.Len()+in.Args.Mask.Len()+in.Args.Ranges.Len())
 	bytes += copies * 8 * elements
 	if err := machine.Affordable("the oracle's arrays for "+in.Problem.String(), bytes); err != nil {
 		return fmt.Errorf("--check: %w", err)
@@ -91,13 +91,13 @@ func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	o := &x.call.Args.Origin
 	in.Origin = [4]int{o.Batch, o.Head, o.Row, o.Key}
 	to := map[string]*[]float64{"Q": &in.Q, "K": &in.K, "V": &in.V, "DO": &in.DO, "DLSE": &in.DLSE, "Slopes": &in.Slopes, "Sink": &in.Sink,
-		"Bias": &in.Bias.X, "Mask": &in.Mask.X, "O": &in.O, "LSE": &in.LSE}
+		"Bias": &in.Bias.X, "Mask": &in.Mask.X, "Ranges": &in.Ranges.X, "O": &in.O, "LSE": &in.LSE}
 	for _, a := range flashkit.Arguments() {
 		if list := to[a.Name]; list != nil {
 			*list = x.numbers(&a, a.Of(start))
 		}
 	}
-	in.Bias.Shape, in.Mask.Shape = start.Bias.Shape(), start.Mask.Shape()
+	in.Bias.Shape, in.Mask.Shape, in.Ranges.Shape = start.Bias.Shape(), start.Mask.Shape(), start.Ranges.Shape()
 	if x.call.Ragged {
 		for b := range x.call.Batch {
 			s := x.call.Seq(b)

@@ -207,7 +207,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flas
 		ranks, fits = "3, "+string(l)+" without the last", rank == 3
 		t.Shape = append(t.Shape[:rank:rank], 1)
 	case SideOf(a.Name) == pairs:
-		ranks, fits = "1 to 4, the end of [batch, heads, rows, keys]", rank >= 1 && rank <= 4
+		ranks, fits = "1 to 4, the end of "+pairsShape(a.Name), rank >= 1 && rank <= 4
 	case a.Name == "Slopes":
 		if ranks, fits = "1 or 2, [batch, heads]", rank == 1 || rank == 2; rank == 1 {
 			t.Shape = append([]int{1}, t.Shape...)
@@ -225,16 +225,31 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flas
 	} else {
 		x, err = t.Decode()
 	}
-	if a.Name == "Mask" {
-		types = "BOOL or U8"
+	kind := flashkit.Float32 // of numbers
+	switch a.Name {
+	case "Mask":
+		types, kind = "BOOL or U8", flashkit.Bool
+	case "Ranges":
+		types, kind = "I32", flashkit.Int32
 	}
-	if mask := a.Name == "Mask"; err != nil || mask != (x.DType() == flashkit.Bool) {
+	is := x.DType()
+	if is == flashkit.Float16 || is == flashkit.BFloat16 {
+		is = flashkit.Float32
+	}
+	if err != nil || is != kind {
 		return x, fmt.Errorf("%s: tensor %s has type %s: must be %s", t.path, name, t.DType, types)
 	}
 	if a.DType(&flashkit.Problem{DType: flashkit.Float16}) == flashkit.Float32 {
 		x = Converted(x, flashkit.Float32)
 	}
 	return x, nil
+}
+
+func pairsShape(argument string) string {
+	if argument == "Ranges" {
+		return "[batch, heads, rows, ends of ranges]"
+	}
+	return "[batch, heads, rows, keys]"
 }
 
 // names returns a list of the tensors for messages.

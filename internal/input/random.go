@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 )
 
 // Random generates all inputs of a problem's passes from a seed. Numbers are normally distributed.
-// All sequences have the same bias. All heads have the same mask, which keeps three of four pairs.
+// All sequences have the same bias. All heads have the same mask, which keeps three of four pairs,
+// and the same ranges of keys.
 // Sequence lengths are at least half the maximum, and pages are shuffled. An origin has Batch 1.
 // Its Head and Row are the problem's Heads and QLen, and its Key is KVLen rounded down to a
 // multiple of 8.
@@ -30,8 +32,20 @@ func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 	if p.Score.ALiBi {
 		in.Args.Slopes = AlibiSlopes(p.Heads)
 	}
+	randomRanges(&in.Args.Ranges, rand.New(rand.NewPCG(seed, 5)), p.KVLen)
 	shuffle(in.Args.Seqs, rand.New(rand.NewPCG(seed, 4)), &p)
 	return in
+}
+
+// randomRanges sets the ranges of each row to random keys, in order.
+func randomRanges(t *flashkit.Tensor, r *rand.Rand, keys int) {
+	all, ends := t.Int32s(), t.Shape()[3]
+	for i := range all {
+		all[i] = int32(min(r.Uint64N(uint64(keys)+1), math.MaxInt32))
+	}
+	for ; len(all) > 0; all = all[ends:] {
+		slices.Sort(all[:ends])
+	}
 }
 
 // Empty returns inputs like Random's, with zeros in place of random numbers. Sequences have the
@@ -95,7 +109,7 @@ func ShapeIn(a *flashkit.Argument, p *flashkit.Problem) [4]int {
 	switch a.Name {
 	case "Bias", "DBias", "Slopes":
 		s[0] = 1
-	case "Mask":
+	case "Mask", "Ranges":
 		s[1] = 1
 	case "K", "V":
 		if p.Page > 0 {

@@ -8,7 +8,7 @@ func SideOf(argument string) side {
 	switch argument {
 	case "K", "V", "DK", "DV":
 		return Keys
-	case "Bias", "DBias", "Mask":
+	case "Bias", "DBias", "Mask", "Ranges":
 		return pairs
 	case "Slopes", "Sink", "DSink":
 		return Neither

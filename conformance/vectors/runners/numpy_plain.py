@@ -5,7 +5,7 @@ import numpy as np
 import judge
 
 
-@judge.runner("NumPy " + np.__version__, takes="gqa v_dim scale window top_left shift softcap alibi bias mask sink ragged page mixed dlse")
+@judge.runner("NumPy " + np.__version__, takes="gqa v_dim scale window top_left shift softcap alibi bias mask ranges sink ragged page mixed dlse")
 def attention(q, k, v, **case):
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = case["heads"] // case["kv_heads"]

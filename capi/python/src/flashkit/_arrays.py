@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi, _errors
 
-_CODES = {"float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "bool": _abi.BOOL}
+_CODES = {"float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "bool": _abi.BOOL, "int32": _abi.I32}
 _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 Raw = tuple[int, tuple[int, ...], tuple[int, ...], int, int]  # address, shape, strides in elements, type, device
@@ -59,7 +59,7 @@ def code_of(x: Any, name: str, dtype: str | None) -> int:
     if found == "uint16" and native and dtype is not None:
         return _CODES[_NAMES.get(dtype, dtype)]
     hint = "; say dtype='bfloat16' or 'float16' if that is what the integers hold" if found == "uint16" else ""
-    raise _errors.DTypeError(f"flashkit: {name}.dtype = {x.dtype}: must be float32, float16 or bfloat16, or bool of a mask, in the machine's byte order{hint}", f"{name}.dtype")
+    raise _errors.DTypeError(f"flashkit: {name}.dtype = {x.dtype}: must be float32, float16 or bfloat16, bool of a mask, or int32 of ranges, in the machine's byte order{hint}", f"{name}.dtype")
 
 
 def raw(x: Any, name: str, dtype: str | None = None) -> Raw:
@@ -110,7 +110,7 @@ def column(x: Any, name: str) -> _abi.Tensor:
 
 
 def pairs(x: Any, name: str, dtype: str | None) -> _abi.Tensor:
-    """Return a bias or a mask, which may lack leading dimensions."""
+    """Return a bias, a mask or ranges, which may lack leading dimensions."""
     address, shape, strides, code, device = raw(x, name, dtype)
     if not 1 <= len(shape) <= 4:
         raise _errors.DimensionError(f"flashkit: {name}.shape = {shape}: must have 1 to 4 dimensions", f"{name}.shape")

@@ -43,6 +43,7 @@ def attention(
     softcap: float | None = None,
     bias: Any = None,
     mask: Any = None,
+    ranges: Any = None,
     slopes: Any = None,
     sink: Any = None,
     dropout: float = 0.0,
@@ -66,7 +67,7 @@ def attention(
 ) -> Any:
     """Return O, or (O, LSE) with return_lse. A row that sees no key is 0, and -inf in LSE.
 
-    The order is: dot product, scale, softcap, bias and slopes, mask and band, softmax
+    The order is: dot product, scale, softcap, bias and slopes, mask, ranges and band, softmax
     with the sink, dropout.
 
     Args:
@@ -83,6 +84,8 @@ def attention(
         bias: added to the scores: [B, H, N, M], float32 or q's type. Each dimension but M may be
             1, which repeats, or stride 0; leading ones may lack.
         mask: bool, shapes as of bias; True takes part.
+        ranges: int32, [B, H, N, 2 or 4]: the first key and the key after the last of one or two ranges,
+            in order: a row sees no other keys. B and H may be 1, which repeats; leading ones may lack.
         slopes: ALiBi, [H] or [B, H] float32: minus slope times the distance from the diagonal.
         sink: [H] float32, a logit that takes weight and has no value.
         dropout: the probability to drop a weight, below 1, rounded to a multiple of 2**-16. The seed says which ones.
@@ -112,7 +115,7 @@ def attention(
     d, call = _dispatcher.shared(backend), None
     if (
         q.__class__ is _ndarray and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
-        and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
+        and ranges is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
     ):  # fmt: skip
         kinds = (  # as True, 1 and 1.0 are equal keys
             causal.__class__, top_left.__class__, shift.__class__, scale.__class__, softcap.__class__, workers.__class__, return_lse.__class__,
@@ -125,7 +128,7 @@ def attention(
     if _arrays.forward_mode():
         _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(
-        causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask,
+        causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask, ranges=ranges,
         slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip

@@ -23,6 +23,7 @@ class Options(_fields.Numbers, total=False):
     shift: int
     bias: Any
     mask: Any
+    ranges: Any
     slopes: Any
     sink: Any
     dropout: float
@@ -100,13 +101,13 @@ class Call:
             self.names["features"] = "origin"
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
                 setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))
-        for name in ("bias", "mask", "slopes", "sink"):
+        for name in ("bias", "mask", "ranges", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:
                 continue
             x = _arrays.take(x, name)
             self.given[name] = x
-            setattr(a, name, _arrays.pairs(x, name, self.dtype) if name in ("bias", "mask") else _arrays.per_head(x, name, name == "slopes"))
+            setattr(a, name, _arrays.pairs(x, name, self.dtype) if name in ("bias", "mask", "ranges") else _arrays.per_head(x, name, name == "slopes"))
 
     def sequences(self, o: Options) -> None:
         a, seqs, first = self.args, None, ""

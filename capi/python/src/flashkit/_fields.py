@@ -29,6 +29,7 @@ PROBLEM: list[tuple[str, Any]] = [
     ("dropout", c_float),
     ("features", c_uint32),
     ("page", c_int64),
+    ("ranges", c_int64),
 ]
 
 # Tensors are None here.
@@ -67,6 +68,7 @@ ARGS: list[tuple[str, Any]] = [
     ("origin_row", c_int64),
     ("origin_key", c_int64),
     ("seqs_device", c_int64),
+    ("ranges", None),
 ]
 
 # Bits of fk_problem.features.

@@ -44,7 +44,7 @@ def _order(field: str, swap: bool, dims: int) -> list[int]:
     match field.removeprefix("d_"):
         case "lse" | "lse1" | "lse2":
             return [0, 1, 2]
-        case "bias" | "mask":
+        case "bias" | "mask" | "ranges":
             return [0, 1, 2, 3][4 - dims :]
         case "slopes" | "sink":
             return [0, 1][2 - dims :]

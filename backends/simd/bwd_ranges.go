@@ -1,0 +1,82 @@
+//go:build (amd64 || arm64) && !purego
+
+package simd
+
+import "math"
+
+// setBounds stores the bounds of the ranges of a tile's rows, for all blocks of keys.
+func (x *tileStats) setBounds(j *job, y *seqTile) {
+	bounds := j.boundsOf(y.b, y.h, y.from, y.to)
+	for i, of := range [...][2]int{bounds.some[0], bounds.some[1], bounds.all[0], bounds.all[1]} {
+		for end, key := range of {
+			x.bounds[2*i+end] = math.Float32frombits(uint32(min(key, math.MaxInt32)))
+		}
+	}
+}
+
+func (x *tileStats) rangeBounds() (bounds rangeBounds) {
+	key := func(i int) int { return int(math.Float32bits(x.bounds[i])) }
+	bounds.some = rowRanges{{key(0), key(1)}, {key(2), key(3)}}
+	bounds.all = rowRanges{{key(4), key(5)}, {key(6), key(7)}}
+	return bounds
+}
+
+// setTile sets the bounds of a tile, which begins at row from of head h, and of its groups of rows. It
+// returns false if the ranges hide all keys of the block from all rows, and the tile can be skipped.
+// A tile with a bias cannot, because it also writes dBias.
+func (m *rowMask) setTile(j *job, x *keyBlock, stats *tileStats, h, from int) bool {
+	if m.bounds = stats.rangeBounds(); !j.p.Score.Bias && !m.bounds.sees(x.from, x.to) {
+		return false
+	}
+	to := min(from+j.rows, x.N)
+	for r := from; r < to; r += edgeGroup {
+		m.groups[(r-from)/edgeGroup] = j.boundsOf(x.b, h, r, min(r+edgeGroup, to))
+	}
+	return true
+}
+
+// skipTile lets the tile pass without adding to it. The block still waits for its predecessor, so
+// that later blocks add to dQ in order.
+func (isa *laneRoutines) skipTile(j *job, x *keyBlock, stats *tileStats, item, h, t int, at int64) {
+	if !j.waitFor(x.predecessor, at) {
+		return // canceled
+	}
+	isa.flushKeyRun(j, stats, &x.keyRange, h, t)
+	j.progress[item].Store(at + 1)
+}
+
+// hideRanges clears the bits of keys in x.masks that the ranges hide, for rows [lo, hi) of the tile
+// and the panel that begins at key k. It returns the rows from the first group of edgeGroup rows that
+// sees a key of the panel to the last. It sets dS of the other rows to 0.
+func (isa *laneRoutines) hideRanges(j *job, x *keyBlock, y *rowTile, k, keys, lo, hi int) (first, last int) {
+	first, last = hi, lo
+	for g := lo; g < hi; g += edgeGroup {
+		end, bounds, left := min(g+edgeGroup, hi), &x.mask.groups[g/edgeGroup], uint32(0)
+		seen, all := bounds.sees(k, k+keys), bounds.seesAll(k, k+keys)
+		for r := g; r < end && seen; r++ {
+			if !all {
+				of := rangesOf(j.args, j.p.Score.Ranges, x.b, y.h, y.from+r)
+				x.masks[r] &= of.bits(k, isa.lanes)
+			}
+			left |= x.masks[r]
+		}
+		if left != 0 {
+			first, last = min(first, g), end
+		} else {
+			clear(x.masks[g:end])
+		}
+	}
+	step, at := dsStep(&j.plan), k-x.from
+	for r := lo; r < hi; r++ {
+		if r < first || r >= last {
+			clear(x.ds[r*step+at:][:isa.lanes])
+		}
+	}
+	return first, last
+}
+
+// inRanges reports whether a range of the row has the key.
+func (j *job) inRanges(b, h, row, key int) bool {
+	of := rangesOf(j.args, j.p.Score.Ranges, b, h, row)
+	return of.has(key)
+}

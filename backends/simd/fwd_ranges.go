@@ -1,0 +1,84 @@
+//go:build (amd64 || arm64) && !purego
+
+package simd
+
+import (
+	"unsafe"
+
+	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
+)
+
+// rangeScratch is the workspace of ranges of keys in a forward pass.
+type rangeScratch struct {
+	item   rangeBounds           // of the item's rows
+	tiles  [maxTiles]rangeBounds // of the item's tiles
+	rows   [maskGroup]rowRanges  // of the rows of one tile
+	loaded int                   // number of the tile whose ranges are in rows, plus 1
+}
+
+const rangeFloats = int(unsafe.Sizeof(rangeScratch{})) / 4
+
+func (j *job) newRangeScratch(ws *pool.Arena) *rangeScratch {
+	if j.p.Score.Ranges == 0 {
+		return nil
+	}
+	return (*rangeScratch)(unsafe.Pointer(&ws.Take(rangeFloats)[0]))
+}
+
+// setItem computes the bounds of an item's tiles. It cuts the item's keys to the keys that some row
+// may see, extended to whole groups of keys.
+func (x *rangeScratch) setItem(j *job, at *laneRange, lanes int) {
+	x.item, x.loaded = noBounds, 0
+	for r := at.from; r < at.to; r += lanes {
+		tile := &x.tiles[(r-at.from)/lanes]
+		*tile = j.boundsOf(at.b, at.h, r, min(r+lanes, at.to))
+		x.item.join(tile)
+	}
+	at.narrow(&x.item)
+}
+
+// narrow cuts the item's keys to the keys that some row may see, extended to whole groups of keys.
+func (at *laneRange) narrow(bounds *rangeBounds) {
+	lo, hi := bounds.hull(at.first, at.last)
+	if lo >= hi {
+		at.last = at.first
+		return
+	}
+	at.first, at.last = max(at.first, lo&^(maskGroup-1)), min(at.last, (hi+maskGroup-1)&^(maskGroup-1))
+}
+
+// group reports whether the bounds of a tile show that its rows see all keys of the group that begins
+// at key k, or none. If neither is known, group sets x.rows to the ranges of the tile's n rows. row is
+// the tile's first row.
+func (x *rangeScratch) group(j *job, s *seqTile, row, n, lanes, k int) (known, whole bool) {
+	tile := (row - s.from) / lanes
+	bounds := &x.tiles[tile]
+	if !bounds.sees(k, k+maskGroup) {
+		return true, false
+	}
+	if !j.p.Score.Mask && bounds.seesAll(k, min(k+maskGroup, s.M)) {
+		return true, true
+	}
+	if x.loaded != tile+1 {
+		for r := range n {
+			x.rows[r] = rangesOf(j.args, j.p.Score.Ranges, s.b, s.h, row+r)
+		}
+		x.loaded = tile + 1
+	}
+	return false, false
+}
+
+// readGroup sets words to bits of the keys that mask and ranges show, one word a row, for the group
+// that begins at key k. row is the first row.
+func (x *keyMask) readGroup(j *job, isa *laneRoutines, s *seqTile, row, k int, words []uint32) {
+	if t := &j.args.Mask; j.p.Score.Mask {
+		isa.maskWords(words, x.words[maskGroup:], t.Bools()[t.Repeated(s.b, s.h, row):], rowStep(t), k, s.M)
+	}
+	for r := 0; x.ranges != nil && r < len(words); r++ {
+		seen := x.ranges.rows[r].bits(k, min(maskGroup, s.M-k))
+		if j.p.Score.Mask {
+			seen &= words[r]
+		}
+		words[r] = seen
+	}
+}
