@@ -278,3 +278,12 @@ func (c *deviceCall) download(t testing.TB, x flashkit.Tensor) []float32 {
 	}
 	return out
 }
+
+// Function view finds the place of an argument by its index.
+func TestArgumentsHaveViews(t *testing.T) {
+	var names []string
+	for _, a := range allArguments {
+		names = append(names, a.Name)
+	}
+	require.Equal(t, []string{"Q", "K", "V", "O", "LSE", "DO", "DLSE", "DQ", "DK", "DV", "Bias", "DBias", "Mask", "Slopes", "Sink", "DSink"}, names)
+}

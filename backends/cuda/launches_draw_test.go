@@ -82,7 +82,7 @@ func (x *recorder) drawTensors(p *flashkit.Problem, pass flashkit.Pass, r *rand.
 		drawLists(p, args, r)
 	}
 	form := r.IntN(12)
-	for i, a := range flashkit.Arguments() {
+	for i, a := range allArguments {
 		role := a.Role(p, pass)
 		if role == 0 || role&flashkit.Optional != 0 && r.IntN(3) == 0 {
 			continue

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -77,8 +78,9 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 	return flashkit.OnDevice(m, t, uintptr(at), n-from, b, heads, rows, dim)
 }
 
-// allArguments are all tensors of a call, in the order of params.views and then of features.
-var allArguments = flashkit.Arguments()
+// allArguments are all tensors of the calls that kernels support, in the order of params.views and
+// then of features: function view finds them by their index.
+var allArguments = slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return a.Name == "Ranges" })
 
 // owns returns an error if a tensor is not in memory of b.
 func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Problem) error {

@@ -53,6 +53,10 @@ var rangesMistakes = []mistake{
 			return holds(ranges, at.j) && int(of[0])/tile <= at.j/tile && at.j/tile <= int(of[len(of)-1])/tile
 		}
 	}},
+	{"ranges_whole", within(func(ranges []int32, j int) bool {
+		from := j / tile * tile
+		return holds(ranges, j) && !(holds(ranges, from) && holds(ranges, from+tile-1))
+	})},
 	{"ranges_documents", func(s *faults) {
 		s.ranges = func(c *call, at pair) []int32 {
 			at.i = min(at.i+1, c.p.QLen-1)

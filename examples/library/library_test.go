@@ -197,6 +197,24 @@ func Example_features() {
 	// Output: 1 1.5 2 4 4.5 <nil>
 }
 
+func Example_ranges() {
+	d := open()
+	defer d.Close()
+	const H, N, D = 2, 5, 16
+	q, k, v, o := make([]float32, H*N*D), make([]float32, H*N*D), make([]float32, H*N*D), make([]float32, H*N*D)
+	for i := range v {
+		v[i] = float32(i/D%N + 1) // the token's number
+	}
+
+	args := &flashkit.Args{Q: flashkit.F32(q, 1, H, N, D), K: flashkit.F32(k, 1, H, N, D), V: flashkit.F32(v, 1, H, N, D), O: flashkit.F32(o, 1, H, N, D)}
+	args.Ranges = flashkit.DocumentRanges(3, 2) // N = M = 5, the same for all sequences and heads
+	p := flashkit.ProblemOf(args, flashkit.Causal())
+	err := d.Forward(ctx, p, args)
+
+	fmt.Println(p, o[0], o[D], o[2*D], o[3*D], o[4*D], err)
+	// Output: b1-h2-g2-n5-m5-d16-f32-causal-ranges1 1 1.5 2 4 4.5 <nil>
+}
+
 func Example_pages() {
 	d := open()
 	defer d.Close()
