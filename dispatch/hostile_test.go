@@ -98,6 +98,8 @@ func held(t flashkit.DType, s [4]int, input bool) flashkit.Tensor {
 		x = flashkit.F16(make([]uint16, elements), s[0], s[1], s[2], s[3])
 	case flashkit.BFloat16:
 		x = flashkit.BF16(make([]uint16, elements), s[0], s[1], s[2], s[3])
+	case flashkit.Int32:
+		x = flashkit.Int32s(make([]int32, elements), s[0], s[1], s[2], s[3])
 	case flashkit.Bool:
 		x = flashkit.Bools(make([]bool, elements), s[0], s[1], s[2], s[3])
 	}

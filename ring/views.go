@@ -73,6 +73,8 @@ func memory(t flashkit.Tensor) []byte {
 	switch t.DType() {
 	case flashkit.Float32:
 		p = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
+	case flashkit.Int32:
+		p = unsafe.Pointer(unsafe.SliceData(t.Int32s()))
 	case flashkit.Bool:
 		p = unsafe.Pointer(unsafe.SliceData(t.Bools()))
 	default:

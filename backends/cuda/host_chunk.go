@@ -169,6 +169,8 @@ func hostBytesOf(t *flashkit.Tensor) []byte {
 	switch n := t.Len() * t.DType().Size(); t.DType() {
 	case flashkit.Float32:
 		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Float32s()))), n)
+	case flashkit.Int32:
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Int32s()))), n)
 	case flashkit.Bool:
 		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Bools()))), n)
 	default:

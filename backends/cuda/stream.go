@@ -165,6 +165,8 @@ func (s *Stream) copyTensor(m *Buffer, t *flashkit.Tensor, upload bool) error {
 	switch t.DType() {
 	case flashkit.Float32:
 		host = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
+	case flashkit.Int32:
+		host = unsafe.Pointer(unsafe.SliceData(t.Int32s()))
 	case flashkit.Bool:
 		host = unsafe.Pointer(unsafe.SliceData(t.Bools()))
 	default:

@@ -38,6 +38,9 @@ func guardedCopy(t testing.TB, x *flashkit.Tensor, m guarded, atEnd bool) flashk
 	case flashkit.BFloat16:
 		y = flashkit.BF16(unsafe.Slice((*uint16)(first), x.Len()), s[0], s[1], s[2], s[3])
 		copy(y.Uint16s(), x.Uint16s())
+	case flashkit.Int32:
+		y = flashkit.Int32s(unsafe.Slice((*int32)(first), x.Len()), s[0], s[1], s[2], s[3])
+		copy(y.Int32s(), x.Int32s())
 	case flashkit.Bool:
 		y = flashkit.Bools(unsafe.Slice((*bool)(first), x.Len()), s[0], s[1], s[2], s[3])
 		copy(y.Bools(), x.Bools())
@@ -49,7 +52,7 @@ func guardedCopy(t testing.TB, x *flashkit.Tensor, m guarded, atEnd bool) flashk
 // sequences, masks nor biases. See TestNothingOutsideTensorsIsTouched.
 func TestDecodeTouchesNothingOutsideTensors(t *testing.T) {
 	slow.UnderRace(t)
-	const tensors, largest = 16, 1 << 21
+	const tensors, largest = 17, 1 << 21
 	var memory [tensors]guarded
 	for i := range memory {
 		memory[i] = newGuarded(t, largest)

@@ -18,7 +18,7 @@ import (
 // sequences, masks nor biases. See TestNothingOutsideTensorsIsTouched.
 func TestForwardTouchesNothingOutsideTensors(t *testing.T) {
 	slow.UnderRace(t)
-	const tensors, largest = 16, 1 << 22
+	const tensors, largest = 17, 1 << 22
 	var memory [tensors]guarded
 	for i := range memory {
 		memory[i] = newGuarded(t, largest)

@@ -196,6 +196,8 @@ func address(t flashkit.Tensor) unsafe.Pointer {
 	switch t.DType() {
 	case flashkit.Float32:
 		return unsafe.Pointer(unsafe.SliceData(t.Float32s()))
+	case flashkit.Int32:
+		return unsafe.Pointer(unsafe.SliceData(t.Int32s()))
 	case flashkit.Bool:
 		return unsafe.Pointer(unsafe.SliceData(t.Bools()))
 	}

@@ -153,7 +153,9 @@ export async function run(flashkit, names, read) {
 	const failures = [];
 	let count = 0, runs = 0;
 	for (const name of names) {
-		for (const one of cases(await parse(await read(`${name}.safetensors.gz`)), name)) {
+		const file = await parse(await read(`${name}.safetensors.gz`));
+		if (file.tensors.ranges) continue; // no kernel has ranges of keys
+		for (const one of cases(file, name)) {
 			count++;
 			for (const type of one.p.kv ? ["f32"] : TYPES) if (one.metadata[`bound_o_${type}`] !== undefined) runs += check(flashkit, one, type, failures);
 		}
