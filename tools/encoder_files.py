@@ -33,7 +33,8 @@ def limits(sentence, model, cut=None):
 
 HUGE = 1000000000000000019884624838656
 for s, m, cut in ((20, None, None), (20, 30, None), (40, 30, None), (None, 12, None), (None, HUGE, None), (None, None, None), (18, HUGE, None), (None, 30, 17), (20, 30, 17), (None, None, 17)):
-    simple(f"limit-{s or 'none'}-{'huge' if m == HUGE else m or 'none'}-{cut or 'none'}", limits(s, m, cut), "either" if (s, m) == (None, HUGE) else "equal", among=("bert", "mpnet", "distilbert"))
+    simple(f"limit-{s or 'none'}-{'huge' if m == HUGE else m or 'none'}-{cut or 'none'}", limits(s, m, cut), among=("bert", "distilbert") if (s, m) == (None, HUGE) else ("bert", "mpnet", "distilbert"))
+simple("limit-none-huge-mpnet", limits(None, HUGE), "either", family="mpnet")
 simple("limit-null", lambda d: d.edit("sentence_bert_config.json", max_seq_length=None))
 simple("limit-beyond-positions", limits(500, None), "either", ["max_seq_length"], among=("bert", "distilbert"))
 simple("limit-roberta-positions", limits(None, 512), "either", among=("roberta", "xlmr"), max_position_embeddings=60)
