@@ -77,8 +77,12 @@ func (isa *laneRoutines) joinedHeads(pl *plan) int {
 	return ceilDiv(p.Heads, max(1, ceilDiv(p.Heads, max(1, heads)))) // so that all items have about the same number of heads
 }
 
-// takesWhole reports whether attendTile computes tiles of the call.
-func (isa *laneRoutines) takesWhole(pl *plan) bool { return isa.attendTile != nil && isa.onePart(pl) }
+// takesWhole reports whether attendTile computes tiles of the call. If the lanes do not divide VDim,
+// attendTile computes some columns twice, which costs more than it saves where keys are many.
+func (isa *laneRoutines) takesWhole(pl *plan) bool {
+	const fewKeys = 128
+	return isa.attendTile != nil && isa.onePart(pl) && (pl.p.VDim%isa.lanes == 0 || pl.p.KVLen <= fewKeys)
+}
 
 // onePart reports whether attendTile supports the call, where it exists. The separate routines then
 // also compute a tile in one part, if its keys are in one block.
