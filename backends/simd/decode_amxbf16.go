@@ -168,18 +168,44 @@ func (x *tileItem) addValues(j *job, block seenKeys) {
 	v, step, ahead := x.blockRows(j, &j.args.V, block, x.v)
 	for from := block.row; from < block.row+block.rows; from += tileQueries {
 		n := min(tileQueries, block.row+block.rows-from)
-		var noNaN [2]bool
+		var noNaN, added [2]bool
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
 			noNaN[i] = x.splitWeights(from+at, min(planeQueries, n-at), block.n, x.p[2*at*weightStep:])
 		}
-		blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, ahead)
+		products := func(v []uint16, step, ahead int) {
+			blockValuesAMXBF16(&x.sum[0], wide, &x.p[0], weightStep, ceilDiv(n, planeQueries)*tileQueries, &v[0], step, &x.pairs[0], keys, wide, ahead)
+		}
+		products(v, step, ahead)
 		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
-			sum, rows := x.sum[2*at*wide:], min(planeQueries, n-at)
-			if !noNaN[i] || !x.addSums(from+at, rows, sum, vdim) {
-				x.addNonFinite(j, block, from+at, rows, sum)
+			added[i] = noNaN[i] && x.addSums(from+at, min(planeQueries, n-at), x.sum[2*at*wide:], vdim)
+		}
+		if added[0] && (added[1] || n <= planeQueries) {
+			continue
+		}
+		products(x.finiteRows(v, step, wide, block.n), wide, 0)
+		for i, at := 0, 0; at < n; i, at = i+1, at+planeQueries {
+			if !added[i] {
+				x.addNonFinite(j, block, from+at, min(planeQueries, n-at), x.sum[2*at*wide:])
 			}
 		}
+		v, step, ahead = x.blockRows(j, &j.args.V, block, x.v) // finiteRows overwrote x.v
 	}
+}
+
+// finiteRows returns a copy of n rows of V in x.v, with 0 in place of NaN and infinity.
+func (x *tileItem) finiteRows(v []uint16, step, wide, n int) []uint16 {
+	if &v[0] != &x.v[0] {
+		clear(x.v[:upToTiles(n)*wide])
+		for i := range n {
+			copy(x.v[i*wide:][:wide], v[i*step:])
+		}
+	}
+	for i, e := range x.v[:n*wide] {
+		if isNonFinite(e) {
+			x.v[i] = 0
+		}
+	}
+	return x.v
 }
 
 // splitWeights sets p to two planes of the weights of rows [from, from+n). It stores 0 for NaN, and
@@ -199,23 +225,33 @@ func (x *tileItem) addSums(from, n int, sum []float32, vdim int) bool {
 	return addPlanesAMXBF16(&x.o[from*x.oStep], x.oStep, &sum[0], wide, &sum[planeQueries*wide], n, vdim)
 }
 
-// addNonFinite does the work of addSums, one row at a time. If a row has a NaN weight or a result
-// that is not finite, addNonFinite calls addKey instead, for each key that the row sees.
+// addNonFinite does the work of addSums, one row at a time. The slice sum holds the products without the
+// values that are not finite, so a row that sees none of these has the bits of any values there. addKey
+// adds these values to the rows that see them. If a row has a NaN weight or a sum that is not finite,
+// addKey adds each key that the row sees.
 func (x *tileItem) addNonFinite(j *job, block seenKeys, from, n int, sum []float32) {
-	vdim := j.p.VDim
+	vdim, v := j.p.VDim, &j.args.V
 	for r := from; r < from+n; r++ {
 		weights := x.s[r*decodeStep:][:block.n]
 		nan := slices.ContainsFunc(weights, func(w float32) bool { return w != w })
-		if !nan && x.addSums(r, 1, sum[(r-from)*upToTiles(vdim):], vdim) {
-			continue
-		}
-		v := &j.args.V
+		added := !nan && x.addSums(r, 1, sum[(r-from)*upToTiles(vdim):], vdim)
 		for key := range weights {
-			if x.sees(&block, r-block.row, key) {
-				batch, row := x.place(j, block.from+key)
-				avx512Lanes.load(x.vRow, v, v.Offset(batch, x.g, row))
-				amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.scratch, &weights[key], unsafe.Pointer(&x.vRow[0]), vdim)
+			if !x.sees(&block, r-block.row, key) {
+				continue
 			}
+			batch, row := x.place(j, block.from+key)
+			at := v.Offset(batch, x.g, row)
+			values := v.Uint16s()[at:][:vdim]
+			if added && !slices.ContainsFunc(values, isNonFinite) {
+				continue
+			}
+			avx512Lanes.load(x.vRow, v, at)
+			for c, e := range values {
+				if added && !isNonFinite(e) {
+					x.vRow[c] = 0
+				}
+			}
+			amxDecode.addKey(flashkit.Float32, x.o[r*x.oStep:][:x.oStep], x.scratch, &weights[key], unsafe.Pointer(&x.vRow[0]), vdim)
 		}
 	}
 }
