@@ -42,6 +42,16 @@ func TestRepeatsAreBitEqual(t *testing.T) {
 	}
 }
 
+// The same bits of head dims that have a forward pass alone in 16 bits.
+func TestRepeatsOfWideHeads(t *testing.T) {
+	b := openGPU(t)
+	for _, name := range []string{"b2-h8-g2-n1500-m1600-d512-bf16-causal", "b1-h16-g16-n2048-m2048-d320-f16", "b1-h16-g2-n1-m9000-d512-bf16", "b1-h4-g4-n700-m900-d300-bf16-window300.20"} {
+		eachKernel(t, b, name, func(t *testing.T, c *deviceCall) {
+			sameBits(t, c, []flashkit.Tensor{c.args.O, c.args.LSE}, c.forward)
+		})
+	}
+}
+
 // The same dQ while another stream writes memory, so that sums leave the cache between two
 // additions: additions without an enforced order would overtake each other.
 func TestRepeatsBesideWrites(t *testing.T) {

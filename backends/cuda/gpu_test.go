@@ -42,7 +42,9 @@ func eachKernel(t *testing.T, b *Backend, name string, f func(t *testing.T, c *d
 	forward, backward := names[flashkit.PassForward], names[flashkit.PassBackward]
 	for i := range max(len(forward), len(backward)) {
 		c := newDeviceCall(t, b, name)
-		c.fwdOptions.Kernel, c.bwdOptions.Kernel = forward[min(i, len(forward)-1)], backward[min(i, len(backward)-1)]
+		if c.fwdOptions.Kernel = forward[min(i, len(forward)-1)]; len(backward) > 0 { // head dims above 256 have none in 16 bits
+			c.bwdOptions.Kernel = backward[min(i, len(backward)-1)]
+		}
 		t.Run(name+"/"+c.fwdOptions.Kernel+","+c.bwdOptions.Kernel, func(t *testing.T) { f(t, c) })
 		c.close(t)
 	}
