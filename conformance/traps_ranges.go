@@ -27,6 +27,7 @@ var rangesTraps = []trap{
 	{name: "ranges_tile", catches: "a tile skipped because its first key is in no range", problem: "b1-h2-g1-n5-m70-d8-f32-ranges2"},
 	{name: "ranges_tiles", catches: "an end at the first tile without a key of a range", problem: "b1-h2-g1-n5-m400-d8-f32-ranges2", fill: all(sameRanges(130, 140, 390, 397), nanOutsideRanges)},
 	{name: "ranges_tile_of_row", catches: "tiles skipped by the ranges of the first row of 16", problem: "b1-h2-g1-n40-m400-d8-f32-ranges1", fill: setRanges(climbing(11))},
+	{name: "ranges_past_band", catches: "the right edge of a band rounded up to 32 keys where there are ranges", problem: "b1-h2-g1-n20-m420-d8-f32-causal-shift-50-ranges2", fill: setRanges(pastBand)},
 	{name: "ranges_whole", catches: "rows taken to see no key of a tile that ranges show whole, and a band in part", problem: "b1-h2-g1-n70-m110-d8-f32-window17.0-ranges2", fill: sameRanges(0, 64, 64, 110)},
 	{name: "ranges_documents", catches: "the last row of a document given the ranges of the next one", problem: "b1-h2-g1-n40-m40-d8-f32-causal-ranges1", fill: setRanges(document(13))},
 }
@@ -43,6 +44,9 @@ func emptySecond(i int) []float32 {
 func climbing(by int) func(i int) []float32 {
 	return func(i int) []float32 { return []float32{float32(by * i % 390), float32(by*i%390 + 7)} }
 }
+
+// pastBand gives row i six keys, and keys that a band hides which ends before key 371.
+func pastBand(i int) []float32 { return []float32{170, 176, float32(372 + i), 420} }
 
 // document gives row i the keys of its document. Each document has n rows, and the last has fewer.
 func document(n int) func(i int) []float32 {

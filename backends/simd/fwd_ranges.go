@@ -44,7 +44,13 @@ func (at *laneRange) narrow(bounds *rangeBounds) {
 		at.last = at.first
 		return
 	}
-	at.first, at.last = max(at.first, lo&^(maskGroup-1)), min(at.last, (hi+maskGroup-1)&^(maskGroup-1))
+	lo, hi = groupsOf(lo, hi)
+	at.first, at.last = max(at.first, lo), min(at.last, hi)
+}
+
+// groupsOf extends [lo, hi) to whole groups of keys, as a mask is read.
+func groupsOf(lo, hi int) (first, last int) {
+	return lo &^ (maskGroup - 1), (hi + maskGroup - 1) &^ (maskGroup - 1)
 }
 
 // group reports whether the bounds of a tile show that its rows see all keys of the group that begins

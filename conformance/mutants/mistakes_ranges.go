@@ -53,6 +53,12 @@ var rangesMistakes = []mistake{
 			return holds(ranges, at.j) && int(of[0])/tile <= at.j/tile && at.j/tile <= int(of[len(of)-1])/tile
 		}
 	}},
+	{"ranges_past_band", visible(func(p problem, i int) (lo, hi int) {
+		if lo, hi = p.Keys(i); p.Score.Ranges != 0 && lo < hi {
+			hi = min((hi+31)/32*32, p.KVLen)
+		}
+		return lo, hi
+	})},
 	{"ranges_whole", within(func(ranges []int32, j int) bool {
 		from := j / tile * tile
 		return holds(ranges, j) && !(holds(ranges, from) && holds(ranges, from+tile-1))
