@@ -36,7 +36,7 @@ func TestSizesOfPrograms(t *testing.T) {
 		most          float64 // MB
 	}{
 		{"./examples/quickstart", "nocuda", 7.5},
-		{"./internal/house/testdata/simdonly", "nocuda", 3},
+		{"./internal/house/testdata/simdonly", "nocuda", 3.1},
 		{"./internal/house/testdata/embed", "nocuda,nowasm", 8},
 	} {
 		name := filepath.Join(t.TempDir(), "program")
