@@ -223,6 +223,8 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
+const tileStep = 32 // rows or columns in a product of AMX tiles
+
 // backwardOf does the work of backward for sequences of equal lengths. feature is the time of the
 // score features per pair.
 func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int, f bwdCut) [3]timedPhase {

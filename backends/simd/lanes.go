@@ -71,22 +71,10 @@ type (
 	maskedProductFunc func(c *float32, cStep int, a *float32, aStep int, b *float32, bStep, rows, n int, columns uint32)
 )
 
-const (
-	tileStep  = 32  // rows or columns in a product of AMX tiles
-	tileBlock = 256 // keys of a block in the AMX forward pass for bf16; no other kernel's block is larger
-)
+const tileBlock = 256 // keys of a block in the AMX forward pass for bf16; no other kernel's block is larger
 
 // upToTiles rounds n up to a multiple of tileStep.
 func upToTiles(n int) int { return (n + tileStep - 1) &^ (tileStep - 1) }
-
-// laneMask returns a mask in which bits [from, to) are set, clipped to [0, n).
-func laneMask(from, to, n int) uint32 {
-	from, to = max(from, 0), min(to, n)
-	if from >= to {
-		return 0
-	}
-	return uint32(1<<to - 1<<from)
-}
 
 func takeWords(ws *pool.Arena, n int) []uint32 { return asWords(ws.Take(n)) }
 

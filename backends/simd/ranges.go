@@ -110,3 +110,12 @@ func (x *rangeBounds) hull(lo, hi int) (first, last int) {
 
 // hidesByRow reports whether mask or ranges hide pairs of a row and a key inside the band.
 func (pl *plan) hidesByRow() bool { return pl.p.Score.Mask || pl.p.Score.Ranges != 0 }
+
+// laneMask returns a mask in which bits [from, to) are set, clipped to [0, n).
+func laneMask(from, to, n int) uint32 {
+	from, to = max(from, 0), min(to, n)
+	if from >= to {
+		return 0
+	}
+	return uint32(1<<to - 1<<from)
+}
