@@ -271,3 +271,23 @@ def test_the_result_with_lse_is_that_of_training(rng):
     np.testing.assert_array_equal(plain["unpaired"], got["unpaired"][0])
     with pytest.raises(flashkit.Error, match="flags"):
         flashkit.Dispatcher(paired=True, unpaired=True)
+
+
+def test_ranges_give_the_bits_of_a_mask():
+    r = np.random.default_rng()
+    q, k, v, d_o = (r.standard_normal((2, 3, 9, 16), np.float32) for _ in range(4))
+    ends = np.sort(r.integers(0, 10, (2, 1, 9, 4)).astype(np.int32), -1)
+    keys = np.arange(9)
+    mask = ((ends[..., 0:1] <= keys) & (keys < ends[..., 1:2])) | ((ends[..., 2:3] <= keys) & (keys < ends[..., 3:4]))
+    by = {"ranges": ends}, {"mask": mask}
+    (o, lse), (o2, lse2) = (flashkit.attention(q, k, v, return_lse=True, backend="simd/fwd_generic", **x) for x in by)
+    assert np.array_equal(o, o2) and np.array_equal(lse, lse2)
+    first, second = (flashkit.attention_backward(d_o, q, k, v, o, lse, backend="simd/bwd_generic", **x) for x in by)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(first[:3], second[:3], strict=True))
+    with pytest.raises(flashkit.DTypeError, match="ranges.dtype = int64"):
+        flashkit.attention(q, k, v, ranges=ends.astype(np.int64))
+    with pytest.raises(flashkit.DTypeError, match="q.dtype = int32"):
+        flashkit.attention(q.astype(np.int32), k, v)
+    ends[1, 0, 8, 3] = 10
+    with pytest.raises(flashkit.Error, match=r"ranges\[1\]\[0\]\[8\]\[3\]"):
+        flashkit.attention(q, k, v, ranges=ends)

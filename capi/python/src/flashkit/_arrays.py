@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi, _errors
 
-_CODES = {"float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "bool": _abi.BOOL, "int32": _abi.I32}
+_CODES = {"float32": _abi.F32, "float16": _abi.F16, "bfloat16": _abi.BF16, "bool": _abi.BOOL}
 _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 Raw = tuple[int, tuple[int, ...], tuple[int, ...], int, int]  # address, shape, strides in elements, type, device
@@ -56,6 +56,8 @@ def code_of(x: Any, name: str, dtype: str | None) -> int:
     native = getattr(x.dtype, "isnative", True)
     if found in _CODES and native:
         return _KNOWN.setdefault(x.dtype, _CODES[found])
+    if found == "int32" and native and name == "ranges":  # an integer elsewhere keeps its own error
+        return _abi.I32
     if found == "uint16" and native and dtype is not None:
         return _CODES[_NAMES.get(dtype, dtype)]
     hint = "; say dtype='bfloat16' or 'float16' if that is what the integers hold" if found == "uint16" else ""
