@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/half"
+	"github.com/flashkit-go/flashkit/internal/hostmem"
 	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
@@ -67,29 +68,13 @@ func hostTensor(m []uint64, t flashkit.DType, n [4]int) flashkit.Tensor {
 	return flashkit.F32(unsafe.Slice((*float32)(p), count), n[0], n[1], n[2], n[3])
 }
 
-// memory returns the bytes behind a host tensor.
-func memory(t flashkit.Tensor) []byte {
-	var p unsafe.Pointer
-	switch t.DType() {
-	case flashkit.Float32:
-		p = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
-	case flashkit.Int32:
-		p = unsafe.Pointer(unsafe.SliceData(t.Int32s()))
-	case flashkit.Bool:
-		p = unsafe.Pointer(unsafe.SliceData(t.Bools()))
-	default:
-		p = unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
-	}
-	return unsafe.Slice((*byte)(p), t.Len()*t.DType().Size())
-}
-
 // copyTensor copies src to dst. Both are on the host and must have the same shape and type.
 func copyTensor(dst, src flashkit.Tensor) error {
 	if dst.Shape() != src.Shape() || dst.DType() != src.DType() {
 		return fmt.Errorf("a tensor %v of %v came, %v of %v was expected", src.Shape(), src.DType(), dst.Shape(), dst.DType())
 	}
 	s, size := dst.Shape(), dst.DType().Size()
-	to, from := memory(dst), memory(src)
+	to, from := hostmem.Bytes(&dst), hostmem.Bytes(&src)
 	if isEmpty(dst) {
 		return nil
 	}
@@ -172,7 +157,7 @@ func (a *arithmetic) zero(t flashkit.Tensor) {
 	size := t.DType().Size()
 	a.each(t, func(b, h int) {
 		for r := range t.Shape()[2] {
-			clear(memory(t)[t.Offset(b, h, r)*size:][:t.Shape()[3]*size])
+			clear(hostmem.Bytes(&t)[t.Offset(b, h, r)*size:][:t.Shape()[3]*size])
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/internal/allocs"
+	"github.com/flashkit-go/flashkit/internal/hostmem"
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
@@ -56,7 +57,7 @@ func TestDeviceMemoryFeatures(t *testing.T) {
 			}
 			for _, a := range allArguments {
 				if x := a.Of(&c.args); a.Role(&c.p, pass)&flashkit.Output != 0 && !x.IsZero() {
-					require.Equal(t, hostBytesOf(a.Of(&host)), hostBytesOf(ptr(c.toHost(t, *x))), "%s of %s", a.Name, name)
+					require.Equal(t, hostmem.Bytes(a.Of(&host)), hostmem.Bytes(ptr(c.toHost(t, *x))), "%s of %s", a.Name, name)
 				}
 			}
 		}

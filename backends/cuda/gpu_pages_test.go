@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/hostmem"
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
@@ -76,7 +77,7 @@ func comparePages(t *testing.T, b *Backend, kernel string, p flashkit.Problem) {
 		for i := range p.Batch * p.KVHeads * p.KVLen {
 			seq, head, key := i/p.KVLen/p.KVHeads, i/p.KVLen%p.KVHeads, i%p.KVLen
 			page := int(table[seq*width+key/p.Page])
-			copy(hostBytesOf(&to)[i*row:][:row], hostBytesOf(&from)[((page*p.KVHeads+head)*p.Page+key%p.Page)*row:])
+			copy(hostmem.Bytes(&to)[i*row:][:row], hostmem.Bytes(&from)[((page*p.KVHeads+head)*p.Page+key%p.Page)*row:])
 		}
 		require.NoError(t, UploadTensor(d.s, buffer(x.dense), to))
 		require.NoError(t, d.s.Sync())

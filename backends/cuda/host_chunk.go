@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/hostmem"
 )
 
 // A chunk is a range of a call's units in a staging buffer. The chunk's tensors are sorted by role:
@@ -142,7 +143,7 @@ func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 	if step == n && (rows == 1 || s.t.Strides()[2]*size == n) {
 		rows, n, step = 1, rows*n, rows*n
 	}
-	buffer, memory := unsafe.Slice((*byte)(unsafe.Add(host, s.offset)), s.bytes), hostBytesOf(s.t)
+	buffer, memory := unsafe.Slice((*byte)(unsafe.Add(host, s.offset)), s.bytes), hostmem.Bytes(s.t)
 	uncached := n%rowAlignment == 0 && uintptr(host)%rowAlignment == 0
 	for i := range s.shape[0] {
 		batch, head := (s.first+i)/perBatch, (s.first+i)%perBatch*s.shape[1]
@@ -162,19 +163,6 @@ func (s *staged) move(host unsafe.Pointer, perBatch int, pack bool) {
 				buffer = buffer[step:]
 			}
 		}
-	}
-}
-
-func hostBytesOf(t *flashkit.Tensor) []byte {
-	switch n := t.Len() * t.DType().Size(); t.DType() {
-	case flashkit.Float32:
-		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Float32s()))), n)
-	case flashkit.Int32:
-		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Int32s()))), n)
-	case flashkit.Bool:
-		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Bools()))), n)
-	default:
-		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(t.Uint16s()))), n)
 	}
 }
 

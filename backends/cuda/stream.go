@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/hostmem"
 )
 
 // A Stream is a queue of work on the device. Work in one stream runs in order; streams run
@@ -161,18 +162,8 @@ func (s *Stream) copyTensor(m *Buffer, t *flashkit.Tensor, upload bool) error {
 	if t.Owner() != nil {
 		return &flashkit.ProblemError{Field: "Tensor", Value: "on a device", Reason: "must be in host memory"}
 	}
-	var host unsafe.Pointer
-	switch t.DType() {
-	case flashkit.Float32:
-		host = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
-	case flashkit.Int32:
-		host = unsafe.Pointer(unsafe.SliceData(t.Int32s()))
-	case flashkit.Bool:
-		host = unsafe.Pointer(unsafe.SliceData(t.Bools()))
-	default:
-		host = unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
-	}
-	return s.copy(m, 0, host, t.Len()*t.DType().Size(), upload)
+	host := hostmem.Bytes(t)
+	return s.copy(m, 0, unsafe.Pointer(unsafe.SliceData(host)), len(host), upload)
 }
 
 func (s *Stream) copy(m *Buffer, from int, host unsafe.Pointer, n int, upload bool) error {

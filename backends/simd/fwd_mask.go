@@ -9,8 +9,8 @@ import (
 )
 
 // A mask hides pairs of a query row and a key inside the band. Ranges of keys do, too, as a mask
-// that takes no memory. Both are read in groups of maskGroup keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's
-// other keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice
+// that takes no memory. Both are read in groups of maskGroup keys. If all rows of a tile see the same
+// contiguous keys of a group, the tile skips the group's other keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice
 // depends on the mask's values, not on its shape.
 
 const maskGroup = 32 // keys
@@ -175,8 +175,8 @@ func (x *keyMask) hides(to int) bool {
 
 // finite reports whether n rows of V, step elements apart, have no NaN or infinity. Then a weight
 // of 0 hides a key, and addValues needs no masks. finite may report false for finite rows, if their
-// squares overflow. It runs once per block of an item,
-// whereas addValues with masks checks V once per tile. sums is scratch.
+// squares overflow. It runs once per block of an item, whereas addValues with masks checks V once per
+// tile. sums is scratch.
 func (isa *laneRoutines) finite(v []float32, step, n, vdim int, sums []float32) bool {
 	if step == vdim {
 		n, vdim = 1, n*vdim

@@ -63,7 +63,7 @@ func TestLayersAreInProportion(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20))
 }
 
-// Errors tell what a path is that is no model's folder.
+// Errors name the kind of a path that is no model's folder.
 func TestOpenNoFolder(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Open(t.Context(), filepath.Join(dir, "some", "model"))

@@ -13,6 +13,7 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/hostmem"
 	"github.com/flashkit-go/flashkit/internal/sharedlib"
 )
 
@@ -193,15 +194,7 @@ func address(t flashkit.Tensor) unsafe.Pointer {
 	if s := t.Shape(); s[0] == 0 || s[1] == 0 || s[2] == 0 || s[3] == 0 {
 		return nil
 	}
-	switch t.DType() {
-	case flashkit.Float32:
-		return unsafe.Pointer(unsafe.SliceData(t.Float32s()))
-	case flashkit.Int32:
-		return unsafe.Pointer(unsafe.SliceData(t.Int32s()))
-	case flashkit.Bool:
-		return unsafe.Pointer(unsafe.SliceData(t.Bools()))
-	}
-	return unsafe.Pointer(unsafe.SliceData(t.Uint16s()))
+	return unsafe.Pointer(unsafe.SliceData(hostmem.Bytes(&t)))
 }
 
 // typeOf returns a tensor's MPI datatype. It nests three datatypes: rows of bytes, heads of rows,
