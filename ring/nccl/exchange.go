@@ -206,8 +206,8 @@ func (g *group) end(ctx context.Context, then func(ring.Mark) error) error {
 // late returns the error of a done context. It names the ranks of the exchange's messages.
 func (x *exchange) late(ctx context.Context) error {
 	var ranks []int
-	for _, r := range x.rounds {
-		for _, m := range slices.Concat(r.receive, r.send) {
+	for i := range x.rounds { // a copy of a round would also read fields that Wait writes
+		for _, m := range slices.Concat(x.rounds[i].receive, x.rounds[i].send) {
 			if !slices.Contains(ranks, m.Peer) {
 				ranks = append(ranks, m.Peer)
 			}
