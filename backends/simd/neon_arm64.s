@@ -2340,70 +2340,9 @@ rows6i:
 	SUBS $4, R16
 	BGE rows6i
 rows6irest:
-	TBZ $1, R16, rows6iskip2
-	WORD $0xfc6e6918 // ldr d24, [x8, x14]
-	WORD $0xfc6e6939 // ldr d25, [x9, x14]
-	WORD $0xfc6e695a // ldr d26, [x10, x14]
-	WORD $0xfc6e697b // ldr d27, [x11, x14]
-	WORD $0xfc6e699c // ldr d28, [x12, x14]
-	WORD $0xfc6e69bd // ldr d29, [x13, x14]
-	ADD $8, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	ADD R5, R15
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	ADD R5, R15
-rows6iskip2:
-	TBZ $0, R16, rows6iskip1
+	ANDS $3, R16
+	BEQ rows6iend
+rows6ione:
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	WORD $0xbc6e6939 // ldr s25, [x9, x14]
 	WORD $0xbc6e695a // ldr s26, [x10, x14]
@@ -2438,7 +2377,9 @@ rows6iskip2:
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
 	ADD R5, R15
-rows6iskip1:
+	SUBS $1, R16
+	BNE rows6ione
+rows6iend:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
@@ -2619,52 +2560,9 @@ rows4i:
 	SUBS $4, R16
 	BGE rows4i
 rows4irest:
-	TBZ $1, R16, rows4iskip2
-	WORD $0xfc6e6918 // ldr d24, [x8, x14]
-	WORD $0xfc6e6939 // ldr d25, [x9, x14]
-	WORD $0xfc6e695a // ldr d26, [x10, x14]
-	WORD $0xfc6e697b // ldr d27, [x11, x14]
-	ADD $8, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	ADD R5, R15
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	ADD R5, R15
-rows4iskip2:
-	TBZ $0, R16, rows4iskip1
+	ANDS $3, R16
+	BEQ rows4iend
+rows4ione:
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	WORD $0xbc6e6939 // ldr s25, [x9, x14]
 	WORD $0xbc6e695a // ldr s26, [x10, x14]
@@ -2689,7 +2587,9 @@ rows4iskip2:
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	ADD R5, R15
-rows4iskip1:
+	SUBS $1, R16
+	BNE rows4ione
+rows4iend:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
@@ -2804,34 +2704,9 @@ rows2i:
 	SUBS $4, R16
 	BGE rows2i
 rows2irest:
-	TBZ $1, R16, rows2iskip2
-	WORD $0xfc6e6918 // ldr d24, [x8, x14]
-	WORD $0xfc6e6939 // ldr d25, [x9, x14]
-	ADD $8, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	ADD R5, R15
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	ADD R5, R15
-rows2iskip2:
-	TBZ $0, R16, rows2iskip1
+	ANDS $3, R16
+	BEQ rows2iend
+rows2ione:
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	WORD $0xbc6e6939 // ldr s25, [x9, x14]
 	ADD $4, R14
@@ -2846,7 +2721,9 @@ rows2iskip2:
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	ADD R5, R15
-rows2iskip1:
+	SUBS $1, R16
+	BNE rows2ione
+rows2iend:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s
@@ -2919,25 +2796,9 @@ rows1i:
 	SUBS $4, R16
 	BGE rows1i
 rows1irest:
-	TBZ $1, R16, rows1iskip2
-	WORD $0xfc6e6918 // ldr d24, [x8, x14]
-	ADD $8, R14
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	ADD R5, R15
-	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad417dfe // ldp q30, q31, [x15, #32]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	ADD R5, R15
-rows1iskip2:
-	TBZ $0, R16, rows1iskip1
+	ANDS $3, R16
+	BEQ rows1iend
+rows1ione:
 	WORD $0xbc6e6918 // ldr s24, [x8, x14]
 	ADD $4, R14
 	WORD $0xad407dfe // ldp q30, q31, [x15, #0]
@@ -2947,7 +2808,9 @@ rows1iskip2:
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	ADD R5, R15
-rows1iskip1:
+	SUBS $1, R16
+	BNE rows1ione
+rows1iend:
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
 	WORD $0xad416c1a // ldp q26, q27, [x0, #32]
 	WORD $0x4e38d400 // fadd v0.4s, v0.4s, v24.4s

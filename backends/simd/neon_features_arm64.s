@@ -237,7 +237,6 @@ exponential:
 	WORD $0x4eadd40d // fsub v13.4s, v0.4s, v13.4s
 	WORD $0x4eaed40e // fsub v14.4s, v0.4s, v14.4s
 	WORD $0x4eafd40f // fsub v15.4s, v0.4s, v15.4s
-	CBZ R4, uncappedSlopedUnbiased
 uncappedSlopedRows:
 	WORD $0xad400400 // ldp q0, q1, [x0, #0]
 	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
@@ -298,12 +297,14 @@ uncappedSlopedRows:
 	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
 	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
 	WORD $0xad000c62 // stp q2, q3, [x3, #0]
+	CBZ R4, uncappedSlopedRowsUnbiased0
 	WORD $0xad400c82 // ldp q2, q3, [x4, #0]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+uncappedSlopedRowsUnbiased0:
 	WORD $0x4ea0f982 // fabs v2.4s, v12.4s
 	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
 	WORD $0x4e3ed58c // fadd v12.4s, v12.4s, v30.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
 	WORD $0x4ea0f9a3 // fabs v3.4s, v13.4s
 	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
 	WORD $0x4e3ed5ad // fadd v13.4s, v13.4s, v30.4s
@@ -369,12 +370,14 @@ uncappedSlopedRows:
 	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
 	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
 	WORD $0xad010c62 // stp q2, q3, [x3, #32]
+	CBZ R4, uncappedSlopedRowsUnbiased2
 	WORD $0xad410c82 // ldp q2, q3, [x4, #32]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+uncappedSlopedRowsUnbiased2:
 	WORD $0x4ea0f9c2 // fabs v2.4s, v14.4s
 	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
 	WORD $0x4e3ed5ce // fadd v14.4s, v14.4s, v30.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
 	WORD $0x4ea0f9e3 // fabs v3.4s, v15.4s
 	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
 	WORD $0x4e3ed5ef // fadd v15.4s, v15.4s, v30.4s
@@ -383,155 +386,13 @@ uncappedSlopedRows:
 	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
 	ADD R1, R0
 	ADD R1, R3
+	CBZ R4, uncappedSlopedRowsUnbiased
 	ADD R5, R4
+uncappedSlopedRowsUnbiased:
 	SUBS $1, R2
 	BNE uncappedSlopedRows
 	B end
-uncappedSlopedUnbiased:
-uncappedSlopedUnbiasedRows:
-	WORD $0xad400400 // ldp q0, q1, [x0, #0]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0xad400c62 // ldp q2, q3, [x3, #0]
-	WORD $0x4ea0f804 // fabs v4.4s, v0.4s
-	WORD $0x4ea0f825 // fabs v5.4s, v1.4s
-	WORD $0x4ebe1fc6 // mov v6.16b, v30.16b
-	WORD $0x4ebe1fc7 // mov v7.16b, v30.16b
-	WORD $0x4e3fcc86 // fmla v6.4s, v4.4s, v31.4s
-	WORD $0x4e3fcca7 // fmla v7.4s, v5.4s, v31.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0xad000c62 // stp q2, q3, [x3, #0]
-	WORD $0x4ea0f982 // fabs v2.4s, v12.4s
-	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
-	WORD $0x4e3ed58c // fadd v12.4s, v12.4s, v30.4s
-	WORD $0x4ea0f9a3 // fabs v3.4s, v13.4s
-	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
-	WORD $0x4e3ed5ad // fadd v13.4s, v13.4s, v30.4s
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0x4e20c508 // fmaxnm v8.4s, v8.4s, v0.4s
-	WORD $0x4e21c529 // fmaxnm v9.4s, v9.4s, v1.4s
-	WORD $0xad410400 // ldp q0, q1, [x0, #32]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0xad410c62 // ldp q2, q3, [x3, #32]
-	WORD $0x4ea0f804 // fabs v4.4s, v0.4s
-	WORD $0x4ea0f825 // fabs v5.4s, v1.4s
-	WORD $0x4ebe1fc6 // mov v6.16b, v30.16b
-	WORD $0x4ebe1fc7 // mov v7.16b, v30.16b
-	WORD $0x4e3fcc86 // fmla v6.4s, v4.4s, v31.4s
-	WORD $0x4e3fcca7 // fmla v7.4s, v5.4s, v31.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0xad010c62 // stp q2, q3, [x3, #32]
-	WORD $0x4ea0f9c2 // fabs v2.4s, v14.4s
-	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
-	WORD $0x4e3ed5ce // fadd v14.4s, v14.4s, v30.4s
-	WORD $0x4ea0f9e3 // fabs v3.4s, v15.4s
-	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
-	WORD $0x4e3ed5ef // fadd v15.4s, v15.4s, v30.4s
-	WORD $0xad010400 // stp q0, q1, [x0, #32]
-	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
-	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
-	ADD R1, R0
-	ADD R1, R3
-	SUBS $1, R2
-	BNE uncappedSlopedUnbiasedRows
-	B end
 uncappedLevel:
-	CBZ R4, uncappedUnbiased
 uncappedRows:
 	WORD $0xad400400 // ldp q0, q1, [x0, #0]
 	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
@@ -592,9 +453,11 @@ uncappedRows:
 	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
 	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
 	WORD $0xad000c62 // stp q2, q3, [x3, #0]
+	CBZ R4, uncappedRowsUnbiased0
 	WORD $0xad400c82 // ldp q2, q3, [x4, #0]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
 	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+uncappedRowsUnbiased0:
 	WORD $0xad000400 // stp q0, q1, [x0, #0]
 	WORD $0x4e20c508 // fmaxnm v8.4s, v8.4s, v0.4s
 	WORD $0x4e21c529 // fmaxnm v9.4s, v9.4s, v1.4s
@@ -657,148 +520,21 @@ uncappedRows:
 	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
 	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
 	WORD $0xad010c62 // stp q2, q3, [x3, #32]
+	CBZ R4, uncappedRowsUnbiased2
 	WORD $0xad410c82 // ldp q2, q3, [x4, #32]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
 	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+uncappedRowsUnbiased2:
 	WORD $0xad010400 // stp q0, q1, [x0, #32]
 	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
 	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
 	ADD R1, R0
 	ADD R1, R3
+	CBZ R4, uncappedRowsUnbiased
 	ADD R5, R4
+uncappedRowsUnbiased:
 	SUBS $1, R2
 	BNE uncappedRows
-	B end
-uncappedUnbiased:
-uncappedUnbiasedRows:
-	WORD $0xad400400 // ldp q0, q1, [x0, #0]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0xad400c62 // ldp q2, q3, [x3, #0]
-	WORD $0x4ea0f804 // fabs v4.4s, v0.4s
-	WORD $0x4ea0f825 // fabs v5.4s, v1.4s
-	WORD $0x4ebe1fc6 // mov v6.16b, v30.16b
-	WORD $0x4ebe1fc7 // mov v7.16b, v30.16b
-	WORD $0x4e3fcc86 // fmla v6.4s, v4.4s, v31.4s
-	WORD $0x4e3fcca7 // fmla v7.4s, v5.4s, v31.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0xad000c62 // stp q2, q3, [x3, #0]
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0x4e20c508 // fmaxnm v8.4s, v8.4s, v0.4s
-	WORD $0x4e21c529 // fmaxnm v9.4s, v9.4s, v1.4s
-	WORD $0xad410400 // ldp q0, q1, [x0, #32]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0xad410c62 // ldp q2, q3, [x3, #32]
-	WORD $0x4ea0f804 // fabs v4.4s, v0.4s
-	WORD $0x4ea0f825 // fabs v5.4s, v1.4s
-	WORD $0x4ebe1fc6 // mov v6.16b, v30.16b
-	WORD $0x4ebe1fc7 // mov v7.16b, v30.16b
-	WORD $0x4e3fcc86 // fmla v6.4s, v4.4s, v31.4s
-	WORD $0x4e3fcca7 // fmla v7.4s, v5.4s, v31.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	WORD $0x6e27dc63 // fmul v3.4s, v3.4s, v7.4s
-	WORD $0xad010c62 // stp q2, q3, [x3, #32]
-	WORD $0xad010400 // stp q0, q1, [x0, #32]
-	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
-	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
-	ADD R1, R0
-	ADD R1, R3
-	SUBS $1, R2
-	BNE uncappedUnbiasedRows
 	B end
 capped:
 	MOVWU scale+40(FP), R9
@@ -858,7 +594,6 @@ capped:
 	WORD $0x4eadd40d // fsub v13.4s, v0.4s, v13.4s
 	WORD $0x4eaed40e // fsub v14.4s, v0.4s, v14.4s
 	WORD $0x4eafd40f // fsub v15.4s, v0.4s, v15.4s
-	CBZ R4, cappedOnlySlopedUnbiased
 cappedOnlySlopedRows:
 	WORD $0xad400400 // ldp q0, q1, [x0, #0]
 	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
@@ -907,12 +642,14 @@ cappedOnlySlopedRows:
 	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
 	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
 	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
+	CBZ R4, cappedOnlySlopedRowsUnbiased0
 	WORD $0xad400c82 // ldp q2, q3, [x4, #0]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+cappedOnlySlopedRowsUnbiased0:
 	WORD $0x4ea0f982 // fabs v2.4s, v12.4s
 	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
 	WORD $0x4e3ed58c // fadd v12.4s, v12.4s, v30.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
 	WORD $0x4ea0f9a3 // fabs v3.4s, v13.4s
 	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
 	WORD $0x4e3ed5ad // fadd v13.4s, v13.4s, v30.4s
@@ -966,12 +703,14 @@ cappedOnlySlopedRows:
 	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
 	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
 	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
+	CBZ R4, cappedOnlySlopedRowsUnbiased2
 	WORD $0xad410c82 // ldp q2, q3, [x4, #32]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+cappedOnlySlopedRowsUnbiased2:
 	WORD $0x4ea0f9c2 // fabs v2.4s, v14.4s
 	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
 	WORD $0x4e3ed5ce // fadd v14.4s, v14.4s, v30.4s
-	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
 	WORD $0x4ea0f9e3 // fabs v3.4s, v15.4s
 	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
 	WORD $0x4e3ed5ef // fadd v15.4s, v15.4s, v30.4s
@@ -979,130 +718,13 @@ cappedOnlySlopedRows:
 	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
 	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
 	ADD R1, R0
+	CBZ R4, cappedOnlySlopedRowsUnbiased
 	ADD R5, R4
+cappedOnlySlopedRowsUnbiased:
 	SUBS $1, R2
 	BNE cappedOnlySlopedRows
 	B end
-cappedOnlySlopedUnbiased:
-cappedOnlySlopedUnbiasedRows:
-	WORD $0xad400400 // ldp q0, q1, [x0, #0]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0x4ea0f982 // fabs v2.4s, v12.4s
-	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
-	WORD $0x4e3ed58c // fadd v12.4s, v12.4s, v30.4s
-	WORD $0x4ea0f9a3 // fabs v3.4s, v13.4s
-	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
-	WORD $0x4e3ed5ad // fadd v13.4s, v13.4s, v30.4s
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0x4e20c508 // fmaxnm v8.4s, v8.4s, v0.4s
-	WORD $0x4e21c529 // fmaxnm v9.4s, v9.4s, v1.4s
-	WORD $0xad410400 // ldp q0, q1, [x0, #32]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0x4ea0f9c2 // fabs v2.4s, v14.4s
-	WORD $0x4eb1cc40 // fmls v0.4s, v2.4s, v17.4s
-	WORD $0x4e3ed5ce // fadd v14.4s, v14.4s, v30.4s
-	WORD $0x4ea0f9e3 // fabs v3.4s, v15.4s
-	WORD $0x4eb1cc61 // fmls v1.4s, v3.4s, v17.4s
-	WORD $0x4e3ed5ef // fadd v15.4s, v15.4s, v30.4s
-	WORD $0xad010400 // stp q0, q1, [x0, #32]
-	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
-	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
-	ADD R1, R0
-	SUBS $1, R2
-	BNE cappedOnlySlopedUnbiasedRows
-	B end
 cappedOnlyLevel:
-	CBZ R4, cappedOnlyUnbiased
 cappedOnlyRows:
 	WORD $0xad400400 // ldp q0, q1, [x0, #0]
 	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
@@ -1151,9 +773,11 @@ cappedOnlyRows:
 	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
 	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
 	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
+	CBZ R4, cappedOnlyRowsUnbiased0
 	WORD $0xad400c82 // ldp q2, q3, [x4, #0]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
 	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+cappedOnlyRowsUnbiased0:
 	WORD $0xad000400 // stp q0, q1, [x0, #0]
 	WORD $0x4e20c508 // fmaxnm v8.4s, v8.4s, v0.4s
 	WORD $0x4e21c529 // fmaxnm v9.4s, v9.4s, v1.4s
@@ -1204,122 +828,20 @@ cappedOnlyRows:
 	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
 	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
 	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
+	CBZ R4, cappedOnlyRowsUnbiased2
 	WORD $0xad410c82 // ldp q2, q3, [x4, #32]
 	WORD $0x4e22d400 // fadd v0.4s, v0.4s, v2.4s
 	WORD $0x4e23d421 // fadd v1.4s, v1.4s, v3.4s
+cappedOnlyRowsUnbiased2:
 	WORD $0xad010400 // stp q0, q1, [x0, #32]
 	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
 	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
 	ADD R1, R0
+	CBZ R4, cappedOnlyRowsUnbiased
 	ADD R5, R4
+cappedOnlyRowsUnbiased:
 	SUBS $1, R2
 	BNE cappedOnlyRows
-	B end
-cappedOnlyUnbiased:
-cappedOnlyUnbiasedRows:
-	WORD $0xad400400 // ldp q0, q1, [x0, #0]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0xad000400 // stp q0, q1, [x0, #0]
-	WORD $0x4e20c508 // fmaxnm v8.4s, v8.4s, v0.4s
-	WORD $0x4e21c529 // fmaxnm v9.4s, v9.4s, v1.4s
-	WORD $0xad410400 // ldp q0, q1, [x0, #32]
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	WORD $0x6e20dc02 // fmul v2.4s, v0.4s, v0.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x4ebdf442 // fmin v2.4s, v2.4s, v29.4s
-	WORD $0x4ebdf463 // fmin v3.4s, v3.4s, v29.4s
-	WORD $0x4eb81f04 // mov v4.16b, v24.16b
-	WORD $0x4eb81f05 // mov v5.16b, v24.16b
-	WORD $0x4eb71ee6 // mov v6.16b, v23.16b
-	WORD $0x4eb71ee7 // mov v7.16b, v23.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4eb61ec5 // mov v5.16b, v22.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb51ea6 // mov v6.16b, v21.16b
-	WORD $0x4eb51ea7 // mov v7.16b, v21.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4eb41e85 // mov v5.16b, v20.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	WORD $0x4e3cd444 // fadd v4.4s, v2.4s, v28.4s
-	WORD $0x4e3cd465 // fadd v5.4s, v3.4s, v28.4s
-	WORD $0x4ebb1f66 // mov v6.16b, v27.16b
-	WORD $0x4ebb1f67 // mov v7.16b, v27.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x4eba1f44 // mov v4.16b, v26.16b
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x4e22ccc4 // fmla v4.4s, v6.4s, v2.4s
-	WORD $0x4e23cce5 // fmla v5.4s, v7.4s, v3.4s
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eb91f27 // mov v7.16b, v25.16b
-	WORD $0x4e22cc86 // fmla v6.4s, v4.4s, v2.4s
-	WORD $0x4e23cca7 // fmla v7.4s, v5.4s, v3.4s
-	WORD $0x6e26fc00 // fdiv v0.4s, v0.4s, v6.4s
-	WORD $0x6e27fc21 // fdiv v1.4s, v1.4s, v7.4s
-	WORD $0x4eb2f400 // fmin v0.4s, v0.4s, v18.4s
-	WORD $0x4eb2f421 // fmin v1.4s, v1.4s, v18.4s
-	WORD $0x4e33f400 // fmax v0.4s, v0.4s, v19.4s
-	WORD $0x4e33f421 // fmax v1.4s, v1.4s, v19.4s
-	WORD $0xad010400 // stp q0, q1, [x0, #32]
-	WORD $0x4e20c54a // fmaxnm v10.4s, v10.4s, v0.4s
-	WORD $0x4e21c56b // fmaxnm v11.4s, v11.4s, v1.4s
-	ADD R1, R0
-	SUBS $1, R2
-	BNE cappedOnlyUnbiasedRows
 	B end
 linear:
 	MOVWU scale+40(FP), R9
@@ -1503,8 +1025,10 @@ TEXT ·dropWeightsNEON(SB), NOSPLIT, $0-52
 	SUB R4<<6, R0
 	NEG R4, R4
 group:
+	MOVD $2, R7
+pair:
 	WORD $0x4e040c5b // dup v27.4s, w2
-	WORD $0xad40747c // ldp q28, q29, [x3, #0]
+	WORD $0xacc1747c // ldp q28, q29, [x3], #32
 	WORD $0x4ebb1f60 // mov v0.16b, v27.16b
 	WORD $0x4ebc1f81 // mov v1.16b, v28.16b
 	WORD $0x4eb91f22 // mov v2.16b, v25.16b
@@ -1791,294 +1315,11 @@ skip6:
 	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
 	WORD $0xad007cbe // stp q30, q31, [x5, #0]
 skip7:
-	WORD $0xad41747c // ldp q28, q29, [x3, #32]
-	WORD $0x4ebb1f60 // mov v0.16b, v27.16b
-	WORD $0x4ebc1f81 // mov v1.16b, v28.16b
-	WORD $0x4eb91f22 // mov v2.16b, v25.16b
-	WORD $0x4eba1f43 // mov v3.16b, v26.16b
-	WORD $0x4ebb1f64 // mov v4.16b, v27.16b
-	WORD $0x4ebd1fa5 // mov v5.16b, v29.16b
-	WORD $0x4eb91f26 // mov v6.16b, v25.16b
-	WORD $0x4eba1f47 // mov v7.16b, v26.16b
-	WORD $0x4eb61ed4 // mov v20.16b, v22.16b
-	WORD $0x4eb71ef5 // mov v21.16b, v23.16b
-	WORD $0x2eb0c008 // umull v8.2d, v0.2s, v16.2s
-	WORD $0x6eb0c009 // umull2 v9.2d, v0.4s, v16.4s
-	WORD $0x4e891900 // uzp1 v0.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c04a // umull v10.2d, v2.2s, v17.2s
-	WORD $0x6eb1c04b // umull2 v11.2d, v2.4s, v17.4s
-	WORD $0x4e8b1942 // uzp1 v2.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c21 // eor v1.16b, v1.16b, v10.16b
-	WORD $0x6e281c63 // eor v3.16b, v3.16b, v8.16b
-	WORD $0x6e341c21 // eor v1.16b, v1.16b, v20.16b
-	WORD $0x6e351c63 // eor v3.16b, v3.16b, v21.16b
-	WORD $0x2eb0c08c // umull v12.2d, v4.2s, v16.2s
-	WORD $0x6eb0c08d // umull2 v13.2d, v4.4s, v16.4s
-	WORD $0x4e8d1984 // uzp1 v4.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ce // umull v14.2d, v6.2s, v17.2s
-	WORD $0x6eb1c0cf // umull2 v15.2d, v6.4s, v17.4s
-	WORD $0x4e8f19c6 // uzp1 v6.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ca5 // eor v5.16b, v5.16b, v14.16b
-	WORD $0x6e2c1ce7 // eor v7.16b, v7.16b, v12.16b
-	WORD $0x6e341ca5 // eor v5.16b, v5.16b, v20.16b
-	WORD $0x6e351ce7 // eor v7.16b, v7.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c028 // umull v8.2d, v1.2s, v16.2s
-	WORD $0x6eb0c029 // umull2 v9.2d, v1.4s, v16.4s
-	WORD $0x4e891901 // uzp1 v1.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c06a // umull v10.2d, v3.2s, v17.2s
-	WORD $0x6eb1c06b // umull2 v11.2d, v3.4s, v17.4s
-	WORD $0x4e8b1943 // uzp1 v3.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c42 // eor v2.16b, v2.16b, v10.16b
-	WORD $0x6e281c00 // eor v0.16b, v0.16b, v8.16b
-	WORD $0x6e341c42 // eor v2.16b, v2.16b, v20.16b
-	WORD $0x6e351c00 // eor v0.16b, v0.16b, v21.16b
-	WORD $0x2eb0c0ac // umull v12.2d, v5.2s, v16.2s
-	WORD $0x6eb0c0ad // umull2 v13.2d, v5.4s, v16.4s
-	WORD $0x4e8d1985 // uzp1 v5.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ee // umull v14.2d, v7.2s, v17.2s
-	WORD $0x6eb1c0ef // umull2 v15.2d, v7.4s, v17.4s
-	WORD $0x4e8f19c7 // uzp1 v7.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1cc6 // eor v6.16b, v6.16b, v14.16b
-	WORD $0x6e2c1c84 // eor v4.16b, v4.16b, v12.16b
-	WORD $0x6e341cc6 // eor v6.16b, v6.16b, v20.16b
-	WORD $0x6e351c84 // eor v4.16b, v4.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c048 // umull v8.2d, v2.2s, v16.2s
-	WORD $0x6eb0c049 // umull2 v9.2d, v2.4s, v16.4s
-	WORD $0x4e891902 // uzp1 v2.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c00a // umull v10.2d, v0.2s, v17.2s
-	WORD $0x6eb1c00b // umull2 v11.2d, v0.4s, v17.4s
-	WORD $0x4e8b1940 // uzp1 v0.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c63 // eor v3.16b, v3.16b, v10.16b
-	WORD $0x6e281c21 // eor v1.16b, v1.16b, v8.16b
-	WORD $0x6e341c63 // eor v3.16b, v3.16b, v20.16b
-	WORD $0x6e351c21 // eor v1.16b, v1.16b, v21.16b
-	WORD $0x2eb0c0cc // umull v12.2d, v6.2s, v16.2s
-	WORD $0x6eb0c0cd // umull2 v13.2d, v6.4s, v16.4s
-	WORD $0x4e8d1986 // uzp1 v6.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c08e // umull v14.2d, v4.2s, v17.2s
-	WORD $0x6eb1c08f // umull2 v15.2d, v4.4s, v17.4s
-	WORD $0x4e8f19c4 // uzp1 v4.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ce7 // eor v7.16b, v7.16b, v14.16b
-	WORD $0x6e2c1ca5 // eor v5.16b, v5.16b, v12.16b
-	WORD $0x6e341ce7 // eor v7.16b, v7.16b, v20.16b
-	WORD $0x6e351ca5 // eor v5.16b, v5.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c068 // umull v8.2d, v3.2s, v16.2s
-	WORD $0x6eb0c069 // umull2 v9.2d, v3.4s, v16.4s
-	WORD $0x4e891903 // uzp1 v3.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c02a // umull v10.2d, v1.2s, v17.2s
-	WORD $0x6eb1c02b // umull2 v11.2d, v1.4s, v17.4s
-	WORD $0x4e8b1941 // uzp1 v1.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c00 // eor v0.16b, v0.16b, v10.16b
-	WORD $0x6e281c42 // eor v2.16b, v2.16b, v8.16b
-	WORD $0x6e341c00 // eor v0.16b, v0.16b, v20.16b
-	WORD $0x6e351c42 // eor v2.16b, v2.16b, v21.16b
-	WORD $0x2eb0c0ec // umull v12.2d, v7.2s, v16.2s
-	WORD $0x6eb0c0ed // umull2 v13.2d, v7.4s, v16.4s
-	WORD $0x4e8d1987 // uzp1 v7.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ae // umull v14.2d, v5.2s, v17.2s
-	WORD $0x6eb1c0af // umull2 v15.2d, v5.4s, v17.4s
-	WORD $0x4e8f19c5 // uzp1 v5.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1c84 // eor v4.16b, v4.16b, v14.16b
-	WORD $0x6e2c1cc6 // eor v6.16b, v6.16b, v12.16b
-	WORD $0x6e341c84 // eor v4.16b, v4.16b, v20.16b
-	WORD $0x6e351cc6 // eor v6.16b, v6.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c008 // umull v8.2d, v0.2s, v16.2s
-	WORD $0x6eb0c009 // umull2 v9.2d, v0.4s, v16.4s
-	WORD $0x4e891900 // uzp1 v0.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c04a // umull v10.2d, v2.2s, v17.2s
-	WORD $0x6eb1c04b // umull2 v11.2d, v2.4s, v17.4s
-	WORD $0x4e8b1942 // uzp1 v2.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c21 // eor v1.16b, v1.16b, v10.16b
-	WORD $0x6e281c63 // eor v3.16b, v3.16b, v8.16b
-	WORD $0x6e341c21 // eor v1.16b, v1.16b, v20.16b
-	WORD $0x6e351c63 // eor v3.16b, v3.16b, v21.16b
-	WORD $0x2eb0c08c // umull v12.2d, v4.2s, v16.2s
-	WORD $0x6eb0c08d // umull2 v13.2d, v4.4s, v16.4s
-	WORD $0x4e8d1984 // uzp1 v4.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ce // umull v14.2d, v6.2s, v17.2s
-	WORD $0x6eb1c0cf // umull2 v15.2d, v6.4s, v17.4s
-	WORD $0x4e8f19c6 // uzp1 v6.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ca5 // eor v5.16b, v5.16b, v14.16b
-	WORD $0x6e2c1ce7 // eor v7.16b, v7.16b, v12.16b
-	WORD $0x6e341ca5 // eor v5.16b, v5.16b, v20.16b
-	WORD $0x6e351ce7 // eor v7.16b, v7.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c028 // umull v8.2d, v1.2s, v16.2s
-	WORD $0x6eb0c029 // umull2 v9.2d, v1.4s, v16.4s
-	WORD $0x4e891901 // uzp1 v1.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c06a // umull v10.2d, v3.2s, v17.2s
-	WORD $0x6eb1c06b // umull2 v11.2d, v3.4s, v17.4s
-	WORD $0x4e8b1943 // uzp1 v3.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c42 // eor v2.16b, v2.16b, v10.16b
-	WORD $0x6e281c00 // eor v0.16b, v0.16b, v8.16b
-	WORD $0x6e341c42 // eor v2.16b, v2.16b, v20.16b
-	WORD $0x6e351c00 // eor v0.16b, v0.16b, v21.16b
-	WORD $0x2eb0c0ac // umull v12.2d, v5.2s, v16.2s
-	WORD $0x6eb0c0ad // umull2 v13.2d, v5.4s, v16.4s
-	WORD $0x4e8d1985 // uzp1 v5.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c0ee // umull v14.2d, v7.2s, v17.2s
-	WORD $0x6eb1c0ef // umull2 v15.2d, v7.4s, v17.4s
-	WORD $0x4e8f19c7 // uzp1 v7.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1cc6 // eor v6.16b, v6.16b, v14.16b
-	WORD $0x6e2c1c84 // eor v4.16b, v4.16b, v12.16b
-	WORD $0x6e341cc6 // eor v6.16b, v6.16b, v20.16b
-	WORD $0x6e351c84 // eor v4.16b, v4.16b, v21.16b
-	WORD $0x4eb28694 // add v20.4s, v20.4s, v18.4s
-	WORD $0x4eb386b5 // add v21.4s, v21.4s, v19.4s
-	WORD $0x2eb0c048 // umull v8.2d, v2.2s, v16.2s
-	WORD $0x6eb0c049 // umull2 v9.2d, v2.4s, v16.4s
-	WORD $0x4e891902 // uzp1 v2.4s, v8.4s, v9.4s
-	WORD $0x4e895908 // uzp2 v8.4s, v8.4s, v9.4s
-	WORD $0x2eb1c00a // umull v10.2d, v0.2s, v17.2s
-	WORD $0x6eb1c00b // umull2 v11.2d, v0.4s, v17.4s
-	WORD $0x4e8b1940 // uzp1 v0.4s, v10.4s, v11.4s
-	WORD $0x4e8b594a // uzp2 v10.4s, v10.4s, v11.4s
-	WORD $0x6e2a1c63 // eor v3.16b, v3.16b, v10.16b
-	WORD $0x6e281c21 // eor v1.16b, v1.16b, v8.16b
-	WORD $0x6e341c63 // eor v3.16b, v3.16b, v20.16b
-	WORD $0x6e351c21 // eor v1.16b, v1.16b, v21.16b
-	WORD $0x2eb0c0cc // umull v12.2d, v6.2s, v16.2s
-	WORD $0x6eb0c0cd // umull2 v13.2d, v6.4s, v16.4s
-	WORD $0x4e8d1986 // uzp1 v6.4s, v12.4s, v13.4s
-	WORD $0x4e8d598c // uzp2 v12.4s, v12.4s, v13.4s
-	WORD $0x2eb1c08e // umull v14.2d, v4.2s, v17.2s
-	WORD $0x6eb1c08f // umull2 v15.2d, v4.4s, v17.4s
-	WORD $0x4e8f19c4 // uzp1 v4.4s, v14.4s, v15.4s
-	WORD $0x4e8f59ce // uzp2 v14.4s, v14.4s, v15.4s
-	WORD $0x6e2e1ce7 // eor v7.16b, v7.16b, v14.16b
-	WORD $0x6e2c1ca5 // eor v5.16b, v5.16b, v12.16b
-	WORD $0x6e341ce7 // eor v7.16b, v7.16b, v20.16b
-	WORD $0x6e351ca5 // eor v5.16b, v5.16b, v21.16b
-	ADD $0, R4, R6
-	CMP R1, R6
-	BHS skip8
-	ADD $0, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x4f305468 // shl v8.4s, v3.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x4f3054e8 // shl v8.4s, v7.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip8:
-	ADD $1, R4, R6
-	CMP R1, R6
-	BHS skip9
-	ADD $64, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x4f305408 // shl v8.4s, v0.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x4f305488 // shl v8.4s, v4.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip9:
-	ADD $2, R4, R6
-	CMP R1, R6
-	BHS skip10
-	ADD $128, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x4f305428 // shl v8.4s, v1.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x4f3054a8 // shl v8.4s, v5.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip10:
-	ADD $3, R4, R6
-	CMP R1, R6
-	BHS skip11
-	ADD $192, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x4f305448 // shl v8.4s, v2.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x4f3054c8 // shl v8.4s, v6.4s, #16
-	WORD $0x6eb83d08 // cmhs v8.4s, v8.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip11:
-	ADD $4, R4, R6
-	CMP R1, R6
-	BHS skip12
-	ADD $256, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c68 // cmhs v8.4s, v3.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x6eb83ce8 // cmhs v8.4s, v7.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip12:
-	ADD $5, R4, R6
-	CMP R1, R6
-	BHS skip13
-	ADD $320, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c08 // cmhs v8.4s, v0.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x6eb83c88 // cmhs v8.4s, v4.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip13:
-	ADD $6, R4, R6
-	CMP R1, R6
-	BHS skip14
-	ADD $384, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c28 // cmhs v8.4s, v1.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x6eb83ca8 // cmhs v8.4s, v5.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip14:
-	ADD $7, R4, R6
-	CMP R1, R6
-	BHS skip15
-	ADD $448, R0, R5
-	WORD $0xad417cbe // ldp q30, q31, [x5, #32]
-	WORD $0x6eb83c48 // cmhs v8.4s, v2.4s, v24.4s
-	WORD $0x4e281fde // and v30.16b, v30.16b, v8.16b
-	WORD $0x6eb83cc8 // cmhs v8.4s, v6.4s, v24.4s
-	WORD $0x4e281fff // and v31.16b, v31.16b, v8.16b
-	WORD $0xad017cbe // stp q30, q31, [x5, #32]
-skip15:
-	ADD $512, R0
+	ADD $32, R0
+	SUBS $1, R7
+	BNE pair
+	SUB $64, R3
+	ADD $448, R0
 	ADD $1, R2
 	ADD $8, R4
 	CMP R1, R4

@@ -42,86 +42,20 @@ keys:
 	CBNZ R21, scoreEightset
 	MOVD ahead+152(FP), R17
 	ADD R17<<3, R0, R17
-	MOVD dim+48(FP), R19
-	MOVD 0(R17), R20
+	MOVD dim+48(FP), R14
+	LSL $1, R14
+	MOVD $8, R21
+scoreEightplaces:
+	MOVD.P 8(R17), R20
 	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead0:
+	ADD R20, R14, R19
+scoreEightahead:
 	WORD $0xf9800282 // prfm pldl2keep, [x20]
 	ADD $64, R20
 	CMP R19, R20
-	BLO scoreEightahead0
-	MOVD dim+48(FP), R19
-	MOVD 8(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead1:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead1
-	MOVD dim+48(FP), R19
-	MOVD 16(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead2:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead2
-	MOVD dim+48(FP), R19
-	MOVD 24(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead3:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead3
-	MOVD dim+48(FP), R19
-	MOVD 32(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead4:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead4
-	MOVD dim+48(FP), R19
-	MOVD 40(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead5:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead5
-	MOVD dim+48(FP), R19
-	MOVD 48(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead6:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead6
-	MOVD dim+48(FP), R19
-	MOVD 56(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreEightahead7:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreEightahead7
+	BLO scoreEightahead
+	SUBS $1, R21
+	BNE scoreEightplaces
 scoreEightset:
 	ADD $64, R0
 	MOVD q+32(FP), R19
@@ -331,46 +265,20 @@ scoreFour:
 	CBNZ R21, scoreFourset
 	MOVD ahead+152(FP), R17
 	ADD R17<<3, R0, R17
-	MOVD dim+48(FP), R19
-	MOVD 0(R17), R20
+	MOVD dim+48(FP), R14
+	LSL $1, R14
+	MOVD $4, R21
+scoreFourplaces:
+	MOVD.P 8(R17), R20
 	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreFourahead0:
+	ADD R20, R14, R19
+scoreFourahead:
 	WORD $0xf9800282 // prfm pldl2keep, [x20]
 	ADD $64, R20
 	CMP R19, R20
-	BLO scoreFourahead0
-	MOVD dim+48(FP), R19
-	MOVD 8(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreFourahead1:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreFourahead1
-	MOVD dim+48(FP), R19
-	MOVD 16(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreFourahead2:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreFourahead2
-	MOVD dim+48(FP), R19
-	MOVD 24(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreFourahead3:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO scoreFourahead3
+	BLO scoreFourahead
+	SUBS $1, R21
+	BNE scoreFourplaces
 scoreFourset:
 	ADD $32, R0
 	MOVD q+32(FP), R19
@@ -697,16 +605,17 @@ scoreOne:
 	CBNZ R21, scoreOneset
 	MOVD ahead+152(FP), R17
 	ADD R17<<3, R0, R17
-	MOVD dim+48(FP), R19
-	MOVD 0(R17), R20
+	MOVD dim+48(FP), R14
+	LSL $1, R14
+scoreOneplaces:
+	MOVD.P 8(R17), R20
 	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-scoreOneahead0:
+	ADD R20, R14, R19
+scoreOneahead:
 	WORD $0xf9800282 // prfm pldl2keep, [x20]
 	ADD $64, R20
 	CMP R19, R20
-	BLO scoreOneahead0
+	BLO scoreOneahead
 scoreOneset:
 	ADD $8, R0
 	MOVD q+32(FP), R19
@@ -805,86 +714,20 @@ scoreEnd:
 	CBNZ R21, valueEightset
 	MOVD ahead+152(FP), R17
 	ADD R17<<3, R3, R17
-	MOVD vdim+128(FP), R19
-	MOVD 0(R17), R20
+	MOVD vdim+128(FP), R14
+	LSL $1, R14
+	MOVD $8, R21
+valueEightplaces:
+	MOVD.P 8(R17), R20
 	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead0:
+	ADD R20, R14, R19
+valueEightahead:
 	WORD $0xf9800282 // prfm pldl2keep, [x20]
 	ADD $64, R20
 	CMP R19, R20
-	BLO valueEightahead0
-	MOVD vdim+128(FP), R19
-	MOVD 8(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead1:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead1
-	MOVD vdim+128(FP), R19
-	MOVD 16(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead2:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead2
-	MOVD vdim+128(FP), R19
-	MOVD 24(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead3:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead3
-	MOVD vdim+128(FP), R19
-	MOVD 32(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead4:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead4
-	MOVD vdim+128(FP), R19
-	MOVD 40(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead5:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead5
-	MOVD vdim+128(FP), R19
-	MOVD 48(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead6:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead6
-	MOVD vdim+128(FP), R19
-	MOVD 56(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueEightahead7:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueEightahead7
+	BLO valueEightahead
+	SUBS $1, R21
+	BNE valueEightplaces
 valueEightset:
 	ADD $64, R3
 	MOVD o+72(FP), R19
@@ -1078,46 +921,20 @@ valueFour:
 	CBNZ R21, valueFourset
 	MOVD ahead+152(FP), R17
 	ADD R17<<3, R3, R17
-	MOVD vdim+128(FP), R19
-	MOVD 0(R17), R20
+	MOVD vdim+128(FP), R14
+	LSL $1, R14
+	MOVD $4, R21
+valueFourplaces:
+	MOVD.P 8(R17), R20
 	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueFourahead0:
+	ADD R20, R14, R19
+valueFourahead:
 	WORD $0xf9800282 // prfm pldl2keep, [x20]
 	ADD $64, R20
 	CMP R19, R20
-	BLO valueFourahead0
-	MOVD vdim+128(FP), R19
-	MOVD 8(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueFourahead1:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueFourahead1
-	MOVD vdim+128(FP), R19
-	MOVD 16(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueFourahead2:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueFourahead2
-	MOVD vdim+128(FP), R19
-	MOVD 24(R17), R20
-	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueFourahead3:
-	WORD $0xf9800282 // prfm pldl2keep, [x20]
-	ADD $64, R20
-	CMP R19, R20
-	BLO valueFourahead3
+	BLO valueFourahead
+	SUBS $1, R21
+	BNE valueFourplaces
 valueFourset:
 	ADD $32, R3
 	MOVD o+72(FP), R19
@@ -1438,16 +1255,17 @@ valueOne:
 	CBNZ R21, valueOneset
 	MOVD ahead+152(FP), R17
 	ADD R17<<3, R3, R17
-	MOVD vdim+128(FP), R19
-	MOVD 0(R17), R20
+	MOVD vdim+128(FP), R14
+	LSL $1, R14
+valueOneplaces:
+	MOVD.P 8(R17), R20
 	ADD R16, R20
-	LSL $1, R19
-	ADD R20, R19
-valueOneahead0:
+	ADD R20, R14, R19
+valueOneahead:
 	WORD $0xf9800282 // prfm pldl2keep, [x20]
 	ADD $64, R20
 	CMP R19, R20
-	BLO valueOneahead0
+	BLO valueOneahead
 valueOneset:
 	ADD $8, R3
 	MOVD o+72(FP), R19

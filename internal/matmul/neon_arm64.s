@@ -133,43 +133,9 @@ rows6:
 	SUBS $4, R23
 	BGE rows6
 rows6rest:
-	TBZ $1, R23, rows6skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	WORD $0xfc756a1b // ldr d27, [x16, x21]
-	WORD $0xfc756a3c // ldr d28, [x17, x21]
-	WORD $0xfc756a7d // ldr d29, [x19, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	ADD $64, R22
-rows6skip2:
-	TBZ $0, R23, rows6skip1
+	ANDS $3, R23
+	BEQ rows6end
+rows6one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -191,7 +157,9 @@ rows6skip2:
 	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
 	ADD $32, R22
-rows6skip1:
+	SUBS $1, R23
+	BNE rows6one
+rows6end:
 	B add
 rows6fewer:
 	CMP $5, R20
@@ -257,38 +225,9 @@ rows5:
 	SUBS $4, R23
 	BGE rows5
 rows5rest:
-	TBZ $1, R23, rows5skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	WORD $0xfc756a1b // ldr d27, [x16, x21]
-	WORD $0xfc756a3c // ldr d28, [x17, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	ADD $64, R22
-rows5skip2:
-	TBZ $0, R23, rows5skip1
+	ANDS $3, R23
+	BEQ rows5end
+rows5one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -307,7 +246,9 @@ rows5skip2:
 	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
 	ADD $32, R22
-rows5skip1:
+	SUBS $1, R23
+	BNE rows5one
+rows5end:
 	B add
 rows5fewer:
 	CMP $4, R20
@@ -364,33 +305,9 @@ rows4:
 	SUBS $4, R23
 	BGE rows4
 rows4rest:
-	TBZ $1, R23, rows4skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	WORD $0xfc756a1b // ldr d27, [x16, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	ADD $64, R22
-rows4skip2:
-	TBZ $0, R23, rows4skip1
+	ANDS $3, R23
+	BEQ rows4end
+rows4one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -406,7 +323,9 @@ rows4skip2:
 	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
 	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
 	ADD $32, R22
-rows4skip1:
+	SUBS $1, R23
+	BNE rows4one
+rows4end:
 	B add
 rows4fewer:
 	CMP $3, R20
@@ -454,28 +373,9 @@ rows3:
 	SUBS $4, R23
 	BGE rows3
 rows3rest:
-	TBZ $1, R23, rows3skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	ADD $64, R22
-rows3skip2:
-	TBZ $0, R23, rows3skip1
+	ANDS $3, R23
+	BEQ rows3end
+rows3one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -488,7 +388,9 @@ rows3skip2:
 	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
 	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
 	ADD $32, R22
-rows3skip1:
+	SUBS $1, R23
+	BNE rows3one
+rows3end:
 	B add
 rows3fewer:
 	CMP $2, R20
@@ -527,23 +429,9 @@ rows2:
 	SUBS $4, R23
 	BGE rows2
 rows2rest:
-	TBZ $1, R23, rows2skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	ADD $64, R22
-rows2skip2:
-	TBZ $0, R23, rows2skip1
+	ANDS $3, R23
+	BEQ rows2end
+rows2one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	ADD $4, R21
@@ -553,7 +441,9 @@ rows2skip2:
 	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
 	ADD $32, R22
-rows2skip1:
+	SUBS $1, R23
+	BNE rows2one
+rows2end:
 	B add
 rows2fewer:
 	SUBS $4, R23
@@ -581,25 +471,18 @@ rows1:
 	SUBS $4, R23
 	BGE rows1
 rows1rest:
-	TBZ $1, R23, rows1skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	ADD $64, R22
-rows1skip2:
-	TBZ $0, R23, rows1skip1
+	ANDS $3, R23
+	BEQ rows1end
+rows1one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	ADD $4, R21
 	WORD $0xad407ede // ldp q30, q31, [x22, #0]
 	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
 	ADD $32, R22
-rows1skip1:
+	SUBS $1, R23
+	BNE rows1one
+rows1end:
 add:
 	CBZ R6, set
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
@@ -1712,69 +1595,9 @@ rows6:
 	SUBS $4, R23
 	BGE rows6
 rows6rest:
-	TBZ $1, R23, rows6skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	WORD $0xfc756a1b // ldr d27, [x16, x21]
-	WORD $0xfc756a3c // ldr d28, [x17, x21]
-	WORD $0xfc756a7d // ldr d29, [x19, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d4 // fmla v20.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f5 // fmla v21.4s, v31.4s, v29.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
-	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
-	WORD $0xad427ede // ldp q30, q31, [x22, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d4 // fmla v20.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f5 // fmla v21.4s, v31.4s, v29.s[1]
-	WORD $0xad437ede // ldp q30, q31, [x22, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	WORD $0x4fbd13d6 // fmla v22.4s, v30.4s, v29.s[1]
-	WORD $0x4fbd13f7 // fmla v23.4s, v31.4s, v29.s[1]
-	ADD $128, R22
-rows6skip2:
-	TBZ $0, R23, rows6skip1
+	ANDS $3, R23
+	BEQ rows6end
+rows6one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -1809,7 +1632,9 @@ rows6skip2:
 	WORD $0x4f9d13d6 // fmla v22.4s, v30.4s, v29.s[0]
 	WORD $0x4f9d13f7 // fmla v23.4s, v31.4s, v29.s[0]
 	ADD $64, R22
-rows6skip1:
+	SUBS $1, R23
+	BNE rows6one
+rows6end:
 	B add
 rows6fewer:
 	CMP $5, R20
@@ -1923,60 +1748,9 @@ rows5:
 	SUBS $4, R23
 	BGE rows5
 rows5rest:
-	TBZ $1, R23, rows5skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	WORD $0xfc756a1b // ldr d27, [x16, x21]
-	WORD $0xfc756a3c // ldr d28, [x17, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d0 // fmla v16.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f1 // fmla v17.4s, v31.4s, v28.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
-	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
-	WORD $0xad427ede // ldp q30, q31, [x22, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d0 // fmla v16.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f1 // fmla v17.4s, v31.4s, v28.s[1]
-	WORD $0xad437ede // ldp q30, q31, [x22, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	WORD $0x4fbc13d2 // fmla v18.4s, v30.4s, v28.s[1]
-	WORD $0x4fbc13f3 // fmla v19.4s, v31.4s, v28.s[1]
-	ADD $128, R22
-rows5skip2:
-	TBZ $0, R23, rows5skip1
+	ANDS $3, R23
+	BEQ rows5end
+rows5one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -2006,7 +1780,9 @@ rows5skip2:
 	WORD $0x4f9c13d2 // fmla v18.4s, v30.4s, v28.s[0]
 	WORD $0x4f9c13f3 // fmla v19.4s, v31.4s, v28.s[0]
 	ADD $64, R22
-rows5skip1:
+	SUBS $1, R23
+	BNE rows5one
+rows5end:
 	B add
 rows5fewer:
 	CMP $4, R20
@@ -2103,51 +1879,9 @@ rows4:
 	SUBS $4, R23
 	BGE rows4
 rows4rest:
-	TBZ $1, R23, rows4skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	WORD $0xfc756a1b // ldr d27, [x16, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13cc // fmla v12.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ed // fmla v13.4s, v31.4s, v27.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
-	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
-	WORD $0xad427ede // ldp q30, q31, [x22, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13cc // fmla v12.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ed // fmla v13.4s, v31.4s, v27.s[1]
-	WORD $0xad437ede // ldp q30, q31, [x22, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	WORD $0x4fbb13ce // fmla v14.4s, v30.4s, v27.s[1]
-	WORD $0x4fbb13ef // fmla v15.4s, v31.4s, v27.s[1]
-	ADD $128, R22
-rows4skip2:
-	TBZ $0, R23, rows4skip1
+	ANDS $3, R23
+	BEQ rows4end
+rows4one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -2172,7 +1906,9 @@ rows4skip2:
 	WORD $0x4f9b13ce // fmla v14.4s, v30.4s, v27.s[0]
 	WORD $0x4f9b13ef // fmla v15.4s, v31.4s, v27.s[0]
 	ADD $64, R22
-rows4skip1:
+	SUBS $1, R23
+	BNE rows4one
+rows4end:
 	B add
 rows4fewer:
 	CMP $3, R20
@@ -2252,42 +1988,9 @@ rows3:
 	SUBS $4, R23
 	BGE rows3
 rows3rest:
-	TBZ $1, R23, rows3skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	WORD $0xfc7569fa // ldr d26, [x15, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13c8 // fmla v8.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13e9 // fmla v9.4s, v31.4s, v26.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
-	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
-	WORD $0xad427ede // ldp q30, q31, [x22, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13c8 // fmla v8.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13e9 // fmla v9.4s, v31.4s, v26.s[1]
-	WORD $0xad437ede // ldp q30, q31, [x22, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	WORD $0x4fba13ca // fmla v10.4s, v30.4s, v26.s[1]
-	WORD $0x4fba13eb // fmla v11.4s, v31.4s, v26.s[1]
-	ADD $128, R22
-rows3skip2:
-	TBZ $0, R23, rows3skip1
+	ANDS $3, R23
+	BEQ rows3end
+rows3one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	WORD $0xbc7569fa // ldr s26, [x15, x21]
@@ -2307,7 +2010,9 @@ rows3skip2:
 	WORD $0x4f9a13ca // fmla v10.4s, v30.4s, v26.s[0]
 	WORD $0x4f9a13eb // fmla v11.4s, v31.4s, v26.s[0]
 	ADD $64, R22
-rows3skip1:
+	SUBS $1, R23
+	BNE rows3one
+rows3end:
 	B add
 rows3fewer:
 	CMP $2, R20
@@ -2370,33 +2075,9 @@ rows2:
 	SUBS $4, R23
 	BGE rows2
 rows2rest:
-	TBZ $1, R23, rows2skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	WORD $0xfc7569d9 // ldr d25, [x14, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c4 // fmla v4.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e5 // fmla v5.4s, v31.4s, v25.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
-	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
-	WORD $0xad427ede // ldp q30, q31, [x22, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c4 // fmla v4.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e5 // fmla v5.4s, v31.4s, v25.s[1]
-	WORD $0xad437ede // ldp q30, q31, [x22, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	WORD $0x4fb913c6 // fmla v6.4s, v30.4s, v25.s[1]
-	WORD $0x4fb913e7 // fmla v7.4s, v31.4s, v25.s[1]
-	ADD $128, R22
-rows2skip2:
-	TBZ $0, R23, rows2skip1
+	ANDS $3, R23
+	BEQ rows2end
+rows2one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	WORD $0xbc7569d9 // ldr s25, [x14, x21]
 	ADD $4, R21
@@ -2411,7 +2092,9 @@ rows2skip2:
 	WORD $0x4f9913c6 // fmla v6.4s, v30.4s, v25.s[0]
 	WORD $0x4f9913e7 // fmla v7.4s, v31.4s, v25.s[0]
 	ADD $64, R22
-rows2skip1:
+	SUBS $1, R23
+	BNE rows2one
+rows2end:
 	B add
 rows2fewer:
 	SUBS $4, R23
@@ -2455,24 +2138,9 @@ rows1:
 	SUBS $4, R23
 	BGE rows1
 rows1rest:
-	TBZ $1, R23, rows1skip2
-	WORD $0xfc7569b8 // ldr d24, [x13, x21]
-	ADD $8, R21
-	WORD $0xad407ede // ldp q30, q31, [x22, #0]
-	WORD $0x4f9813c0 // fmla v0.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e1 // fmla v1.4s, v31.4s, v24.s[0]
-	WORD $0xad417ede // ldp q30, q31, [x22, #32]
-	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
-	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
-	WORD $0xad427ede // ldp q30, q31, [x22, #64]
-	WORD $0x4fb813c0 // fmla v0.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e1 // fmla v1.4s, v31.4s, v24.s[1]
-	WORD $0xad437ede // ldp q30, q31, [x22, #96]
-	WORD $0x4fb813c2 // fmla v2.4s, v30.4s, v24.s[1]
-	WORD $0x4fb813e3 // fmla v3.4s, v31.4s, v24.s[1]
-	ADD $128, R22
-rows1skip2:
-	TBZ $0, R23, rows1skip1
+	ANDS $3, R23
+	BEQ rows1end
+rows1one:
 	WORD $0xbc7569b8 // ldr s24, [x13, x21]
 	ADD $4, R21
 	WORD $0xad407ede // ldp q30, q31, [x22, #0]
@@ -2482,7 +2150,9 @@ rows1skip2:
 	WORD $0x4f9813c2 // fmla v2.4s, v30.4s, v24.s[0]
 	WORD $0x4f9813e3 // fmla v3.4s, v31.4s, v24.s[0]
 	ADD $64, R22
-rows1skip1:
+	SUBS $1, R23
+	BNE rows1one
+rows1end:
 add:
 	CBZ R6, set
 	WORD $0xad406418 // ldp q24, q25, [x0, #0]
@@ -4107,27 +3777,9 @@ vectorset:
 	SUBS $1, R13
 	BNE vector
 vectordone:
-	TBZ $1, R10, pairdone
-	WORD $0xfc6c6840 // ldr d0, [x2, x12]
-	CBZ R4, pairnoBias
-	WORD $0xfc6c6888 // ldr d8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoBias:
-	CBZ R5, pairnoBefore
-	WORD $0xfc2c68a0 // str d0, [x5, x12]
-pairnoBefore:
-	CBZ R7, pairnoResidual
-	WORD $0xfc6c68e8 // ldr d8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoResidual:
-	CBZ R11, pairset
-	WORD $0xfc6c6808 // ldr d8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairset:
-	WORD $0xfc2c6800 // str d0, [x0, x12]
-	ADD $8, R12
-pairdone:
-	TBZ $0, R10, onedone
+	ANDS $3, R10, R13
+	BEQ onedone
+one:
 	WORD $0xbc6c6840 // ldr s0, [x2, x12]
 	CBZ R4, onenoBias
 	WORD $0xbc6c6888 // ldr s8, [x4, x12]
@@ -4145,6 +3797,9 @@ onenoResidual:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 oneset:
 	WORD $0xbc2c6800 // str s0, [x0, x12]
+	ADD $4, R12
+	SUBS $1, R13
+	BNE one
 onedone:
 	ADD R1, R0
 	ADD R3, R2
@@ -4204,28 +3859,9 @@ vectorset:
 	SUBS $1, R13
 	BNE vector
 vectordone:
-	TBZ $1, R10, pairdone
-	WORD $0xfc6c6840 // ldr d0, [x2, x12]
-	CBZ R4, pairnoBias
-	WORD $0xfc6c6888 // ldr d8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoBias:
-	CBZ R5, pairnoBefore
-	WORD $0xfc2c68a0 // str d0, [x5, x12]
-pairnoBefore:
-	WORD $0x4e29f400 // fmax v0.4s, v0.4s, v9.4s
-	CBZ R7, pairnoResidual
-	WORD $0xfc6c68e8 // ldr d8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoResidual:
-	CBZ R11, pairset
-	WORD $0xfc6c6808 // ldr d8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairset:
-	WORD $0xfc2c6800 // str d0, [x0, x12]
-	ADD $8, R12
-pairdone:
-	TBZ $0, R10, onedone
+	ANDS $3, R10, R13
+	BEQ onedone
+one:
 	WORD $0xbc6c6840 // ldr s0, [x2, x12]
 	CBZ R4, onenoBias
 	WORD $0xbc6c6888 // ldr s8, [x4, x12]
@@ -4244,6 +3880,9 @@ onenoResidual:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 oneset:
 	WORD $0xbc2c6800 // str s0, [x0, x12]
+	ADD $4, R12
+	SUBS $1, R13
+	BNE one
 onedone:
 	ADD R1, R0
 	ADD R3, R2
@@ -4277,20 +3916,17 @@ vector:
 	SUBS $1, R5
 	BNE vector
 vectordone:
-	TBZ $1, R3, pairdone
-	WORD $0xfc646820 // ldr d0, [x1, x4]
-	WORD $0xfc646848 // ldr d8, [x2, x4]
-	WORD $0x6ea0d800 // fcmle v0.4s, v0.4s, #0.0
-	WORD $0x4e601d00 // bic v0.16b, v8.16b, v0.16b
-	WORD $0xfc246800 // str d0, [x0, x4]
-	ADD $8, R4
-pairdone:
-	TBZ $0, R3, onedone
+	ANDS $3, R3, R5
+	BEQ onedone
+one:
 	WORD $0xbc646820 // ldr s0, [x1, x4]
 	WORD $0xbc646848 // ldr s8, [x2, x4]
 	WORD $0x6ea0d800 // fcmle v0.4s, v0.4s, #0.0
 	WORD $0x4e601d00 // bic v0.16b, v8.16b, v0.16b
 	WORD $0xbc246800 // str s0, [x0, x4]
+	ADD $4, R4
+	SUBS $1, R5
+	BNE one
 onedone:
 	RET
 
@@ -4425,69 +4061,9 @@ vectorset:
 	SUBS $1, R13
 	BNE vector
 vectordone:
-	TBZ $1, R10, pairdone
-	WORD $0xfc6c6840 // ldr d0, [x2, x12]
-	CBZ R4, pairnoBias
-	WORD $0xfc6c6888 // ldr d8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoBias:
-	CBZ R5, pairnoBefore
-	WORD $0xfc2c68a0 // str d0, [x5, x12]
-pairnoBefore:
-	WORD $0x4ea0f801 // fabs v1.4s, v0.4s
-	WORD $0x4eabf421 // fmin v1.4s, v1.4s, v11.4s
-	WORD $0x4eaa1d42 // mov v2.16b, v10.16b
-	WORD $0x4e2ccc22 // fmla v2.4s, v1.4s, v12.4s
-	WORD $0x6e22fd42 // fdiv v2.4s, v10.4s, v2.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4e22cee4 // fmla v4.4s, v23.4s, v2.4s
-	WORD $0x4eb51ea5 // mov v5.16b, v21.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
-	WORD $0x4eb31e65 // mov v5.16b, v19.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x4eb21e44 // mov v4.16b, v18.16b
-	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
-	WORD $0x4eb11e25 // mov v5.16b, v17.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x4eb01e04 // mov v4.16b, v16.16b
-	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
-	WORD $0x4eaf1de5 // mov v5.16b, v15.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x6e2ddc63 // fmul v3.4s, v3.4s, v13.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x4e29f400 // fmax v0.4s, v0.4s, v9.4s
-	WORD $0x4ea2cc20 // fmls v0.4s, v1.4s, v2.4s
-	CBZ R7, pairnoResidual
-	WORD $0xfc6c68e8 // ldr d8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoResidual:
-	CBZ R11, pairset
-	WORD $0xfc6c6808 // ldr d8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairset:
-	WORD $0xfc2c6800 // str d0, [x0, x12]
-	ADD $8, R12
-pairdone:
-	TBZ $0, R10, onedone
+	ANDS $3, R10, R13
+	BEQ onedone
+one:
 	WORD $0xbc6c6840 // ldr s0, [x2, x12]
 	CBZ R4, onenoBias
 	WORD $0xbc6c6888 // ldr s8, [x4, x12]
@@ -4547,6 +4123,9 @@ onenoResidual:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 oneset:
 	WORD $0xbc2c6800 // str s0, [x0, x12]
+	ADD $4, R12
+	SUBS $1, R13
+	BNE one
 onedone:
 	ADD R1, R0
 	ADD R3, R2
@@ -4669,60 +4248,9 @@ vector:
 	SUBS $1, R5
 	BNE vector
 vectordone:
-	TBZ $1, R3, pairdone
-	WORD $0xfc646820 // ldr d0, [x1, x4]
-	WORD $0xfc646848 // ldr d8, [x2, x4]
-	WORD $0x4ea0f801 // fabs v1.4s, v0.4s
-	WORD $0x4eabf421 // fmin v1.4s, v1.4s, v11.4s
-	WORD $0x4eaa1d42 // mov v2.16b, v10.16b
-	WORD $0x4e2ccc22 // fmla v2.4s, v1.4s, v12.4s
-	WORD $0x6e22fd42 // fdiv v2.4s, v10.4s, v2.4s
-	WORD $0x4eb61ec4 // mov v4.16b, v22.16b
-	WORD $0x4e22cee4 // fmla v4.4s, v23.4s, v2.4s
-	WORD $0x4eb51ea5 // mov v5.16b, v21.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x4eb41e84 // mov v4.16b, v20.16b
-	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
-	WORD $0x4eb31e65 // mov v5.16b, v19.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x4eb21e44 // mov v4.16b, v18.16b
-	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
-	WORD $0x4eb11e25 // mov v5.16b, v17.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x4eb01e04 // mov v4.16b, v16.16b
-	WORD $0x4e22cca4 // fmla v4.4s, v5.4s, v2.4s
-	WORD $0x4eaf1de5 // mov v5.16b, v15.16b
-	WORD $0x4e22cc85 // fmla v5.4s, v4.4s, v2.4s
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	WORD $0x6e21dc23 // fmul v3.4s, v1.4s, v1.4s
-	WORD $0x6e2ddc63 // fmul v3.4s, v3.4s, v13.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	WORD $0x4ea2d544 // fsub v4.4s, v10.4s, v2.4s
-	WORD $0x6e2edc63 // fmul v3.4s, v3.4s, v14.4s
-	WORD $0x4ea1cc62 // fmls v2.4s, v3.4s, v1.4s
-	WORD $0x4e21cc64 // fmla v4.4s, v3.4s, v1.4s
-	WORD $0x4f210400 // sshr v0.4s, v0.4s, #31
-	WORD $0x6e641c40 // bsl v0.16b, v2.16b, v4.16b
-	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
-	WORD $0xfc246800 // str d0, [x0, x4]
-	ADD $8, R4
-pairdone:
-	TBZ $0, R3, onedone
+	ANDS $3, R3, R5
+	BEQ onedone
+one:
 	WORD $0xbc646820 // ldr s0, [x1, x4]
 	WORD $0xbc646848 // ldr s8, [x2, x4]
 	WORD $0x4ea0f801 // fabs v1.4s, v0.4s
@@ -4773,6 +4301,9 @@ pairdone:
 	WORD $0x6e641c40 // bsl v0.16b, v2.16b, v4.16b
 	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
 	WORD $0xbc246800 // str s0, [x0, x4]
+	ADD $4, R4
+	SUBS $1, R5
+	BNE one
 onedone:
 	RET
 
@@ -4870,51 +4401,9 @@ vectorset:
 	SUBS $1, R13
 	BNE vector
 vectordone:
-	TBZ $1, R10, pairdone
-	WORD $0xfc6c6840 // ldr d0, [x2, x12]
-	CBZ R4, pairnoBias
-	WORD $0xfc6c6888 // ldr d8, [x4, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoBias:
-	CBZ R5, pairnoBefore
-	WORD $0xfc2c68a0 // str d0, [x5, x12]
-pairnoBefore:
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x6e20dc01 // fmul v1.4s, v0.4s, v0.4s
-	WORD $0x4ea91d23 // mov v3.16b, v9.16b
-	WORD $0x4e2acc23 // fmla v3.4s, v1.4s, v10.4s
-	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
-	WORD $0x4eacf463 // fmin v3.4s, v3.4s, v12.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	CBZ R7, pairnoResidual
-	WORD $0xfc6c68e8 // ldr d8, [x7, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairnoResidual:
-	CBZ R11, pairset
-	WORD $0xfc6c6808 // ldr d8, [x0, x12]
-	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
-pairset:
-	WORD $0xfc2c6800 // str d0, [x0, x12]
-	ADD $8, R12
-pairdone:
-	TBZ $0, R10, onedone
+	ANDS $3, R10, R13
+	BEQ onedone
+one:
 	WORD $0xbc6c6840 // ldr s0, [x2, x12]
 	CBZ R4, onenoBias
 	WORD $0xbc6c6888 // ldr s8, [x4, x12]
@@ -4956,6 +4445,9 @@ onenoResidual:
 	WORD $0x4e28d400 // fadd v0.4s, v0.4s, v8.4s
 oneset:
 	WORD $0xbc2c6800 // str s0, [x0, x12]
+	ADD $4, R12
+	SUBS $1, R13
+	BNE one
 onedone:
 	ADD R1, R0
 	ADD R3, R2
@@ -5043,44 +4535,9 @@ vector:
 	SUBS $1, R5
 	BNE vector
 vectordone:
-	TBZ $1, R3, pairdone
-	WORD $0xfc646820 // ldr d0, [x1, x4]
-	WORD $0xfc646848 // ldr d8, [x2, x4]
-	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
-	WORD $0x4eaff400 // fmin v0.4s, v0.4s, v15.4s
-	WORD $0x6e20dc01 // fmul v1.4s, v0.4s, v0.4s
-	WORD $0x4ea91d23 // mov v3.16b, v9.16b
-	WORD $0x4e2acc23 // fmla v3.4s, v1.4s, v10.4s
-	WORD $0x6e20dc63 // fmul v3.4s, v3.4s, v0.4s
-	WORD $0x4eadf463 // fmin v3.4s, v3.4s, v13.4s
-	WORD $0x4e3ef463 // fmax v3.4s, v3.4s, v30.4s
-	WORD $0x4e3fd464 // fadd v4.4s, v3.4s, v31.4s
-	WORD $0x4ebfd485 // fsub v5.4s, v4.4s, v31.4s
-	WORD $0x4ebc1f86 // mov v6.16b, v28.16b
-	WORD $0x4ea5d463 // fsub v3.4s, v3.4s, v5.4s
-	WORD $0x4eba1f45 // mov v5.16b, v26.16b
-	WORD $0x6e23dc67 // fmul v7.4s, v3.4s, v3.4s
-	WORD $0x4e3dcc66 // fmla v6.4s, v3.4s, v29.4s
-	WORD $0x4e3bcc65 // fmla v5.4s, v3.4s, v27.4s
-	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
-	WORD $0x4e27ccc5 // fmla v5.4s, v6.4s, v7.4s
-	WORD $0x4eb81f06 // mov v6.16b, v24.16b
-	WORD $0x4e39cc66 // fmla v6.4s, v3.4s, v25.4s
-	WORD $0x4e27cca6 // fmla v6.4s, v5.4s, v7.4s
-	WORD $0x6e24dcc3 // fmul v3.4s, v6.4s, v4.4s
-	WORD $0x4e2bd462 // fadd v2.4s, v3.4s, v11.4s
-	WORD $0x6e22fd62 // fdiv v2.4s, v11.4s, v2.4s
-	WORD $0x4eb01e04 // mov v4.16b, v16.16b
-	WORD $0x4e31cc24 // fmla v4.4s, v1.4s, v17.4s
-	WORD $0x6e20dc84 // fmul v4.4s, v4.4s, v0.4s
-	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
-	WORD $0x6e22dc63 // fmul v3.4s, v3.4s, v2.4s
-	WORD $0x4e24cc62 // fmla v2.4s, v3.4s, v4.4s
-	WORD $0x6e28dc40 // fmul v0.4s, v2.4s, v8.4s
-	WORD $0xfc246800 // str d0, [x0, x4]
-	ADD $8, R4
-pairdone:
-	TBZ $0, R3, onedone
+	ANDS $3, R3, R5
+	BEQ onedone
+one:
 	WORD $0xbc646820 // ldr s0, [x1, x4]
 	WORD $0xbc646848 // ldr s8, [x2, x4]
 	WORD $0x4e2ef400 // fmax v0.4s, v0.4s, v14.4s
@@ -5115,5 +4572,8 @@ pairdone:
 	WORD $0x4e24cc62 // fmla v2.4s, v3.4s, v4.4s
 	WORD $0x6e28dc40 // fmul v0.4s, v2.4s, v8.4s
 	WORD $0xbc246800 // str s0, [x0, x4]
+	ADD $4, R4
+	SUBS $1, R5
+	BNE one
 onedone:
 	RET

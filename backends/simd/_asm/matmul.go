@@ -96,9 +96,8 @@ func (g *generator) panel(p *panel, name, operands, does string) {
 	p.b = param("b")
 	p.aRow3, p.a0, p.a4, p.at, p.n = GP64(), GP64(), GP64(), GP64(), GP64()
 	most := g.tileRows()
-	used := most * vectors
-	p.lanesB, p.broadcasts = g.registers[used:used+vectors], g.registers[used+vectors:]
-	p.broadcasts = p.broadcasts[:min(4, len(p.broadcasts))]
+	rest := g.registers[most*vectors:]
+	p.lanesB, p.broadcasts = rest[:vectors], rest[vectors:min(vectors+4, len(rest))]
 	if p.widened && g.avx512 {
 		p.upper = g.registers[len(g.registers)-1]
 		VMOVUPS(g.upperHalves(), p.upper)
@@ -238,11 +237,13 @@ const turnProducts = 60
 // steps emits the loop over the inner dimension k. A step multiplies by one stored row of B, which
 // holds float32 elements or bf16 pairs.
 func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
-	halves := 1
+	halves, turn := 1, unroll
 	if p.widened {
 		halves = 2
+		if !g.avx512 {
+			turn = 2
+		}
 	}
-	turn := unroll
 	for turn*halves*len(acc)*p.vectors > turnProducts {
 		turn /= 2
 	}
@@ -346,10 +347,9 @@ func (f prefetcher) at(n int) Mem {
 
 // advance advances next by the bytes for n lines of the panel. n is 1 to 4, or 6.
 func (f prefetcher) advance(n int) {
-	switch n {
-	case 3, 6:
+	if n%3 == 0 {
 		advance(f.next, f.steps[1], n/3)
-	default:
+	} else {
 		advance(f.next, f.steps[0], n)
 	}
 }

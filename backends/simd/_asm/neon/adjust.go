@@ -1,6 +1,9 @@
 package main
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // The approximation of tanh(4z) is z p(z²) / q(z²), the fit of ../features.go. The code multiplies
 // the coefficients of p by the cap, which is the softcap.
@@ -36,7 +39,7 @@ type adjuster struct {
 type variant struct{ softcap, softcapGrad, bias, lanes bool }
 
 // scoreMod writes the routine that modifies scores. Each set of features has its own loop, so that
-// absent features cost nothing.
+// absent features cost nothing. With softcap, a loop also checks whether there is a bias.
 func (g *generator) scoreMod() {
 	g.routine("scoreMod", "s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32",
 		"scales scores and applies softcap, bias and ALiBi. The steps, for r < rows and",
@@ -147,6 +150,11 @@ func (a *adjuster) chooseTerms(label string, v variant) {
 }
 
 func (a *adjuster) chooseBias(label string, v variant) {
+	if v.softcap {
+		v.bias = true
+		a.loop(label+"Rows", v)
+		return
+	}
 	a.op("CBZ %v, %sUnbiased", a.bias, label)
 	v.bias = true
 	a.loop(label+"Rows", v)
@@ -173,7 +181,7 @@ func (a *adjuster) loop(label string, has variant) {
 		if has.softcapGrad {
 			a.storeUncap(pair)
 		}
-		a.terms(pair, has)
+		a.terms(fmt.Sprintf("%sUnbiased%d", label, pair), pair, has)
 		a.v2("stp", adjustZ, a.s, 16*pair)
 		for i := range 2 {
 			rowMax := adjustTop + pair + i
@@ -184,28 +192,40 @@ func (a *adjuster) loop(label string, has variant) {
 	if has.softcapGrad {
 		a.op("ADD %v, %v", a.step, a.to)
 	}
+	if has.softcap {
+		a.op("CBZ %v, %sUnbiased", a.bias, label)
+	}
 	if has.bias {
 		a.op("ADD %v, %v", a.biasStep, a.bias)
+	}
+	if has.softcap {
+		a.label(label + "Unbiased")
 	}
 	a.count(a.rows, label)
 	a.op("B end")
 }
 
 // terms adds the bias and the ALiBi term to two vectors of scores. Without softcap, the code first
-// scales the vectors.
-func (a *adjuster) terms(pair int, has variant) {
+// scales the vectors. With softcap, a nil bias leads to the label unbiased.
+func (a *adjuster) terms(unbiased string, pair int, has variant) {
+	if has.softcap {
+		a.op("CBZ %v, %s", a.bias, unbiased)
+	}
 	if has.bias {
 		a.v2("ldp", adjustU, a.bias, 16*pair)
+	}
+	if has.softcap {
+		a.both("fadd v%d.4s, v%d.4s, v%d.4s", adjustZ, adjustZ, adjustU)
+		a.label(unbiased)
 	}
 	for i := range 2 {
 		z, u := adjustZ+i, adjustU+i
 		switch {
-		case has.softcap && has.bias:
-			a.v("fadd v%d.4s, v%d.4s, v%d.4s", z, z, u)
+		case has.softcap:
 		case has.bias:
 			a.v("fmla v%d.4s, v%d.4s, v%d.4s", u, z, adjustScale)
 			a.v("mov v%d.16b, v%d.16b", z, u)
-		case !has.softcap:
+		default:
 			a.v("fmul v%d.4s, v%d.4s, v%d.4s", z, z, adjustScale)
 		}
 		if has.lanes {

@@ -165,16 +165,21 @@ func (x *attention) setKeys(s *side, keys int, label string) {
 // distance given by the argument ahead. The code prefetches each row completely before the next,
 // because the lines of a page load faster in sequence.
 func (x *attention) prefetchPlaces(s *side, keys int, label string) {
-	table, end, at := x.left, x.first, x.weights
+	table, end, at, size := x.left, x.first, x.weights, x.others[0]
 	x.load("ahead", table)
 	x.op("ADD %v<<3, %v, %v", table, s.at, table)
-	for i := range keys {
-		x.load(s.dim, end)
-		x.op("MOVD %d(%v), %v", entry*i, table, at)
-		x.op("ADD %v, %v", x.n, at)
-		x.op("LSL $%d, %v", map[int]int{4: 2, 2: 1}[x.bytes], end)
-		x.op("ADD %v, %v", at, end)
-		x.prefetchLines(fmt.Sprintf("%sahead%d", label, i), at, end)
+	x.load(s.dim, size)
+	x.op("LSL $%d, %v", map[int]int{4: 2, 2: 1}[x.bytes], size)
+	if keys > 1 {
+		x.op("MOVD $%d, %v", keys, x.ahead) // the loop ends with 0
+	}
+	x.label(label + "places")
+	x.op("MOVD.P %d(%v), %v", entry, table, at)
+	x.op("ADD %v, %v", x.n, at)
+	x.op("ADD %v, %v, %v", at, size, end)
+	x.prefetchLines(label+"ahead", at, end)
+	if keys > 1 {
+		x.count(x.ahead, label+"places")
 	}
 }
 

@@ -91,34 +91,37 @@ func (g *generator) dropWeights() {
 		"[keys][16]. keys > 0, key >= 0.")
 	g.philoxConstants()
 	s, keys, group, rows := g.param("s"), g.param("keys"), g.param("key"), g.param("rows")
-	j, at, row := g.temp(), g.temp(), g.temp()
+	j, at, row, left := g.temp(), g.temp(), g.temp(), g.temp()
 	const number, row0, row1, x = philoxOwn, philoxOwn + 1, philoxOwn + 2, philoxOwn + 3
 	g.op("AND $7, %v, %v", group, j) // the first key's offset in its group of eight
 	g.op("LSR $3, %v", group)
 	g.op("SUB %v<<%d, %v", j, 6, s)
 	g.op("NEG %v, %v", j, j)
 	g.label("group")
+	g.op("MOVD $2, %v", left)
+	g.label("pair")
 	g.v("dup v%d.4s, w%d", number, group)
-	for pair := 0; pair < vectors; pair += 2 {
-		g.v("ldp q%d, q%d, [x%d, #%d]", row0, row1, rows, 16*pair)
-		words := g.philox([2]int{number, number}, [2]int{row0, row1})
-		for key := range 2 * philoxCounterLen {
-			w, kept := key%philoxCounterLen, philoxScratch
-			skip := fmt.Sprintf("skip%d", 8*pair/2+key)
-			g.op("ADD $%d, %v, %v", key, j, row)
-			g.op("CMP %v, %v", keys, row)
-			g.op("BHS %s", skip) // also if row is negative: the comparison is unsigned
-			g.op("ADD $%d, %v, %v", key*rowBytes, s, at)
-			g.v2("ldp", x, at, 16*pair)
-			for i := range 2 {
-				g.half(kept, words[i][w], key)
-				g.v("and v%d.16b, v%d.16b, v%d.16b", x+i, x+i, kept)
-			}
-			g.v2("stp", x, at, 16*pair)
-			g.label(skip)
+	g.v("ldp q%d, q%d, [x%d], #32", row0, row1, rows)
+	words := g.philox([2]int{number, number}, [2]int{row0, row1})
+	for key := range 2 * philoxCounterLen {
+		w, kept := key%philoxCounterLen, philoxScratch
+		skip := fmt.Sprintf("skip%d", key)
+		g.op("ADD $%d, %v, %v", key, j, row)
+		g.op("CMP %v, %v", keys, row)
+		g.op("BHS %s", skip) // also if row is negative: the comparison is unsigned
+		g.op("ADD $%d, %v, %v", key*rowBytes, s, at)
+		g.v2("ldp", x, at, 0)
+		for i := range 2 {
+			g.half(kept, words[i][w], key)
+			g.v("and v%d.16b, v%d.16b, v%d.16b", x+i, x+i, kept)
 		}
+		g.v2("stp", x, at, 0)
+		g.label(skip)
 	}
-	g.op("ADD $%d, %v", 8*rowBytes, s)
+	g.op("ADD $%d, %v", rowBytes/2, s)
+	g.count(left, "pair")
+	g.op("SUB $%d, %v", rowBytes, rows)
+	g.op("ADD $%d, %v", 7*rowBytes, s)
 	g.op("ADD $1, %v", group)
 	g.op("ADD $8, %v", j)
 	g.op("CMP %v, %v", keys, j)

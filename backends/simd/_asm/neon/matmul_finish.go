@@ -30,10 +30,9 @@ const (
 	powers                                 = 24 // the first constant of exp2
 )
 
-// eachElements writes a loop over n elements: four at a time, then two if at least two are left,
-// then one if one is left. body writes the code for four, two or one elements. name is the letter
-// of registers of this size, and label is a prefix for labels. at holds the byte offset of the
-// current elements.
+// eachElements writes loops over n elements: four at a time, then one at a time. body writes the
+// code for four elements or one. name is the letter of registers of this size, and label is a prefix
+// for labels. at holds the byte offset of the current elements.
 func (g *generator) eachElements(n, at, left reg, body func(name, label string)) {
 	g.op("MOVD $0, %v", at)
 	g.op("LSR $2, %v, %v", n, left)
@@ -43,12 +42,12 @@ func (g *generator) eachElements(n, at, left reg, body func(name, label string))
 	g.op("ADD $16, %v", at)
 	g.count(left, "vector")
 	g.label("vectordone")
-	g.op("TBZ $1, %v, pairdone", n)
-	body("d", "pair")
-	g.op("ADD $8, %v", at)
-	g.label("pairdone")
-	g.op("TBZ $0, %v, onedone", n)
+	g.op("ANDS $3, %v, %v", n, left)
+	g.op("BEQ onedone")
+	g.label("one")
 	body("s", "one")
+	g.op("ADD $4, %v", at)
+	g.count(left, "one")
 	g.label("onedone")
 }
 

@@ -77,6 +77,15 @@ func (g *generator) rowSums(label string, x rowProduct, meanwhile func()) {
 	g.op("SUBS $%d, %v", steps, x.n)
 	g.op("BGE %s", label)
 	g.label(label + "rest") // the lower bits of n are the number of steps left
+	if x.odd == 0 && !x.pairs {
+		g.op("ANDS $%d, %v", steps-1, x.n)
+		g.op("BEQ %send", label)
+		g.label(label + "one")
+		g.rowSteps(x, 1)
+		g.count(x.n, label+"one")
+		g.label(label + "end")
+		return
+	}
 	for n := steps / 2; n > 0; n /= 2 {
 		skip := fmt.Sprintf("%sskip%d", label, n)
 		g.op("TBZ $%d, %v, %s", n/2, x.n, skip)
