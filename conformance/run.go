@@ -116,7 +116,7 @@ func (o Options) checks() []kernelCheck {
 	r := rand.New(rand.NewPCG(o.Seed, 1))
 	for kind := range sweepKinds {
 		for range o.Sweep {
-			all = append(all, sweepCase{r.Uint64(), kind, o.parts}.kernelCheck())
+			all = append(all, sweepCase{r.Uint64(), kind, o.parts, sweptWith(o.Case)}.kernelCheck())
 		}
 	}
 	if s, ok := parseSweep(o.Case); ok {
@@ -216,7 +216,7 @@ func (o Options) each(kernels []flashkit.Kernel, ask func(k flashkit.Kernel, c *
 	}
 	r := rand.New(rand.NewPCG(o.Seed, 2))
 	for begun, n := time.Now(), 0; time.Since(begun) < o.Budget; n++ {
-		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts}.kernelCheck()
+		c := sweepCase{r.Uint64(), sweepKind(n) % sweepKinds, o.parts, sweptWith(o.Case)}.kernelCheck()
 		for i := range chosen {
 			if c.of(&chosen[i], 0) && matches(o.Case, c.name) && !ask(chosen[i], &c) {
 				return

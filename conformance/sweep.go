@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,8 @@ const sweepPrefix = "sweep-"
 type sweepCase struct {
 	seed  uint64
 	kind  sweepKind
-	parts int // number of parts from which gradients are summed: see Run
+	parts int    // number of parts from which gradients are summed: see Run
+	with  string // name of a parameter that the problem has, "" for any
 }
 
 // A sweepKind is a distribution of random problems.
@@ -37,7 +39,11 @@ const (
 var sweepNames = [sweepKinds]string{"", "features-", "tiny-", "wide-"}
 
 func (s sweepCase) name() string {
-	return fmt.Sprintf("%s%s%016x", sweepPrefix, sweepNames[s.kind], s.seed)
+	with := s.with
+	if with != "" {
+		with += "-"
+	}
+	return fmt.Sprintf("%s%s%s%016x", sweepPrefix, sweepNames[s.kind], with, s.seed)
 }
 
 func parseSweep(name string) (s sweepCase, ok bool) {
@@ -47,9 +53,34 @@ func parseSweep(name string) (s sweepCase, ok bool) {
 			rest, s.kind = of, kind
 		}
 	}
+	if with, seed, ok := strings.Cut(rest, "-"); ok && sweptParameter(with) != nil {
+		s.with, rest = with, seed
+	}
 	seed, err := strconv.ParseUint(rest, 16, 64)
 	s.seed = seed
 	return s, err == nil && swept
+}
+
+// sweptWith returns the name of the parameter in a pattern of random problems, such as ranges in
+// sweep-*ranges-*. It returns "" if there is none.
+func sweptWith(pattern string) string {
+	words, swept := strings.CutPrefix(pattern, sweepPrefix)
+	for word := range strings.SplitSeq(words, "-") {
+		if word = strings.Trim(word, "*"); swept && sweptParameter(word) != nil {
+			return word
+		}
+	}
+	return ""
+}
+
+// sweptParameter returns the parameter with the given name, or nil if sweeps do not draw it.
+func sweptParameter(name string) *flashkit.Parameter {
+	list := sweptParameters()
+	i := slices.IndexFunc(list, func(x flashkit.Parameter) bool { return x.Name == name })
+	if name == "" || i < 0 {
+		return nil
+	}
+	return &list[i]
 }
 
 // generate returns the inputs and the layout. The inputs include the problem.
@@ -65,6 +96,10 @@ func (s sweepCase) generate() (*Inputs, layout) {
 		sweepFeatures(r, &p, 5)
 	case wide:
 		sweepWide(r, &p)
+	}
+	if x := sweptParameter(s.with); x != nil {
+		drawParameter(r, &p, x)
+		p.Ragged = p.Ragged || p.Page != 0
 	}
 	p.Score.Origin = p.Score.Dropout != 0 && s.seed%2 == 0
 	in := Case{Name: s.name(), Problem: p, dlse: r.IntN(3) == 0}.Inputs()
@@ -220,7 +255,7 @@ func (s sweepCase) kernelCheck() kernelCheck {
 		return sweepBounds(in, truth(in), rand.New(rand.NewPCG(s.seed, 1)), s.parts)
 	})
 	needs := flashkit.Feature(0)
-	if s.kind != dense {
+	if s.kind != dense || s.with != "" {
 		in, l := s.generate()
 		needs = laidOut(in.p, l).Features()
 	}

@@ -16,7 +16,7 @@ func (isa *laneRoutines) seen(j *job, x *keyBlock, y *rowTile, k, keys int) (lo,
 	lo, hi = lo/edgeGroup*edgeGroup, min(ceilDiv(hi, edgeGroup)*edgeGroup, y.to-y.from)
 	setKeyMasks(&x.Seq, x.masks[lo:hi], y.from+lo, k, keys, isa.lanes, y.inBand)
 	some := x.mask.hide(x.masks[lo:hi], x.b, y.h, y.from+lo, k)
-	if some && x.mask.ranges && !y.whole {
+	if some && x.mask.ranges && !x.mask.bounds.seesAll(k, k+keys) {
 		return isa.hideRanges(j, x, y, k, keys, lo, hi)
 	}
 	if some {
@@ -64,18 +64,22 @@ func (isa *laneRoutines) addKeys(j *job, x *keyBlock, y *rowTile, k, keys, group
 // addRows adds dS K over the keys [from, to) to dQ of the tile. It takes group rows and up to
 // minBlockK keys at a time.
 func (isa *laneRoutines) addRows(j *job, x *keyBlock, y *rowTile, dq []float32, step, from, to, group int) {
-	p := &j.p
-	for r := y.from; r < y.to; r += group {
-		rows := min(group, y.to-r)
+	p, byRanges := &j.p, x.mask.ranges && !y.whole
+	for r, rows := y.from, 0; r < y.to; r += rows {
+		rows = min(group, y.to-r)
 		lo, _ := x.Keys(r)
 		_, hi := x.Keys(r + rows - 1)
-		lo, hi = max(lo, from)-x.from, min(hi, to)-x.from
+		lo, hi = max(lo, from), min(hi, to)
+		if byRanges {
+			rows, lo, hi = x.mask.seenBy(y, r-y.from, lo, hi)
+		}
+		lo, hi = lo-x.from, hi-x.from
 		for end := 0; lo < hi; lo = end {
 			part := lo / minBlockK * minBlockK
 			if end = min(part+minBlockK, hi); x.mask.t != nil && j.hides(&x.seqTile, y.h, x.from+part, x.from+part+minBlockK) {
 				continue
 			}
-			if x.mask.ranges && !y.whole && !x.mask.groups[(r-y.from)/edgeGroup].sees(x.from+lo, x.from+end) {
+			if byRanges && !x.mask.groups[(r-y.from)/edgeGroup].sees(x.from+lo, x.from+end) {
 				continue
 			}
 			isa.add(isa.addProduct, isa.addProductMasked, dq[(r-y.from)*step:], step,

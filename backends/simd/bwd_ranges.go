@@ -52,13 +52,16 @@ func (isa *laneRoutines) hideRanges(j *job, x *keyBlock, y *rowTile, k, keys, lo
 	first, last = hi, lo
 	for g := lo; g < hi; g += edgeGroup {
 		end, bounds, left := min(g+edgeGroup, hi), &x.mask.groups[g/edgeGroup], uint32(0)
-		seen, all := bounds.sees(k, k+keys), bounds.seesAll(k, k+keys)
-		for r := g; r < end && seen; r++ {
+		switch all := bounds.seesAll(k, k+keys); {
+		case all && y.inBand && x.mask.t == nil:
+			left = 1
+		case all || bounds.sees(k, k+keys):
 			if !all {
-				of := rangesOf(j.args, j.p.Score.Ranges, x.b, y.h, y.from+r)
-				x.masks[r] &= of.bits(k, isa.lanes)
+				j.hideKeys(x.masks[g:end], x.b, y.h, y.from+g, k, isa.lanes)
 			}
-			left |= x.masks[r]
+			for _, of := range x.masks[g:end] {
+				left |= of
+			}
 		}
 		if left != 0 {
 			first, last = min(first, g), end
@@ -73,6 +76,31 @@ func (isa *laneRoutines) hideRanges(j *job, x *keyBlock, y *rowTile, k, keys, lo
 		}
 	}
 	return first, last
+}
+
+// hideKeys clears the bits of keys in masks that the ranges hide. masks[0] is the mask of a row, and
+// its bit 0 stands for key k.
+func (j *job) hideKeys(masks []uint32, b, h, row, k, lanes int) {
+	t := &j.args.Ranges
+	ends, at, step := t.Int32s(), t.Repeated(b, h, row), rowStep(t)
+	for i := range masks {
+		of := rangesAt(ends[at:], j.p.Score.Ranges)
+		masks[i] &= of.bits(k, lanes)
+		at += step
+	}
+}
+
+// seenBy returns the keys [first, last) of [lo, hi) that a row of the group from row r of the tile on
+// may see. If the band hides nothing, next groups of the same bounds join the group, and rows is their
+// number of rows.
+func (m *rowMask) seenBy(y *rowTile, r, lo, hi int) (rows, first, last int) {
+	g := r / edgeGroup
+	bounds, n := &m.groups[g], ceilDiv(y.to-y.from, edgeGroup)
+	for g++; y.inBand && g < n && m.groups[g] == *bounds; {
+		g++
+	}
+	first, last = bounds.hull(lo, hi)
+	return min(g*edgeGroup, y.to-y.from) - r, first, last
 }
 
 // inRanges reports whether a range of the row has the key.

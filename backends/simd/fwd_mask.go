@@ -8,10 +8,11 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
 
-// A mask hides pairs of a query row and a key inside the band. Ranges of keys do, too, as a mask
-// that takes no memory. Both are read in groups of maskGroup keys. If all rows of a tile see the same
-// contiguous keys of a group, the tile skips the group's other keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice
-// depends on the mask's values, not on its shape.
+// A mask hides pairs of a query row and a key inside the band. It is read in groups of maskGroup
+// keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's other
+// keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice depends on
+// the mask's values, not on its shape. Ranges of keys cut the keys of a tile at their bounds, like a
+// band. A call with both reads the ranges in groups, too.
 
 const maskGroup = 32 // keys
 
@@ -34,6 +35,7 @@ type keyMask struct {
 	words   []uint32                            // [2][maskGroup]: for each row, a word with a bit per key of a group; then scratch of this size
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
 	ranges  *rangeScratch                       // nil in a call without ranges of keys
+	alone   bool                                // ranges without a mask: the bounds of a tile say which keys its rows see
 
 	last struct{ from, to, until, hides int } // last arguments and results of tilePart, reused if ofKeys
 }
@@ -48,6 +50,7 @@ type keysOfMask struct {
 func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
 	if j.hidesByRow() {
 		x.ranges, x.step = j.newRangeScratch(ws), step
+		x.alone = !j.p.Score.Mask
 		x.ofKeys = x.ranges == nil && j.args.Mask.Shape()[2] == 1
 		x.ofRows = !x.ofKeys
 		x.visible, x.words = takeWords(ws, keys+maskGroup), takeWords(ws, 2*maskGroup)
@@ -72,6 +75,10 @@ func (x *keyMask) asked() bool { return x.ofKeys || x.ofRows }
 // extents. So read always reads whole groups, which keeps the order of a tile's sums, and the bits
 // of its result.
 func (x *keyMask) read(j *job, isa *laneRoutines, s *seqTile, row, n, lo, hi int) (some bool) {
+	if x.alone {
+		x.ranges.tile = (row - s.from) / isa.lanes
+		return true
+	}
 	if x.from, x.last.to = lo&^(maskGroup-1), 0; x.ofKeys {
 		n = 1
 	}
@@ -132,6 +139,9 @@ func (x *keyMask) spread(at, n int) {
 // part returns the end of the longest range of keys that begins at key from and has one value of
 // hides: hidesNothing, hidesSome or hidesAll. It also returns this value. The end is at most to.
 func (x *keyMask) part(from, to int) (until, hides int) {
+	if x.alone {
+		return x.ranges.tiles[x.ranges.tile].part(from, to)
+	}
 	until, hides = x.segment(from)
 	for until < to {
 		end, other := x.segment(until)

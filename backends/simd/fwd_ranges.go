@@ -14,6 +14,7 @@ type rangeScratch struct {
 	tiles  [maxTiles]rangeBounds // of the item's tiles
 	rows   [maskGroup]rowRanges  // of the rows of one tile
 	loaded int                   // number of the tile whose ranges are in rows, plus 1
+	tile   int                   // number of the tile that is computed
 }
 
 const rangeFloats = int(unsafe.Sizeof(rangeScratch{})) / 4
@@ -72,6 +73,31 @@ func (x *rangeScratch) group(j *job, s *seqTile, row, n, lanes, k int) (known, w
 		x.loaded = tile + 1
 	}
 	return false, false
+}
+
+// show sets bit r of masks[i] if row row+r sees key from+i, for n rows.
+func (j *job) show(s *seqTile, row, n int, masks []uint32, from int) {
+	t := &j.args.Ranges
+	ends, at, step := t.Int32s(), t.Repeated(s.b, s.h, row), rowStep(t)
+	clear(masks)
+	for r := range n { // flip the row's bit at the ends of its ranges
+		for of := ends[at:][:2*j.p.Score.Ranges]; len(of) > 0; of = of[2:] {
+			lo, hi := max(int(of[0])-from, 0), min(int(of[1])-from, len(masks))
+			if lo >= hi {
+				continue
+			}
+			masks[lo] ^= 1 << r
+			if hi < len(masks) {
+				masks[hi] ^= 1 << r
+			}
+		}
+		at += step
+	}
+	seen := uint32(0)
+	for i, flipped := range masks {
+		seen ^= flipped
+		masks[i] = seen
+	}
 }
 
 // readGroup sets words to bits of the keys that mask and ranges show, one word a row, for the group

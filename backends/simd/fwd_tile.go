@@ -126,7 +126,7 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 		}
 		at = j.laneRange(next)
 		if j.p.Score.Ranges != 0 {
-			bounds := j.boundsOf(at.b, at.h, at.from, at.to)
+			bounds := j.boundsOf(at.b, at.h, at.from, min(at.from+1, at.to)) // of one row: a guess
 			at.narrow(&bounds)
 		}
 		k = at.first
@@ -164,6 +164,10 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 		hides := hidesNothing
 		if x.mask.asked() {
 			until, hides = x.mask.part(from, until)
+		}
+		if hides == hidesSome && x.mask.alone {
+			x.mask.from = from
+			j.show(&t.seq, t.from, t.n, x.mask.visible[:until-from], from)
 		}
 		if hides != hidesAll {
 			isa.processKeys(j, t, x, from, until-from, masked, hides == hidesSome)

@@ -70,19 +70,26 @@ func (j *job) boundsOf(b, h, from, to int) rangeBounds {
 	if from >= to {
 		return x
 	}
-	t, count := &j.args.Ranges, j.p.Score.Ranges
+	t := &j.args.Ranges
 	ends, at, step := t.Int32s(), t.Repeated(b, h, from), rowStep(t)
-	for range to - from {
-		of := rangesAt(ends[at:], count)
-		for r, y := range of {
-			if y[0] < y[1] {
-				x.some[r] = [2]int{min(x.some[r][0], y[0]), max(x.some[r][1], y[1])}
-			}
-			x.all[r] = [2]int{max(x.all[r][0], y[0]), min(x.all[r][1], y[1])}
-		}
-		at += step
+	x.all[1] = [2]int{}
+	for r := range j.p.Score.Ranges {
+		x.some[r], x.all[r] = boundsOf(ends[at+2*r:], step, to-from)
 	}
 	return x
+}
+
+// boundsOf returns the bounds of one range in each of n rows, whose ends are step elements apart.
+func boundsOf(ends []int32, step, n int) (some, all [2]int) {
+	first, last, allFrom, allUntil := int32(math.MaxInt32), int32(0), int32(0), int32(math.MaxInt32)
+	for i := 0; n > 0; i, n = i+step, n-1 {
+		from, until := ends[i], ends[i+1]
+		if from < until {
+			first, last = min(first, from), max(last, until)
+		}
+		allFrom, allUntil = max(allFrom, from), min(allUntil, until)
+	}
+	return [2]int{int(first), int(last)}, [2]int{int(allFrom), int(allUntil)}
 }
 
 // join extends the bounds to other rows, whose bounds are y.
@@ -101,6 +108,47 @@ func (x *rangeBounds) sees(lo, hi int) bool {
 // seesAll reports whether all rows see all keys of [lo, hi).
 func (x *rangeBounds) seesAll(lo, hi int) bool {
 	return x.all[0][0] <= lo && hi <= x.all[0][1] || x.all[1][0] <= lo && hi <= x.all[1][1]
+}
+
+// part returns the end of the longest part of [from, to) that begins at from and has one value of
+// hides: hidesNothing, hidesSome or hidesAll. It also returns this value.
+func (x *rangeBounds) part(from, to int) (until, hides int) {
+	until, hides = x.segment(from, to)
+	for until < to {
+		end, other := x.segment(until, to)
+		if other != hides {
+			break
+		}
+		until = end
+	}
+	return until, hides
+}
+
+// segment is like part, but the part also ends at the next bound of a range.
+func (x *rangeBounds) segment(from, to int) (until, hides int) {
+	for r := range x.some {
+		to = cutAt(&x.all[r], from, cutAt(&x.some[r], from, to))
+	}
+	switch {
+	case x.seesAll(from, to):
+		return to, hidesNothing
+	case x.sees(from, to):
+		return to, hidesSome
+	}
+	return to, hidesAll
+}
+
+// cutAt returns the first end of a range after from, or to if this is less. An empty range has no end.
+func cutAt(x *[2]int, from, to int) int {
+	switch {
+	case x[0] >= x[1]:
+		return to
+	case from < x[0]:
+		return min(to, x[0])
+	case from < x[1]:
+		return min(to, x[1])
+	}
+	return to
 }
 
 // hull returns the part of [lo, hi) from the first key to the last that some row may see.

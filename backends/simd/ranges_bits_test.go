@@ -14,9 +14,11 @@ import (
 	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
-// The forward pass gives the bits of a mask that shows the same pairs, although it skips the keys
-// that no row of a tile sees. Values that no row sees may be NaN.
-func TestRangesGiveTheBitsOfMask(t *testing.T) {
+// The forward pass gives the bits of a band or of a mask that shows the same pairs, although it skips
+// the keys that no row of a tile sees. Kernels of many rows cut the keys at the ends of the ranges,
+// like the ends of a band. Kernels of few rows give the bits of the mask. Values that no row sees may
+// be NaN.
+func TestRangesGiveTheBitsOfBand(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -28,15 +30,21 @@ func TestRangesGiveTheBitsOfMask(t *testing.T) {
 			r, ran := rand.New(rand.NewPCG(seed, 0)), 0
 			for i := range trials(t, 12, 24, 200) {
 				p := drawForward(t, r, dtypes[i%3])
+				p.Score.Ranges, p.Score.Mask, p.Carry = 1+r.IntN(2), false, false
 				if k.MaxRows > 0 {
 					p.Heads, p.QLen = 2*p.KVHeads, 1+r.IntN(6)
+				} else {
+					p.Score.Sink = true // a plain call may use the routine for whole tiles, which has other parts
 				}
-				p.Score.Ranges, p.Score.Mask, p.Carry = 1+r.IntN(2), false, false
 				if k.Fits(p.Ask(k.Pass)) != "" {
 					continue
 				}
-				ran++
-				newSample(r, p).compareMask(t, k)
+				if ran++; k.MaxRows > 0 {
+					newSample(r, p).compareMask(t, k)
+					continue
+				}
+				p.Score.Ranges, p.Score.ALiBi = 0, false // slopes depend on the band's diagonal
+				newSample(r, p).compareBand(t, r, k)
 			}
 			t.Logf("%d trials", ran)
 		})
@@ -45,25 +53,56 @@ func TestRangesGiveTheBitsOfMask(t *testing.T) {
 
 func (s *sample) compareMask(t *testing.T, k flashkit.Kernel) {
 	t.Helper()
-	var got [2][]uint32
 	p, args := s.p, s.args
-	masked := flashkit.Zeros(flashkit.Bool, p.Batch, p.Heads, p.QLen, p.KVLen)
+	args.Mask = flashkit.Zeros(flashkit.Bool, p.Batch, p.Heads, p.QLen, p.KVLen)
 	for b := range p.Batch {
 		for h := range p.Heads {
 			for i := range s.n[b] {
 				for j := range s.m[b] {
 					ends := args.Ranges.Int32s()[pairAt(&args.Ranges, b, h, i, 0):][:2*p.Score.Ranges]
-					masked.Bools()[masked.Offset(b, h, i)+j] = inRanges(ends, j)
+					args.Mask.Bools()[args.Mask.Offset(b, h, i)+j] = inRanges(ends, j)
 				}
 			}
 		}
 	}
-	for i := range got {
-		fill(&args.O, math.NaN())
-		fill(&args.LSE, math.NaN())
-		require.NoError(t, k.Compute(t.Context(), p, &args), s.about)
-		got[i] = memoryOf([]*flashkit.Tensor{&args.O, &args.LSE})
-		p.Score.Ranges, args.Ranges, p.Score.Mask, args.Mask = 0, flashkit.Tensor{}, true, masked
+	p.Score.Ranges, p.Score.Mask, args.Ranges = 0, true, flashkit.Tensor{}
+	s.requireBits(t, k, s.p, &s.args, p, &args)
+}
+
+// compareBand compares with a call whose ranges are the band. If there are two ranges, one is empty.
+func (s *sample) compareBand(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
+	t.Helper()
+	p, args, count := s.p, s.args, 1+r.IntN(2)
+	var c flashkit.Call
+	require.NoError(t, c.Set(s.p, k.Pass, &s.args), s.about)
+	p.Band, p.Score.Ranges = flashkit.Band{}, count
+	args.Ranges = flashkit.Zeros(flashkit.Int32, p.Batch, 1, p.QLen, 2*count)
+	for b := range p.Batch {
+		of := c.Seq(b)
+		for i := range of.N {
+			lo, hi := of.Keys(i)
+			ends := []int32{int32(lo), int32(hi), int32(hi), int32(hi)}
+			if count == 2 && b%2 == 1 {
+				ends[1], ends[2] = ends[0], ends[0]
+			}
+			copy(args.Ranges.Int32s()[args.Ranges.Offset(b, 0, i):], ends[:2*count])
+		}
+	}
+	s.requireBits(t, k, p, &args, s.p, &s.args)
+}
+
+// requireBits requires that two calls have the same results.
+func (s *sample) requireBits(t *testing.T, k flashkit.Kernel, p flashkit.Problem, a *flashkit.Args, q flashkit.Problem, b *flashkit.Args) {
+	t.Helper()
+	var got [2][]uint32
+	for i, call := range []struct {
+		p    flashkit.Problem
+		args *flashkit.Args
+	}{{p, a}, {q, b}} {
+		fill(&a.O, math.NaN())
+		fill(&a.LSE, math.NaN())
+		require.NoError(t, k.Compute(t.Context(), call.p, call.args), s.about)
+		got[i] = memoryOf([]*flashkit.Tensor{&a.O, &a.LSE})
 	}
 	require.True(t, slices.Equal(got[1], got[0]), s.about)
 }
