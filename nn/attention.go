@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/flashkit-go/flashkit"
@@ -146,22 +147,28 @@ func (m *MultiHeadAttention) Backward(s *Step, dy Tensor) (dq, dk, dv Tensor) {
 
 // Decode appends k and v to the cache and returns the attention of q over the whole cache. k and v
 // have the same Rows as q. These Rows must not be packed. If Rotary is set, q and k are first
-// rotated by position. With Causal, the last query of each sequence sees all keys. Decode fails in
-// training.
+// rotated by position. If the cache has a Rotary, q is rotated by it, and the cache rotates k. With
+// Causal, the last query of each sequence sees all keys. Decode fails in training.
 func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Tensor {
 	if !m.accepts(s, &q, &k, &v) || !s.ok(m.checkDecode(s, &q, &k, &v, cache)) {
 		return Tensor{}
 	}
-	if m.Rotary != nil {
-		q, k = m.Rotary.ForwardFrom(s, q, m.Heads, cache.lens), m.Rotary.ForwardFrom(s, k, m.kvHeads(), cache.lens)
+	if r := m.Rotary; r != nil {
+		k = r.ForwardFrom(s, k, m.kvHeads(), cache.next)
+	}
+	if r := cmp.Or(m.Rotary, cache.config.Rotary); r != nil {
+		q = r.ForwardFrom(s, q, m.Heads, cache.next)
 	}
 	if !s.ok(nil) || !s.ok(cache.Append(k, v)) {
 		return Tensor{}
 	}
 	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
 	p := m.problemOf(s, &q, &k, &v, &y)
-	p.KVLen, p.Ragged = cache.capacity, true // not the current length: a constant problem lets the Dispatcher reuse its plan
-	s.seqs.KVLens, s.args.Seqs = cache.lens, &s.seqs
+	p.KVLen, p.Ragged = cache.config.Capacity, true // not the current length: a constant problem lets the Dispatcher reuse its plan
+	p.Page, p.KVDType = cache.config.Page, cache.config.DType
+	lens := s.seqs.QLens
+	s.seqs = cache.Sequences()
+	s.seqs.QLens, s.args.Seqs = lens, &s.seqs
 	s.args.K, s.args.V = cache.View()
 	if m.UseFlashAttention {
 		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
@@ -179,8 +186,12 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 		return problem("MultiHeadAttention: cache", "nil", "must be given")
 	case q.Starts != nil || !q.Rows.equal(&k.Rows):
 		return problem("MultiHeadAttention: q.Rows", q.Rows, "must be those of k, and not packed")
-	case k.Features != c.heads*c.dim || v.Features != k.Features || m.kvHeads() != c.heads:
-		return problem("MultiHeadAttention: k.Features", k.Features, "must be those of v and of the cache's %d heads of %d", c.heads, c.dim)
+	case k.Features != c.config.Heads*c.config.Dim || v.Features != k.Features || m.kvHeads() != c.config.Heads:
+		return problem("MultiHeadAttention: k.Features", k.Features, "must be those of v and of the cache's %d heads of %d", c.config.Heads, c.config.Dim)
+	case m.Rotary != nil && c.config.Rotary != nil:
+		return problem("MultiHeadAttention.Rotary", "given", "must not stand beside KVCacheConfig.Rotary: keys are rotated once")
+	case !m.UseFlashAttention && (c.config.Page > 0 || c.config.DType != flashkit.Float32):
+		return problem("MultiHeadAttention.UseFlashAttention", false, "does not support a cache with pages or of %v", c.config.DType)
 	}
 	return nil
 }

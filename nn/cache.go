@@ -2,79 +2,240 @@ package nn
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/half"
 )
 
-// A KVCache stores the keys and values of growing sequences, so that each row's key and value are
-// computed only once. One goroutine at a time may use a KVCache.
-type KVCache struct {
-	batch, heads, dim, capacity int
-
-	k, v []float32 // [batch, heads, capacity, dim]
-	lens []int32
+// A KVCacheConfig configures a KVCache. In the comments, "0:" precedes the meaning of 0. The other
+// numbers must be at least 1.
+type KVCacheConfig struct {
+	Batch    int            // number of sequences
+	Heads    int            // KV heads
+	Capacity int            // the most rows of a sequence, a multiple of Page
+	Dim      int            // features of a head
+	DType    flashkit.DType // type of the stored keys and values: Float32, Float16 or BFloat16
+	Page     int            // rows of a page; 0: no pages, each sequence has memory for Capacity rows
+	Pages    int            // pages of the pool, for all sequences together; 0: enough for Batch full sequences. Without Page, 0
+	Rotary   *Rotary        // rotates keys by their positions before they are stored; nil: none
 }
 
-// NewKVCache returns an empty cache. batch is the number of sequences, and capacity is the maximum
-// number of rows of a sequence. A row has heads * dim features: dim features for each KV head. The
-// cache takes 8 * batch * heads * capacity * dim bytes.
-func NewKVCache(batch, heads, capacity, dim int) (*KVCache, error) {
-	n := 1
+// A KVCache stores the keys and values of growing sequences, so that each row's key and value are
+// computed only once. Without pages, sequence b has the rows of batch b. With pages, sequences take
+// pages from one pool and return them, and Fork shares them.
+//
+// NewKVCache claims all memory. Methods allocate nothing, except that a Rotary's tables grow with
+// the positions. A method that returns an error has changed nothing.
+//
+// One goroutine at a time may call methods that change a KVCache: Append, Truncate, Remove, Fork,
+// Evict and Reset. Meanwhile no other goroutine may use the cache, or run a call with its tensors.
+// Between changes any number of goroutines may read the cache and run calls.
+type KVCache struct {
+	config KVCacheConfig
+	page   int // rows of a page; without pages, Capacity
+	width  int // page table entries of a sequence
+
+	k, v      flashkit.Tensor // [pages, Heads, page, Dim]
+	lens      []int32
+	next      []int32 // position of each sequence's next row
+	positions []int32 // [Batch, Capacity]
+	table     []int32 // [Batch, width]: the pages of each sequence
+	refs      []int32 // number of sequences that use each page
+	free      []int32 // pages without a sequence, a stack
+	copied    []int32 // scratch of pagesFor: pages that will be copied
+	row       []float32
+}
+
+// NewKVCache returns an empty cache. A cache of n pages takes 2 * n * Heads * Page * Dim elements of
+// DType, a cache without pages 2 * Batch * Heads * Capacity * Dim.
+func NewKVCache(config KVCacheConfig) (*KVCache, error) {
+	c := &KVCache{config: config, page: config.Page, width: 1}
+	pages, err := config.check()
+	if err != nil {
+		return nil, err
+	}
+	if c.page == 0 {
+		c.page = config.Capacity
+	} else {
+		c.width = config.Capacity / c.page
+	}
+	c.k = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
+	c.v = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
+	c.lens, c.next, c.copied = make([]int32, config.Batch), make([]int32, config.Batch), make([]int32, 0, config.Batch)
+	c.positions = make([]int32, config.Batch*config.Capacity)
+	c.table, c.refs = make([]int32, config.Batch*c.width), make([]int32, pages)
+	if config.Rotary != nil {
+		c.row = make([]float32, config.Heads*config.Dim)
+	}
+	for page := pages - 1; page >= 0 && config.Page > 0; page-- {
+		c.free = append(c.free, int32(page))
+	}
+	for b := range c.table {
+		if config.Page == 0 { // sequence b has page b for good
+			c.table[b], c.refs[b] = int32(b), 1
+		}
+	}
+	return c, nil
+}
+
+// check returns the number of pages of a valid config. Without pages, a sequence counts as a page.
+func (c *KVCacheConfig) check() (pages int, err error) {
+	const name = "KVCacheConfig."
+	all := 1
 	for _, d := range [...]struct {
 		name  string
 		value int
-	}{{"batch", batch}, {"heads", heads}, {"capacity", capacity}, {"dim", dim}} {
-		if d.value < 1 || d.value > maxElements/n {
-			return nil, problem("KVCache: "+d.name, d.value, "must be at least 1, and all elements at most %d", maxElements)
+	}{{"Batch", c.Batch}, {"Capacity", c.Capacity}, {"Heads", c.Heads}, {"Dim", c.Dim}} {
+		if d.value < 1 || d.value > maxElements/all {
+			return 0, problem(name+d.name, d.value, "must be at least 1, and all elements at most %d", maxElements)
 		}
-		n *= d.value
+		if all *= d.value; d.name == "Capacity" && c.Pages > 0 {
+			all = 1 // Page and Pages bound the elements of a pool
+		}
 	}
-	return &KVCache{batch, heads, dim, capacity, make([]float32, n), make([]float32, n), make([]int32, batch)}, nil
+	switch {
+	case c.DType > flashkit.BFloat16:
+		return 0, problem(name+"DType", c.DType, "must be f32, f16 or bf16")
+	case c.Page < 0 || c.Page > 0 && c.Capacity%c.Page != 0:
+		return 0, problem(name+"Page", c.Page, "must be at least 1 and divide Capacity = %d, or be 0 for no pages", c.Capacity)
+	case c.Pages < 0 || c.Page == 0 && c.Pages > 0:
+		return 0, problem(name+"Pages", c.Pages, "must be at least 1, or 0 for enough; without Page it must be 0")
+	case c.Pages > 0 && c.Pages > maxElements/(c.Heads*c.Dim)/c.Page:
+		return 0, problem(name+"Pages", c.Pages, "must have at most %d elements", maxElements)
+	case c.Rotary != nil && (c.Rotary.dim == 0 || c.Rotary.dim > c.Dim):
+		return 0, problem(name+"Rotary", c.Rotary.dim, "must be made by NewRotary and rotate at most Dim = %d features", c.Dim)
+	case c.Page == 0:
+		return c.Batch, nil
+	case c.Pages > 0:
+		return c.Pages, nil
+	}
+	return c.Batch * (c.Capacity / c.Page), nil
 }
 
 // Capacity returns the number of rows that a sequence can have.
-func (c *KVCache) Capacity() int { return c.capacity }
+func (c *KVCache) Capacity() int { return c.config.Capacity }
 
-// Lens returns each sequence's number of rows. The slice is not a copy: Append and Reset change it.
+// Lens returns each sequence's number of rows. The slice is not a copy, and must not be changed.
 func (c *KVCache) Lens() []int32 { return c.lens }
 
-// Reset empties the cache, for new sequences in the same memory.
-func (c *KVCache) Reset() { clear(c.lens) }
+// Next returns the position of each sequence's next row. The slice is not a copy, and must not be
+// changed. A position differs from Lens after Evict alone. The queries of the next rows have these
+// positions: see Rotary.ForwardFrom.
+func (c *KVCache) Next() []int32 { return c.next }
 
-// View returns the keys and values without a copy, in the kernels' layout, [batch, heads, capacity,
-// dim]. Only the first Lens()[b] rows of sequence b are valid.
-func (c *KVCache) View() (k, v flashkit.Tensor) {
-	return flashkit.F32(c.k, c.batch, c.heads, c.capacity, c.dim), flashkit.F32(c.v, c.batch, c.heads, c.capacity, c.dim)
+// Positions returns the position of each row of sequence b, which increases from row to row. The
+// slice is not a copy, and must not be changed. If there is no sequence b, Positions returns nil.
+func (c *KVCache) Positions(b int) []int32 {
+	if c.checkSequence("b", b) != nil {
+		return nil
+	}
+	return c.positions[b*c.config.Capacity:][:c.lens[b]]
 }
 
-// Append copies the rows of k and v, [rows, heads * dim], to the ends of their sequences. It skips
-// padding rows. If the rows do not fit, Append changes nothing and returns a
-// *flashkit.ProblemError.
+// FreePages returns the number of pages that no sequence uses. It is 0 without pages.
+func (c *KVCache) FreePages() int { return len(c.free) }
+
+// View returns the keys and values without a copy, for the K and V of flashkit.Args. Without pages
+// their shape is [Batch, Heads, Capacity, Dim], and only the first Lens()[b] rows of sequence b are
+// valid. With pages their shape is [pages, Heads, Page, Dim].
+func (c *KVCache) View() (k, v flashkit.Tensor) { return c.k, c.v }
+
+// Sequences returns the lengths and the page table, without a copy, for the Seqs of flashkit.Args.
+// Queries may be added to the result. With K and V of View, flashkit.ProblemOf returns the same
+// problem for all lengths, so package dispatch plans only once.
+func (c *KVCache) Sequences() flashkit.Sequences {
+	s := flashkit.Sequences{KVLens: c.lens}
+	if c.config.Page > 0 {
+		s.Pages = c.table
+	}
+	return s
+}
+
+// Append copies the rows of k and v, [rows, Heads * Dim], to the ends of their sequences: any number
+// of rows to each sequence. It skips padding rows. If the rows or their pages do not fit, Append
+// changes nothing and returns a *flashkit.ProblemError.
 func (c *KVCache) Append(k, v Tensor) error {
-	for _, x := range [...]*Tensor{&k, &v} {
-		if err := x.check("KVCache: k, v", c.heads*c.dim); err != nil {
-			return err
+	if err := c.checkRows(&k, &v); err != nil {
+		return err
+	}
+	var turn *rotation
+	if r := c.config.Rotary; r != nil {
+		most := 0
+		for b, at := range c.next {
+			_, n, _ := k.sequence(b)
+			most = max(most, int(at)+n)
 		}
+		turn = r.upTo(most)
 	}
-	if k.Batch != c.batch || !v.Rows.equal(&k.Rows) {
-		return problem("KVCache: Batch", k.Batch, "must be %d, and the rows of k and v the same", c.batch)
-	}
-	for b := range c.batch {
-		if _, n, _ := k.sequence(b); n > c.capacity-int(c.lens[b]) {
-			return problem(fmt.Sprintf("KVCache: rows of sequence %d", b), n, "do not fit: it has %d of %d", c.lens[b], c.capacity)
-		}
-	}
-	for b := range c.batch {
+	for b := range c.config.Batch {
 		first, n, step := k.sequence(b)
+		c.grow(b, n)
 		for i := range n {
-			kRow, vRow := k.Row(first+i*step), v.Row(first+i*step)
-			for h := range c.heads {
-				at := ((b*c.heads+h)*c.capacity + int(c.lens[b]) + i) * c.dim
-				copy(c.k[at:][:c.dim], kRow[h*c.dim:])
-				copy(c.v[at:][:c.dim], vRow[h*c.dim:])
+			kRow, at := k.Row(first+i*step), int(c.lens[b])+i
+			if turn != nil {
+				kRow = c.row[:copy(c.row, kRow)]
+				c.config.Rotary.turnRow(turn, kRow, c.config.Heads, int(c.next[b])+i, 1)
 			}
+			c.write(&c.k, b, at, kRow)
+			c.write(&c.v, b, at, v.Row(first+i*step))
+			c.positions[b*c.config.Capacity+at] = c.next[b] + int32(i)
 		}
 		c.lens[b] += int32(n)
+		c.next[b] += int32(n)
 	}
 	return nil
+}
+
+// checkRows returns an error if Append must refuse the rows.
+func (c *KVCache) checkRows(k, v *Tensor) error {
+	features := c.config.Heads * c.config.Dim
+	if err := k.check("KVCache: k", features); err != nil {
+		return err
+	}
+	if err := v.check("KVCache: v", features); err != nil {
+		return err
+	}
+	if k.Batch != c.config.Batch || !v.Rows.equal(&k.Rows) {
+		return problem("KVCache: k.Batch", k.Batch, "must be %d, and the rows of k and v the same", c.config.Batch)
+	}
+	most := math.MaxInt32
+	if r := c.config.Rotary; r != nil {
+		most = r.positions
+	}
+	for b, l := range c.lens {
+		switch _, n, _ := k.sequence(b); {
+		case n > c.config.Capacity-int(l):
+			return problem(fmt.Sprintf("KVCache: rows of sequence %d", b), n, "do not fit: it has %d of %d", l, c.config.Capacity)
+		case n > most-int(c.next[b]):
+			return problem(fmt.Sprintf("KVCache: rows of sequence %d", b), n, "from position %d on are beyond the %d positions that there are", c.next[b], most)
+		}
+	}
+	if n := c.pagesFor(&k.Rows); n > len(c.free) {
+		return problem("KVCache: pages", n, "are needed, and %d of %d are free", len(c.free), len(c.refs))
+	}
+	return nil
+}
+
+// write copies a row to row i of sequence b in t, which is K or V.
+func (c *KVCache) write(t *flashkit.Tensor, b, i int, row []float32) {
+	dim := c.config.Dim
+	for h := range c.config.Heads {
+		at, x := t.Offset(int(c.table[b*c.width+i/c.page]), h, i%c.page), row[h*dim:][:dim]
+		switch c.config.DType {
+		case flashkit.Float16:
+			narrow(t.Uint16s()[at:][:dim], x, half.ToF16)
+		case flashkit.BFloat16:
+			narrow(t.Uint16s()[at:][:dim], x, half.ToBF16)
+		default:
+			copy(t.Float32s()[at:], x)
+		}
+	}
+}
+
+func narrow(dst []uint16, x []float32, to func(float32) uint16) {
+	dst = dst[:len(x)]
+	for i, f := range x {
+		dst[i] = to(f)
+	}
 }

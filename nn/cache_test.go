@@ -71,15 +71,28 @@ func TestDecodeLengths(t *testing.T) {
 	m := nn.NewMultiHeadAttention(4)
 	m.KVHeads, m.Causal = 2, true
 	m.Rotary, _ = nn.NewRotary(10, 6, 10000, false)
-	lens := []int32{9, 2, 5}
-	starts := []int32{0, 9, 11, 16}
+	starts := []int32{0, 9, 11, 16} // lengths 9, 2 and 5
 	q, k, v := random(r, 1, 16, 24), random(r, 1, 16, 12), random(r, 1, 16, 12)
 	q.Rows, k.Rows, v.Rows = nn.Packed(starts), nn.Packed(starts), nn.Packed(starts)
 	want := inference(t)
 	y := m.Forward(want, q, k, v)
 	require.NoError(t, want.Err())
 
-	cache, err := nn.NewKVCache(3, 2, 10, 6)
+	for _, config := range []nn.KVCacheConfig{{}, {Page: 5}, {Page: 2, Pages: 9, Rotary: m.Rotary}} {
+		config.Batch, config.Heads, config.Capacity, config.Dim = 3, 2, 10, 6
+		own := *m
+		if config.Rotary != nil {
+			own.Rotary = nil
+		}
+		decodeLengths(t, &own, config, q, k, v, y)
+	}
+}
+
+// decodeLengths decodes packed q, k and v in pieces and compares the rows with y.
+func decodeLengths(t *testing.T, m *nn.MultiHeadAttention, config nn.KVCacheConfig, q, k, v, y nn.Tensor) {
+	starts := q.Starts
+	lens := []int32{starts[1], starts[2] - starts[1], starts[3] - starts[2]}
+	cache, err := nn.NewKVCache(config)
 	require.NoError(t, err)
 	require.Equal(t, 10, cache.Capacity())
 	for from := int32(0); from < 9; from += 3 { // three rows of each sequence at a time, while any are left
@@ -109,11 +122,11 @@ func TestDecodeLengths(t *testing.T) {
 
 func TestKVCacheErrors(t *testing.T) {
 	for _, c := range [][4]int{{0, 1, 1, 1}, {1, -1, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}, {1 << 20, 1 << 20, 1 << 20, 1 << 20}} {
-		_, err := nn.NewKVCache(c[0], c[1], c[2], c[3])
-		require.ErrorContains(t, err, "KVCache: ")
+		_, err := nn.NewKVCache(nn.KVCacheConfig{Batch: c[0], Heads: c[1], Capacity: c[2], Dim: c[3]})
+		require.ErrorContains(t, err, "KVCacheConfig.")
 	}
 	r := rand.New(rand.NewPCG(5, 6))
-	c, err := nn.NewKVCache(2, 2, 4, 3)
+	c, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 2, Heads: 2, Capacity: 4, Dim: 3})
 	require.NoError(t, err)
 	require.NoError(t, c.Append(random(r, 2, 3, 6), random(r, 2, 3, 6)))
 	before := append([]int32(nil), c.Lens()...)

@@ -194,7 +194,7 @@ func ExampleRotary() {
 // A query attends to all tokens so far; each token is appended once.
 func ExampleKVCache() {
 	m, s := nn.NewMultiHeadAttention(1), engine.NewStep()
-	cache, err := nn.NewKVCache(1, 1, 16, 2)
+	cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 1, Heads: 1, Capacity: 16, Dim: 2})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func ExampleAttentionLayer() {
 
 	self := nn.NewAttentionLayer(i, nn.AttentionConfig{QFeatures: 6, Heads: 2, DimHead: 8, Causal: true})
 	self.UseFlashAttention(false)
-	cache, err := nn.NewKVCache(1, 2, 10, 8)
+	cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 1, Heads: 2, Capacity: 10, Dim: 8})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func ExampleTransformerLayer() {
 	s := begin()
 	y := l.Forward(s, s.NewTensor(nn.Rows{Batch: 2, T: 3}, 6))
 	dx := l.Backward(s, y)
-	cache, _ := nn.NewKVCache(2, 2, 10, 8)
+	cache, _ := nn.NewKVCache(nn.KVCacheConfig{Batch: 2, Heads: 2, Capacity: 10, Dim: 8})
 	s.Begin(context.Background())
 	next := l.Decode(s, dx, cache)
 	fmt.Println(y.Features, dx.Count(), next.Count(), len(l.Params()), s.Err())

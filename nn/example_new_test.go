@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/nn"
 )
 
@@ -94,7 +95,7 @@ func ExampleNewRotary() {
 
 // A cache for two sequences of at most 4 rows, with one head of 2 features.
 func ExampleNewKVCache() {
-	cache, err := nn.NewKVCache(2, 1, 4, 2)
+	cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 2, Heads: 1, Capacity: 4, Dim: 2})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -105,6 +106,53 @@ func ExampleNewKVCache() {
 	// Output:
 	// <nil> [3 1]
 	// flashkit: KVCache: rows of sequence 0 = 3: do not fit: it has 3 of 4 [3 1]
+}
+
+// A cache of 3 pages of 2 rows. Both sequences continue one prompt, whose pages they share.
+func ExampleKVCache_Fork() {
+	cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 2, Heads: 1, Capacity: 4, Dim: 1, Page: 2, Pages: 3})
+	if err != nil {
+		log.Fatal(err)
+	}
+	rows := func(lens ...int32) nn.Tensor {
+		x := nn.NewTensor([]float32{1, 2, 3, 4, 5, 6}, 2, 3, 1)
+		x.Lens = lens
+		return x
+	}
+	fmt.Println(cache.Append(rows(3, 0), rows(3, 0)), cache.FreePages())
+	fmt.Println(cache.Fork(0, 1), cache.Lens(), cache.FreePages())
+	fmt.Println(cache.Append(rows(0, 1), rows(0, 1)), cache.FreePages()) // copies the second page
+	k, v := cache.View()
+	seqs := cache.Sequences()
+	fmt.Println(k.Float32s(), seqs.Pages, seqs.KVLens)
+
+	q := flashkit.F32([]float32{0, 0}, 2, 1, 1, 1)
+	args := &flashkit.Args{Q: q, K: k, V: v, O: flashkit.F32(make([]float32, 2), 2, 1, 1, 1), Seqs: &seqs}
+	fmt.Println(flashkit.ProblemOf(args, flashkit.Band{})) // the same for all lengths
+	// Output:
+	// <nil> 1
+	// <nil> [3 3] 1
+	// <nil> 0
+	// [1 2 3 0 3 4] [0 1 0 2] [3 4]
+	// b2-h1-g1-n1-m4-d1-f32-ragged-page2
+}
+
+// An evicted span leaves the positions of the other rows. A truncated tail gives its positions back.
+func ExampleKVCache_Evict() {
+	cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 1, Heads: 1, Capacity: 8, Dim: 1, DType: flashkit.BFloat16})
+	if err != nil {
+		log.Fatal(err)
+	}
+	x := nn.NewTensor(make([]float32, 6), 1, 6, 1)
+	fmt.Println(cache.Append(x, x), cache.Positions(0), cache.Next())
+	fmt.Println(cache.Evict(0, 1, 3), cache.Positions(0), cache.Next())
+	fmt.Println(cache.Truncate(0, 2), cache.Positions(0), cache.Next())
+	fmt.Println(cache.Remove(0), cache.Positions(0), cache.Next())
+	// Output:
+	// <nil> [0 1 2 3 4 5] [6]
+	// <nil> [0 3 4 5] [6]
+	// <nil> [0 3] [4]
+	// <nil> [] [0]
 }
 
 // Grouped-query attention over rows of 64 features: the projections of keys and values are narrow.

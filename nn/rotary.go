@@ -155,7 +155,7 @@ func (r *Rotary) rotate(s *Step, y, x Tensor, heads int, from []int32, sign floa
 }
 
 func rotateRows(w *rowWork, _, from, to int) {
-	r, half := w.rotary, w.rotary.dim/2
+	r := w.rotary
 	for i := from; i < to; i++ {
 		x, y := w.x.Row(i), w.y.Row(i)
 		if &x[0] != &y[0] {
@@ -165,14 +165,19 @@ func rotateRows(w *rowWork, _, from, to int) {
 		if w.x.Lens != nil && t >= int(w.x.Lens[b]) {
 			continue // padding
 		}
-		at := (start(w.starts, b) + t) * half
-		cos, sin := w.rotation.cos[at:][:half], w.rotation.sin[at:][:half]
-		for h := 0; h < len(y); h += len(y) / w.heads {
-			if head := y[h:][:2*half]; r.interleaved {
-				turnNeighbors(head, cos, sin, w.sign)
-			} else {
-				turnHalves(head[:half], head[half:], cos, sin, w.sign)
-			}
+		r.turnRow(w.rotation, y, w.heads, start(w.starts, b)+t, w.sign)
+	}
+}
+
+// turnRow rotates a row of the given heads in place.
+func (r *Rotary) turnRow(t *rotation, row []float32, heads, position int, sign float32) {
+	half := r.dim / 2
+	cos, sin := t.cos[position*half:][:half], t.sin[position*half:][:half]
+	for h := 0; h < len(row); h += len(row) / heads {
+		if head := row[h:][:2*half]; r.interleaved {
+			turnNeighbors(head, cos, sin, sign)
+		} else {
+			turnHalves(head[:half], head[half:], cos, sin, sign)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func (l *Transformer) Backward(s *Step, dy Tensor) Tensor {
 func (l *Transformer) NewCaches(batch int) ([]*KVCache, error) {
 	list := make([]*KVCache, len(l.Layers))
 	for n := range list {
-		c, err := NewKVCache(batch, l.config.Heads, l.config.SequenceLen, l.config.DimHead)
+		c, err := NewKVCache(KVCacheConfig{Batch: batch, Heads: l.config.Heads, Capacity: l.config.SequenceLen, Dim: l.config.DimHead})
 		if err != nil {
 			return nil, err
 		}
@@ -164,7 +164,7 @@ func (l *Transformer) Decode(s *Step, x Tensor, caches []*KVCache) Tensor {
 		return Tensor{}
 	}
 	x.TimeFirst = x.TimeFirst || l.config.TimeFirst
-	x = l.Positions.ForwardFrom(s, x, caches[0].lens)
+	x = l.Positions.ForwardFrom(s, x, caches[0].next)
 	for n, layer := range l.Layers {
 		x = layer.Decode(s, x, caches[n])
 	}
