@@ -15,9 +15,12 @@ import "math"
 // The backward pass computes the gradients of sum(O*DO) + sum(LSE*DLSE). It reads O and LSE,
 // the outputs of the forward pass.
 type Args struct {
-	Q   Tensor // queries [B, H, N, D]
-	K   Tensor // keys [B, G, M, D]
-	V   Tensor // values [B, G, M, DV]
+	Q      Tensor // queries [B, H, N, D]
+	K      Tensor // keys [B, G, M, D]
+	V      Tensor // values [B, G, M, DV]
+	KScale Tensor // scales of Int8 keys [B, G, M, ceil(D/g)], g = Int8Group: multiplies g elements of a row. Float32 or Float16, in pages like K
+	VScale Tensor // scales of Int8 values [B, G, M, ceil(DV/g)]
+
 	O   Tensor // output [B, H, N, DV]; 0 for a row that sees no key
 	LSE Tensor // natural log-sum-exp of a row's scores and sink [B, H, N, 1] float32; -Inf for a row without keys or sink. Optional in the forward pass without Carry
 
@@ -104,7 +107,7 @@ type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
 
-var arguments = func() [17]Argument {
+var arguments = func() [19]Argument {
 	q := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.Dim} }
 	o := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.VDim} }
 	row := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, 1} }
@@ -112,6 +115,8 @@ var arguments = func() [17]Argument {
 	v := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.VDim} }
 	pairs := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.KVLen} }
 	ranges := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, p.QLen, 2 * p.Score.Ranges} }
+	kScale := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.scales(p.Dim)} }
+	vScale := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.scales(p.VDim)} }
 	slopes := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, 1, 1} }
 	sink := func(p *Problem, m *extent) [4]int { return [4]int{1, p.Heads, 1, 1} }
 	data, kv := func(p *Problem) DType { return p.DType }, func(p *Problem) DType { return p.KVType() }
@@ -122,6 +127,8 @@ var arguments = func() [17]Argument {
 		{"Q", both, 0, data, q, func(a *Args) *Tensor { return &a.Q }},
 		{"K", both, 0, kv, k, func(a *Args) *Tensor { return &a.K }},
 		{"V", both, 0, kv, v, func(a *Args) *Tensor { return &a.V }},
+		{"KScale", [2]Role{Input, 0}, FeatureInt8, f32, kScale, func(a *Args) *Tensor { return &a.KScale }},
+		{"VScale", [2]Role{Input, 0}, FeatureInt8, f32, vScale, func(a *Args) *Tensor { return &a.VScale }},
 		{"O", [2]Role{Output, Input}, 0, data, o, func(a *Args) *Tensor { return &a.O }},
 		{"LSE", [2]Role{Output | Optional, Input}, 0, f32, row, func(a *Args) *Tensor { return &a.LSE }},
 		{"DO", [2]Role{0, Input}, 0, data, o, func(a *Args) *Tensor { return &a.DO }},
@@ -167,7 +174,8 @@ func (a *Argument) Shape(p *Problem) [4]int {
 	return a.shape(p, &m)
 }
 
-// DType returns the argument's element type in problem p. Bias and DBias may also be Float32.
+// DType returns the argument's element type in problem p. Bias and DBias may also be Float32, and
+// KScale and VScale Float16.
 func (a *Argument) DType(p *Problem) DType { return a.dtype(p) }
 
 // repeats reports whether the argument's dimension d may be 1 and broadcast.
@@ -202,6 +210,9 @@ func ProblemOf(args *Args, band Band) Problem {
 	if t := args.K.dtype; p.DType == Float32 && t.isData() {
 		p.KVDType = t
 	}
+	if args.K.dtype == Int8 {
+		p.Int8Group = groupOf(args)
+	}
 	p.Score.Bias, p.Score.Mask = !args.Bias.IsZero(), !args.Mask.IsZero()
 	p.Score.ALiBi, p.Score.Sink = !args.Slopes.IsZero(), !args.Sink.IsZero()
 	p.Score.Ranges = args.Ranges.shape[3] / 2
@@ -222,6 +233,18 @@ func ProblemOf(args *Args, band Band) Problem {
 		}
 	}
 	return p
+}
+
+// groupOf returns Int8Group of a call, from the numbers of scales of a row.
+func groupOf(args *Args) int {
+	k, v := args.K.shape[3], args.V.shape[3]
+	if max(args.KScale.shape[3], args.VScale.shape[3]) <= 1 {
+		return max(k, v)
+	}
+	if p := (Problem{Int8Group: 64}); p.scales(k) == args.KScale.shape[3] && p.scales(v) == args.VScale.shape[3] {
+		return 64
+	}
+	return 32
 }
 
 // missing returns an error if Q, K or V is the zero Tensor. If args is nil, it returns nil.

@@ -46,6 +46,9 @@ func tensor(dtype flashkit.DType, shape [4]int) flashkit.Tensor {
 	if dtype == flashkit.Int32 {
 		return flashkit.Int32s(make([]int32, elements(shape)), shape[0], shape[1], shape[2], shape[3])
 	}
+	if dtype == flashkit.Int8 {
+		return flashkit.Int8s(make([]int8, elements(shape)), shape[0], shape[1], shape[2], shape[3])
+	}
 	if dtype == flashkit.Bool {
 		return flashkit.Bools(make([]bool, elements(shape)), shape[0], shape[1], shape[2], shape[3])
 	}

@@ -74,6 +74,9 @@ func (p *Problem) checkBackward() error {
 	if p.KVDType != 0 {
 		return problemErr("KVDType", p.KVDType, "has no backward pass")
 	}
+	if p.Int8Group != 0 {
+		return problemErr("Int8Group", p.Int8Group, "has no backward pass")
+	}
 	return nil
 }
 
@@ -111,6 +114,10 @@ func (a *arg) check(p *Problem, m *extent, args *Args) error {
 	case "Bias":
 		if t.dtype == Float32 {
 			dtype = Float32
+		}
+	case "KScale", "VScale":
+		if t.dtype == Float16 {
+			dtype = Float16
 		}
 	case "DBias":
 		shape, dtype, repeats = args.Bias.shape, args.Bias.dtype, false

@@ -10,7 +10,7 @@ func ToF16(x []float32) []uint16 { return converted(x, half.ToF16) }
 func ToBF16(x []float32) []uint16 { return converted(x, half.ToBF16) }
 
 // ToF32 returns the elements of t's memory as float32, in memory order. A Bool becomes 0 or 1, and an Int32 is
-// rounded.
+// rounded. An Int8 is not multiplied by its scale.
 // The result ignores t's strides and has t.Len() elements. For a tensor on a device ToF32
 // returns an empty slice.
 func ToF32(t Tensor) []float32 {
@@ -21,6 +21,8 @@ func ToF32(t Tensor) []float32 {
 		return converted(t.Uint16s(), half.FromBF16)
 	case Int32:
 		return converted(t.Int32s(), func(x int32) float32 { return float32(x) })
+	case Int8:
+		return converted(t.Int8s(), func(x int8) float32 { return float32(x) })
 	case Bool:
 		return converted(t.Bools(), func(x bool) float32 {
 			if x {

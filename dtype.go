@@ -4,15 +4,16 @@ package flashkit
 type DType uint8
 
 // The element types. Q, K, V, O and their gradients are Float32, Float16 or BFloat16. All of
-// them have the type Problem.DType, except that K and V may have the type Problem.KVDType.
-// Every kernel accumulates in float32. LSE, DLSE, slopes and sinks are Float32. Only masks are
-// Bool, and only ranges of keys are Int32.
+// them have the type Problem.DType, except that K and V may have the type Problem.KVDType, or
+// Int8 with Problem.Int8Group. Every kernel accumulates in float32. LSE, DLSE, slopes and sinks
+// are Float32. Only masks are Bool, and only ranges of keys are Int32.
 const (
 	Float32  DType = iota // IEEE binary32
 	Float16               // IEEE binary16
 	BFloat16              // bfloat16: the upper 16 bits of a binary32
 	Bool                  // one byte, 0 or 1
 	Int32                 // signed, 32 bits
+	Int8                  // signed, 8 bits; elements of K and V that a scale multiplies
 )
 
 // dtypes holds the properties of each type.
@@ -26,9 +27,10 @@ var dtypes = [...]struct {
 	BFloat16: {"bf16", 2, true},
 	Bool:     {"bool", 1, false},
 	Int32:    {"i32", 4, false},
+	Int8:     {"i8", 1, false},
 }
 
-// String returns "f32", "f16", "bf16", "bool" or "i32".
+// String returns "f32", "f16", "bf16", "bool", "i32" or "i8".
 func (t DType) String() string {
 	if int(t) < len(dtypes) {
 		return dtypes[t].name

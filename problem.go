@@ -27,6 +27,8 @@ type Problem struct {
 	Scale   float32 // multiplies Q·K, in [2^-126, 2.358e38]; 0 means 1/sqrt(Dim)
 	Score   Score   // the zero value is plain attention
 
+	Int8Group int // elements of a row of K and V that share a scale, if K and V are Int8: 32, 64, or the larger head dim for one scale a row; 0 if K and V are not Int8. Only the forward pass supports Int8
+
 	Ragged bool // sequences differ in length: QLen and KVLen are the maxima, and Args.Seqs has the lengths
 	Page   int  // keys per page, if K and V are pools of pages with a page table in Args.Seqs; 0 means not paged
 	Carry  bool // O and LSE hold the results over earlier keys, to which the forward pass adds this call's keys
@@ -48,8 +50,11 @@ func (p Problem) SoftmaxScale() float64 {
 	return 1 / math.Sqrt(float64(p.Dim))
 }
 
-// KVType returns the type of K and V: KVDType, or DType if KVDType is 0.
+// KVType returns the type of K and V: Int8 with Int8Group, else KVDType, or DType if KVDType is 0.
 func (p Problem) KVType() DType {
+	if p.Int8Group != 0 {
+		return Int8
+	}
 	if p.KVDType != 0 {
 		return p.KVDType
 	}
@@ -64,6 +69,14 @@ func (p Problem) QShape() [4]int { return [4]int{p.Batch, p.Heads, p.QLen, p.Dim
 
 // KShape returns the shape of K, [B, G, M, D].
 func (p Problem) KShape() [4]int { return [4]int{p.Batch, p.KVHeads, p.KVLen, p.Dim} }
+
+// scales returns the number of scales of a row with dim elements of K or V.
+func (p *Problem) scales(dim int) int {
+	if p.Int8Group == 0 {
+		return 0
+	}
+	return (dim-1)/p.Int8Group + 1
+}
 
 // VShape returns the shape of V, [B, G, M, DV].
 func (p Problem) VShape() [4]int { return [4]int{p.Batch, p.KVHeads, p.KVLen, p.VDim} }
@@ -98,6 +111,12 @@ func (p Problem) Validate() error {
 	}
 	if p.KVDType != 0 && p.DType != Float32 {
 		return problemErr("KVDType", p.KVDType, "must be 0 where DType is %v: keys of another type go with f32 alone", p.DType)
+	}
+	if g, row := p.Int8Group, max(p.Dim, p.VDim); g != 0 && g != row && (g != 32 && g != 64 || g > row) {
+		return problemErr("Int8Group", g, "must be 32, 64 or %d, the larger head dim, or 0 if K and V are not int8", row)
+	}
+	if p.Int8Group != 0 && p.KVDType != 0 {
+		return problemErr("KVDType", p.KVDType, "must be 0 where Int8Group says that K and V are int8")
 	}
 	if err := p.Band.validate(); err != nil {
 		return err

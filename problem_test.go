@@ -313,6 +313,8 @@ func TestScopesAgreeWithTensors(t *testing.T) {
 		for _, a := range flashkit.Arguments() {
 			switch {
 			case a.Role(&plain, flashkit.PassForward) != 0 || a.Role(&p, flashkit.PassForward) == 0:
+			case a.Shape(&p)[1] == 1: // of KV heads
+				require.Equal(t, flashkit.ScopeKey, x.Scope, a.Name)
 			case a.Shape(&p) == [4]int{2, 3, 5, 7}:
 				want |= flashkit.ScopePair
 			default:

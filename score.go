@@ -38,13 +38,14 @@ const (
 	FeatureMixed                       // Problem.KVDType
 	FeatureOrigin                      // Score.Origin
 	FeatureRanges                      // Score.Ranges
+	FeatureInt8                        // Problem.Int8Group
 
 	// AllFeatures is the set of all features, for tests. A kernel must list its features one by
 	// one, so that it does not claim features added later.
 	AllFeatures Feature = 1<<iota - 1
 
 	// ForwardFeatures is the set of features without a backward pass.
-	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed
+	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed | FeatureInt8
 )
 
 var featureNames = func() (names [16]string) {
@@ -86,6 +87,7 @@ const (
 	ScopePosition                   // the positions of row and key in their sequence
 	ScopePair                       // the row and key, as indices of a tensor
 	ScopeRange                      // the row as an index of a tensor, whose elements are key positions
+	ScopeKey                        // the key, as an index of a tensor that all rows share
 )
 
 // A Parameter describes a field of Problem other than dimensions, types and band. The field's
@@ -111,6 +113,7 @@ var parameters = [...]Parameter{
 	{"sink", "Score.Sink", FeatureSink, ScopeHead, "", "add a score without a value to the softmax of each head", func(p *Problem) any { return &p.Score.Sink }},
 	{"dropout", "Score.Dropout", FeatureDropout, ScopePosition, "p", "drop weights with probability p, 0 <= p < 1, rounded to a multiple of 2^-16, and multiply the others by 1/(1-p)", func(p *Problem) any { return &p.Score.Dropout }},
 	{"origin", "Score.Origin", FeatureOrigin, ScopePosition, "", "in a part of a larger problem: drop the weights that a call of the larger problem drops", func(p *Problem) any { return &p.Score.Origin }},
+	{"int8group", "Int8Group", FeatureInt8, ScopeKey, "g", "read K and V as int8, with a scale for each g elements of a row: 32, 64 or the larger head dim", func(p *Problem) any { return &p.Int8Group }},
 	{"ragged", "Ragged", FeatureRagged, ScopeCall, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
 	{"page", "Page", FeaturePage, ScopeCall, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
 	{"carry", "Carry", FeatureCarry, ScopeCall, "", "merge the result with O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
@@ -132,7 +135,7 @@ func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
 		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry, p.KVDType != 0,
-		p.Score.Origin, p.Score.Ranges != 0,
+		p.Score.Origin, p.Score.Ranges != 0, p.Int8Group != 0,
 	} {
 		if asked {
 			f |= 1 << i

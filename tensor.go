@@ -57,6 +57,12 @@ func Int32s[T ~int32](x []T, b, heads, rows, ends int) Tensor {
 	return dense(Int32, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, ends)
 }
 
+// Int8s returns a dense row-major view of x as quantized keys or values [b, heads, rows, dim].
+// QuantizeRows makes such elements and their scales.
+func Int8s[T ~int8](x []T, b, heads, rows, dim int) Tensor {
+	return dense(Int8, unsafe.Pointer(unsafe.SliceData(x)), len(x), b, heads, rows, dim)
+}
+
 // Zeros returns a dense row-major tensor [b, heads, rows, dim] in new host memory, all zeros,
 // or all false for Bool.
 func Zeros(t DType, b, heads, rows, dim int) Tensor {
@@ -70,6 +76,8 @@ func Zeros(t DType, b, heads, rows, dim int) Tensor {
 		return Bools(make([]bool, n), b, heads, rows, dim)
 	case Int32:
 		return Int32s(make([]int32, n), b, heads, rows, dim)
+	case Int8:
+		return Int8s(make([]int8, n), b, heads, rows, dim)
 	}
 	return F32(make([]float32, n), b, heads, rows, dim)
 }
@@ -151,6 +159,15 @@ func (t Tensor) Int32s() []int32 {
 		return nil
 	}
 	return unsafe.Slice((*int32)(t.mem), t.len)
+}
+
+// Int8s returns the memory behind an Int8 host tensor, a slice of Len elements. For other tensors
+// the result is nil.
+func (t Tensor) Int8s() []int8 {
+	if t.dtype != Int8 || t.owner != nil {
+		return nil
+	}
+	return unsafe.Slice((*int8)(t.mem), t.len)
 }
 
 // Len returns the length in elements of the memory behind the view.

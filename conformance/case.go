@@ -57,7 +57,7 @@ func (c Case) types() []flashkit.DType {
 // copy, and BFloat16 in the other. If the problem sets KVDType itself, mixes returns no copies.
 func (c Case) mixes() (cases []Case) {
 	for _, t := range dtypes[1:] {
-		if m := c.InDType(flashkit.Float32); c.Problem.KVDType == 0 {
+		if m := c.InDType(flashkit.Float32); c.Problem.KVDType == 0 && c.Problem.Int8Group == 0 {
 			m.Problem.KVDType, m.mixed = t, true
 			cases = append(cases, m)
 		}
@@ -135,9 +135,9 @@ func Grid() []Case {
 }
 
 // Traps returns the traps in the order of traps.go, traps_features.go, traps_ranges.go, traps_edges.go and
-// traps_range.go.
+// traps_range.go, with traps_int8.go before traps_edges.go.
 func Traps() []Case {
-	all := slices.Concat(traps, featureTraps, rangesTraps, edgeTraps, rangeTraps)
+	all := slices.Concat(traps, featureTraps, rangesTraps, int8Traps, edgeTraps, rangeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)

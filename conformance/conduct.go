@@ -30,7 +30,7 @@ func conductProblem(k flashkit.Kernel, features flashkit.Feature) (flashkit.Prob
 			p.Band = p.Band.Shift(3)
 		}
 		if t == flashkit.Float32 && features&flashkit.FeatureMixed != 0 {
-			p.KVDType = flashkit.BFloat16
+			p.KVDType, p.Int8Group = flashkit.BFloat16, 0
 		}
 		if k.Fits(p.Ask(k.Pass)) == "" {
 			return p, true

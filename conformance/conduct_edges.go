@@ -52,7 +52,7 @@ func edgesOfMemory(ctx context.Context, k flashkit.Kernel, features flashkit.Fea
 		for j, t := range k.DTypes {
 			p := p
 			if p.DType = t; t == flashkit.Float32 && features&flashkit.FeatureMixed != 0 {
-				p.KVDType = flashkit.BFloat16
+				p.KVDType, p.Int8Group = flashkit.BFloat16, 0
 			}
 			if k.Fits(p.Ask(k.Pass)) != "" {
 				continue
@@ -114,5 +114,6 @@ func copied(t *flashkit.Tensor, memory []byte, atEnd bool) flashkit.Tensor {
 	copy(x.Uint16s(), t.Uint16s())
 	copy(x.Bools(), t.Bools())
 	copy(x.Int32s(), t.Int32s())
+	copy(x.Int8s(), t.Int8s())
 	return x.WithStrides(s[0], s[1], s[2])
 }

@@ -117,6 +117,8 @@ func over(t *flashkit.Tensor, memory []byte) flashkit.Tensor {
 		return flashkit.BF16(unsafe.Slice((*uint16)(at), n), s[0], s[1], s[2], s[3])
 	case flashkit.Bool:
 		return flashkit.Bools(unsafe.Slice((*bool)(at), n), s[0], s[1], s[2], s[3])
+	case flashkit.Int8:
+		return flashkit.Int8s(unsafe.Slice((*int8)(at), n), s[0], s[1], s[2], s[3])
 	case flashkit.Int32:
 		return flashkit.Int32s(unsafe.Slice((*int32)(at), n), s[0], s[1], s[2], s[3])
 	default:

@@ -10,16 +10,20 @@ import (
 // features are a case's inputs beyond dense attention. Sequences are padded here. If the case's
 // layout is packed or paged, sides.place packs or pages the sequences later.
 type features struct {
-	bias, mask  pairs // in mask, 0 hides a key from a row
-	ranges      pairs // [B, H, N, 2R]
-	slopes      []float32
-	sink        []float32
-	seed        uint64
-	origin      flashkit.Origin
-	qLens       []int32 // nil if all have full length
-	kvLens      []int32
-	earlier     []float32 // O over earlier keys, for Carry
-	earlierLSE  []float32
+	bias, mask   pairs // in mask, 0 hides a key from a row
+	ranges       pairs // [B, H, N, 2R]
+	slopes       []float32
+	sink         []float32
+	seed         uint64
+	origin       flashkit.Origin
+	qLens        []int32 // nil if all have full length
+	kvLens       []int32
+	earlier      []float32 // O over earlier keys, for Carry
+	earlierLSE   []float32
+	kScale       []float32 // scales of int8 keys [B, G, M, groups]
+	vScale       []float32
+	narrowScales bool // the scales are f16, not float32
+
 	narrowPairs bool // the bias has the problem's type, not float32
 }
 
@@ -102,6 +106,7 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 		x     []float32
 	}{
 		{"bias", f.bias.shape, f.bias.x}, {"mask", f.mask.shape, f.mask.x}, {"ranges", f.ranges.shape, f.ranges.x},
+		{"kscale", scaleShape(&p, false), f.kScale}, {"vscale", scaleShape(&p, true), f.vScale},
 		{"slopes", [4]int{len(f.slopes) / p.Heads, p.Heads, 1, 1}, f.slopes}, {"sink", [4]int{1, p.Heads, 1, 1}, f.sink},
 		{"q_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.qLens)}, {"kv_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.kvLens)},
 		{"earlier", p.OShape(), f.earlier}, {"earlier_lse", p.LSEShape(), f.earlierLSE},
@@ -240,9 +245,19 @@ func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 
 	case "Q":
 		return in.q
 	case "K":
+		if in.p.Int8Group != 0 {
+			return in.codes(false)
+		}
 		return in.k
 	case "V":
+		if in.p.Int8Group != 0 {
+			return in.codes(true)
+		}
 		return in.v
+	case "KScale":
+		return in.kScale
+	case "VScale":
+		return in.vScale
 	case "O":
 		if pass == flashkit.PassForward {
 			return in.earlier
@@ -283,7 +298,7 @@ func (in *Inputs) shape(a *flashkit.Argument) [4]int {
 	case "Slopes":
 		s[0] = len(in.slopes) / s[1]
 		return s
-	case "K", "V", "DK", "DV": // keys are padded here, even if a layout will page them
+	case "K", "V", "DK", "DV", "KScale", "VScale": // keys are padded here, even if a layout will page them
 		return [4]int{in.p.Batch, in.p.KVHeads, in.p.KVLen, s[3]}
 	default:
 		return s

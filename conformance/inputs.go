@@ -34,6 +34,9 @@ func (c Case) Inputs() *Inputs {
 		in.dlse = array("dlse", p.LSEShape())
 	}
 	in.features = newFeatures(p, array)
+	if p.Int8Group != 0 {
+		in.newInt8(array)
+	}
 	if c.fill != nil {
 		c.fill(in)
 	}
@@ -132,7 +135,7 @@ func repeat(in *Inputs) {
 	for _, t := range []struct {
 		x     []float32
 		shape [4]int
-	}{{in.k, in.p.KShape()}, {in.v, in.p.VShape()}} {
+	}{{in.k, in.p.KShape()}, {in.v, in.p.VShape()}, {in.kScale, scaleShape(&in.p, false)}, {in.vScale, scaleShape(&in.p, true)}} {
 		head := t.shape[2] * t.shape[3]
 		for at := head; at < len(t.x); at += head {
 			copy(t.x[at:at+head], t.x[:head])
@@ -165,6 +168,7 @@ func (in *Inputs) random(r *rand.Rand) {
 	for i := range in.dlse {
 		in.dlse[i] = float32(r.NormFloat64())
 	}
+	in.randomInt8(r)
 }
 
 var (

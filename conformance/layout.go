@@ -46,10 +46,11 @@ type placed struct {
 	name   string
 	tensor flashkit.Tensor
 	of     func(*flashkit.Args) *flashkit.Tensor // the tensor's field of Args
-	f32    []float32                             // the whole memory with guards; exactly one of f32, u16, bools and i32 is not nil
+	f32    []float32                             // the whole memory with guards; exactly one of f32, u16, bools, i32 and i8 is not nil
 	u16    []uint16
 	bools  []bool
 	i32    []int32
+	i8     []int8
 	dense  [4]int
 	index  []int     // index in this memory of each element of the dense array, -1 for an element outside its sequence
 	rest   []int     // indices in this memory of the tensor's elements outside all sequences
@@ -98,6 +99,9 @@ func place(name string, t flashkit.DType, shape [4]int, l layout, kv bool) *plac
 	case flashkit.Bool:
 		x.bools = make([]bool, n+2*guard)
 		x.tensor = flashkit.Bools(x.bools[guard:guard+n:guard+n], shape[0], heads, rows, dim)
+	case flashkit.Int8:
+		x.i8 = make([]int8, n+2*guard)
+		x.tensor = flashkit.Int8s(x.i8[guard:guard+n:guard+n], shape[0], heads, rows, dim)
 	case flashkit.Int32:
 		x.i32 = make([]int32, n+2*guard)
 		x.tensor = flashkit.Int32s(x.i32[guard:guard+n:guard+n], shape[0], heads, rows, dim)
@@ -157,6 +161,8 @@ func (x *placed) poison() {
 			x.bools[at] = used != (at%2 == 0) // a bool has no NaN, so elements and the memory around them get opposite alternating values
 		case x.i32 != nil: // an int32 has no NaN, so each element is an end that no range may have
 			x.i32[at] = math.MinInt32 + int32(at%2)
+		case x.i8 != nil:
+			x.i8[at] = math.MinInt8 + int8(at%2)
 		case x.f32 != nil && used:
 			x.f32[at] = math.Float32frombits(poison32)
 		case x.f32 != nil:
@@ -187,6 +193,8 @@ func (x *placed) set(dense []float32) {
 			x.u16[at] = half.ToBF16(dense[i])
 		case flashkit.Bool:
 			x.bools[at] = dense[i] != 0
+		case flashkit.Int8:
+			x.i8[at] = int8(dense[i])
 		case flashkit.Int32:
 			x.i32[at] = int32(dense[i])
 		}
@@ -213,6 +221,8 @@ func (x *placed) bits() []uint32 {
 			if x.bools[at] {
 				b[at] = 1
 			}
+		case x.i8 != nil:
+			b[at] = uint32(uint8(x.i8[at]))
 		case x.i32 != nil:
 			b[at] = uint32(x.i32[at])
 		case x.f32 != nil:

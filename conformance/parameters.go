@@ -21,6 +21,8 @@ func valuesOf(f flashkit.Feature) values {
 		return values{.25, []float32{.1, .5}}
 	case flashkit.FeatureRanges:
 		return values{2, []float32{1, 2}}
+	case flashkit.FeatureInt8:
+		return values{32, []float32{32, 64, 1 << 20}} // fitInt8 clamps these to the head dim
 	case flashkit.FeaturePage:
 		return values{16, []float32{1, 3, 16, 64}}
 	}
@@ -51,6 +53,7 @@ func setParameters(p *flashkit.Problem, features flashkit.Feature) {
 	if !p.Ragged {
 		p.Page = 0
 	}
+	fitInt8(p)
 }
 
 // drawParameter sets a parameter of p to a value drawn from r.

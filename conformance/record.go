@@ -52,8 +52,9 @@ type Record struct {
 	Scale     float64  `json:"scale"` // never 0
 	Softcap   float64  `json:"softcap"`
 	Dropout   float64  `json:"dropout"`
-	Seed      string   `json:"seed,omitempty"`   // decimal, since not all JSON parsers read 64 bits
-	Origin    []int    `json:"origin,omitempty"` // sequence, head, row, key
+	Seed      string   `json:"seed,omitempty"`       // decimal, since not all JSON parsers read 64 bits
+	Origin    []int    `json:"origin,omitempty"`     // sequence, head, row, key
+	Int8Group int      `json:"int8_group,omitempty"` // elements of a row of K and V that share a scale
 	Page      int      `json:"page"`
 	Layout    string   `json:"layout"`
 	File      string   `json:"file,omitempty"`
@@ -78,7 +79,7 @@ func (c Case) record() Record {
 	p := c.Problem
 	r := Record{Name: c.Name, Catches: c.Catches, Problem: p.String(), Features: c.needs(), Batch: p.Batch, Heads: p.Heads, KVHeads: p.KVHeads,
 		QLen: p.QLen, KVLen: p.KVLen, Dim: p.Dim, VDim: p.VDim, TopLeft: p.Band.IsTopLeft(), Shift: p.Band.Shifted(), Scale: p.SoftmaxScale(),
-		Left: side32(p.Band.Left()), Right: side32(p.Band.Right()), Softcap: float64(p.Score.Softcap), Dropout: float64(p.Score.Dropout), Page: p.Page,
+		Left: side32(p.Band.Left()), Right: side32(p.Band.Right()), Softcap: float64(p.Score.Softcap), Dropout: float64(p.Score.Dropout), Page: p.Page, Int8Group: p.Int8Group,
 		Layout: recordLayouts[c.layout], Reason: "rounding"}
 	if c.grid {
 		r.Reason = "grid"

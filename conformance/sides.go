@@ -153,12 +153,17 @@ func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 			dtype = flashkit.Float32
 		}
 	}
+	if a.Name == "KScale" || a.Name == "VScale" {
+		if dtype = flashkit.Float32; in.narrowScales && l != gaps {
+			dtype = flashkit.Float16
+		}
+	}
 	name := strings.ToLower(a.Name)
 	switch a.Name {
 	case "Q", "O", "LSE", "DO", "DLSE", "DQ":
 		return x.q.place(name, dtype, dense, strides, false)
-	case "K", "V", "DK", "DV":
-		return x.kv.place(name, dtype, dense, strides, a.Name == "K" || a.Name == "V")
+	case "K", "V", "KScale", "VScale", "DK", "DV":
+		return x.kv.place(name, dtype, dense, strides, !strings.HasPrefix(a.Name, "D"))
 	case "Bias", "DBias", "Mask":
 		if shape[2] != 1 {
 			shape[2] = x.p.QLen

@@ -200,6 +200,7 @@ func sweepFeatures(r *rand.Rand, p *flashkit.Problem, most int) {
 		}
 	}
 	p.Ragged = p.Ragged || p.Page != 0
+	fitInt8(p)
 }
 
 // edge returns a random length, at most limit. Below the limit, the length differs by at most 1

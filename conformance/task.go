@@ -78,8 +78,10 @@ func (in *Inputs) file(p flashkit.Problem) (*safetensors.File, error) {
 		}
 	}
 	four("q", p.DType, in.q, p.QShape())
-	four("k", p.KVType(), in.k, p.KShape())
-	four("v", p.KVType(), in.v, p.VShape())
+	four("k", p.KVType(), in.array("K", flashkit.PassForward, result{}), p.KShape())
+	four("v", p.KVType(), in.array("V", flashkit.PassForward, result{}), p.VShape())
+	four("kscale", flashkit.Float32, in.kScale, scaleShape(&p, false))
+	four("vscale", flashkit.Float32, in.vScale, scaleShape(&p, true))
 	if hasBackward(p) {
 		four("do", p.DType, in.do, p.OShape())
 	}

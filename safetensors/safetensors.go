@@ -112,7 +112,7 @@ func (t Tensor) Uint16s() ([]uint16, error) {
 	return decode[uint16](t, "F16", "BF16")
 }
 
-func decode[E byte | float32 | uint16 | int32 | int64](t Tensor, dtypes ...string) ([]E, error) {
+func decode[E byte | int8 | float32 | uint16 | int32 | int64](t Tensor, dtypes ...string) ([]E, error) {
 	err := t.check()
 	if err == nil && !slices.Contains(dtypes, t.DType) {
 		err = fmt.Errorf("dtype is %s, want %s", t.DType, strings.Join(dtypes, " or "))

@@ -82,8 +82,12 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 		var data []int32
 		data, err = t.Int32s()
 		x = flashkit.Int32s(data, s[0], s[1], s[2], s[3])
+	case "I8":
+		var data []int8
+		data, err = decode[int8](t, t.DType)
+		x = flashkit.Int8s(data, s[0], s[1], s[2], s[3])
 	default:
-		err = t.wrong(fmt.Errorf("dtype is %.60s, want F32, F16, BF16, BOOL, U8 or I32", t.DType))
+		err = t.wrong(fmt.Errorf("dtype is %.60s, want F32, F16, BF16, BOOL, U8, I32 or I8", t.DType))
 	}
 	if err != nil {
 		return flashkit.Tensor{}, err
@@ -93,7 +97,7 @@ func (t Tensor) view(s [4]int) (x flashkit.Tensor, err error) {
 
 // Encode returns a file tensor with a copy of x's elements in row-major order of x's shape,
 // whatever the strides of x are. Float32 becomes F32, Float16 becomes F16, BFloat16 becomes BF16,
-// Bool becomes BOOL and Int32 becomes I32. Encode returns an error if x is on a device, or if the shape and strides
+// Bool becomes BOOL, Int32 becomes I32 and Int8 becomes I8. Encode returns an error if x is on a device, or if the shape and strides
 // of x reach beyond the memory of x.
 func Encode(name string, x flashkit.Tensor) (Tensor, error) {
 	return encode(name, x, func(s [4]int) [4]int { return s })
@@ -105,7 +109,7 @@ func EncodeBSHD(name string, x flashkit.Tensor) (Tensor, error) {
 }
 
 // fileTypes maps the element types of package flashkit to their names in the format.
-var fileTypes = map[flashkit.DType]string{flashkit.Float32: "F32", flashkit.Float16: "F16", flashkit.BFloat16: "BF16", flashkit.Bool: "BOOL", flashkit.Int32: "I32"}
+var fileTypes = map[flashkit.DType]string{flashkit.Float32: "F32", flashkit.Float16: "F16", flashkit.BFloat16: "BF16", flashkit.Bool: "BOOL", flashkit.Int32: "I32", flashkit.Int8: "I8"}
 
 func encode(name string, x flashkit.Tensor, order func([4]int) [4]int) (Tensor, error) {
 	shape, strides := order(x.Shape()), order(x.Strides())
@@ -145,6 +149,10 @@ func appendRow(b []byte, x flashkit.Tensor, from, to int) []byte {
 	case flashkit.Int32:
 		for _, v := range x.Int32s()[from:to] {
 			b = binary.LittleEndian.AppendUint32(b, uint32(v))
+		}
+	case flashkit.Int8:
+		for _, v := range x.Int8s()[from:to] {
+			b = append(b, byte(v))
 		}
 	case flashkit.Bool:
 		for _, v := range x.Bools()[from:to] {

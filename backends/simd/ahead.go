@@ -35,11 +35,13 @@ func (a *ahead) add(t *flashkit.Tensor, b, h, r, n int) {
 	if n <= 0 || rowStep(t) != dim {
 		return
 	}
-	if at := t.Offset(b, h, r); t.DType() == flashkit.Float32 {
+	switch at := t.Offset(b, h, r); t.DType() {
+	case flashkit.Float32:
 		a.addFloats(t.Float32s()[at:][:n*dim])
-	} else {
-		x := t.Uint16s()[at:][:n*dim]
-		a.push(unsafe.Pointer(&x[0]), 2*len(x))
+	case flashkit.Int8:
+		a.push(unsafe.Pointer(&t.Int8s()[at:][:n*dim][0]), n*dim)
+	default:
+		a.push(unsafe.Pointer(&t.Uint16s()[at:][:n*dim][0]), 2*n*dim)
 	}
 }
 

@@ -85,6 +85,10 @@ func (isa *convertRoutines) view(t *flashkit.Tensor, b, h, r, n int, buf []float
 
 // viewKeys does the work of view for n keys of a sequence from key k on. The keys may be in pages.
 func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, n int, buf []float32) (rows []float32, step int) {
+	if j.p.Int8Group != 0 {
+		j.dequantizeKeys(t, &s.Seq, s.b, s.g, k, n, buf, isa.dequantizeRows)
+		return buf, t.Shape()[3]
+	}
 	if j.p.Page == 0 {
 		return isa.view(t, s.KVBatch, s.g, s.K0+k, n, buf)
 	}
@@ -98,6 +102,11 @@ func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, 
 		i += run
 	}
 	return buf, dim
+}
+
+// dequantizeRows is a rowDequantizer.
+func (isa *convertRoutines) dequantizeRows(dst []float32, t, scale *flashkit.Tensor, batch, g, row, n, group int) {
+	dequantizeRows(dst, t, scale, batch, g, row, n, group)
 }
 
 // loadRows widens n rows of t to rows of step elements in dst, padded with 0.

@@ -53,7 +53,7 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 // each block must first be widened to a buffer.
 func (isa *decodeRoutines) storage(j *job) flashkit.DType {
 	t := j.args.K.DType()
-	if t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
+	if t == flashkit.Int8 || t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
 		return flashkit.Float32
 	}
 	return t

@@ -14,18 +14,20 @@ import (
 // elements must be widened. Then each block is widened into buf.
 type keyRows struct {
 	t        *flashkit.Tensor
-	first    unsafe.Pointer // row 0 of the sequence, or of page 0, in KV head 0; nil if rows are widened
-	headStep int            // bytes from one KV head to the next
-	bytes    int            // of a row
-	step     int            // bytes from one row to the next
-	tiles    int            // prefetch distance in keys
-	ahead    int            // prefetch distance in bytes; 0: prefetch the rows that places lists, tiles entries later
-	page     int            // keys of a page; 0 without pages
-	pages    []int32        // page table of the sequence
-	pageStep int            // bytes from one page to the next
-	table    []int          // offsets of a block's rows from the block's first row; unused if inPages
-	at       [2]places      // if inPages: offsets of the rows of the current block, and of the block before
-	buf      []float32      // widened rows of a block
+	scale    *flashkit.Tensor // scales of t, if t is Int8
+	group    int              // elements of t that share a scale
+	first    unsafe.Pointer   // row 0 of the sequence, or of page 0, in KV head 0; nil if rows are widened
+	headStep int              // bytes from one KV head to the next
+	bytes    int              // of a row
+	step     int              // bytes from one row to the next
+	tiles    int              // prefetch distance in keys
+	ahead    int              // prefetch distance in bytes; 0: prefetch the rows that places lists, tiles entries later
+	page     int              // keys of a page; 0 without pages
+	pages    []int32          // page table of the sequence
+	pageStep int              // bytes from one page to the next
+	table    []int            // offsets of a block's rows from the block's first row; unused if inPages
+	at       [2]places        // if inPages: offsets of the rows of the current block, and of the block before
+	buf      []float32        // widened rows of a block
 }
 
 // places has the offsets of a block's rows in pages, followed by the offsets of the rows to
@@ -75,6 +77,7 @@ func (r *keyRows) set(j *job, ws *pool.Arena, x *decodeItem, t *flashkit.Tensor)
 	dim, size := t.Shape()[3], x.as.Size()
 	r.t, r.bytes, r.step, r.page, r.buf = t, dim*size, rowStep(t)*size, j.p.Page, ws.Take(decodeBlock*dim)
 	r.headStep = t.Strides()[1] * size
+	r.scale, r.group = j.scaleOf(t), j.p.Int8Group
 	h := &x.one
 	if h.first == h.last {
 		return
@@ -191,9 +194,18 @@ func (r *keyRows) widen(isa *laneRoutines, j *job, x *itemOfKeys, from, n int) {
 			run = min(run, r.page-from%r.page)
 		}
 		batch, row := x.place(j, from)
-		isa.loadRows(buf, dim, r.t, batch, x.g, row, run)
+		r.load(isa, buf, batch, x.g, row, run)
 		from, buf = from+run, buf[run*dim:]
 	}
+}
+
+// load widens n rows of a head to rows of dst without gaps.
+func (r *keyRows) load(isa *laneRoutines, dst []float32, batch, g, row, n int) {
+	if r.group != 0 {
+		isa.dequantizeRows(dst, r.t, r.scale, batch, g, row, n, r.group)
+		return
+	}
+	isa.loadRows(dst, r.t.Shape()[3], r.t, batch, g, row, n)
 }
 
 // place returns the index of a key's sequence or page in the first dimension of K and V, and the

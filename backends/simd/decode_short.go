@@ -111,7 +111,7 @@ func (x *shortItem) block(isa *laneRoutines, k *keyRows, i int) *byte {
 	h := &x.one
 	b, g := x.headOf(i)
 	if k.first == nil {
-		isa.loadRows(k.buf, k.t.Shape()[3], k.t, b, g, h.K0+h.first, x.n)
+		k.load(isa, k.buf, b, g, h.K0+h.first, x.n)
 		return (*byte)(unsafe.Pointer(&k.buf[0]))
 	}
 	return (*byte)(unsafe.Add(k.first, (b-h.b)*k.t.Strides()[0]*x.as.Size()+g*k.headStep+h.first*k.step))

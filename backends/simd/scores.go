@@ -203,6 +203,12 @@ func newKVTile(j *job, ws *pool.Arena) kvTile {
 }
 
 func (x *kvTile) load(j *job, t *flashkit.Seq, b, g, k0, n int) {
+	if j.p.Int8Group != 0 {
+		j.dequantizeKeys(&j.args.K, t, b, g, k0, n, x.kBuf, dequantizeRows)
+		j.dequantizeKeys(&j.args.V, t, b, g, k0, n, x.vBuf, dequantizeRows)
+		x.k, x.kStep, x.v, x.vStep = x.kBuf, j.p.Dim, x.vBuf, j.p.VDim
+		return
+	}
 	if j.p.Page == 0 {
 		x.k, x.kStep = view(&j.args.K, t.KVBatch, g, t.K0+k0, n, x.kBuf)
 		x.v, x.vStep = view(&j.args.V, t.KVBatch, g, t.K0+k0, n, x.vBuf)

@@ -71,6 +71,12 @@ type featureFaults struct {
 	query  func(c *call, q []float32) []float32 // row of Q that enters the scores
 	weight func(c *call, w float32) float32     // weight that multiplies V
 
+	// Int8 keys and values.
+	code       func(x int8) float32
+	scalePlace func(of scaleOf) scaleOf // place of the element whose scale counts
+	scaleAt    func(t tensor, at int) float32
+	scaled     func(s float32, of scaleOf) float32
+
 	// Scores.
 	score    func(c *call, x float32, at pair) (s, slope float32) // score of a scaled dot product x, and the derivative of the softcap
 	cap      func(x, limit float32) (s, slope float32)
@@ -115,6 +121,11 @@ func correctFeatures() featureFaults {
 		kv:     value,
 		query:  func(_ *call, q []float32) []float32 { return q },
 		weight: func(_ *call, w float32) float32 { return w },
+
+		code:       func(x int8) float32 { return float32(x) },
+		scalePlace: itself[scaleOf],
+		scaleAt:    value,
+		scaled:     func(s float32, _ scaleOf) float32 { return s },
 
 		score:    capBiasALiBi,
 		cap:      softcap,

@@ -18,12 +18,14 @@ func (c *call) queries(t tensor, h int) [][]float32 {
 func (c *call) keyRows(t tensor, g int) [][]float32 {
 	x := zeros[float32](c.seq.M, t.Shape()[3])
 	for j := range x {
-		at := 0
-		if c.p.Page == 0 {
-			at = c.offset(t, c.seq.KVBatch, g, c.seq.K0+j)
-		} else {
-			page, r := c.page(c.c, c.b, j)
-			at = c.offset(t, page, g, r)
+		batch, r := c.seq.KVBatch, c.seq.K0+j
+		if c.p.Page != 0 {
+			batch, r = c.page(c.c, c.b, j)
+		}
+		at := c.offset(t, batch, g, r)
+		if t.DType() == flashkit.Int8 {
+			c.int8Row(x[j], t, at, scaleOf{batch: batch, head: g, row: r, key: j})
+			continue
 		}
 		for i := range x[j] {
 			x[j][i] = c.kv(t, at+i)

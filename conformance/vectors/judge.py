@@ -25,7 +25,7 @@ sys.modules.setdefault("judge", sys.modules[__name__])  # runners import this fi
 HERE = pathlib.Path(__file__).resolve().parent
 EXIT_UNSUPPORTED = 77
 OUTPUTS = ("o", "lse", "dq", "dk", "dv", "dbias", "dsink")
-INPUTS = ("do", "dlse", "bias", "mask", "ranges", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse")
+INPUTS = ("do", "dlse", "bias", "mask", "ranges", "kscale", "vscale", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse")
 RUNNERS = []
 
 
@@ -61,7 +61,7 @@ def read_safetensors(blob):
     header, data, tensors = json.loads(blob[8 : 8 + size]), blob[8 + size :], {}
     metadata = header.pop("__metadata__", {})
     for name, entry in header.items():
-        kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "BOOL": "?"}.get(entry["dtype"])
+        kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I8": "i1", "BOOL": "?"}.get(entry["dtype"])
         begin, end = entry["data_offsets"]
         if kind is None:
             raise ValueError(f"tensor {json.dumps(name)}: dtype is {entry['dtype']}, want F32, F16 or BF16")
@@ -85,7 +85,7 @@ def write_safetensors(path, tensors):
             rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
             blob = np.where(np.isnan(x), (bits >> 16) | 0x40, rounded).astype("<u2").tobytes()
         else:
-            blob = np.ascontiguousarray(x).astype({"F32": "<f4", "F16": "<f2", "I32": "<i4", "BOOL": "?"}[dtype]).tobytes()
+            blob = np.ascontiguousarray(x).astype({"F32": "<f4", "F16": "<f2", "I32": "<i4", "I8": "i1", "BOOL": "?"}[dtype]).tobytes()
         header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + len(blob)]}
         at += len(blob)
         blobs.append(blob)
@@ -154,6 +154,11 @@ class Case:
             x["mask"] = x["mask"] != 0
         if "ranges" in x:
             x["ranges"] = x["ranges"].astype(np.int32)
+        if group := r.get("int8_group"):  # the vector has products of int8 elements and scales
+            for name, scales in (("k", x["kscale"]), ("v", x["vscale"])):
+                by = np.repeat(scales, group, -1)[..., : x[name].shape[-1]]
+                x[name] = np.divide(x[name], by, out=np.ones_like(x[name]), where=np.isfinite(by) & (by != 0)).astype(np.int8)
+            self.task["kv_dtype"] = "i8"
         if "dq" not in r["outputs"]:
             x.pop("do", None)
         self.want = {name: x[name] for name in r["outputs"]}
@@ -165,7 +170,7 @@ class Case:
         (folder / "outputs.safetensors").unlink(missing_ok=True)
         (folder / "case.json").write_text(json.dumps(self.task, indent=1) + "\n")
         types = {"q_lens": "I32", "kv_lens": "I32", "ranges": "I32", "mask": "BOOL", "bias": self.task.get("bias_dtype", "").upper()}
-        types |= dict.fromkeys(("dlse", "slopes", "sink", "earlier_lse"), "F32") | dict.fromkeys("kv", self.task["kv_dtype"].upper())
+        types |= dict.fromkeys(("dlse", "kscale", "vscale", "slopes", "sink", "earlier_lse"), "F32") | dict.fromkeys("kv", self.task["kv_dtype"].upper())
         write_safetensors(folder / "inputs.safetensors",
                           {name: (types.get(name, self.dtype.upper()), x) for name, x in self.inputs.items()})
 

@@ -16,6 +16,8 @@ func Bytes(t *flashkit.Tensor) []byte {
 		p = unsafe.Pointer(unsafe.SliceData(t.Float32s()))
 	case flashkit.Int32:
 		p = unsafe.Pointer(unsafe.SliceData(t.Int32s()))
+	case flashkit.Int8:
+		p = unsafe.Pointer(unsafe.SliceData(t.Int8s()))
 	case flashkit.Bool:
 		p = unsafe.Pointer(unsafe.SliceData(t.Bools()))
 	default:

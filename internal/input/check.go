@@ -26,7 +26,7 @@ func Checkable(in *Input, backward bool) error {
 		return fmt.Errorf("--check: the oracle writes out whole matrices, %s for %s; at most %s is allowed", terminal.Bytes(bytes), p, terminal.Bytes(oracleLimit))
 	}
 	const copies = 4 // of every element: as float64, by head, transposed, and garbage of append
-	p.Score.Bias, p.Score.Mask, p.Score.Ranges, p.KVDType = false, false, 0, 0
+	p.Score.Bias, p.Score.Mask, p.Score.Ranges, p.KVDType, p.Int8Group = false, false, 0, 0, 0
 	elements := Bytes(p, backward)/float64(p.DType.Size()) + float64(in.Args.Bias.Len()+in.Args.Mask.Len()+in.Args.Ranges.Len())
 	bytes += copies * 8 * elements
 	if err := machine.Affordable("the oracle's arrays for "+in.Problem.String(), bytes); err != nil {
@@ -97,6 +97,17 @@ func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 			*list = x.numbers(&a, a.Of(start))
 		}
 	}
+	if g := x.call.Int8Group; g != 0 {
+		args := flashkit.Arguments()
+		for i := range args {
+			switch scales := x.numbers(&args[i], args[i].Of(start)); args[i].Name {
+			case "KScale":
+				dequantize(in.K, scales, x.call.Dim, g)
+			case "VScale":
+				dequantize(in.V, scales, x.call.VDim, g)
+			}
+		}
+	}
 	in.Bias.Shape, in.Mask.Shape, in.Ranges.Shape = start.Bias.Shape(), start.Mask.Shape(), start.Ranges.Shape()
 	if x.call.Ragged {
 		for b := range x.call.Batch {
@@ -105,6 +116,14 @@ func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 		}
 	}
 	return in
+}
+
+// dequantize multiplies each group of a row's elements in x by its scale.
+func dequantize(x, scales []float64, dim, group int) {
+	perRow := (dim-1)/group + 1
+	for i := range x {
+		x[i] *= scales[i/dim*perRow+i%dim/group]
+	}
 }
 
 // AgainstOracle compares the outputs with the oracle's outputs. c is the last call of the passes.

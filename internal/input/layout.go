@@ -59,6 +59,8 @@ func Value(t *flashkit.Tensor, i int) float32 {
 	switch t.DType() {
 	case flashkit.Float32:
 		return t.Float32s()[i]
+	case flashkit.Int8:
+		return float32(t.Int8s()[i])
 	case flashkit.Int32:
 		return float32(t.Int32s()[i])
 	case flashkit.Bool:
@@ -84,6 +86,8 @@ func SetValue(t *flashkit.Tensor, i int, x float32) {
 		t.Uint16s()[i] = half.ToBF16(x)
 	case flashkit.Bool:
 		t.Bools()[i] = x != 0
+	case flashkit.Int8:
+		t.Int8s()[i] = int8(x)
 	case flashkit.Int32:
 		t.Int32s()[i] = int32(x)
 	}

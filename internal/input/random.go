@@ -9,7 +9,8 @@ import (
 	"github.com/flashkit-go/flashkit"
 )
 
-// Random generates all inputs of a problem's passes from a seed. Numbers are normally distributed.
+// Random generates all inputs of a problem's passes from a seed. Numbers are normally distributed,
+// and so are about the products of int8 elements and their scales.
 // All sequences have the same bias. All heads have the same mask, which keeps three of four pairs,
 // and the same ranges of keys.
 // Sequence lengths are at least half the maximum, and pages are shuffled. An origin has Batch 1.
@@ -23,8 +24,13 @@ func Random(p flashkit.Problem, seed uint64, l Layout, backward bool) *Input {
 		t := a.Of(&in.Args)
 		for i := range t.Len() {
 			x := r.NormFloat64()
-			if a.Name == "Mask" && x < -.6745 { // the first quartile
+			switch {
+			case a.Name == "Mask" && x < -.6745: // the first quartile
 				x = 0
+			case t.DType() == flashkit.Int8:
+				x = max(-127, min(math.Round(32*x), 127))
+			case a.Name == "KScale" || a.Name == "VScale":
+				x = (1 + .25*math.Tanh(x)) / 32
 			}
 			SetValue(t, i, float32(x))
 		}
@@ -111,7 +117,7 @@ func ShapeIn(a *flashkit.Argument, p *flashkit.Problem) [4]int {
 		s[0] = 1
 	case "Mask", "Ranges":
 		s[1] = 1
-	case "K", "V":
+	case "K", "V", "KScale", "VScale":
 		if p.Page > 0 {
 			s[0], s[2] = p.Batch*pages(p), p.Page
 		}

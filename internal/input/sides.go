@@ -6,7 +6,7 @@ type side uint8
 // SideOf returns the side of the named argument.
 func SideOf(argument string) side {
 	switch argument {
-	case "K", "V", "DK", "DV":
+	case "K", "V", "KScale", "VScale", "DK", "DV":
 		return Keys
 	case "Bias", "DBias", "Mask", "Ranges":
 		return pairs
