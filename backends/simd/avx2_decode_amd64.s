@@ -1851,6 +1851,222 @@ same:
 	VZEROUPPER
 	RET
 
+// func dequantizeAVX2(dst *float32, src *int8, scale float32, n int)
+// Requires: AVX, AVX2
+TEXT ·dequantizeAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS scale+16(FP), Y1
+
+step:
+	VPMOVSXBD (CX), Y0
+	VCVTDQ2PS Y0, Y0
+	VMULPS    Y0, Y1, Y0
+	VMOVUPS   Y0, (AX)
+	ADDQ      $0x08, CX
+	ADDQ      $0x20, AX
+	SUBQ      $0x08, DX
+	JNZ       step
+	VZEROUPPER
+	RET
+
+// func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, q *float32, qStep int, n int, keys int, ahead uintptr, aheadStep int)
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
+TEXT ·scoresInt8AVX2(SB), NOSPLIT, $8-80
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    s+0(FP), AX
+	MOVQ    k+8(FP), CX
+	MOVQ    scale+24(FP), DX
+	MOVQ    keys+56(FP), BX
+	MOVQ    ahead+64(FP), SI
+	MOVQ    qStep+40(FP), DI
+	SHLQ    $0x02, DI
+	LEAQ    (DI)(DI*2), R11
+
+pair:
+	MOVQ CX, R8
+	CMPQ BX, $0x01
+	JE   one
+	ADDQ step+16(FP), R8
+
+one:
+	VXORPS     Y0, Y0, Y0
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y2, Y2, Y2
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VXORPS     Y7, Y7, Y7
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       aheadStep+72(FP), SI
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	ADDQ       aheadStep+72(FP), SI
+	MOVQ       q+32(FP), R9
+	XORQ       R10, R10
+
+elements:
+	VPMOVSXBD    (CX)(R10*1), Y8
+	VCVTDQ2PS    Y8, Y8
+	VPMOVSXBD    (R8)(R10*1), Y9
+	VCVTDQ2PS    Y9, Y9
+	VMOVUPS      (R9), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VMOVUPS      (R9)(DI*1), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VMOVUPS      (R9)(DI*2), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VMOVUPS      (R9)(R11*1), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	ADDQ         $0x20, R9
+	ADDQ         $0x08, R10
+	CMPQ         R10, n+48(FP)
+	JNE          elements
+	VHADDPS      Y1, Y0, Y0
+	VHADDPS      Y3, Y2, Y2
+	VHADDPS      Y5, Y4, Y4
+	VHADDPS      Y7, Y6, Y6
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y6, Y4, Y4
+	VPERM2F128   $0x20, Y4, Y0, Y1
+	VPERM2F128   $0x31, Y4, Y0, Y2
+	VADDPS       Y1, Y2, Y0
+	VBROADCASTSD (DX), Y1
+	VMULPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	MOVQ         AX, R8
+	VMOVSD       (R8), X2
+	VMOVHPS      576(R8), X2, X2
+	VADDPS       X2, X0, X2
+	VMOVLPS      X2, (R8)
+	VMOVHPS      X2, 576(R8)
+	VMOVSD       1152(R8), X2
+	VMOVHPS      1728(R8), X2, X2
+	VADDPS       X2, X1, X2
+	VMOVLPS      X2, 1152(R8)
+	VMOVHPS      X2, 1728(R8)
+	ADDQ         $0x08, AX
+	ADDQ         $0x08, DX
+	ADDQ         step+16(FP), CX
+	ADDQ         step+16(FP), CX
+	SUBQ         $0x02, BX
+	JG           pair
+	LDMXCSR      (SP)
+	VZEROUPPER
+	RET
+
+// func valuesInt8AVX2(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr, aheadStep int)
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
+TEXT ·valuesInt8AVX2(SB), NOSPLIT, $8-96
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         o+0(FP), AX
+	MOVQ         oStep+8(FP), CX
+	SHLQ         $0x02, CX
+	MOVQ         scaled+32(FP), DX
+	MOVQ         v+48(FP), BX
+	MOVQ         keys+72(FP), SI
+	MOVQ         p+16(FP), DI
+	MOVQ         scale+24(FP), R8
+	MOVQ         ahead+80(FP), R11
+	VBROADCASTSS without+40(FP), Y15
+	LEAQ         (CX)(CX*2), R10
+	XORQ         R9, R9
+
+weights:
+	VMOVUPS (R8)(R9*4), Y10
+	VMOVUPS (DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, (DX)(R9*4)
+	VMOVUPS 576(DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, 576(DX)(R9*4)
+	VMOVUPS 1152(DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, 1152(DX)(R9*4)
+	VMOVUPS 1728(DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, 1728(DX)(R9*4)
+	ADDQ    $0x08, R9
+	CMPQ    R9, SI
+	JL      weights
+	MOVQ    SI, R9
+
+fetch:
+	PREFETCHT1 (R11)
+	PREFETCHT1 64(R11)
+	ADDQ       aheadStep+88(FP), R11
+	DECQ       R9
+	JNZ        fetch
+
+columns:
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS (AX)(CX*1), Y2
+	VMOVUPS 32(AX)(CX*1), Y3
+	VMOVUPS (AX)(CX*2), Y4
+	VMOVUPS 32(AX)(CX*2), Y5
+	VMOVUPS (AX)(R10*1), Y6
+	VMOVUPS 32(AX)(R10*1), Y7
+	MOVQ    BX, R8
+	MOVQ    DX, DI
+	MOVQ    SI, R9
+
+key:
+	VPMOVSXBD    (R8), Y8
+	VCVTDQ2PS    Y8, Y8
+	VPMOVSXBD    8(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VBROADCASTSS (DI), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS 576(DI), Y11
+	VFMADD231PS  Y8, Y11, Y2
+	VFMADD231PS  Y9, Y11, Y3
+	VBROADCASTSS 1152(DI), Y12
+	VFMADD231PS  Y8, Y12, Y4
+	VFMADD231PS  Y9, Y12, Y5
+	VBROADCASTSS 1728(DI), Y13
+	VFMADD231PS  Y8, Y13, Y6
+	VFMADD231PS  Y9, Y13, Y7
+	ADDQ         step+56(FP), R8
+	ADDQ         $0x04, DI
+	DECQ         R9
+	JNZ          key
+	VMOVUPS      Y0, (AX)
+	VMOVUPS      Y1, 32(AX)
+	VMOVUPS      Y2, (AX)(CX*1)
+	VMOVUPS      Y3, 32(AX)(CX*1)
+	VMOVUPS      Y4, (AX)(CX*2)
+	VMOVUPS      Y5, 32(AX)(CX*2)
+	VMOVUPS      Y6, (AX)(R10*1)
+	VMOVUPS      Y7, 32(AX)(R10*1)
+	ADDQ         $0x40, AX
+	ADDQ         $0x10, BX
+	SUBQ         $0x10, n+64(FP)
+	JNZ          columns
+	LDMXCSR      (SP)
+	VZEROUPPER
+	RET
+
 // func readPeakAVX2(x *byte, n int)
 // Requires: AVX
 TEXT ·readPeakAVX2(SB), NOSPLIT, $0-16

@@ -13,6 +13,7 @@ type convertRoutines struct {
 	transpose             func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 	widenF16, widenBF16   func(dst *float32, src *uint16, n int)
 	narrowF16, narrowBF16 func(dst *uint16, src *float32, n int)
+	dequantize            func(dst *float32, src *int8, scale float32, n int) // may be nil
 }
 
 // toLanes sets dst, [padded][lanes], to the transpose of the slice rows, [lanes][padded]. Rows of
@@ -102,11 +103,6 @@ func (isa *convertRoutines) viewKeys(j *job, t *flashkit.Tensor, s *seqTile, k, 
 		i += run
 	}
 	return buf, dim
-}
-
-// dequantizeRows is a rowDequantizer.
-func (isa *convertRoutines) dequantizeRows(dst []float32, t, scale *flashkit.Tensor, batch, g, row, n, group int) {
-	dequantizeRows(dst, t, scale, batch, g, row, n, group)
 }
 
 // loadRows widens n rows of t to rows of step elements in dst, padded with 0.

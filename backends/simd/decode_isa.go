@@ -25,6 +25,8 @@ type decodeRoutines struct {
 	attend  [3]attendFunc // indexed by the type in which K and V are read
 	weights func(s *float32, rows, keys int, m, l *float32, scale float32, o *float32, oStep int)
 
+	int8 int8Routines // may be empty
+
 	splitRow func(x *float32, n int) // puts the even elements of each group first
 	joinRow  func(x *float32, n int) // reverses this order
 }

@@ -72,6 +72,7 @@ type decodeItem struct {
 	s       [2][]float32   // scores or weights of the current block and of the block before, [rows][decodeStep]
 	k, v    keyRows
 	scratch []float32 // rows beyond the last that routines may write, [decodePad][oStep]
+	int8    int8Item
 	before  []float32 // copy of O from before a block with hidden keys
 }
 
@@ -99,7 +100,7 @@ func decodeFloats(c *flashkit.Call) int {
 	if hidesPairs(c) {
 		n += rows * oStep
 	}
-	return n
+	return n + int8Floats(c)
 }
 
 func (isa *decodeRoutines) chunks(j *job, ws *pool.Arena, item int) {
@@ -157,6 +158,9 @@ func (isa *decodeRoutines) setItem(x *decodeItem, j *job, ws *pool.Arena, item i
 	for i := range x.s {
 		x.s[i] = ws.Take((h.rows + decodePad) * decodeStep)
 	}
+	if isa.int8.scores != nil && readsInt8(&j.p) {
+		x.int8.set(j, ws, h.oStep)
+	}
 	if hidesPairs(j.call) {
 		x.before = ws.Take(h.rows * h.oStep)
 	}
@@ -193,6 +197,10 @@ func (isa *decodeRoutines) loadQueries(q []float32, t *flashkit.Tensor, b, g int
 // step computes the scores of block next, and adds the weighted values of block before to O. Either
 // block may be empty.
 func (isa *decodeRoutines) step(j *job, x *decodeItem, next, before seenKeys) {
+	if x.int8.in {
+		isa.stepInt8(j, x, next, before)
+		return
+	}
 	of, past := x.head(next.head), x.head(before.head)
 	if before.seen != nil {
 		copy(x.before, past.o)

@@ -13,7 +13,7 @@ var avx2Lanes = laneRoutines{
 
 	convertRoutines: convertRoutines{
 		lanes: 16, block: 8, convert: 8, transpose: transposeAVX2,
-		widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2,
+		widenF16: widenF16AVX2, widenBF16: widenBF16AVX2, narrowF16: narrowF16AVX2, narrowBF16: narrowBF16AVX2, dequantize: dequantizeAVX2,
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresAVX2, maskScores: maskScoresAVX2, expScores: expScoresAVX2, finalizeLSE: finalizeLSEAVX2,

@@ -22,6 +22,9 @@ func (g *generator) decode() {
 		t.attend()
 	}
 	g.decodeWeights()
+	if !g.avx512 {
+		g.decodeInt8()
+	}
 	g.readLimit()
 }
 

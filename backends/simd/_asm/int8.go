@@ -1,0 +1,171 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+)
+
+// int8Rows is the number of query rows that the routines of int8 keys process at a time.
+const int8Rows = 4
+
+// decodeInt8 emits the routines that read int8 keys and values.
+func (g *generator) decodeInt8() {
+	g.dequantize()
+	g.scoresInt8()
+	g.valuesInt8()
+}
+
+// widen sets z to the 8 elements at m, as float32.
+func (g *generator) widenInt8(m Mem, i int) {
+	VPMOVSXBD(m, g.registers[i])
+	VCVTDQ2PS(g.registers[i], g.registers[i])
+}
+
+func (g *generator) dequantize() {
+	g.routine("dequantize", "func(dst *float32, src *int8, scale float32, n int)", "sets dst[i] to scale·src[i] for i < n. n is a multiple of 8. n > 0.")
+	dst, src, n := param("dst"), param("src"), param("n")
+	floatParam("scale", g.registers[1])
+	Label("step")
+	g.widenInt8(Mem{Base: src}, 0)
+	VMULPS(g.registers[0], g.registers[1], g.registers[0])
+	VMOVUPS(g.registers[0], Mem{Base: dst})
+	ADDQ(Imm(8), src)
+	ADDQ(Imm(32), dst)
+	SUBQ(Imm(8), n)
+	JNZ(LabelRef("step"))
+	g.done()
+}
+
+// scoresInt8 keeps the sums of four query rows with two keys in registers.
+func (g *generator) scoresInt8() {
+	g.arithmetic("scoresInt8", "func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr, aheadStep int)",
+		"adds scale[j]·Σ over c < n of q[r][c]·k[j][c] to s[r][j], for r < 4 and j < keys. Rows of s are 144",
+		"elements apart, and each has memory for an even number of keys, as scale has. Rows of q are qStep elements apart,",
+		"and rows of k are step elements apart. n is a multiple of 8. keys, n > 0. For each key the routine also prefetches",
+		"128 bytes at ahead, for keys that are aheadStep bytes apart.")
+	s, k, scale, keys, ahead := param("s"), param("k"), param("scale"), param("keys"), param("ahead")
+	qStep, second, at, row, c := bytes(param("qStep")), GP64(), GP64(), GP64(), GP64()
+	acc, both, qs := g.registers[:8], []int{8, 9}, g.registers[10:14]
+	qStep3 := GP64()
+	LEAQ(Mem{Base: qStep, Index: qStep, Scale: 2}, qStep3)
+	Label("pair")
+	MOVQ(k, second)
+	CMPQ(keys, Imm(1))
+	JE(LabelRef("one")) // the last key stands in for the second
+	ADDQ(address("step"), second)
+	Label("one")
+	for _, z := range acc {
+		VXORPS(z, z, z)
+	}
+	for range 2 {
+		PREFETCHT0(Mem{Base: ahead})
+		PREFETCHT0(Mem{Base: ahead, Disp: 64})
+		ADDQ(address("aheadStep"), ahead)
+	}
+	Load(Param("q"), row)
+	XORQ(c, c)
+	Label("elements")
+	g.widenInt8(Mem{Base: k, Index: c, Scale: 1}, both[0])
+	g.widenInt8(Mem{Base: second, Index: c, Scale: 1}, both[1])
+	for r, q := range qs {
+		VMOVUPS(rowAt(row, qStep, qStep3, r), q)
+		for i, z := range both {
+			VFMADD231PS(g.registers[z], q, acc[2*r+i])
+		}
+	}
+	ADDQ(Imm(32), row)
+	ADDQ(Imm(8), c)
+	CMPQ(c, address("n"))
+	JNE(LabelRef("elements"))
+	for i := 0; i < 8; i += 2 {
+		VHADDPS(acc[i+1], acc[i], acc[i])
+	}
+	VHADDPS(acc[2], acc[0], acc[0]) // rows 0 and 1
+	VHADDPS(acc[6], acc[4], acc[4]) // rows 2 and 3
+	VPERM2F128(Imm(0x20), acc[4], acc[0], acc[1])
+	VPERM2F128(Imm(0x31), acc[4], acc[0], acc[2])
+	VADDPS(acc[1], acc[2], acc[0])
+	VBROADCASTSD(Mem{Base: scale}, acc[1])
+	VMULPS(acc[1], acc[0], acc[0])
+	VEXTRACTF128(Imm(1), acc[0], acc[1].AsX())
+	MOVQ(s, at)
+	for i, z := range acc[:2] {
+		VMOVSD(Mem{Base: at, Disp: 2 * i * scoreBytes}, acc[2].AsX())
+		VMOVHPS(Mem{Base: at, Disp: (2*i + 1) * scoreBytes}, acc[2].AsX(), acc[2].AsX())
+		VADDPS(acc[2].AsX(), z.AsX(), acc[2].AsX())
+		VMOVLPS(acc[2].AsX(), Mem{Base: at, Disp: 2 * i * scoreBytes})
+		VMOVHPS(acc[2].AsX(), Mem{Base: at, Disp: (2*i + 1) * scoreBytes})
+	}
+	ADDQ(Imm(8), s)
+	ADDQ(Imm(8), scale)
+	ADDQ(address("step"), k)
+	ADDQ(address("step"), k)
+	SUBQ(Imm(2), keys)
+	JG(LabelRef("pair"))
+	g.done()
+}
+
+// valuesInt8 keeps 16 columns of four rows of O in registers.
+func (g *generator) valuesInt8() {
+	g.arithmetic("valuesInt8", "func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr, aheadStep int)",
+		"adds Σ over j < keys of p[r][j]·scale[j]·v[j][c] to o[r][c], for r < 4 and c < n. If without is 0, a weight of 0",
+		"hides its key, even if the scale is NaN; else without is NaN. Rows of p are 144 elements apart, and so are rows of",
+		"scaled, which is scratch for four rows. Rows of p and scale have memory for a multiple of 8 keys. Rows of o are",
+		"oStep elements apart, and rows of v are step elements apart. n is a multiple of 16. keys, n > 0. The routine also",
+		"prefetches 128 bytes at ahead for each key, for keys that are aheadStep bytes apart.")
+	o, oStep, scaled, v, keys := param("o"), bytes(param("oStep")), param("scaled"), param("v"), param("keys")
+	p, scale, j, w, at, oStep3, ahead := param("p"), param("scale"), GP64(), GP64(), GP64(), GP64(), param("ahead")
+	acc, both, weight, without := g.registers[:8], []int{8, 9}, g.registers[10:14], g.registers[15]
+	floatParam("without", without)
+	LEAQ(Mem{Base: oStep, Index: oStep, Scale: 2}, oStep3)
+	XORQ(j, j)
+	Label("weights")
+	VMOVUPS(Mem{Base: scale, Index: j, Scale: 4}, weight[0])
+	for r := range int8Rows {
+		x := Mem{Base: p, Index: j, Scale: 4, Disp: r * scoreBytes}
+		VMOVUPS(x, weight[1])
+		VCMPPS(Imm(4), without, weight[1], weight[2]) // not equal, or NaN
+		VMULPS(weight[0], weight[1], weight[1])
+		VANDPS(weight[1], weight[2], weight[1])
+		VMOVUPS(weight[1], Mem{Base: scaled, Index: j, Scale: 4, Disp: r * scoreBytes})
+	}
+	ADDQ(Imm(8), j)
+	CMPQ(j, keys)
+	JL(LabelRef("weights"))
+	MOVQ(keys, j)
+	Label("fetch")
+	PREFETCHT1(Mem{Base: ahead})
+	PREFETCHT1(Mem{Base: ahead, Disp: 64})
+	ADDQ(address("aheadStep"), ahead)
+	DECQ(j)
+	JNZ(LabelRef("fetch"))
+	Label("columns")
+	for i, z := range acc {
+		VMOVUPS(rowAt(o, oStep, oStep3, i/2).Offset(i%2*32), z)
+	}
+	MOVQ(v, at)
+	MOVQ(scaled, w)
+	MOVQ(keys, j)
+	Label("key")
+	for i := range both {
+		g.widenInt8(Mem{Base: at, Disp: 8 * i}, both[i])
+	}
+	for r, z := range weight {
+		VBROADCASTSS(Mem{Base: w, Disp: r * scoreBytes}, z)
+		for i := range both {
+			VFMADD231PS(g.registers[both[i]], z, acc[2*r+i])
+		}
+	}
+	ADDQ(address("step"), at)
+	ADDQ(Imm(4), w)
+	DECQ(j)
+	JNZ(LabelRef("key"))
+	for i, z := range acc {
+		VMOVUPS(z, rowAt(o, oStep, oStep3, i/2).Offset(i%2*32))
+	}
+	ADDQ(Imm(64), o)
+	ADDQ(Imm(16), v)
+	SUBQ(Imm(16), address("n"))
+	JNZ(LabelRef("columns"))
+	g.done()
+}
