@@ -98,20 +98,20 @@ func dequantizeAVX2(dst *float32, src *int8, scale float32, n int)
 
 // scoresInt8AVX2 adds scale[j]·Σ over c < n of q[r][c]·k[j][c] to s[r][j], for r < 4 and j < keys. Rows of s are 144
 // elements apart, and each has memory for an even number of keys, as scale has. Rows of q are qStep elements apart,
-// and rows of k are step elements apart. n is a multiple of 8. keys, n > 0. For each key the routine also prefetches
-// 128 bytes at ahead, for keys that are aheadStep bytes apart.
+// and rows of k are step elements apart. n is a multiple of 8. keys, n > 0. The routine also prefetches
+// about n*keys bytes that begin at ahead.
 //
 //go:noescape
-func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, q *float32, qStep int, n int, keys int, ahead uintptr, aheadStep int)
+func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, q *float32, qStep int, n int, keys int, ahead uintptr)
 
 // valuesInt8AVX2 adds Σ over j < keys of p[r][j]·scale[j]·v[j][c] to o[r][c], for r < 4 and c < n. If without is 0, a weight of 0
 // hides its key, even if the scale is NaN; else without is NaN. Rows of p are 144 elements apart, and so are rows of
 // scaled, which is scratch for four rows. Rows of p and scale have memory for a multiple of 8 keys. Rows of o are
 // oStep elements apart, and rows of v are step elements apart. n is a multiple of 16. keys, n > 0. The routine also
-// prefetches 128 bytes at ahead for each key, for keys that are aheadStep bytes apart.
+// prefetches n*keys bytes that begin at ahead.
 //
 //go:noescape
-func valuesInt8AVX2(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr, aheadStep int)
+func valuesInt8AVX2(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr)
 
 // readPeakAVX2 reads n bytes that begin at address x, to measure the memory bandwidth. n is a positive multiple of 256.
 //

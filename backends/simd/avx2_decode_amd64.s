@@ -217,14 +217,14 @@ score1rows:
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R8
-	MOVQ   kAhead+24(FP), R9
-	TESTL  $0x00000003, R9
+	MOVQ   kAhead+24(FP), SI
+	TESTL  $0x00000003, SI
 	JZ     score1places
 
 score1begin:
-	MOVQ dim+48(FP), R10
+	MOVQ dim+48(FP), R9
 	MOVQ DX, SI
-	SUBQ $0x08, R10
+	SUBQ $0x08, R9
 	JL   score1tail
 
 score1:
@@ -233,35 +233,20 @@ score1:
 	VFMADD231PS Y8, Y12, Y0
 	VMOVUPS     (SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	TESTL       $0x00000020, R8
-	JNZ         score1wholefetched
-	TESTL       $0x00000001, R9
-	JZ          score1wholeapart
-	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x00000040, R9
-
-score1wholefetched:
-	ADDQ $0x00000020, R8
-	ADDQ $0x00000020, SI
-	SUBQ $0x08, R10
-	JGE  score1
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000020, SI
+	SUBQ        $0x08, R9
+	JGE         score1
 
 score1tail:
-	ADDQ        $0x08, R10
+	ADDQ        $0x08, R9
 	JZ          score1end
 	VMASKMOVPS  (CX)(R8*1), Y14, Y8
 	VMOVUPS     (SI), Y12
 	VFMADD231PS Y8, Y12, Y0
 	VMOVUPS     (SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	TESTL       $0x00000020, R8
-	JNZ         score1partfetched
-	TESTL       $0x00000001, R9
-	JZ          score1partapart
-	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x00000040, R9
 
-score1partfetched:
 score1end:
 	VUNPCKLPS    Y1, Y0, Y8
 	VUNPCKHPS    Y1, Y0, Y9
@@ -431,8 +416,8 @@ value1rows:
 	JZ           value1places
 
 value1begin:
-	MOVQ vdim+128(FP), R10
-	SUBQ $0x08, R10
+	MOVQ vdim+128(FP), R9
+	SUBQ $0x08, R9
 	JL   value1tail
 
 value1:
@@ -443,20 +428,12 @@ value1:
 	VMOVUPS     (R8)(DI*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VMOVUPS     Y13, (R8)(DI*1)
-	TESTL       $0x00000020, DI
-	JNZ         value1wholefetched
-	TESTL       $0x00000001, R9
-	JZ          value1wholeapart
-	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x00000040, R9
-
-value1wholefetched:
-	ADDQ $0x00000020, DI
-	SUBQ $0x08, R10
-	JGE  value1
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x08, R9
+	JGE         value1
 
 value1tail:
-	ADDQ        $0x08, R10
+	ADDQ        $0x08, R9
 	JZ          value1end
 	VMASKMOVPS  (SI)(DI*1), Y15, Y8
 	VMOVUPS     (CX)(DI*1), Y12
@@ -465,14 +442,7 @@ value1tail:
 	VMOVUPS     (R8)(DI*1), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VMOVUPS     Y13, (R8)(DI*1)
-	TESTL       $0x00000020, DI
-	JNZ         value1partfetched
-	TESTL       $0x00000001, R9
-	JZ          value1partapart
-	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x00000040, R9
 
-value1partfetched:
 value1end:
 	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
@@ -540,34 +510,10 @@ score4parttable:
 	JMP        score4partfetched
 
 score1places:
-	MOVQ ahead+152(FP), R9
-	SHLQ $0x03, R9
-	ADDQ kAt+16(FP), R9
+	MOVQ ahead+152(FP), SI
+	SHLQ $0x03, SI
+	ADDQ kAt+16(FP), SI
 	JMP  score1begin
-
-score1wholeapart:
-	TESTL      $0x00000002, R9
-	JZ         score1wholetable
-	PREFETCHT1 (CX)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        score1wholefetched
-
-score1wholetable:
-	MOVQ       (R9), R11
-	PREFETCHT1 (R11)(R8*1)
-	JMP        score1wholefetched
-
-score1partapart:
-	TESTL      $0x00000002, R9
-	JZ         score1parttable
-	PREFETCHT1 (CX)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        score1partfetched
-
-score1parttable:
-	MOVQ       (R9), SI
-	PREFETCHT1 (SI)(R8*1)
-	JMP        score1partfetched
 
 value4places:
 	MOVQ ahead+152(FP), R12
@@ -622,30 +568,6 @@ value1places:
 	SHLQ $0x03, R9
 	ADDQ vAt+112(FP), R9
 	JMP  value1begin
-
-value1wholeapart:
-	TESTL      $0x00000002, R9
-	JZ         value1wholetable
-	PREFETCHT1 (SI)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        value1wholefetched
-
-value1wholetable:
-	MOVQ       (R9), R11
-	PREFETCHT1 (R11)(DI*1)
-	JMP        value1wholefetched
-
-value1partapart:
-	TESTL      $0x00000002, R9
-	JZ         value1parttable
-	PREFETCHT1 (SI)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        value1partfetched
-
-value1parttable:
-	MOVQ       (R9), R8
-	PREFETCHT1 (R8)(DI*1)
-	JMP        value1partfetched
 
 DATA laneNumbers<>+0(SB)/4, $0x00000000
 DATA laneNumbers<>+4(SB)/4, $0x00000001
@@ -850,14 +772,14 @@ score1rows:
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R8
-	MOVQ   kAhead+24(FP), R9
-	TESTL  $0x00000003, R9
+	MOVQ   kAhead+24(FP), SI
+	TESTL  $0x00000003, SI
 	JZ     score1places
 
 score1begin:
-	MOVQ dim+48(FP), R10
+	MOVQ dim+48(FP), R9
 	MOVQ DX, SI
-	SUBQ $0x10, R10
+	SUBQ $0x10, R9
 	JL   score1tail
 
 score1:
@@ -871,18 +793,10 @@ score1:
 	VFMADD231PS Y8, Y12, Y0
 	VMOVUPS     32(SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	TESTL       $0x00000020, R8
-	JNZ         score1wholefetched
-	TESTL       $0x00000001, R9
-	JZ          score1wholeapart
-	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x00000040, R9
-
-score1wholefetched:
-	ADDQ $0x00000020, R8
-	ADDQ $0x00000040, SI
-	SUBQ $0x10, R10
-	JGE  score1
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x10, R9
+	JGE         score1
 
 score1tail:
 	VUNPCKLPS    Y1, Y0, Y8
@@ -1039,8 +953,8 @@ value1rows:
 	JZ           value1places
 
 value1begin:
-	MOVQ vdim+128(FP), R10
-	SUBQ $0x10, R10
+	MOVQ vdim+128(FP), R9
+	SUBQ $0x10, R9
 	JL   value1tail
 
 value1:
@@ -1058,17 +972,9 @@ value1:
 	VMOVUPS     32(R8)(DI*2), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VMOVUPS     Y13, 32(R8)(DI*2)
-	TESTL       $0x00000020, DI
-	JNZ         value1wholefetched
-	TESTL       $0x00000001, R9
-	JZ          value1wholeapart
-	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x00000040, R9
-
-value1wholefetched:
-	ADDQ $0x00000020, DI
-	SUBQ $0x10, R10
-	JGE  value1
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x10, R9
+	JGE         value1
 
 value1tail:
 	ADDQ $0x00000480, AX
@@ -1116,22 +1022,10 @@ score4wholetable:
 	JMP        score4wholefetched
 
 score1places:
-	MOVQ ahead+152(FP), R9
-	SHLQ $0x03, R9
-	ADDQ kAt+16(FP), R9
+	MOVQ ahead+152(FP), SI
+	SHLQ $0x03, SI
+	ADDQ kAt+16(FP), SI
 	JMP  score1begin
-
-score1wholeapart:
-	TESTL      $0x00000002, R9
-	JZ         score1wholetable
-	PREFETCHT1 (CX)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        score1wholefetched
-
-score1wholetable:
-	MOVQ       (R9), R11
-	PREFETCHT1 (R11)(R8*1)
-	JMP        score1wholefetched
 
 value4places:
 	MOVQ ahead+152(FP), R12
@@ -1165,18 +1059,6 @@ value1places:
 	SHLQ $0x03, R9
 	ADDQ vAt+112(FP), R9
 	JMP  value1begin
-
-value1wholeapart:
-	TESTL      $0x00000002, R9
-	JZ         value1wholetable
-	PREFETCHT1 (SI)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        value1wholefetched
-
-value1wholetable:
-	MOVQ       (R9), R11
-	PREFETCHT1 (R11)(DI*1)
-	JMP        value1wholefetched
 
 // func attendBF16AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep int, dim int, qRows int, kKeys int, o *float32, oStep int, scratch *float32, p *float32, v *byte, vAt *int, vAhead int, vdim int, oRows int, vKeys int, ahead int)
 // Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
@@ -1378,14 +1260,14 @@ score1rows:
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 	MOVQ   k+8(FP), R8
-	MOVQ   kAhead+24(FP), R9
-	TESTL  $0x00000003, R9
+	MOVQ   kAhead+24(FP), SI
+	TESTL  $0x00000003, SI
 	JZ     score1places
 
 score1begin:
-	MOVQ dim+48(FP), R10
+	MOVQ dim+48(FP), R9
 	MOVQ DX, SI
-	SUBQ $0x10, R10
+	SUBQ $0x10, R9
 	JL   score1tail
 
 score1:
@@ -1400,18 +1282,10 @@ score1:
 	VFMADD231PS Y8, Y12, Y0
 	VMOVUPS     32(SI)(BX*1), Y13
 	VFMADD231PS Y8, Y13, Y4
-	TESTL       $0x00000020, R8
-	JNZ         score1wholefetched
-	TESTL       $0x00000001, R9
-	JZ          score1wholeapart
-	PREFETCHT1  (CX)(R9*1)
-	ADDQ        $0x00000040, R9
-
-score1wholefetched:
-	ADDQ $0x00000020, R8
-	ADDQ $0x00000040, SI
-	SUBQ $0x10, R10
-	JGE  score1
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x10, R9
+	JGE         score1
 
 score1tail:
 	VUNPCKLPS    Y1, Y0, Y8
@@ -1572,8 +1446,8 @@ value1rows:
 	JZ           value1places
 
 value1begin:
-	MOVQ vdim+128(FP), R10
-	SUBQ $0x10, R10
+	MOVQ vdim+128(FP), R9
+	SUBQ $0x10, R9
 	JL   value1tail
 
 value1:
@@ -1592,17 +1466,9 @@ value1:
 	VMOVUPS     32(R8)(DI*2), Y13
 	VFMADD231PS Y8, Y4, Y13
 	VMOVUPS     Y13, 32(R8)(DI*2)
-	TESTL       $0x00000020, DI
-	JNZ         value1wholefetched
-	TESTL       $0x00000001, R9
-	JZ          value1wholeapart
-	PREFETCHT1  (SI)(R9*1)
-	ADDQ        $0x00000040, R9
-
-value1wholefetched:
-	ADDQ $0x00000020, DI
-	SUBQ $0x10, R10
-	JGE  value1
+	ADDQ        $0x00000020, DI
+	SUBQ        $0x10, R9
+	JGE         value1
 
 value1tail:
 	ADDQ $0x00000480, AX
@@ -1650,22 +1516,10 @@ score4wholetable:
 	JMP        score4wholefetched
 
 score1places:
-	MOVQ ahead+152(FP), R9
-	SHLQ $0x03, R9
-	ADDQ kAt+16(FP), R9
+	MOVQ ahead+152(FP), SI
+	SHLQ $0x03, SI
+	ADDQ kAt+16(FP), SI
 	JMP  score1begin
-
-score1wholeapart:
-	TESTL      $0x00000002, R9
-	JZ         score1wholetable
-	PREFETCHT1 (CX)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        score1wholefetched
-
-score1wholetable:
-	MOVQ       (R9), R11
-	PREFETCHT1 (R11)(R8*1)
-	JMP        score1wholefetched
 
 value4places:
 	MOVQ ahead+152(FP), R12
@@ -1699,18 +1553,6 @@ value1places:
 	SHLQ $0x03, R9
 	ADDQ vAt+112(FP), R9
 	JMP  value1begin
-
-value1wholeapart:
-	TESTL      $0x00000002, R9
-	JZ         value1wholetable
-	PREFETCHT1 (SI)(R9*1)
-	ADDQ       $0x40, R9
-	JMP        value1wholefetched
-
-value1wholetable:
-	MOVQ       (R9), R11
-	PREFETCHT1 (R11)(DI*1)
-	JMP        value1wholefetched
 
 // func decodeWeightsAVX2(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)
 // Requires: AVX, AVX2, FMA3, SSE
@@ -1871,9 +1713,9 @@ step:
 	VZEROUPPER
 	RET
 
-// func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, q *float32, qStep int, n int, keys int, ahead uintptr, aheadStep int)
+// func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, q *float32, qStep int, n int, keys int, ahead uintptr)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
-TEXT ·scoresInt8AVX2(SB), NOSPLIT, $8-80
+TEXT ·scoresInt8AVX2(SB), NOSPLIT, $8-72
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
@@ -1893,22 +1735,16 @@ pair:
 	ADDQ step+16(FP), R8
 
 one:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       aheadStep+72(FP), SI
-	PREFETCHT0 (SI)
-	PREFETCHT0 64(SI)
-	ADDQ       aheadStep+72(FP), SI
-	MOVQ       q+32(FP), R9
-	XORQ       R10, R10
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   q+32(FP), R9
+	XORQ   R10, R10
 
 elements:
 	VPMOVSXBD    (CX)(R10*1), Y8
@@ -1927,6 +1763,8 @@ elements:
 	VMOVUPS      (R9)(R11*1), Y13
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
+	PREFETCHT1   (SI)
+	ADDQ         $0x10, SI
 	ADDQ         $0x20, R9
 	ADDQ         $0x08, R10
 	CMPQ         R10, n+48(FP)
@@ -1964,9 +1802,9 @@ elements:
 	VZEROUPPER
 	RET
 
-// func valuesInt8AVX2(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr, aheadStep int)
+// func valuesInt8AVX2(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
-TEXT ·valuesInt8AVX2(SB), NOSPLIT, $8-96
+TEXT ·valuesInt8AVX2(SB), NOSPLIT, $8-88
 	STMXCSR      (SP)
 	MOVL         $0x00009fc0, 4(SP)
 	LDMXCSR      4(SP)
@@ -2008,14 +1846,6 @@ weights:
 	ADDQ    $0x08, R9
 	CMPQ    R9, SI
 	JL      weights
-	MOVQ    SI, R9
-
-fetch:
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       aheadStep+88(FP), R11
-	DECQ       R9
-	JNZ        fetch
 
 columns:
 	VMOVUPS (AX), Y0
@@ -2047,6 +1877,8 @@ key:
 	VBROADCASTSS 1728(DI), Y13
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
+	PREFETCHT1   (R11)
+	ADDQ         $0x10, R11
 	ADDQ         step+56(FP), R8
 	ADDQ         $0x04, DI
 	DECQ         R9

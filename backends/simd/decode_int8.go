@@ -12,8 +12,8 @@ import (
 // int8Routines read int8 keys and values in place. A scale multiplies the sum of a group of a key's
 // products, and the weight of a group of values.
 type int8Routines struct {
-	scores func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr, aheadStep int)
-	values func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr, aheadStep int)
+	scores func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr)
+	values func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr)
 }
 
 const (
@@ -121,20 +121,23 @@ func (run *int8Run) rowOf(k *keyRows) (first *int8, step int) {
 	return &k.t.Int8s()[k.t.Offset(run.batch, run.g, run.row)+run.element], rowStep(k.t)
 }
 
-// ahead returns an address to prefetch, the given number of keys after the run's first key, and the
-// bytes from one key to the next. The address may be outside of t.
-func (run *int8Run) ahead(k *keyRows, keys int) (at uintptr, step int) {
-	step = rowStep(k.t)
-	return k.t.Address() + uintptr(k.t.Offset(run.batch, run.g, run.row)+keys*step), step
+// ahead returns the address to prefetch while the routines read a group of the run's keys: the same
+// part of the run, the given number of keys later. Rows with gaps are left to the processor.
+func (run *int8Run) ahead(k *keyRows, keys int) uintptr {
+	at, step := k.t.Offset(run.batch, run.g, run.row), rowStep(k.t)
+	if step == k.t.Shape()[3] {
+		at += keys*step + run.element*run.n
+	}
+	return k.t.Address() + uintptr(at)
 }
 
 func (isa *decodeRoutines) scoreRun(j *job, x *decodeItem, block *seenKeys, run *int8Run) {
 	h := x.head(block.head)
 	k, step := run.rowOf(&x.k)
-	ahead, aheadStep := run.ahead(&x.v, 0)
+	ahead := run.ahead(&x.v, 0)
 	for r := 0; r < block.rows; r += int8Rows {
 		s := block.s[r*decodeStep+run.at:]
-		isa.int8.scores(&s[0], k, step, &run.scales[0], &h.q[(block.row+r)*h.qStep+run.element], h.qStep, run.dim, run.n, ahead, aheadStep)
+		isa.int8.scores(&s[0], k, step, &run.scales[0], &h.q[(block.row+r)*h.qStep+run.element], h.qStep, run.dim, run.n, ahead)
 		for i := 0; i < int8Rows && run.n%2 != 0; i++ { // the routine wrote one more key
 			s[i*decodeStep+run.n] = 0
 		}
@@ -147,7 +150,7 @@ func (isa *decodeRoutines) valueRun(j *job, x *decodeItem, block *seenKeys, run 
 		without = 0
 	}
 	v, step := run.rowOf(&x.v)
-	ahead, aheadStep := run.ahead(&x.k, 2*decodeBlock)
+	ahead := run.ahead(&x.k, 2*decodeBlock)
 	for r := 0; r < block.rows; r += int8Rows {
 		o := h.o[(block.row+r)*h.oStep:]
 		rows, part := min(int8Rows, block.rows-r), o
@@ -155,7 +158,7 @@ func (isa *decodeRoutines) valueRun(j *job, x *decodeItem, block *seenKeys, run 
 			part = x.int8.o
 			copy(part, o[:rows*h.oStep])
 		}
-		isa.int8.values(&part[run.element], h.oStep, &block.s[r*decodeStep+run.at], &run.scales[0], &x.int8.scaled[0], without, v, step, run.dim, run.n, ahead, aheadStep)
+		isa.int8.values(&part[run.element], h.oStep, &block.s[r*decodeStep+run.at], &run.scales[0], &x.int8.scaled[0], without, v, step, run.dim, run.n, ahead)
 		if rows < int8Rows {
 			copy(o[:rows*h.oStep], part)
 		}

@@ -94,6 +94,9 @@ func (k *keyRows) row(i int) Mem { return Mem{Base: k.rows[i], Index: k.offset, 
 // prefetch emits one prefetch for each row, once per cache line of a row. Rows without gaps are
 // prefetched in the order of memory: all lines of a row before the next row.
 func (k *keyRows) prefetch(label string) {
+	if k.keys == 1 && !k.avx512 {
+		return // few keys are left
+	}
 	if k.vectorBytes < line {
 		TESTL(U32(line/2), k.offset.As32())
 		JNZ(LabelRef(label + "fetched"))

@@ -38,11 +38,11 @@ func (g *generator) dequantize() {
 
 // scoresInt8 keeps the sums of four query rows with two keys in registers.
 func (g *generator) scoresInt8() {
-	g.arithmetic("scoresInt8", "func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr, aheadStep int)",
+	g.arithmetic("scoresInt8", "func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr)",
 		"adds scale[j]·Σ over c < n of q[r][c]·k[j][c] to s[r][j], for r < 4 and j < keys. Rows of s are 144",
 		"elements apart, and each has memory for an even number of keys, as scale has. Rows of q are qStep elements apart,",
-		"and rows of k are step elements apart. n is a multiple of 8. keys, n > 0. For each key the routine also prefetches",
-		"128 bytes at ahead, for keys that are aheadStep bytes apart.")
+		"and rows of k are step elements apart. n is a multiple of 8. keys, n > 0. The routine also prefetches",
+		"about n*keys bytes that begin at ahead.")
 	s, k, scale, keys, ahead := param("s"), param("k"), param("scale"), param("keys"), param("ahead")
 	qStep, second, at, row, c := bytes(param("qStep")), GP64(), GP64(), GP64(), GP64()
 	acc, both, qs := g.registers[:8], []int{8, 9}, g.registers[10:14]
@@ -57,11 +57,6 @@ func (g *generator) scoresInt8() {
 	for _, z := range acc {
 		VXORPS(z, z, z)
 	}
-	for range 2 {
-		PREFETCHT0(Mem{Base: ahead})
-		PREFETCHT0(Mem{Base: ahead, Disp: 64})
-		ADDQ(address("aheadStep"), ahead)
-	}
 	Load(Param("q"), row)
 	XORQ(c, c)
 	Label("elements")
@@ -73,6 +68,8 @@ func (g *generator) scoresInt8() {
 			VFMADD231PS(g.registers[z], q, acc[2*r+i])
 		}
 	}
+	PREFETCHT1(Mem{Base: ahead})
+	ADDQ(Imm(16), ahead)
 	ADDQ(Imm(32), row)
 	ADDQ(Imm(8), c)
 	CMPQ(c, address("n"))
@@ -107,12 +104,12 @@ func (g *generator) scoresInt8() {
 
 // valuesInt8 keeps 16 columns of four rows of O in registers.
 func (g *generator) valuesInt8() {
-	g.arithmetic("valuesInt8", "func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr, aheadStep int)",
+	g.arithmetic("valuesInt8", "func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr)",
 		"adds Σ over j < keys of p[r][j]·scale[j]·v[j][c] to o[r][c], for r < 4 and c < n. If without is 0, a weight of 0",
 		"hides its key, even if the scale is NaN; else without is NaN. Rows of p are 144 elements apart, and so are rows of",
 		"scaled, which is scratch for four rows. Rows of p and scale have memory for a multiple of 8 keys. Rows of o are",
 		"oStep elements apart, and rows of v are step elements apart. n is a multiple of 16. keys, n > 0. The routine also",
-		"prefetches 128 bytes at ahead for each key, for keys that are aheadStep bytes apart.")
+		"prefetches n*keys bytes that begin at ahead.")
 	o, oStep, scaled, v, keys := param("o"), bytes(param("oStep")), param("scaled"), param("v"), param("keys")
 	p, scale, j, w, at, oStep3, ahead := param("p"), param("scale"), GP64(), GP64(), GP64(), GP64(), param("ahead")
 	acc, both, weight, without := g.registers[:8], []int{8, 9}, g.registers[10:14], g.registers[15]
@@ -132,13 +129,6 @@ func (g *generator) valuesInt8() {
 	ADDQ(Imm(8), j)
 	CMPQ(j, keys)
 	JL(LabelRef("weights"))
-	MOVQ(keys, j)
-	Label("fetch")
-	PREFETCHT1(Mem{Base: ahead})
-	PREFETCHT1(Mem{Base: ahead, Disp: 64})
-	ADDQ(address("aheadStep"), ahead)
-	DECQ(j)
-	JNZ(LabelRef("fetch"))
 	Label("columns")
 	for i, z := range acc {
 		VMOVUPS(rowAt(o, oStep, oStep3, i/2).Offset(i%2*32), z)
@@ -156,6 +146,8 @@ func (g *generator) valuesInt8() {
 			VFMADD231PS(g.registers[both[i]], z, acc[2*r+i])
 		}
 	}
+	PREFETCHT1(Mem{Base: ahead})
+	ADDQ(Imm(16), ahead)
 	ADDQ(address("step"), at)
 	ADDQ(Imm(4), w)
 	DECQ(j)
