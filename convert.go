@@ -1,6 +1,10 @@
 package flashkit
 
-import "github.com/flashkit-go/flashkit/internal/half"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/internal/half"
+)
 
 // ToF16 returns the elements of x rounded to IEEE binary16, ties to even, as bits for F16.
 // Numbers that round beyond 65504 become infinite.
@@ -40,4 +44,29 @@ func converted[T, U any](x []T, f func(T) U) []U {
 		y[i] = f(x[i])
 	}
 	return y
+}
+
+// floats sets dst to elements of a data tensor, from offset at on.
+func (t *Tensor) floats(dst []float32, at int) {
+	if t.dtype == Float32 {
+		copy(dst, t.Float32s()[at:])
+		return
+	}
+	of := half.FromF16
+	if t.dtype == BFloat16 {
+		of = half.FromBF16
+	}
+	for i, x := range t.Uint16s()[at:][:len(dst)] {
+		dst[i] = of(x)
+	}
+}
+
+// finiteF16 returns x rounded to binary16, as bits and as a number. It is NaN if x rounds to infinity.
+func finiteF16(x float32) (uint16, float32) {
+	bits := half.ToF16(x)
+	if y := half.FromF16(bits); !math.IsInf(float64(y), 0) {
+		return bits, y
+	}
+	nan := float32(math.NaN())
+	return half.ToF16(nan), nan
 }

@@ -31,3 +31,18 @@ func ExampleQuantizeRows() {
 	// [127 0 0] [0 127 0] [1 1 0 0]
 	// b1-h4-g1-n1-m4-d32-bf16-int8group32-ragged
 }
+
+func ExampleInt8s() {
+	k := flashkit.Int8s([]int8{1, -2, 3, -4}, 1, 1, 2, 2)
+	fmt.Println(k.DType(), k.Shape())
+	// Output:
+	// i8 [1 1 2 2]
+}
+
+func ExampleTensor_Int8s() {
+	k := flashkit.Zeros(flashkit.Int8, 1, 1, 1, 2)
+	k.Int8s()[1] = -128
+	fmt.Println(k.Int8s(), len(flashkit.Zeros(flashkit.Float32, 1, 1, 1, 2).Int8s()))
+	// Output:
+	// [0 -128] 0
+}

@@ -1,10 +1,6 @@
 package flashkit
 
-import (
-	"math"
-
-	"github.com/flashkit-go/flashkit/internal/half"
-)
+import "math"
 
 // QuantizeRows quantizes new keys or values to Int8 and writes them to a cache. from is
 // [B, G, n, D], Float32, Float16 or BFloat16. to is Int8 [B, G, M, D] or, with a page table, a pool
@@ -154,21 +150,6 @@ func (q *quantizing) checkMemory() error {
 	return checkShared(list[:])
 }
 
-// floats sets dst to elements of a data tensor, from offset at on.
-func (t *Tensor) floats(dst []float32, at int) {
-	if t.dtype == Float32 {
-		copy(dst, t.Float32s()[at:])
-		return
-	}
-	of := half.FromF16
-	if t.dtype == BFloat16 {
-		of = half.FromBF16
-	}
-	for i, x := range t.Uint16s()[at:][:len(dst)] {
-		dst[i] = of(x)
-	}
-}
-
 // quantizeRow quantizes a row to the elements of to and scale that begin at the given offsets.
 func quantizeRow(to *Tensor, at int, scale *Tensor, scaleAt int, row []float32) {
 	n := groupSize(len(row), scale.shape[3])
@@ -176,12 +157,7 @@ func quantizeRow(to *Tensor, at int, scale *Tensor, scaleAt int, row []float32) 
 		group := row[:min(n, len(row))]
 		s := groupScale(group)
 		if scale.dtype == Float16 {
-			bits := half.ToF16(s)
-			if s = half.FromF16(bits); math.IsInf(float64(s), 0) {
-				s = float32(math.NaN())
-				bits = half.ToF16(s)
-			}
-			scale.Uint16s()[scaleAt] = bits
+			scale.Uint16s()[scaleAt], s = finiteF16(s)
 		} else {
 			scale.Float32s()[scaleAt] = s
 		}

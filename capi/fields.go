@@ -20,6 +20,7 @@ func setParameters(to *flashkit.Problem, from *C.fk_problem) {
 	to.Score.Softcap = float32(from.softcap)
 	to.Score.Dropout = float32(from.dropout)
 	to.Score.Ranges = int(from.ranges)
+	to.Int8Group = int(from.int8group)
 	to.Page = int(from.page)
 	to.Score.ALiBi = from.features&C.FK_ALIBI != 0
 	to.Score.Bias = from.features&C.FK_BIAS != 0
@@ -65,6 +66,8 @@ var slots = [...]struct {
 	{"q", unsafe.Offsetof(C.fk_args{}.q), unsafe.Offsetof(flashkit.Args{}.Q)},
 	{"k", unsafe.Offsetof(C.fk_args{}.k), unsafe.Offsetof(flashkit.Args{}.K)},
 	{"v", unsafe.Offsetof(C.fk_args{}.v), unsafe.Offsetof(flashkit.Args{}.V)},
+	{"kscale", unsafe.Offsetof(C.fk_args{}.kscale), unsafe.Offsetof(flashkit.Args{}.KScale)},
+	{"vscale", unsafe.Offsetof(C.fk_args{}.vscale), unsafe.Offsetof(flashkit.Args{}.VScale)},
 	{"o", unsafe.Offsetof(C.fk_args{}.o), unsafe.Offsetof(flashkit.Args{}.O)},
 	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
 	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
@@ -82,13 +85,15 @@ var slots = [...]struct {
 }
 
 // forwardSlots is the number of slots for tensors of the forward pass.
-const forwardSlots = 10
+const forwardSlots = 12
 
 // listedFields maps names of arguments and parameters to their names in flashkit.h.
 var listedFields = map[string]string{
 	"Q":             "q",
 	"K":             "k",
 	"V":             "v",
+	"KScale":        "kscale",
+	"VScale":        "vscale",
 	"O":             "o",
 	"LSE":           "lse",
 	"Bias":          "bias",
@@ -107,6 +112,7 @@ var listedFields = map[string]string{
 	"Score.Softcap": "softcap",
 	"Score.Dropout": "dropout",
 	"Score.Ranges":  "ranges",
+	"Int8Group":     "int8group",
 	"Page":          "page",
 	"Score.ALiBi":   "features",
 	"Score.Bias":    "features",

@@ -58,13 +58,14 @@ enum {
 	FK_ERR_INTERNAL = 17     /* a bug in the library; please report it */
 };
 
-/* Element types. Q, K, V, O and their gradients are FK_F32, FK_F16 or FK_BF16. */
+/* Element types. Q, K, V, O and their gradients are FK_F32, FK_F16 or FK_BF16. K and V may be FK_I8. */
 enum {
 	FK_F32 = 0,  /* IEEE binary32 */
 	FK_F16 = 1,  /* IEEE binary16 */
 	FK_BF16 = 2, /* bfloat16, the upper 16 bits of a binary32 */
 	FK_BOOL = 3, /* one byte, 0 or 1; for masks only */
-	FK_I32 = 4   /* signed 32 bits; for fk_args.ranges only */
+	FK_I32 = 4,  /* signed 32 bits; for fk_args.ranges only */
+	FK_I8 = 5    /* signed 8 bits; for K and V with fk_problem.int8group only */
 };
 
 /* Devices that hold a tensor's memory. */
@@ -180,6 +181,13 @@ typedef struct fk_problem {
 	uint32_t features; /* FK_ALIBI | FK_BIAS | ... */
 	int64_t page;      /* keys per page if K and V are paged, in a ragged problem; 0: not paged */
 	int64_t ranges;    /* R, 1 or 2: a row sees only the keys in its R ranges in fk_args.ranges; 0: no ranges */
+
+	/*
+	 * g: K and V are FK_I8, and a scale of fk_args.kscale or vscale multiplies each g elements
+	 * of a row. g is 32, 64, or the larger head dim for one scale a row. Forward pass only.
+	 * 0: K and V are not FK_I8.
+	 */
+	int64_t int8group;
 } fk_problem;
 
 /*
@@ -270,6 +278,13 @@ typedef struct fk_args {
 	 * sequence. A key outside has no influence on the row.
 	 */
 	fk_tensor ranges;
+
+	/*
+	 * FK_F32 or FK_F16, [B, G, M, ceil(D/g)] and [B, G, M, ceil(DV/g)], g = fk_problem.int8group:
+	 * the scales of FK_I8 keys and values. In pages like K and V.
+	 */
+	fk_tensor kscale;
+	fk_tensor vscale;
 } fk_args;
 
 /* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */

@@ -101,7 +101,7 @@ func (f *frame) describe(p *C.fk_problem) error {
 	}
 	p.batch, p.heads, p.kv_heads = C.int64_t(x.Batch), C.int64_t(x.Heads), C.int64_t(x.KVHeads)
 	p.q_len, p.kv_len, p.dim, p.v_dim = C.int64_t(x.QLen), C.int64_t(x.KVLen), C.int64_t(x.Dim), C.int64_t(x.VDim)
-	p.dtype, p.kv_dtype, p.page, p.ranges = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page), C.int64_t(x.Score.Ranges)
+	p.dtype, p.kv_dtype, p.page, p.ranges, p.int8group = C.int32_t(x.DType), C.int32_t(x.KVDType), C.int64_t(x.Page), C.int64_t(x.Score.Ranges), C.int64_t(x.Int8Group)
 	p.features = p.features&(C.FK_CARRY|C.FK_ORIGIN) | featureBits(&x)
 	return nil
 }

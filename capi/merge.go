@@ -59,7 +59,7 @@ func (m *merging) check(name string, t *flashkit.Tensor) error {
 		return nil
 	case t.DType() != dtype:
 		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.DType(), "must be %v", dtype)
-	case t.DType() == flashkit.Bool || t.DType() == flashkit.Int32:
+	case t.DType() == flashkit.Bool || t.DType() == flashkit.Int32 || t.DType() == flashkit.Int8:
 		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.DType(), "must be f32, f16 or bf16")
 	case t.Shape() != shape && t.Shape()[3] != shape[3]:
 		return wrong(C.FK_ERR_HEAD_DIM, name+".shape", t.Shape(), "must be %v", shape)

@@ -17,8 +17,8 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 	if word(&t.data) == 0 && t.shape == [4]C.int64_t{} {
 		return nil
 	}
-	if t.dtype < 0 || t.dtype > C.FK_I32 {
-		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.dtype, "must be one of FK_F32, FK_F16, FK_BF16, FK_BOOL and FK_I32")
+	if t.dtype < 0 || t.dtype > C.FK_I8 {
+		return wrong(C.FK_ERR_DTYPE, name+".dtype", t.dtype, "must be one of FK_F32, FK_F16, FK_BF16, FK_BOOL, FK_I32 and FK_I8")
 	}
 	dtype := flashkit.DType(t.dtype)
 	n, err := length(t, dtype.Size(), name)
@@ -48,6 +48,8 @@ func (f *frame) view(t *C.fk_tensor, to *flashkit.Tensor, name string) error {
 		*to = flashkit.BF16(unsafe.Slice((*uint16)(mem), n), b, h, r, d).WithStrides(batch, head, row)
 	case flashkit.Int32:
 		*to = flashkit.Int32s(unsafe.Slice((*int32)(mem), n), b, h, r, d).WithStrides(batch, head, row)
+	case flashkit.Int8:
+		*to = flashkit.Int8s(unsafe.Slice((*int8)(mem), n), b, h, r, d).WithStrides(batch, head, row)
 	case flashkit.Bool:
 		*to = flashkit.Bools(unsafe.Slice((*bool)(mem), n), b, h, r, d).WithStrides(batch, head, row)
 	}

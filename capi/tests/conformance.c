@@ -263,6 +263,19 @@ static array blank(array a)
 	return a;
 }
 
+/* codes places int8 keys or values with their scales. The vector has the products of both. */
+static void codes(call *c, const vector *v, const char *name, fk_tensor *to, array a, const char *scale_name, fk_tensor *scale_to, layout l)
+{
+	array scales = stored(v, scale_name);
+	int64_t dim = a.shape[3], rows = a.shape[0] * a.shape[1] * a.shape[2];
+	for (int64_t i = 0; i < rows * dim; i++) {
+		float s = scales.values[i / dim * scales.shape[3] + i % dim / c->p.int8group];
+		a.values[i] = isfinite(s) && s != 0 ? a.values[i] / s : 1;
+	}
+	place(c, name, to, a, FK_I8, &c->kv, l, 0);
+	place(c, scale_name, scale_to, scales, FK_F32, &c->kv, l, 0);
+}
+
 static void prepare(call *c, const vector *v, int pass, layout l, int grid)
 {
 	fk_problem *p = &c->p;
@@ -280,8 +293,14 @@ static void prepare(call *c, const vector *v, int pass, layout l, int grid)
 	c->count = 0;
 	sides(c, v, l);
 	place(c, "q", &a->q, input(v, p, "q", p->heads, p->q_len, p->dim, grid), p->dtype, &c->q, l, 0);
-	place(c, "k", &a->k, input(v, p, "k", p->kv_heads, p->kv_len, p->dim, grid), kv, &c->kv, l, 0);
-	place(c, "v", &a->v, input(v, p, "v", p->kv_heads, p->kv_len, p->v_dim, grid), kv, &c->kv, l, 0);
+	array k = input(v, p, "k", p->kv_heads, p->kv_len, p->dim, grid), values = input(v, p, "v", p->kv_heads, p->kv_len, p->v_dim, grid);
+	if (p->int8group) {
+		codes(c, v, "k", &a->k, k, "kscale", &a->kscale, l);
+		codes(c, v, "v", &a->v, values, "vscale", &a->vscale, l);
+	} else {
+		place(c, "k", &a->k, k, kv, &c->kv, l, 0);
+		place(c, "v", &a->v, values, kv, &c->kv, l, 0);
+	}
 	array o = output(v, p, "o", grid), lse = output(v, p, "lse", grid);
 	if (pass == FK_PASS_FORWARD) {
 		array before = stored(v, "earlier"), before_lse = stored(v, "earlier_lse");

@@ -210,6 +210,8 @@ fk_problem parse_problem(const char *name)
 			p.dropout = (float)x;
 		else if (number(&at, "-page", &x))
 			p.page = (int64_t)x;
+		else if (number(&at, "-int8group", &x))
+			p.int8group = (int64_t)x;
 		else if (number(&at, "-ranges", &x))
 			p.ranges = (int64_t)x;
 		else
@@ -224,7 +226,7 @@ fk_problem parse_problem(const char *name)
 	return p;
 }
 
-size_t size_of(int32_t dtype) { return dtype == FK_F32 || dtype == FK_I32 ? 4 : dtype == FK_BOOL ? 1 : 2; }
+size_t size_of(int32_t dtype) { return dtype == FK_F32 || dtype == FK_I32 ? 4 : dtype == FK_BOOL || dtype == FK_I8 ? 1 : 2; }
 
 static uint16_t to_bf16(float x)
 {
@@ -262,6 +264,7 @@ void store(void *at, int32_t dtype, size_t i, float x)
 {
 	switch (dtype) {
 	case FK_F32: ((float *)at)[i] = x; break;
+	case FK_I8: ((int8_t *)at)[i] = (int8_t)x; break;
 	case FK_I32: ((int32_t *)at)[i] = (int32_t)x; break;
 	case FK_F16: ((uint16_t *)at)[i] = to_f16(x); break;
 	case FK_BF16: ((uint16_t *)at)[i] = to_bf16(x); break;

@@ -3,6 +3,7 @@ package main
 import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
 )
 
 // int8Rows is the number of query rows that the routines of int8 keys process at a time.
@@ -15,12 +16,13 @@ func (g *generator) decodeInt8() {
 	g.valuesInt8()
 }
 
-// widen sets z to the 8 elements at m, as float32.
+// widenInt8 sets register i to the 8 elements at m, as float32.
 func (g *generator) widenInt8(m Mem, i int) {
 	VPMOVSXBD(m, g.registers[i])
 	VCVTDQ2PS(g.registers[i], g.registers[i])
 }
 
+// dequantize emits the products of elements and one scale.
 func (g *generator) dequantize() {
 	g.routine("dequantize", "func(dst *float32, src *int8, scale float32, n int)", "sets dst[i] to scale·src[i] for i < n. n is a multiple of 8. n > 0.")
 	dst, src, n := param("dst"), param("src"), param("n")
@@ -74,6 +76,19 @@ func (g *generator) scoresInt8() {
 	ADDQ(Imm(8), c)
 	CMPQ(c, address("n"))
 	JNE(LabelRef("elements"))
+	g.addScores(acc, s, scale, at)
+	ADDQ(Imm(8), s)
+	ADDQ(Imm(8), scale)
+	ADDQ(address("step"), k)
+	ADDQ(address("step"), k)
+	SUBQ(Imm(2), keys)
+	JG(LabelRef("pair"))
+	g.done()
+}
+
+// addScores adds the sums of the lanes of acc, times the scales of two keys, to the scores of four
+// rows. at is scratch.
+func (g *generator) addScores(acc []VecPhysical, s, scale, at GPVirtual) {
 	for i := 0; i < 8; i += 2 {
 		VHADDPS(acc[i+1], acc[i], acc[i])
 	}
@@ -93,13 +108,6 @@ func (g *generator) scoresInt8() {
 		VMOVLPS(acc[2].AsX(), Mem{Base: at, Disp: 2 * i * scoreBytes})
 		VMOVHPS(acc[2].AsX(), Mem{Base: at, Disp: (2*i + 1) * scoreBytes})
 	}
-	ADDQ(Imm(8), s)
-	ADDQ(Imm(8), scale)
-	ADDQ(address("step"), k)
-	ADDQ(address("step"), k)
-	SUBQ(Imm(2), keys)
-	JG(LabelRef("pair"))
-	g.done()
 }
 
 // valuesInt8 keeps 16 columns of four rows of O in registers.

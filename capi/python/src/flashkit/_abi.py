@@ -19,7 +19,7 @@ for _other in pathlib.Path(__file__).parents[1].glob("flashkit-[0-9]*-info"):
         "uninstall flashkit and flashkit-attention, then install flashkit-attention"
     )
 
-F32, F16, BF16, BOOL, I32 = range(5)
+F32, F16, BF16, BOOL, I32, I8 = range(6)
 HOST, CUDA = range(2)
 FORWARD, BACKWARD = range(2)
 BAND_FULL, BAND_CAUSAL, BAND_WINDOW = range(3)

@@ -58,10 +58,12 @@ def code_of(x: Any, name: str, dtype: str | None) -> int:
         return _KNOWN.setdefault(x.dtype, _CODES[found])
     if found == "int32" and native and name == "ranges":  # an integer elsewhere keeps its own error
         return _abi.I32
+    if found == "int8" and name in ("k", "v"):
+        return _abi.I8
     if found == "uint16" and native and dtype is not None:
         return _CODES[_NAMES.get(dtype, dtype)]
     hint = "; say dtype='bfloat16' or 'float16' if that is what the integers hold" if found == "uint16" else ""
-    raise _errors.DTypeError(f"flashkit: {name}.dtype = {x.dtype}: must be float32, float16 or bfloat16, bool of a mask, or int32 of ranges, in the machine's byte order{hint}", f"{name}.dtype")
+    raise _errors.DTypeError(f"flashkit: {name}.dtype = {x.dtype}: must be float32, float16 or bfloat16, bool of a mask, int32 of ranges, or int8 of k and v, in the machine's byte order{hint}", f"{name}.dtype")
 
 
 def raw(x: Any, name: str, dtype: str | None = None) -> Raw:

@@ -24,6 +24,8 @@ class Options(_fields.Numbers, total=False):
     bias: Any
     mask: Any
     ranges: Any
+    kscale: Any
+    vscale: Any
     slopes: Any
     sink: Any
     dropout: float
@@ -101,6 +103,9 @@ class Call:
             self.names["features"] = "origin"
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
                 setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))
+        for name in ("kscale", "vscale"):
+            if o.get(name) is not None:
+                self.four(o[name], name)
         for name in ("bias", "mask", "ranges", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:

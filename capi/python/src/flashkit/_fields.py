@@ -30,6 +30,7 @@ PROBLEM: list[tuple[str, Any]] = [
     ("features", c_uint32),
     ("page", c_int64),
     ("ranges", c_int64),
+    ("int8group", c_int64),
 ]
 
 # Tensors are None here.
@@ -69,6 +70,8 @@ ARGS: list[tuple[str, Any]] = [
     ("origin_key", c_int64),
     ("seqs_device", c_int64),
     ("ranges", None),
+    ("kscale", None),
+    ("vscale", None),
 ]
 
 # Bits of fk_problem.features.
