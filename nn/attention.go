@@ -21,6 +21,10 @@ type MultiHeadAttention struct {
 	// Causal must be false.
 	Band flashkit.Band
 
+	// SharedPrefix makes Decode read the pages that all sequences of the cache share only once, for all
+	// of them. These are the leading full pages of forks. The results are equal up to rounding.
+	SharedPrefix bool
+
 	// UseFlashAttention selects the Dispatcher's kernels, whose memory is proportional to T.
 	// Otherwise the layer stores all attention weights, [batch, Heads, T of q, T of k].
 	// UseFlashAttention must not change between Forward and Backward.
@@ -167,12 +171,19 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 	p.KVLen, p.Ragged = cache.config.Capacity, true // not the current length: a constant problem lets the Dispatcher reuse its plan
 	p.Page, p.KVDType = cache.config.Page, cache.config.DType
 	lens := s.seqs.QLens
-	s.seqs = cache.Sequences()
+	s.seqs, s.prefix.Len = cache.Sequences(), 0
+	if m.SharedPrefix {
+		s.prefix, s.seqs = cache.Prefix()
+		p.KVLen -= s.prefix.Len
+	}
 	s.seqs.QLens, s.args.Seqs = lens, &s.seqs
 	s.args.K, s.args.V = cache.View()
-	if m.UseFlashAttention {
+	switch {
+	case s.prefix.Len > 0:
+		s.ok(s.engine.attention.ForwardPrefix(s.ctx, p, &s.prefix, &s.args))
+	case m.UseFlashAttention:
 		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
-	} else {
+	default:
 		s.plainForward(p, s.take(p.Batch*p.Heads*p.QLen*p.KVLen))
 	}
 	return y

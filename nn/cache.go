@@ -44,6 +44,8 @@ type KVCache struct {
 	refs      []int32 // number of sequences that use each page
 	free      []int32 // pages without a sequence, a stack
 	copied    []int32 // scratch of pagesFor: pages that will be copied
+	others    []int32 // result of Prefix: lengths after the shared pages
+	rest      []int32 // result of Prefix: page table without the shared pages
 	row       []float32
 }
 
@@ -64,6 +66,7 @@ func NewKVCache(config KVCacheConfig) (*KVCache, error) {
 	c.v = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
 	c.lens, c.next, c.copied = make([]int32, config.Batch), make([]int32, config.Batch), make([]int32, 0, config.Batch)
 	c.positions = make([]int32, config.Batch*config.Capacity)
+	c.others, c.rest = make([]int32, 0, config.Batch), make([]int32, 0, config.Batch*c.width)
 	c.table, c.refs = make([]int32, config.Batch*c.width), make([]int32, pages)
 	if config.Rotary != nil {
 		c.row = make([]float32, config.Heads*config.Dim)

@@ -29,12 +29,14 @@ type cacheModel struct {
 	next   []int32
 	step   *nn.Step
 	data   *rand.Rand
+
+	prefixes int // number of decodes with a shared prefix
 }
 
 func newCacheModel(t *testing.T, config nn.KVCacheConfig, step *nn.Step) *cacheModel {
 	cache, err := nn.NewKVCache(config)
 	require.NoError(t, err)
-	return &cacheModel{config, cache, make([][]cacheRow, config.Batch), make([]int32, config.Batch), step, rand.New(rand.NewPCG(7, 8))}
+	return &cacheModel{config, cache, make([][]cacheRow, config.Batch), make([]int32, config.Batch), step, rand.New(rand.NewPCG(7, 8)), 0}
 }
 
 // stored returns x as the cache stores it.
@@ -84,7 +86,12 @@ func (m *cacheModel) apply(t *testing.T, r ints) {
 		} else {
 			require.NoError(t, m.cache.Truncate(b, keep))
 		}
-	case 3, 4:
+	case 3: // the prompt of all sequences
+		for to := range m.rows {
+			require.NoError(t, m.cache.Fork(b, to))
+			m.rows[to], m.next[to] = slices.Clone(m.rows[b]), m.next[b]
+		}
+	case 4:
 		to := r.IntN(m.config.Batch)
 		require.NoError(t, m.cache.Fork(b, to))
 		m.rows[to], m.next[to] = slices.Clone(m.rows[b]), m.next[b]
@@ -192,7 +199,7 @@ func (m *cacheModel) compare(t *testing.T) {
 
 // decode runs a call over the cache, and compares it with float64 over the model.
 func (m *cacheModel) decode(t *testing.T, d *dispatch.Dispatcher) {
-	heads, dim, group := 2*m.config.Heads, m.config.Dim, 2
+	heads, dim := 2*m.config.Heads, m.config.Dim
 	q, o := randoms(m.data, m.config.Batch*heads*dim), make([]float32, m.config.Batch*heads*dim)
 	k, v := m.cache.View()
 	seqs := m.cache.Sequences()
@@ -200,6 +207,22 @@ func (m *cacheModel) decode(t *testing.T, d *dispatch.Dispatcher) {
 	p := flashkit.ProblemOf(args, flashkit.Causal())
 	require.Equal(t, m.config.Capacity, p.KVLen)
 	require.NoError(t, d.Forward(t.Context(), p, args))
+	m.attends(t, q, o)
+
+	for i := range o {
+		o[i] = float32(math.NaN())
+	}
+	prefix, others := m.cache.Prefix()
+	args.Seqs = &others
+	p.KVLen -= prefix.Len
+	require.NoError(t, d.ForwardPrefix(t.Context(), p, &prefix, args))
+	m.attends(t, q, o)
+	m.prefixes += min(1, prefix.Len)
+}
+
+// attends compares the output o of queries q with float64 over the model.
+func (m *cacheModel) attends(t *testing.T, q, o []float32) {
+	heads, dim, group := 2*m.config.Heads, m.config.Dim, 2
 	for b, rows := range m.rows {
 		for h := range heads {
 			g, sum, want := h/group*dim, 0.0, make([]float64, dim)
@@ -260,6 +283,7 @@ func TestKVCacheModel(t *testing.T) {
 				}
 			}
 			m.compare(t)
+			require.Equal(t, config.Page > 0, m.prefixes > 0)
 			m.cache.Reset()
 			m.rows, m.next = make([][]cacheRow, config.Batch), make([]int32, config.Batch)
 			m.compare(t)

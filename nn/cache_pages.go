@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 // Reset empties the cache, for new sequences in the same memory.
@@ -138,6 +139,36 @@ func (c *KVCache) checkEvict(pages []int32, from, first, dropped, last int) erro
 		return problem("KVCache: pages", need, "are needed, and %d of %d are free", free, len(c.refs))
 	}
 	return nil
+}
+
+// Prefix returns the pages that all sequences share, as Fork leaves them, and the sequences' other
+// rows, for dispatch.Dispatcher.ForwardPrefix. If the sequences share no full page, the prefix is
+// empty. The next call of Prefix overwrites the results, and so may a change of the cache.
+func (c *KVCache) Prefix() (dispatch.Prefix, flashkit.Sequences) {
+	shared := c.sharedPages()
+	p := dispatch.Prefix{K: c.k, V: c.v, Pages: c.table[:shared], Len: shared * c.page}
+	if shared == 0 {
+		return p, c.Sequences()
+	}
+	c.others, c.rest = c.others[:0], c.rest[:0]
+	for b, l := range c.lens {
+		c.others = append(c.others, l-int32(p.Len))
+		c.rest = append(c.rest, c.table[b*c.width+shared:(b+1)*c.width]...)
+	}
+	return p, flashkit.Sequences{KVLens: c.others, Pages: c.rest}
+}
+
+// sharedPages returns the number of leading full pages that all sequences share. One sequence shares
+// nothing.
+func (c *KVCache) sharedPages() (n int) {
+	for ; c.config.Page > 0 && c.config.Batch > 1 && n < c.width; n++ {
+		for b, l := range c.lens {
+			if (n+1)*c.page > int(l) || c.table[b*c.width+n] != c.table[n] {
+				return n
+			}
+		}
+	}
+	return n
 }
 
 // drop releases the first n pages and moves the others to their place.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 	"github.com/flashkit-go/flashkit/nn"
 )
 
@@ -154,4 +156,43 @@ func TestKVCacheErrors(t *testing.T) {
 		require.ErrorContains(t, s.Err(), want)
 	}
 	require.Equal(t, before, c.Lens())
+}
+
+// Forked sequences decode as without SharedPrefix, and a warm step allocates nothing.
+func TestDecodeSharedPrefix(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	rotary, err := nn.NewRotary(64, 8, 10000, false)
+	require.NoError(t, err)
+	var results [2][]float32
+	q, k, v := random(r, 3, 2, 32), random(r, 3, 2, 16), random(r, 3, 2, 16)
+	q.Lens, k.Lens, v.Lens = []int32{2, 1, 2}, []int32{2, 1, 2}, []int32{2, 1, 2}
+	prompt := nn.NewTensor(randoms(r, 11*16), 1, 11, 16)
+	prompt.Rows = nn.Packed([]int32{0, 11, 11, 11})
+	for i := range results {
+		cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 3, Heads: 2, Capacity: 24, Dim: 8, Page: 4, DType: flashkit.Float16, Rotary: rotary})
+		require.NoError(t, err)
+		require.NoError(t, cache.Append(prompt, prompt))
+		require.NoError(t, cache.Fork(0, 1))
+		require.NoError(t, cache.Fork(0, 2))
+		m := nn.NewMultiHeadAttention(4)
+		m.KVHeads, m.Causal, m.SharedPrefix = 2, true, i == 1
+		s := inference(t)
+		results[i] = append([]float32(nil), m.Decode(s, q, k, v, cache).Data...)
+		require.NoError(t, s.Err())
+		prefix, seqs := cache.Prefix()
+		require.Equal(t, 8, prefix.Len)
+		require.Equal(t, []int32{5, 4, 5}, seqs.KVLens)
+		if ctx := t.Context(); !allocates {
+			require.Zero(t, allocs.PerRun(20, func() {
+				s.Begin(ctx)
+				m.Decode(s, q, k, v, cache)
+				for b, n := range q.Lens {
+					require.NoError(t, cache.Truncate(b, 11+int(n)))
+				}
+				require.NoError(t, s.Err())
+			}))
+		}
+	}
+	near(t, "rows", results[0], results[1], 1e-5)
+	require.NotEqual(t, results[0], results[1], "SharedPrefix has no effect")
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
 	"github.com/flashkit-go/flashkit/internal/matmul"
 	"github.com/flashkit-go/flashkit/internal/philox"
 )
@@ -39,6 +40,7 @@ type Step struct {
 	packed [3]matmul.Packed
 	args   flashkit.Args
 	seqs   flashkit.Sequences
+	prefix dispatch.Prefix
 	call   flashkit.Call
 	rows   rowWork
 }
