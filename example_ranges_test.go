@@ -77,6 +77,23 @@ func ExampleSinkRanges() {
 	// x..xx
 }
 
+// Two rows see the pages of keys 0 and 2, and two rows see the pages 1 and 2.
+func ExamplePageRanges() {
+	ranges, err := flashkit.PageRanges([][]int{{0, 2}, {2, 1}}, 2, 2, 4, 6)
+	if err != nil {
+		panic(err)
+	}
+	show(ranges, flashkit.Band{}, 6)
+	_, err = flashkit.PageRanges([][]int{{0, 2, 4}}, 4, 2, 4, 12)
+	fmt.Println(err)
+	// Output:
+	// xx..xx
+	// xx..xx
+	// ..xxxx
+	// ..xxxx
+	// flashkit: pages[0] = [0 2 4]: must be at most 2 runs of neighboring pages, not 3
+}
+
 // Two sequences share ranges: each row sees its document.
 func ExampleInt32s() {
 	p := flashkit.Problem{Batch: 2, Heads: 4, KVHeads: 4, QLen: 4, KVLen: 4, Dim: 8, VDim: 8}

@@ -2,6 +2,7 @@ package flashkit
 
 import (
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -96,6 +97,7 @@ func (t *Tensor) distinct(d int) int {
 // The following functions make the ranges of common masks, for Args.Ranges. The result broadcasts
 // over batch and heads. Rows and keys are aligned at the end, like the default Band. If an argument
 // is negative, or a length exceeds math.MaxInt32, the result is the zero Tensor, which calls refuse.
+// Only PageRanges returns an error.
 
 // DocumentRanges returns the ranges [1, 1, N, 2] of documents that follow each other in one
 // sequence. lengths has the number of tokens of each document. Each row sees the keys of its
@@ -144,6 +146,63 @@ func SinkRanges(sinks, window, rows, keys int) Tensor {
 		first := within32(diagonal-min(window, rows+keys), keys)
 		ends[1], ends[2], ends[3] = min(within32(sinks, keys), first), first, within32(diagonal+1, keys)
 	})
+}
+
+// PageRanges returns the ranges [1, 1, rows, 2R] of a block mask. pages[i] lists the pages that block i
+// of rows sees, in any order. A block has block rows, and a page has page keys; the last of each may be
+// shorter. R is 2 if the pages of some block are two runs of neighbors, else 1. If they are more runs,
+// PageRanges returns a *ProblemError that names the block. Use a mask instead.
+func PageRanges(pages [][]int, block, page, rows, keys int) (Tensor, error) {
+	for _, x := range []struct {
+		field    string
+		x, least int
+	}{{"block", block, 1}, {"page", page, 1}, {"rows", rows, 0}, {"keys", keys, 0}} {
+		if x.x < x.least || x.x > math.MaxInt32 {
+			return Tensor{}, problemErr(x.field, x.x, "must be from %d to %d", x.least, math.MaxInt32)
+		}
+	}
+	if blocks := (rows-1)/block + min(rows, 1); len(pages) != blocks {
+		return Tensor{}, problemErr("len(pages)", len(pages), "must be the number of blocks of rows, %d", blocks)
+	}
+	runs, count := make([][2 * maxRanges]int32, len(pages)), 1
+	for i := range pages {
+		n, err := setRuns(&runs[i], pages[i], element("pages", i), page, keys)
+		if err != nil {
+			return Tensor{}, err
+		}
+		count = max(count, n)
+	}
+	ends := make([]int32, 0, 2*count*rows)
+	for i := range rows {
+		ends = append(ends, runs[i/block][:2*count]...)
+	}
+	return Int32s(ends, 1, 1, rows, 2*count), nil
+}
+
+// setRuns sets ends to the runs of keys in a list of pages, and returns their number.
+func setRuns(ends *[2 * maxRanges]int32, pages []int, field string, page, keys int) (runs int, err error) {
+	pages = slices.Clone(pages)
+	slices.Sort(pages)
+	for i, x := range pages {
+		if x < 0 || x > (keys-1)/page || keys == 0 {
+			return 0, problemErr(field, x, "must be a page of %d keys below key %d", page, keys)
+		}
+		if i == 0 || x > pages[i-1]+1 {
+			if runs++; runs <= maxRanges {
+				ends[2*runs-2] = int32(x * page)
+			}
+		}
+		if runs <= maxRanges {
+			ends[2*runs-1] = int32(x*page + min(page, keys-x*page))
+		}
+	}
+	if runs > maxRanges {
+		return 0, problemErr(field, pages, "must be at most %d runs of neighboring pages, not %d", maxRanges, runs)
+	}
+	for r := runs; r < maxRanges && r > 0; r++ { // unused ranges are empty, after the others
+		ends[2*r], ends[2*r+1] = ends[2*r-1], ends[2*r-1]
+	}
+	return runs, nil
 }
 
 // rangesOfRows returns count ranges for each row. set sets the ends of a row's ranges, which begin

@@ -2,6 +2,7 @@ package flashkit_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,6 +119,45 @@ func TestRangesOfMasks(t *testing.T) {
 	for _, x := range []flashkit.Tensor{flashkit.BlockRanges(math.MaxInt, 2, 9), flashkit.SinkRanges(math.MaxInt, math.MaxInt, 2, 9), flashkit.PrefixRanges(math.MaxInt, 2, 9)} {
 		require.Equal(t, int32(9), x.Int32s()[x.Len()-1], "numbers beyond all keys do not overflow")
 	}
+}
+
+// PageRanges agrees with the lists of pages, whose last page may be short. It refuses other lists.
+func TestPageRanges(t *testing.T) {
+	for _, c := range []struct {
+		pages       [][]int
+		block, page int
+		rows, keys  int
+		count       int
+	}{
+		{[][]int{{0, 1}, {2}, nil}, 2, 3, 5, 8, 1},
+		{[][]int{{3, 0, 1, 3}, {2, 1, 2}}, 3, 2, 4, 7, 2},
+		{[][]int{{1}, {0, 2}, {}}, 1, 4, 3, 9, 2},
+		{nil, 4, 4, 0, 9, 1},
+		{[][]int{nil}, math.MaxInt32, math.MaxInt32, 3, 0, 1},
+		{[][]int{{0}}, math.MaxInt32, math.MaxInt32, 3, 5, 1},
+	} {
+		x, err := flashkit.PageRanges(c.pages, c.block, c.page, c.rows, c.keys)
+		require.NoError(t, err)
+		require.Equal(t, [4]int{1, 1, c.rows, 2 * c.count}, x.Shape())
+		requireRanges(t, x, c.rows, c.keys, func(d, j int) bool {
+			return slices.Contains(c.pages[(d+c.rows-c.keys)/c.block], j/c.page)
+		})
+	}
+	for field, get := range map[string]func() (flashkit.Tensor, error){
+		"pages[1]":   func() (flashkit.Tensor, error) { return flashkit.PageRanges([][]int{{0}, {4, 2, 0}}, 1, 2, 2, 10) },
+		"pages[0]":   func() (flashkit.Tensor, error) { return flashkit.PageRanges([][]int{{5}}, 1, 2, 1, 10) },
+		"len(pages)": func() (flashkit.Tensor, error) { return flashkit.PageRanges([][]int{{0}}, 1, 2, 2, 10) },
+		"block":      func() (flashkit.Tensor, error) { return flashkit.PageRanges(nil, 0, 2, 0, 10) },
+		"page":       func() (flashkit.Tensor, error) { return flashkit.PageRanges(nil, 1, -1, 0, 10) },
+		"rows":       func() (flashkit.Tensor, error) { return flashkit.PageRanges(nil, 1, 1, -1, 10) },
+		"keys":       func() (flashkit.Tensor, error) { return flashkit.PageRanges(nil, 1, 1, 0, -10) },
+	} {
+		x, err := get()
+		require.True(t, x.IsZero())
+		requireProblemError(t, err, field)
+	}
+	_, err := flashkit.PageRanges([][]int{{-1}}, 1, 2, 1, 0)
+	requireProblemError(t, err, "pages[0]")
 }
 
 // requireRanges requires row i to see key j if sees(diagonal, j) is true. The row's diagonal meets

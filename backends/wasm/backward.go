@@ -148,6 +148,11 @@ func (j *job) backwardTile(x *instance, item int, done int64, s *flashkit.Seq, b
 		if j.stopped() {
 			return errStopped
 		}
+		if !j.bias.wanted && !j.sees(b, h, i0, i1, j0, j1) {
+			if j1 = j0; flags == 0 {
+				continue
+			}
+		}
 		if j.pairs {
 			j.loadPairs(x, w, b, h, i0, i1, j0, j1)
 		}

@@ -82,7 +82,7 @@ func (x *plan) placeBatch(from uint64, heads int) (w places, b batchStage) {
 	if c.Score.Bias {
 		w.bias = take(b.bias * n)
 	}
-	if c.Score.Mask {
+	if hidesPairs(c) {
 		w.mask = take(b.mask * n)
 	}
 	w.scratchBytes = x.scratch()

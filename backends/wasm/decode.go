@@ -41,7 +41,7 @@ func (x *plan) placeDecode(take func(floats uint64) uint64) (w places) {
 	if x.c.Score.Bias {
 		w.bias = take(tile * tile)
 	}
-	if x.c.Score.Mask {
+	if hidesPairs(x.c) {
 		w.mask = take(tile * tile / 4)
 	}
 	w.scratchBytes = x.scratchDecode()
@@ -134,6 +134,11 @@ func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 		if j0+tile >= hi {
 			flags |= flagLast
 		}
+		if !j.headSees(b, g, s.N, j0, j1) {
+			if j1 = j0; flags == 0 {
+				continue
+			}
+		}
 		if err := j.decodeBlock(x, s, b, g, j0, j1, flags); err != nil {
 			return err
 		}
@@ -147,6 +152,16 @@ func (j *job) decodeHead(x *instance, s *flashkit.Seq, b, g int) error {
 		}
 	}
 	return nil
+}
+
+// headSees is like sees, for n rows of all query heads of KV head g.
+func (j *job) headSees(b, g, n, j0, j1 int) bool {
+	for h := g * j.group(); h < (g+1)*j.group(); h++ {
+		if j.sees(b, h, 0, n, j0, j1) {
+			return true
+		}
+	}
+	return false
 }
 
 // decodeBlock stages the keys [j0, j1) of KV head g of sequence b and runs all parts of the item

@@ -14,7 +14,7 @@ import (
 // kernel: the host widens all rows to float32, or the module does so for decode.
 const (
 	backwardTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias |
-		flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
+		flashkit.FeatureMask | flashkit.FeatureRanges | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
 	forwardTakes = backwardTakes | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureMixed
 )
 
@@ -24,7 +24,7 @@ const (
 func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	forward := c.Pass == flashkit.PassForward
 	for i, has := range [...]bool{
-		c.Score.Softcap != 0, c.Score.ALiBi, c.Score.Bias, c.Score.Mask, c.Score.Sink && forward,
+		c.Score.Softcap != 0, c.Score.ALiBi, c.Score.Bias, hidesPairs(c), c.Score.Sink && forward,
 		c.Score.Dropout != 0, c.Carry && forward, wantsDBias(c),
 	} {
 		if has {
@@ -33,6 +33,10 @@ func moduleFeatures(c *flashkit.Call) (bits uint32) {
 	}
 	return bits
 }
+
+// hidesPairs reports whether a mask or ranges of keys hide pairs inside the band. The host writes both
+// to the mask of the module.
+func hidesPairs(c *flashkit.Call) bool { return c.Score.Mask || c.Score.Ranges != 0 }
 
 // Bits of the feature word.
 const featureBias, featureMask = 4, 8
@@ -91,18 +95,56 @@ func (j *job) loadPairs(x *instance, w *places, b, h, i0, i1, j0, j1 int) {
 		if t := &j.args.Bias; j.c.Score.Bias && (r == 0 || j.repeats&featureBias == 0) {
 			x.loadRow(w.bias+uint64(4*r*tile), t, t.Repeated(b, h, i0+r)+j0, j1-j0)
 		}
-		if t := &j.args.Mask; j.c.Score.Mask && (r == 0 || j.repeats&featureMask == 0) {
-			from := t.Repeated(b, h, i0+r)
-			to := x.memory[w.mask+uint64(r*tile):][:tile]
-			for c, seen := range t.Bools()[from+j0 : from+j1] {
-				one := byte(0) // compiles to a conditional move, not a branch
-				if seen {
-					one = 1
-				}
-				to[c] = one
+		if hidesPairs(j.c) && (r == 0 || j.repeats&featureMask == 0) {
+			j.loadMask(x.memory[w.mask+uint64(r*tile):][:j1-j0], b, h, i0+r, j0)
+		}
+	}
+}
+
+// loadMask sets to[c] to 1 if mask and ranges of row i show key j0+c, else to 0.
+func (j *job) loadMask(to []byte, b, h, i, j0 int) {
+	if t := &j.args.Mask; j.c.Score.Mask {
+		from := t.Repeated(b, h, i) + j0
+		for c, seen := range t.Bools()[from : from+len(to)] {
+			one := byte(0) // compiles to a conditional move, not a branch
+			if seen {
+				one = 1
+			}
+			to[c] = one
+		}
+	}
+	if j.c.Score.Ranges == 0 {
+		return
+	}
+	end := 0
+	for ends := j.rangesOf(b, h, i); len(ends) > 0; ends = ends[2:] {
+		first := max(end, min(int(ends[0])-j0, len(to)))
+		clear(to[end:first])
+		end = max(first, min(int(ends[1])-j0, len(to)))
+		for c := first; c < end && !j.c.Score.Mask; c++ {
+			to[c] = 1
+		}
+	}
+	clear(to[end:])
+}
+
+// rangesOf returns the ends of the ranges of a row.
+func (j *job) rangesOf(b, h, i int) []int32 {
+	t := &j.args.Ranges
+	return t.Int32s()[t.Repeated(b, h, i):][:2*j.c.Score.Ranges]
+}
+
+// sees reports whether the ranges of some row [i0, i1) have a key of [j0, j1). If not, the module needs
+// no such key. Without ranges, sees returns true.
+func (j *job) sees(b, h, i0, i1, j0, j1 int) bool {
+	for i := i0; i < i1 && j.c.Score.Ranges != 0; i++ {
+		for ends := j.rangesOf(b, h, i); len(ends) > 0; ends = ends[2:] {
+			if max(int(ends[0]), j0) < min(int(ends[1]), j1) {
+				return true
 			}
 		}
 	}
+	return j.c.Score.Ranges == 0
 }
 
 // rowsAlike returns feature bits. The bit of the bias or mask is set if all query rows share one row
@@ -114,7 +156,7 @@ func rowsAlike(c *flashkit.Call) (bits uint32) {
 	if c.Score.Bias && c.Args.Bias.Shape()[2] == 1 {
 		bits |= featureBias
 	}
-	if c.Score.Mask && c.Args.Mask.Shape()[2] == 1 {
+	if c.Score.Mask && c.Args.Mask.Shape()[2] == 1 && c.Score.Ranges == 0 {
 		bits |= featureMask
 	}
 	return bits

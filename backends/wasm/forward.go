@@ -41,7 +41,7 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 	i0, i1, lo, hi := j.tileRows(s, t)
 	j.poisonTile(x)
 	for k := lo / tile; k*tile < hi; k++ {
-		if x.packed[k] {
+		if x.packed[k] || !j.sees(b, h, i0, i1, k*tile, k*tile+tile) {
 			continue
 		}
 		if j.stopped() {
@@ -68,6 +68,11 @@ func (j *job) forwardTile(x *instance, s *flashkit.Seq, head, h, t int) error {
 		}
 		if j.stopped() {
 			return nil
+		}
+		if !j.sees(b, h, i0, i1, j0, j1) {
+			if j1 = j0; flags == 0 {
+				continue
+			}
 		}
 		if j.pairs {
 			j.loadPairs(x, w, b, h, i0, i1, j0, j1)

@@ -51,7 +51,7 @@ const featureFlops = 100
 
 // newPlan returns the plan of a call. It assumes that a batch fits in the memory of an instance.
 func newPlan(v *variant, c *flashkit.Call) plan {
-	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || c.Score.Mask, bias: newBiasSum(c)}
+	x := plan{c: c, v: v, features: moduleFeatures(c), repeats: rowsAlike(c), pairs: c.Score.Bias || hidesPairs(c), bias: newBiasSum(c)}
 	pair := 2 * float64(c.Dim+c.VDim) // FLOPs per row and key
 	if v.pass == flashkit.PassBackward {
 		pair *= 2.5
@@ -195,7 +195,7 @@ func (x *plan) place(from uint64) places {
 			w.dbias = take(tile * tile)
 		}
 	}
-	if x.c.Score.Mask {
+	if hidesPairs(x.c) {
 		w.mask = take(tile * tile / 4)
 	}
 	w.scratchBytes = x.scratch()

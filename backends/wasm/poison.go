@@ -45,7 +45,7 @@ func (j *job) poisonPairs(x *instance, w *places) {
 	if j.c.Score.Bias {
 		x.poison(w.bias, w.bias+4*tile*tile)
 	}
-	if j.c.Score.Mask {
+	if hidesPairs(j.c) {
 		x.poison(w.mask, w.mask+tile*tile)
 	}
 }

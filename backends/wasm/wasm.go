@@ -180,6 +180,7 @@ var featureTimes = [...]struct {
 	{flashkit.FeatureALiBi, .2, .8, 0, 5},
 	{flashkit.FeatureBias, 1, 3, .5, 5},
 	{flashkit.FeatureMask, 1, 1.5, .1, 5},
+	{flashkit.FeatureRanges, 1, 1.5, 0, 5},
 	{flashkit.FeatureDropout, 1, .9, 0, 8},
 }
 

@@ -186,6 +186,27 @@ def test_sequences(randn, rng, python, kind):
     assert len(python) == before and sink.grad.abs().sum() > 0
 
 
+def test_ranges(randn, rng, python):
+    """Ranges of keys, in any layout, beside a mask that shows the same pairs. Gradients flow through them."""
+    q, k, v = randn(2, 4, 6, 8), randn(2, 2, 9, 8), randn(2, 2, 9, 8)
+    for shape, options in (((2, 4, 6, 4), {}), ((6, 2), {"sink": randn(4)}), ((2, 1, 6, 2), {"layout": "bshd", "causal": True}), ((1, 4, 6, 4), {"kv_lens": torch.tensor([9, 4])})):
+        ends = torch.from_numpy(np.sort(rng.integers(0, 10, shape).astype(np.int32), -1))
+        keys = torch.arange(9)
+        mask = ((ends[..., ::2, None] <= keys) & (keys < ends[..., 1::2, None])).any(-2)
+        results = []
+        for by in ({"ranges": ends}, {"mask": mask}):
+            arrays = [t.transpose(1, 2) if "layout" in options else t for t in (q, k, v)]
+            leaves = [t.clone().requires_grad_() for t in arrays]
+            o, lse = ft.attention(*leaves, return_lse=True, **by, **options)
+            results.append((o, lse, *torch.autograd.grad(o.square().sum() + lse[lse.isfinite()].sum(), leaves)))
+        for a, b in zip(*results):
+            assert torch.allclose(a, b, atol=1e-5)
+    assert not python
+    for wrong, error in ((ends.long(), flashkit.DTypeError), (ends[..., :3], flashkit.Error), (ends + 9, flashkit.Error), (ends.flip(-1), flashkit.Error)):
+        with pytest.raises(error, match="ranges"):
+            ft.attention(q, k, v, ranges=wrong)
+
+
 def test_declines(randn, python):
     q, k, v = (randn(1, 2, 5, 8) for _ in range(3))
     expected = ft.attention(q, k, v)

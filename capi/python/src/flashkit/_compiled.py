@@ -22,7 +22,7 @@ from torch.compiler import is_dynamo_compiling
 
 from . import _abi, _call, _dispatcher, _fields
 
-_FULL = "Tensor bias, Tensor mask, Tensor slopes, Tensor sink, Tensor q_lens, Tensor kv_lens, Tensor q_starts, Tensor kv_starts, Tensor pages, int seed, int given"
+_FULL = "Tensor bias, Tensor mask, Tensor slopes, Tensor sink, Tensor q_lens, Tensor kv_lens, Tensor q_starts, Tensor kv_starts, Tensor pages, Tensor ranges, int seed, int given"
 _SCHEMAS = (
     "_forward_o(Tensor q, Tensor k, Tensor v, Tensor plan) -> Tensor",
     "_forward(Tensor q, Tensor k, Tensor v, Tensor plan) -> (Tensor, Tensor)",
@@ -32,7 +32,7 @@ _SCHEMAS = (
 )
 
 # Bits of given, in the order of the optional tensors.
-OPTIONAL = ("bias", "mask", "slopes", "sink", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
+OPTIONAL = ("bias", "mask", "slopes", "sink", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages", "ranges")
 _D_LSE, _D_BIAS, _D_SINK = (1 << (len(OPTIONAL) + i) for i in range(3))
 
 # The functions that _torch.c calls, in the order of its structure.
@@ -68,7 +68,7 @@ def _decline_one(*inputs: Any) -> Tensor:
 
 def _decline(*inputs: Any) -> tuple[Tensor, ...]:
     """Stand for a kernel on devices for which there is none."""
-    return tuple(torch.empty(0) for _ in range(5 if len(inputs) > 15 else 3 if len(inputs) == 7 else 2))
+    return tuple(torch.empty(0) for _ in range(5 if len(inputs) > 16 else 3 if len(inputs) == 7 else 2))
 
 
 def _define() -> list[Any]:

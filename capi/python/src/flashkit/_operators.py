@@ -18,7 +18,7 @@ from ._call import Options, uncovered
 
 # The arguments of both operators. A window side of -1 means no limit. A number of 0 means that
 # the argument is not given.
-TENSORS = ("bias", "mask", "slopes", "sink", "seed", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages")
+TENSORS = ("bias", "mask", "slopes", "sink", "seed", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages", "ranges")
 _NUMBERS = (*_fields.NUMBERS, "dropout")
 _REST = f"bool causal, int[]? window, bool top_left, int shift, {', '.join(f'float {name}' for name in _NUMBERS)}, str? backend, bool paired"
 _SHARED = ", ".join(f"Tensor? {name}" for name in TENSORS) + ", " + _REST

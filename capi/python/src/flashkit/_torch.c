@@ -62,7 +62,7 @@ typedef struct kernel {
 } kernel;
 
 static functions f;
-static int32_t types[4], int32_type, int64_type, cpu, cuda; /* types by FK_ code */
+static int32_t types[5], int64_type, cpu, cuda; /* types by FK_ code */
 
 /* A plan: the options of a call and its dispatcher, in a tensor of int64 on the host. Calls with the same options share a plan. */
 enum { VERSION = 0x666b0001, LONGEST = 1 << 20 };
@@ -74,7 +74,7 @@ typedef struct plan {
 } plan;
 
 /* Bits of the mask of the optional tensors that a call has, in the order of the arguments. */
-enum { BIAS, MASK, SLOPES, SINK, Q_LENS, KV_LENS, Q_STARTS, KV_STARTS, PAGES, OPTIONAL, D_LSE = OPTIONAL, D_BIAS, D_SINK };
+enum { BIAS, MASK, SLOPES, SINK, Q_LENS, KV_LENS, Q_STARTS, KV_STARTS, PAGES, RANGES, OPTIONAL, D_LSE = OPTIONAL, D_BIAS, D_SINK };
 
 /* A call: its arguments for the library, and tensors and memory that live until it ends. */
 typedef struct call {
@@ -113,9 +113,9 @@ static bool view(call *c, tensor t, fk_tensor *to, int64_t *dims)
 		t = copy;
 		strides = dense;
 	}
-	for (to->dtype = FK_F32; to->dtype <= FK_BOOL && types[to->dtype] != type; to->dtype++)
+	for (to->dtype = FK_F32; to->dtype <= FK_I32 && types[to->dtype] != type; to->dtype++)
 		;
-	if (to->dtype > FK_BOOL || f.data(t, &to->data) || (device_type != cpu && device_type != cuda))
+	if (to->dtype > FK_I32 || f.data(t, &to->data) || (device_type != cpu && device_type != cuda))
 		return false;
 	to->device = device_type == cuda ? FK_CUDA + device_index : FK_HOST;
 	memcpy(to->shape, sizes, (size_t)*dims * sizeof *sizes);
@@ -164,7 +164,7 @@ static bool column(call *c, tensor t, fk_tensor *to)
 	return true;
 }
 
-/* features describes bias, mask, slopes and sink. */
+/* features describes bias, mask, slopes, sink and ranges. */
 static bool features(call *c, const value *optional, int64_t given)
 {
 	fk_tensor *to[] = {&c->args.bias, &c->args.mask, &c->args.slopes, &c->args.sink};
@@ -175,6 +175,12 @@ static bool features(call *c, const value *optional, int64_t given)
 		if (!view(c, handle(optional[i]), to[i], &dims) || dims > most)
 			return false;
 		spread(to[i], dims, i <= MASK ? (int)(4 - dims) : (int)(2 - dims));
+	}
+	if (given >> RANGES & 1) {
+		int64_t dims;
+		if (!view(c, handle(optional[RANGES]), &c->args.ranges, &dims))
+			return false;
+		spread(&c->args.ranges, dims, (int)(4 - dims));
 	}
 	return true;
 }
@@ -195,7 +201,7 @@ static const int32_t *integers(call *c, tensor t, int64_t want_dims, int64_t *si
 		sizes[i] = shape[i];
 		n *= shape[i];
 	}
-	if (type == int32_type)
+	if (type == types[FK_I32])
 		return data;
 	if (type != int64_type || device_type != cpu)
 		return NULL;
@@ -573,9 +579,8 @@ __attribute__((visibility("default"))) int flashkit_torch_register(const functio
 		{"_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward},
 	};
 	f = *addresses;
-	int32_t of_type[] = {f.float32(), f.float16(), f.bfloat16(), f.boolean()};
+	int32_t of_type[] = {f.float32(), f.float16(), f.bfloat16(), f.boolean(), f.int32()};
 	memcpy(types, of_type, sizeof types);
-	int32_type = f.int32();
 	int64_type = f.int64();
 	cpu = f.cpu();
 	cuda = f.cuda();

@@ -49,6 +49,7 @@ class Operator(_fields.Numbers, total=False):
     shift: int
     bias: Tensor | None
     mask: Tensor | None
+    ranges: Tensor | None
     slopes: Tensor | None
     sink: Tensor | None
     dropout: float

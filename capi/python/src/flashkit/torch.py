@@ -57,6 +57,7 @@ def attention(
     # end of parameters
     bias: Tensor | None = None,
     mask: Tensor | None = None,
+    ranges: Tensor | None = None,
     slopes: Tensor | None = None,
     sink: Tensor | None = None,
     dropout: float = 0.0,
@@ -92,10 +93,10 @@ def attention(
     if not is_dynamo_compiling() and q.__class__ is Tensor and k.__class__ is Tensor and v.__class__ is Tensor and _eager():
         plain = (
             bias is None and mask is None and slopes is None and sink is None and q_lens is None and kv_lens is None
-            and q_starts is None and kv_starts is None and pages is None and seed is None
+            and q_starts is None and kv_starts is None and pages is None and seed is None and ranges is None
         )  # fmt: skip
         recorded: Any = _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        if plain or (recorded := _takes(q, slopes, recorded, bias, sink, mask, q_lens, kv_lens, q_starts, kv_starts, pages)) is not None:
+        if plain or (recorded := _takes(q, slopes, recorded, bias, sink, mask, q_lens, kv_lens, q_starts, kv_starts, pages, ranges)) is not None:
             try:  # the classes, as True, 1 and 1.0 are equal keys
                 key: Any = (
                     causal, window, top_left, shift, dropout, layout, backend, recorded, return_lse, numbers, kinds,
@@ -112,7 +113,7 @@ def attention(
                 r = None
                 try:
                     if not plain or dropout:
-                        r = _compiled.with_all(plan, q, k, v, (bias, mask, slopes, sink, q_lens, kv_lens, q_starts, kv_starts, pages), _seed(dropout, seed), recorded)
+                        r = _compiled.with_all(plan, q, k, v, (bias, mask, slopes, sink, q_lens, kv_lens, q_starts, kv_starts, pages, ranges), _seed(dropout, seed), recorded)
                     elif not recorded:
                         if return_lse:
                             o, lse = _forward(q, k, v, plan.tensor)
@@ -128,7 +129,7 @@ def attention(
                     pass
                 if r is not None:
                     return r if return_lse else r[0]
-    optional = bias, mask, slopes, sink, q_lens, kv_lens, q_starts, kv_starts, pages
+    optional = bias, mask, slopes, sink, q_lens, kv_lens, q_starts, kv_starts, pages, ranges
     sides = _checked(q, k, v, optional, causal, window, top_left, shift, numbers, dropout, layout, backend, return_lse)
     if layout == "bshd":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
