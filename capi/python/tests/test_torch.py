@@ -37,7 +37,7 @@ def test_tensors_without_copies(randn):
         flashkit.attention(q.clone().requires_grad_(), k, v)
 
 
-@pytest.mark.parametrize("form", ["plain", "causal", "bias", "mask", "softcap", "sink", "slopes", "dropout", "padded"])
+@pytest.mark.parametrize("form", ["plain", "causal", "bias", "mask", "softcap", "sink", "slopes", "dropout", "padded", "ranges"])
 def test_gradcheck(leaves, randn, form):
     q, k, v, bias, sink = leaves((1, 2, 4, 8), (1, 1, 5, 8), (1, 1, 5, 8), (1, 2, 4, 5), (2,))
     mask = randn(4, 5) > -0.5
@@ -45,6 +45,7 @@ def test_gradcheck(leaves, randn, form):
     options = {
         "plain": {}, "causal": {"causal": True}, "bias": {"bias": bias}, "mask": {"mask": mask}, "softcap": {"softcap": 2.0}, "sink": {"sink": sink},
         "slopes": {"slopes": torch.tensor([0.5, 0.25])}, "dropout": {"dropout": 0.3, "seed": 11}, "padded": {"kv_lens": torch.tensor([3])},
+        "ranges": {"ranges": torch.tensor([[0, 2, 3, 4], [1, 5, 5, 5], [0, 0, 2, 5], [0, 1, 1, 3]], dtype=torch.int32)},
     }[form]  # fmt: skip
 
     def f(q, k, v, bias, sink):
@@ -60,7 +61,8 @@ def test_gradcheck(leaves, randn, form):
 
 def test_opcheck(leaves):
     q, k, v, bias = leaves((2, 2, 5, 8), (2, 1, 6, 8), (2, 1, 6, 4), (5, 6))
-    arguments = (q, k, v, bias, *(None,) * 9, True, None, False, 0, 0.0, 0.0, 0.0, None, True)
+    ranges = torch.tensor([[0, 4]] * 5, dtype=torch.int32)
+    arguments = (q, k, v, bias, *(None,) * 9, ranges, True, None, False, 0, 0.0, 0.0, 0.0, None, True)
     torch.library.opcheck(torch.ops.flashkit.attention.default, arguments)
 
 

@@ -157,7 +157,7 @@ def test_forward_mode_of_every_tensor(p, randn, name):
         dual(lambda x: ft.attention(**given | {name: x}), given[name])
     operator = torch.ops.flashkit.attention
     with pytest.raises(flashkit.UnsupportedError, match="forward-mode"):
-        dual(lambda x: operator(x, p.k, p.v, *(None,) * 10, False, None, False, 0, 0.0, 0.0, 0.0, None, False)[0], p.q)
+        dual(lambda x: operator(x, p.k, p.v, *(None,) * 11, False, None, False, 0, 0.0, 0.0, 0.0, None, False)[0], p.q)
 
 
 def test_grad_has_the_bits_of_backward(p):
