@@ -15,6 +15,16 @@ type Linear struct {
 	Activation Activation // act, initially None
 	Precision  Precision  // of Forward's factors; Int8 is for inference; gradients are computed in float32, with unrounded weights
 
+	// Smooth is nil, or a factor for each input feature, for Int8. Before rounding, Forward multiplies
+	// x by the factors and divides the weights by them. Without rounding, nothing would change. Factors
+	// that make the features' magnitudes similar reduce the error: see SmoothFactors. Smooth must not
+	// change after the first Forward or Pack.
+	Smooth []float32
+
+	// Peaks is nil, or a number for each input feature. Forward raises it to the feature's largest
+	// magnitude in x. Two passes must then not run at the same time.
+	Peaks []float32
+
 	in, out    int
 	transposed packing // packed W^T, for Forward
 	plain      packing // packed W, for Backward
@@ -48,7 +58,7 @@ func (l *Linear) ForwardAdd(s *Step, x, residual Tensor) Tensor {
 	if !l.usable(s) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) {
 		return Tensor{}
 	}
-	w := l.transposed.of(s, l.Weight, true, l.Precision)
+	w := l.weights(s, &x)
 	if !s.ok(nil) {
 		return Tensor{}
 	}
@@ -83,7 +93,7 @@ func (l *Linear) ForwardInto(s *Step, y, x Tensor, add bool) {
 	if !s.infers("Linear.ForwardInto") || !s.ok(l.check()) || !s.accepts(l.Weight.Name, "x", &x, l.in, nil) || !s.accepts(l.Weight.Name, "y", &y, l.out, &x.Rows) {
 		return
 	}
-	w := l.transposed.of(s, l.Weight, true, l.Precision)
+	w := l.weights(s, &x)
 	if !s.ok(nil) {
 		return
 	}
@@ -107,7 +117,7 @@ func (l *Linear) Backward(s *Step, dy Tensor) Tensor {
 	if !s.accepts(l.Weight.Name, "dy", &dy, l.out, &x.Rows) {
 		return Tensor{}
 	}
-	w := l.plain.of(s, l.Weight, false, Float32)
+	w := l.plain.of(s, l.Weight, false, Float32, nil)
 	if !s.ok(nil) {
 		return Tensor{}
 	}
@@ -142,6 +152,9 @@ func (l *Linear) check() error {
 	}
 	if l.Precision > Int8 {
 		return problem(l.Weight.Name+": Precision", uint8(l.Precision), "must be Float32, BF16Weights, BF16 or Int8")
+	}
+	if err := l.checkSmooth(); err != nil {
+		return err
 	}
 	if l.Bias != nil {
 		return l.Bias.check("Linear.Bias", 0, l.out)
@@ -195,9 +208,12 @@ func (p *Packer) Pack(layers ...*Linear) error {
 		if err := l.Weight.checkData(); err != nil {
 			return err
 		}
+		if err := checkFactors(l.Weight, l.Precision, l.Smooth); err != nil {
+			return err
+		}
 	}
 	for _, l := range layers {
-		l.transposed.make(l.Weight, l.Precision, func(to *matmul.Packed) { to.PackIn(p.block, l.Weight.matrix().T()) })
+		l.transposed.make(l.Weight, l.Precision, l.Smooth, func(to *matmul.Packed) { to.PackIn(p.block, l.Weight.matrix().T()) })
 	}
 	return nil
 }
@@ -214,23 +230,23 @@ type packing struct {
 
 // of returns the packed copy. If the copy is not up to date, of first packs the parameter. If
 // packing is needed but Data is missing, the Step fails.
-func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision) *matmul.Packed {
-	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) {
+func (c *packing) of(s *Step, w *Param, transposed bool, precision Precision, smooth []float32) *matmul.Packed {
+	if c.made.Load() != version(w, precision) && s.ok(w.checkData()) && s.ok(checkFactors(w, precision, smooth)) {
 		m := w.matrix()
 		if transposed {
 			m = m.T()
 		}
-		c.make(w, precision, func(p *matmul.Packed) { s.engine.products.Pack(p, m, s.Workers) })
+		c.make(w, precision, smooth, func(p *matmul.Packed) { s.engine.products.Pack(p, m, s.Workers) })
 	}
 	return &c.p
 }
 
 // make calls pack, unless the packed copy is up to date.
-func (c *packing) make(w *Param, precision Precision, pack func(p *matmul.Packed)) {
+func (c *packing) make(w *Param, precision Precision, smooth []float32, pack func(p *matmul.Packed)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if want := version(w, precision); c.made.Load() != want {
-		c.p.Precision = matmul.Precision(precision)
+		c.p.Precision, c.p.Scale = matmul.Precision(precision), smooth
 		pack(&c.p)
 		c.made.Store(want)
 	}

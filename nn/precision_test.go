@@ -125,3 +125,64 @@ func TestPrecisionIsChecked(t *testing.T) {
 	requireProblem(t, s, "precision")
 	require.ErrorContains(t, s.Err(), "weight: Precision = 4: must be Float32, BF16Weights, BF16 or Int8")
 }
+
+// Smooth reduces the error of a layer whose rows have a large feature, also after Pack. Peaks are
+// the features' largest magnitudes.
+func TestSmooth(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	l, x := nn.NewLinear(nn.NewInit(3), 70, 50, true), random(r, 2, 9, 70)
+	for i := range x.Count() {
+		x.Data[70*i+11] *= 70
+	}
+	forward := func() []float32 {
+		s := inference(t)
+		y := append([]float32(nil), l.Forward(s, x).Data...)
+		require.NoError(t, s.Err())
+		return y
+	}
+	l.Peaks = make([]float32, 70)
+	exact := forward()
+	for i, p := range l.Peaks {
+		want := float32(0)
+		for r := range x.Count() {
+			want = max(want, float32(math.Abs(float64(x.Data[70*r+i]))))
+		}
+		require.Equal(t, want, p)
+	}
+	factors := l.SmoothFactors(l.Peaks)
+	l.Peaks = nil
+	apart := func() (sum float64) {
+		for i, y := range forward() {
+			sum += math.Abs(float64(y) - float64(exact[i]))
+		}
+		return sum
+	}
+	l.Precision = nn.Int8
+	plain := apart()
+	l.Smooth = factors
+	l.Weight.Changed()
+	smooth := apart()
+	t.Log(plain, smooth)
+	require.Less(t, 2*smooth, plain)
+	require.NoError(t, nn.Pack(l))
+	require.Equal(t, smooth, apart())
+}
+
+func TestSmoothIsChecked(t *testing.T) {
+	x := random(rand.New(rand.NewPCG(1, 2)), 1, 3, 2)
+	inf := float32(math.Inf(1))
+	for _, factors := range [][]float32{{}, {1}, {1, 1, 1}, {0, 1}, {1, -1}, {1, inf}, {inf - inf, 1}, {0x1p-61, 1}} {
+		l, s := nn.NewLinear(nn.NewInit(1), 2, 2, false), inference(t)
+		l.Precision, l.Smooth = nn.Int8, factors
+		l.Forward(s, x)
+		require.ErrorContains(t, s.Err(), "weight: Smooth = ", "%v", factors)
+		require.ErrorContains(t, nn.Pack(l), "weight: Smooth = ", "%v", factors)
+	}
+	l, s := nn.NewLinear(nn.NewInit(1), 2, 2, false), inference(t)
+	l.Peaks = make([]float32, 3)
+	l.Forward(s, x)
+	require.ErrorContains(t, s.Err(), "weight: Peaks = 3: must have one element for each of the 2 input features")
+	for _, peaks := range [][]float32{nil, {1}, {0, 0}, {1, inf}, {inf - inf, 1}} {
+		require.Nil(t, l.SmoothFactors(peaks), "%v", peaks)
+	}
+}

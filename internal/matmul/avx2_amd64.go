@@ -126,6 +126,12 @@ func multiplyVectorAVX2(sums *float32, a *float32, b *float32, bStep int, k int,
 //go:noescape
 func extentAVX2(x *float32, n int) uint32
 
+// scaleAVX2 sets dst[i] to x[i]·by[i] for i < n. It returns the bits of the largest magnitude of dst[i].
+// n is a multiple of 16. n > 0.
+//
+//go:noescape
+func scaleAVX2(dst *float32, x *float32, by *float32, n int) uint32
+
 // quantizeAVX2 sets dst[i] to x[i]·by, rounded to a 16-bit integer, ties to even, for i < n.
 // n is a multiple of 16. n > 0.
 //

@@ -3308,6 +3308,46 @@ step:
 	VZEROUPPER
 	RET
 
+// func scaleAVX2(dst *float32, x *float32, by *float32, n int) uint32
+// Requires: AVX, AVX2
+TEXT ·scaleAVX2(SB), NOSPLIT, $0-36
+	MOVQ     x+8(FP), AX
+	MOVQ     n+24(FP), CX
+	VPXOR    Y0, Y0, Y0
+	VPXOR    Y1, Y1, Y1
+	VPCMPEQD Y4, Y4, Y4
+	VPSRLD   $0x01, Y4, Y4
+	MOVQ     dst+0(FP), DX
+	MOVQ     by+16(FP), BX
+
+step:
+	VMOVUPS      (AX), Y2
+	VMULPS       (BX), Y2, Y2
+	VMOVUPS      Y2, (DX)
+	VPAND        Y2, Y4, Y2
+	VMOVUPS      32(AX), Y3
+	VMULPS       32(BX), Y3, Y3
+	VMOVUPS      Y3, 32(DX)
+	VPAND        Y3, Y4, Y3
+	VPMAXUD      Y2, Y0, Y0
+	VPMAXUD      Y3, Y1, Y1
+	ADDQ         $0x40, AX
+	ADDQ         $0x40, DX
+	ADDQ         $0x40, BX
+	SUBQ         $0x10, CX
+	JNZ          step
+	VPMAXUD      Y1, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPMAXUD      X1, X0, X0
+	VPSHUFD      $0x4e, X0, X1
+	VPMAXUD      X1, X0, X0
+	VPSHUFD      $0xb1, X0, X1
+	VPMAXUD      X1, X0, X0
+	VMOVD        X0, AX
+	MOVL         AX, ret+32(FP)
+	VZEROUPPER
+	RET
+
 // func quantizeAVX2(dst *uint32, x *float32, n int, by float32)
 // Requires: AVX, AVX2
 TEXT ·quantizeAVX2(SB), NOSPLIT, $0-28

@@ -26,12 +26,35 @@ const (
 
 type (
 	extentFunc   = func(x *float32, n int) uint32
+	scaleFunc    = func(dst, x, by *float32, n int) uint32
 	quantizeFunc = func(dst *uint32, x *float32, n int, by float32)
 	dotsFunc     = func(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)
 )
 
 // vectorInt8 is the number of elements that extent and quantize process at a time.
 const vectorInt8 = 16
+
+// checkScale checks the factors of A's columns. Before rounding, column k of A is multiplied by
+// Scale[k], and row k of B is divided by Scale[k]. Without rounding, C would not change. Factors that
+// make the columns' magnitudes similar reduce the error, because all elements of a row share a scale.
+//
+// Source: Xiao, Lin, Seznec, Wu, Demouth, Han, SmoothQuant, 2022.
+func (p *Packed) checkScale(k int) error {
+	if p.Scale == nil || p.made != Int8 {
+		return nil
+	}
+	if len(p.Scale) != k {
+		return problem("B.Scale", len(p.Scale), "must have one factor for each of the %d rows of B", k)
+	}
+	for _, x := range p.Scale {
+		if !(x >= leastFactor && x <= 1/leastFactor) {
+			return problem("B.Scale", x, "must be from 2^-60 to 2^60")
+		}
+	}
+	return nil
+}
+
+const leastFactor = 0x1p-60 // of a column of A
 
 // scaleOf returns a vector's scale and the factor that converts its elements to integers. most has
 // the bits of the largest magnitude.
@@ -48,9 +71,9 @@ func scaleOf(most uint32) (scale, by float32) {
 
 // extent returns the bits of the largest magnitude. Bits of magnitudes are ordered as integers, and
 // the bits of NaN are above the bits of infinity.
-func extent(x []float32, step, n int, most uint32) uint32 {
-	for i := range n {
-		most = max(most, math.Float32bits(x[i*step])&^(1<<31))
+func extent(x []float32, most uint32) uint32 {
+	for _, x := range x {
+		most = max(most, math.Float32bits(x)&^(1<<31))
 	}
 	return most
 }
@@ -81,15 +104,17 @@ func (p *Packed) packInt8(b *Matrix, col, width int) {
 	if p.isa.pairsInt8 {
 		group = 2
 	}
+	x := make([]float32, p.k)
 	for c := range min(width, b.Cols-col) {
-		var x []float32
-		if p.k > 0 {
-			x = b.Data[(col+c)*b.ColStride:]
+		for k := range x {
+			if x[k] = b.Data[k*b.RowStride+(col+c)*b.ColStride]; p.Scale != nil {
+				x[k] /= p.Scale[k]
+			}
 		}
-		scale, by := scaleOf(extent(x, b.RowStride, p.k, 0))
+		scale, by := scaleOf(extent(x, 0))
 		sum := 0
-		for k := range p.k {
-			q := level(x[k*b.RowStride], by)
+		for k, x := range x {
+			q := level(x, by)
 			bytes[(k/group*width+c)*group+k%group] = int8(q)
 			sum += q
 		}
@@ -110,7 +135,7 @@ func (j *job) layoutInt8() int {
 	u, k := j.isa, j.args.B.k
 	j.copied = j.sumsOf(1)
 	j.rounded = j.copied
-	if j.args.A.ColStride != 1 {
+	if j.args.A.ColStride != 1 || j.args.B.Scale != nil {
 		j.rounded += (j.rows*k + line - 1) / line * line
 	}
 	j.scales = j.rounded + j.rows*u.stepOf(k)
@@ -148,21 +173,53 @@ func (j *job) quantize(work []float32, row, rows int) {
 		a.copyTo(work[j.copied:])
 	}
 	for r := range rows {
-		work[j.scales+r] = j.isa.quantizeRow(ints[r*step:][:step], a.Data[r*a.RowStride:][:k])
+		x, most := a.Data[r*a.RowStride:][:k], uint32(0)
+		if by := j.args.B.Scale; by == nil {
+			most = j.isa.extentOf(x)
+		} else {
+			scaled := work[j.copied:][r*k:][:k]
+			most = j.isa.scaleRow(scaled, x, by)
+			x = scaled
+		}
+		work[j.scales+r] = j.isa.quantizeRow(ints[r*step:][:step], x, most)
 	}
 }
 
 // words returns the memory of x as integers.
 func words(x []float32) []uint32 { return unsafe.Slice((*uint32)(unsafe.Pointer(&x[0])), len(x)) }
 
-// quantizeRow converts a row to integers and returns its scale.
-func (u *isa) quantizeRow(dst []uint32, x []float32) float32 {
+// extentOf returns the bits of the largest magnitude of a row.
+func (u *isa) extentOf(x []float32) uint32 {
 	n, most := 0, uint32(0)
 	if u.extent != nil && len(x) >= vectorInt8 {
 		n = len(x) / vectorInt8 * vectorInt8
 		most = u.extent(&x[0], n)
 	}
-	scale, by := scaleOf(extent(x[n:], 1, len(x)-n, most))
+	return extent(x[n:], most)
+}
+
+// scaleRow sets dst to the products of a row and the factors of its columns. It returns the bits of
+// the largest magnitude of dst.
+func (u *isa) scaleRow(dst, x, by []float32) uint32 {
+	n, most := 0, uint32(0)
+	if u.scale != nil && len(x) >= vectorInt8 {
+		n = len(x) / vectorInt8 * vectorInt8
+		most = u.scale(&dst[0], &x[0], &by[0], n)
+	}
+	for i := n; i < len(x); i++ {
+		dst[i] = x[i] * by[i]
+	}
+	return extent(dst[n:], most)
+}
+
+// quantizeRow converts a row to integers and returns its scale. most has the bits of the largest
+// magnitude.
+func (u *isa) quantizeRow(dst []uint32, x []float32, most uint32) float32 {
+	n := 0
+	if u.quantize != nil {
+		n = len(x) / vectorInt8 * vectorInt8
+	}
+	scale, by := scaleOf(most)
 	if n > 0 {
 		u.quantize(&dst[0], &x[0], n, by)
 	}

@@ -78,6 +78,68 @@ func column(m matmul.Matrix, i int) (x []float32) {
 	return x
 }
 
+// times returns x multiplied, or divided, by factors.
+func times(x, by []float32, divided bool) []float32 {
+	for i, f := range by {
+		if divided {
+			x[i] /= f
+		} else {
+			x[i] *= f
+		}
+	}
+	return x
+}
+
+// A Scale of another length, or with a factor out of its range, is refused by name. Other precisions
+// ignore Scale.
+func TestScaleOfColumns(t *testing.T) {
+	e := matmul.New()
+	defer e.Close()
+	for _, scale := range [][]float32{{}, {1}, {1, 1, 1}, {1, 0}, {1, -1}, {float32(math.NaN()), 1}, {1, float32(math.Inf(1))}, {1, 0x1p-61}, {0x1p61, 1}} {
+		p := draw(seeded(t), shape{2, 3, 2}, uint(matmul.Int8)<<12)
+		p.B.Scale = scale
+		p.B.Pack(p.b)
+		err := e.Run(t.Context(), &p.Args)
+		require.ErrorContains(t, err, "B.Scale", "%v", scale)
+		p.B.Precision = matmul.Float32
+		p.B.Pack(p.b)
+		run(t, e, p)
+	}
+}
+
+// If one column of A is much larger than the others, factors reduce the error.
+func TestScaleReducesTheError(t *testing.T) {
+	matmul.EachISA(t, func(t *testing.T) {
+		e, s := matmul.New(), shape{8, 40, 96}
+		defer e.Close()
+		p := draw(seeded(t), s, uint(matmul.Int8)<<12)
+		by := make([]float32, s.k)
+		for i := range by {
+			by[i] = 1
+		}
+		for i := range s.m {
+			p.A.Data[i*p.A.RowStride+17] *= 60
+		}
+		by[17] = 1. / 16
+		var errors [2]float64
+		for n := range errors {
+			run(t, e, p)
+			for i := range s.m {
+				for j := range s.n {
+					want := 0.0
+					for k, x := range column(p.A.T(), i) {
+						want += float64(x) * float64(column(p.b, j)[k])
+					}
+					errors[n] += math.Abs(float64(p.C.Data[i*p.C.RowStride+j]) - want)
+				}
+			}
+			p.B.Scale = by
+			p.B.Pack(p.b)
+		}
+		require.Less(t, 2*errors[1], errors[0])
+	})
+}
+
 // Sums of 8-bit products equal sums of int64, on every instruction set and for every tail.
 func TestInt8IsExact(t *testing.T) {
 	trials := 10_000
@@ -95,12 +157,21 @@ func TestInt8IsExact(t *testing.T) {
 				each(p.A, whole)
 				each(p.b, whole)
 			}
+			by := make([]float32, s.k)
+			for j := range by {
+				if by[j] = 1; i%3 == 0 {
+					by[j] = float32(math.Exp2(4 * r.NormFloat64()))
+				}
+			}
+			if i%3 == 0 {
+				p.B.Scale = by
+			}
 			p.B.Pack(p.b)
 			run(t, e, p)
 			for i := range s.m {
-				a, rowScale := levelsOf(column(p.A.T(), i))
+				a, rowScale := levelsOf(times(column(p.A.T(), i), by, false))
 				for j := range s.n {
-					b, scale := levelsOf(column(p.b, j))
+					b, scale := levelsOf(times(column(p.b, j), by, true))
 					sum := int64(0)
 					for k, x := range a {
 						sum += x * b[k]

@@ -30,7 +30,8 @@ type isa struct {
 	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
 	finish    [activations]finishFunc
 	slope     [activations]slopeFunc // nil for None
-	extent    extentFunc             // Int8: dots, extent and quantize are nil in portable Go
+	extent    extentFunc             // Int8: these four are nil in portable Go
+	scale     scaleFunc
 	quantize  quantizeFunc
 	dots      dotsFunc
 	transpose func(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)

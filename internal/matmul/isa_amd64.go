@@ -83,7 +83,7 @@ var avx2 = isa{
 
 var avx2int8 = isa{
 	name: "avx2", lanes: 16, tile: 6, flops: 120, rows: 128, wide: 1, adds: true, pairsInt8: true,
-	finish: finishAVX2, extent: extentAVX2, quantize: quantizeAVX2, dots: dotsAVX2,
+	finish: finishAVX2, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX2, dots: dotsAVX2,
 }
 
 // int8AVX512 returns the routines of AVX512-VNNI, or AVX2's if the processor lacks VNNI.
@@ -96,5 +96,5 @@ func int8AVX512() *isa {
 
 var avx512vnni = isa{
 	name: "avx512vnni", lanes: 48, tile: 8, flops: 360, rows: 128, wide: 1, adds: true, offsetInt8: true,
-	finish: finishAVX512, extent: extentAVX2, quantize: quantizeAVX512VNNI, dots: dotsAVX512VNNI,
+	finish: finishAVX512, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX512VNNI, dots: dotsAVX512VNNI,
 }

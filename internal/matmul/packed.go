@@ -10,6 +10,7 @@ import (
 // run during Pack.
 type Packed struct {
 	Precision Precision // of the next Pack and of the products after it
+	Scale     []float32 // nil or K factors of A's columns, for Int8: see checkScale; other precisions ignore them
 
 	memory []float32 // for Float32
 	pairs  []uint32  // for other precisions
@@ -55,6 +56,9 @@ func (p *Packed) begin(b *Matrix, block *Block) {
 	}
 	if p.made == Int8 && b.Rows > mostInt8 {
 		p.err = problem("B.Rows", b.Rows, "must be at most %d with Int8", mostInt8)
+		return
+	}
+	if p.err = p.checkScale(b.Rows); p.err != nil {
 		return
 	}
 	p.k, p.n = b.Rows, b.Cols

@@ -94,10 +94,11 @@ func (b *block) feedForward(s *nn.Step, x nn.Tensor) {
 	}
 }
 
-// products returns the layer's products in their order of use.
 func (b *block) products() []*nn.Linear {
 	return []*nn.Linear{b.qkv, b.out, b.feed.Gate, b.feed.Up, b.feed.Down}
 }
+
+func (b *block) normed() []*nn.Linear { return []*nn.Linear{b.qkv, b.feed.Gate, b.feed.Up} }
 
 // halves returns two layers with the first and the second half of a layer's output features. If w
 // has failed, it returns l twice.

@@ -15,7 +15,8 @@ import (
 type config struct {
 	*strict.Object
 
-	elements int // most weights that the model's files may have
+	elements int          // most weights that the model's files may have
+	smooth   *calibration // of loadLayers; may be nil
 }
 
 // maxSettings is the maximum size in bytes of a JSON file other than a tokenizer's.

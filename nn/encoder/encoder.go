@@ -23,13 +23,14 @@ const (
 
 // Options are the options of OpenWith. The zero Options are the defaults.
 type Options struct {
-	Workers    int                   // maximum number of goroutines of a call; 0 is GOMAXPROCS. Results do not depend on Workers
-	Precision  string                // type of the matrix products' factors: f32 (or empty), bf16-weights, bf16, int8. docs/layers.md compares them
-	MaxTokens  int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
-	Overflow   Overflow              // of longer texts
-	Prompt     string                // name of a prompt of the model, which precedes each text of Embed; empty is the model's default
-	Dispatcher *dispatch.Dispatcher  // runs the attention; nil is dispatch.Default, which Close closes
-	Progress   func(done, total int) // nil, or called after each group of texts, by one goroutine at a time
+	Workers     int                   // maximum number of goroutines of a call; 0 is GOMAXPROCS. Results do not depend on Workers
+	Precision   string                // type of the matrix products' factors: f32 (or empty), bf16-weights, bf16, int8. docs/layers.md compares them
+	Calibration []string              // texts that show the model's largest features, to reduce the error of int8; a few hundred words are enough. Open first runs them in f32
+	MaxTokens   int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
+	Overflow    Overflow              // of longer texts
+	Prompt      string                // name of a prompt of the model, which precedes each text of Embed; empty is the model's default
+	Dispatcher  *dispatch.Dispatcher  // runs the attention; nil is dispatch.Default, which Close closes
+	Progress    func(done, total int) // nil, or called after each group of texts, by one goroutine at a time
 }
 
 // An Encoder is a published model with its tokenizer. It is safe for concurrent use.
@@ -44,6 +45,7 @@ type Encoder struct {
 	prompts   map[string]*prompt // by name; a nil prompt has no text
 	prompt    prompt             // of Embed
 	most      int                // maximum number of tokens of a text
+	smooth    *calibration       // nil except while the files are read
 
 	engine *nn.Engine
 	owned  *dispatch.Dispatcher // closed by Close; nil if the caller passed a Dispatcher
@@ -79,19 +81,33 @@ func OpenWith(ctx context.Context, dir string, o Options) (*Encoder, error) {
 		return nil, err
 	}
 	e := &Encoder{options: o}
-	if err := e.read(dir); err != nil {
+	if len(o.Calibration) > 0 {
+		var err error
+		if e.smooth, err = calibrate(ctx, dir, o); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.open(ctx, dir); err != nil {
 		return nil, err
 	}
-	d := o.Dispatcher
+	e.smooth = nil
+	return e, nil
+}
+
+func (e *Encoder) open(ctx context.Context, dir string) error {
+	if err := e.read(dir); err != nil {
+		return err
+	}
+	d := e.options.Dispatcher
 	if d == nil {
 		var err error
 		if d, err = dispatch.Default(ctx); err != nil {
-			return nil, err
+			return err
 		}
 		e.owned = d
 	}
 	e.engine = nn.NewEngine(d)
-	return e, nil
+	return nil
 }
 
 func (o *Options) check() error {
@@ -101,6 +117,8 @@ func (o *Options) check() error {
 		return problem("Options.Workers", o.Workers, "must be at least 1, or 0 for GOMAXPROCS")
 	case !known:
 		return problem("Options.Precision", fmt.Sprintf("%.40q", o.Precision), "must be f32, bf16-weights, bf16 or int8")
+	case len(o.Calibration) > 0 && o.Precision != "int8":
+		return problem("Options.Calibration", fmt.Sprintf("%d texts", len(o.Calibration)), "must be empty unless Options.Precision is int8")
 	case o.MaxTokens < 0:
 		return problem("Options.MaxTokens", o.MaxTokens, "must be at least 1, or 0 for the model's")
 	case o.Overflow != Truncate && o.Overflow != Refuse:

@@ -129,9 +129,15 @@ func concat(w *nn.Init, layers ...*nn.Linear) *nn.Linear {
 // collected is the number of bytes of unpacked weights after which loadLayers frees them.
 const collected = 64 << 20
 
+// A layer has products. The rows of the products that normed returns are the results of a norm.
+type layer interface {
+	products() []*nn.Linear // in their order of use
+	normed() []*nn.Linear
+}
+
 // loadLayers returns the n layers of a model. It packs the weights of a layer, and frees the unpacked
 // weights, before it reads the next layer. It returns the first error of w.
-func loadLayers[L interface{ products() []*nn.Linear }](c *config, w *nn.Init, n int, load func(k int) L) ([]L, error) {
+func loadLayers[L layer](c *config, w *nn.Init, n int, load func(k int) L) ([]L, error) {
 	var layers []L
 	var packer *nn.Packer
 	freed := 0
@@ -144,6 +150,7 @@ func loadLayers[L interface{ products() []*nn.Linear }](c *config, w *nn.Init, n
 		for _, p := range l.products() {
 			size += p.Weight.Shape[0] * p.Weight.Shape[1]
 		}
+		c.smooth.apply(l.normed())
 		if packer == nil { // a config might claim more layers than the files have
 			packer = nn.NewPacker(min(n, c.elements/max(size, 1)+1), l.products()...)
 		}

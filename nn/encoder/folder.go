@@ -121,7 +121,7 @@ func (e *Encoder) readModel(dir string, head bool) error {
 		}
 	}
 	w := nn.FromTensors(f.require)
-	c.elements = f.elements()
+	c.elements, c.smooth = f.elements(), e.smooth
 	if e.model, err = k.load(c, w, precisions[e.options.Precision]); err != nil {
 		if c.Done(harmlessKeys...) == nil { // the error is about a tensor
 			err = within(filepath.Join(dir, "model.safetensors"), err)

@@ -36,8 +36,8 @@ func loadPostNorm(c *config, w *nn.Init, n, hidden, between int, eps float64, ac
 	})
 }
 
-// products returns the layer's products in their order of use.
 func (l postNorm) products() []*nn.Linear { return []*nn.Linear{l.qkv, l.out, l.up, l.down} }
+func (l postNorm) normed() []*nn.Linear   { return []*nn.Linear{l.qkv, l.up} }
 
 // forward computes the layer in place. bias is nil or a bias of the scores, as in
 // nn.MultiHeadAttention.ForwardBias.

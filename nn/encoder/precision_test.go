@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashkit-go/flashkit/safetensors"
 )
 
 // bf16 has 8 significant bits, int8 less in small numbers: vectors turn by about that, more with
@@ -39,4 +41,46 @@ func TestPrecision(t *testing.T) {
 	}
 	require.Greater(t, turned["int8"], 0x1p-12)
 	require.Less(t, turned["int8"], 0x1p-4)
+}
+
+// With an input feature that is much larger than the others, calibration brings the vectors of int8
+// nearer to the vectors of f32. The vectors do not depend on the number of workers.
+func TestCalibration(t *testing.T) {
+	f, err := safetensors.Parse(readWeights(t))
+	require.NoError(t, err)
+	found := false
+	for i, x := range f.Tensors {
+		if x.Name == "embeddings.LayerNorm.weight" {
+			data, err := x.Float32s()
+			require.NoError(t, err)
+			data[5], found = 80, true
+			f.Tensors[i] = safetensors.FromFloat32s(x.Name, x.Shape, data)
+		}
+	}
+	require.True(t, found)
+	files := merged(published, map[string]string{"model.safetensors": written(t, f)})
+	vectors := func(o Options) [][]float32 {
+		v, err := vectorsOf(t, files, o)
+		require.NoError(t, err)
+		return v
+	}
+	exact := vectors(Options{})
+	apart := func(v [][]float32) (sum float64) {
+		for i, v := range v {
+			for j, x := range v {
+				sum += math.Pow(float64(x)-float64(exact[i][j]), 2)
+			}
+		}
+		return math.Sqrt(sum)
+	}
+	plain, calibrated := vectors(Options{Precision: "int8"}), vectors(Options{Precision: "int8", Calibration: someTexts[:2]})
+	t.Log(apart(plain), apart(calibrated))
+	require.Less(t, 2*apart(calibrated), apart(plain))
+	require.Equal(t, calibrated, vectors(Options{Precision: "int8", Calibration: someTexts[:2], Workers: 3}))
+	for precision, text := range map[string]string{"": "1 texts", "bf16": "1 texts"} {
+		_, err := vectorsOf(t, files, Options{Precision: precision, Calibration: someTexts[:1]})
+		require.ErrorContains(t, err, "Options.Calibration = "+text+": must be empty unless Options.Precision is int8")
+	}
+	_, err = vectorsOf(t, files, Options{Precision: "int8", Calibration: someTexts, MaxTokens: 9, Overflow: Refuse})
+	require.ErrorContains(t, err, "must have at most 9")
 }

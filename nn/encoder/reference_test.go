@@ -61,13 +61,25 @@ func TestReference(t *testing.T) {
 	}
 	require.Positive(t, ran)
 	t.Run("auto", func(t *testing.T) { want.compare(t, dir, all, len(want.Sets)) })
-	for precision, bound := range map[string]struct{ least, near float64 }{"bf16-weights": {0.9999, 1e-2}, "bf16": {0.9999, 1e-2}, "int8": {0.98, 5e-2}} {
-		t.Run(precision, func(t *testing.T) {
-			_, cosine := want.measure(t, dir, Options{Dispatcher: all, Precision: precision}, len(want.Sets), bound.near)
+	for name, bound := range map[string]struct {
+		least, near float64
+		calibration []string
+	}{"bf16-weights": {0.9999, 1e-2, nil}, "bf16": {0.9999, 1e-2, nil}, "int8": {0.98, 5e-2, nil}, "int8 calibrated": {0.995, 3e-2, someSentences}} {
+		t.Run(name, func(t *testing.T) {
+			precision, _, _ := strings.Cut(name, " ")
+			_, cosine := want.measure(t, dir, Options{Dispatcher: all, Precision: precision, Calibration: bound.calibration}, len(want.Sets), bound.near)
 			require.GreaterOrEqual(t, cosine, bound.least)
 			require.Less(t, cosine, 0.999999, "nothing is rounded")
 		})
 	}
+}
+
+// someSentences are the texts of a calibration.
+var someSentences = []string{
+	"The river rose after three days of rain, and the old bridge was closed.",
+	"How do I reset the password of my account?",
+	"Revenue grew by 12 % in the third quarter, mostly in Asia.",
+	"Cells divide, and each of the two has the same genes.",
 }
 
 func (want *reference) compare(t *testing.T, dir string, d *dispatch.Dispatcher, sets int) {

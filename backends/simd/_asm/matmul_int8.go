@@ -14,28 +14,53 @@ const int8Block = 16 // elements that extent and quantize process at a time
 // AVX2's extent.
 func (g *generator) int8Routines() {
 	if !g.avx512 {
-		g.extent()
+		g.extent(false)
+		g.extent(true)
 	}
 	g.quantize()
 	g.dotPanel()
 }
 
-// extent emits the search for the largest magnitude of a row, with 256-bit vectors.
-func (g *generator) extent() {
-	g.routine("extent", "func(x *float32, n int) uint32",
-		"returns the bits of the largest magnitude of x[i] for i < n. n is a multiple of 16. n > 0.")
+// extent emits the search for the largest magnitude of a row, with 256-bit vectors. If scaled is true,
+// the routine first multiplies the row by factors. It does not treat denormal numbers as 0, because
+// the integers must not depend on the instruction set.
+func (g *generator) extent(scaled bool) {
+	if scaled {
+		g.routine("scale", "func(dst, x, by *float32, n int) uint32",
+			"sets dst[i] to x[i]·by[i] for i < n. It returns the bits of the largest magnitude of dst[i].",
+			"n is a multiple of 16. n > 0.")
+	} else {
+		g.routine("extent", "func(x *float32, n int) uint32",
+			"returns the bits of the largest magnitude of x[i] for i < n. n is a multiple of 16. n > 0.")
+	}
 	x, n := param("x"), param("n")
 	most, other, z, t, magnitude := Y0, Y1, Y2, Y3, Y4
 	VPXOR(most, most, most)
 	VPXOR(other, other, other)
 	VPCMPEQD(magnitude, magnitude, magnitude)
 	VPSRLD(Imm(1), magnitude, magnitude)
+	var dst, by GPVirtual
+	if scaled {
+		dst, by = param("dst"), param("by")
+	}
 	Label("step")
-	VPAND(Mem{Base: x}, magnitude, z)
-	VPAND(Mem{Base: x, Disp: 32}, magnitude, t)
+	for i, z := range []VecPhysical{z, t} {
+		if !scaled {
+			VPAND(Mem{Base: x, Disp: 32 * i}, magnitude, z)
+			continue
+		}
+		VMOVUPS(Mem{Base: x, Disp: 32 * i}, z)
+		VMULPS(Mem{Base: by, Disp: 32 * i}, z, z)
+		VMOVUPS(z, Mem{Base: dst, Disp: 32 * i})
+		VPAND(z, magnitude, z)
+	}
 	VPMAXUD(z, most, most)
 	VPMAXUD(t, other, other)
-	ADDQ(Imm(64), x)
+	for _, p := range []GPVirtual{x, dst, by} {
+		if p != nil {
+			ADDQ(Imm(64), p)
+		}
+	}
 	SUBQ(Imm(int8Block), n)
 	JNZ(LabelRef("step"))
 	VPMAXUD(other, most, most)

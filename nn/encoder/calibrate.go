@@ -1,0 +1,55 @@
+package encoder
+
+import (
+	"context"
+
+	"github.com/flashkit-go/flashkit/nn"
+)
+
+// A calibration has the largest magnitudes of the input features of products, by the names of their
+// weights. While it records, layers raise these magnitudes.
+type calibration struct {
+	records bool
+	peaks   map[string][]float32
+}
+
+// calibrate returns the magnitudes that texts cause in the float32 model of a folder. Only products
+// of normed rows have them: there, a few features are much larger than the others in all rows.
+func calibrate(ctx context.Context, dir string, o Options) (*calibration, error) {
+	c := &calibration{true, map[string][]float32{}}
+	texts := o.Calibration
+	o.Precision, o.Calibration, o.Progress, o.Workers = "f32", nil, nil, 1
+	e := &Encoder{options: o, smooth: c}
+	if err := e.open(ctx, dir); err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	call := e.take()
+	if err := call.prepare(ctx, e.prompt.text, false, texts); err != nil {
+		return nil, err
+	}
+	if _, err := call.run(ctx, hidden(e.model.shape().hidden), 0); err != nil {
+		return nil, err
+	}
+	c.records = false
+	return c, nil
+}
+
+// apply makes the layers record, or smooths them with what was recorded.
+func (c *calibration) apply(layers []*nn.Linear) {
+	if c == nil {
+		return
+	}
+	for _, l := range layers {
+		name := l.Weight.Name
+		switch {
+		case !c.records:
+			l.Smooth = l.SmoothFactors(c.peaks[name])
+		case c.peaks[name] == nil:
+			c.peaks[name] = make([]float32, l.Weight.Shape[1])
+			fallthrough
+		default:
+			l.Peaks = c.peaks[name]
+		}
+	}
+}
