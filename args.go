@@ -8,7 +8,7 @@ import "math"
 // ignores the tensors that only the other pass uses.
 //
 // A call overwrites its outputs and does not add to them. With Problem.Carry, the forward pass
-// also reads O and LSE. An output must not share memory with any other tensor of the call. The
+// also reads O, LSE and RowMax. An output must not share memory with any other tensor of the call. The
 // Args and the elements of inputs must not change during a call. Concurrent calls may share
 // inputs.
 //
@@ -23,6 +23,8 @@ type Args struct {
 
 	O   Tensor // output [B, H, N, DV]; 0 for a row that sees no key
 	LSE Tensor // natural log-sum-exp of a row's scores and sink [B, H, N, 1] float32; -Inf for a row without keys or sink. Optional in the forward pass without Carry
+
+	RowMax Tensor // with Problem.RowMax, the largest score of a row over the keys that it sees [B, H, N, 1] float32; see Problem.RowMax
 
 	DO   Tensor // gradient of O, an input [B, H, N, DV]
 	DLSE Tensor // gradient of LSE, an input [B, H, N, 1] float32. Optional: a missing DLSE counts as 0
@@ -107,7 +109,7 @@ type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
 
-var arguments = func() [19]Argument {
+var arguments = func() [20]Argument {
 	q := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.Dim} }
 	o := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.VDim} }
 	row := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, 1} }
@@ -131,6 +133,7 @@ var arguments = func() [19]Argument {
 		{"VScale", [2]Role{Input, 0}, FeatureInt8, f32, vScale, func(a *Args) *Tensor { return &a.VScale }},
 		{"O", [2]Role{Output, Input}, 0, data, o, func(a *Args) *Tensor { return &a.O }},
 		{"LSE", [2]Role{Output | Optional, Input}, 0, f32, row, func(a *Args) *Tensor { return &a.LSE }},
+		{"RowMax", [2]Role{Output, 0}, FeatureRowMax, f32, row, func(a *Args) *Tensor { return &a.RowMax }},
 		{"DO", [2]Role{0, Input}, 0, data, o, func(a *Args) *Tensor { return &a.DO }},
 		{"DLSE", [2]Role{0, Input | Optional}, 0, f32, row, func(a *Args) *Tensor { return &a.DLSE }},
 		{"DQ", written, 0, data, q, func(a *Args) *Tensor { return &a.DQ }},
@@ -160,7 +163,7 @@ func (a *Argument) Role(p *Problem, pass Pass) Role {
 	if role == 0 || a.feature != 0 && p.Features()&a.feature == 0 {
 		return 0
 	}
-	if p.Carry && pass == PassForward && role&Output != 0 { // O and LSE
+	if p.Carry && pass == PassForward && role&Output != 0 { // O, LSE and RowMax
 		return Input | Output
 	}
 	return role
@@ -215,7 +218,7 @@ func ProblemOf(args *Args, band Band) Problem {
 	}
 	p.Score.Bias, p.Score.Mask = !args.Bias.IsZero(), !args.Mask.IsZero()
 	p.Score.ALiBi, p.Score.Sink = !args.Slopes.IsZero(), !args.Sink.IsZero()
-	p.Score.Ranges = args.Ranges.shape[3] / 2
+	p.Score.Ranges, p.RowMax = args.Ranges.shape[3]/2, !args.RowMax.IsZero()
 	if s := args.Seqs; s != nil {
 		p.Ragged = true
 		p.Batch = s.count(p.Batch)

@@ -77,6 +77,9 @@ func (p *Problem) checkBackward() error {
 	if p.Int8Group != 0 {
 		return problemErr("Int8Group", p.Int8Group, "has no backward pass")
 	}
+	if p.RowMax {
+		return problemErr("RowMax", true, "has no backward pass: the forward pass alone writes it")
+	}
 	return nil
 }
 

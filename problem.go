@@ -32,6 +32,12 @@ type Problem struct {
 	Ragged bool // sequences differ in length: QLen and KVLen are the maxima, and Args.Seqs has the lengths
 	Page   int  // keys per page, if K and V are pools of pages with a page table in Args.Seqs; 0 means not paged
 	Carry  bool // O and LSE hold the results over earlier keys, to which the forward pass adds this call's keys
+
+	// RowMax says that the forward pass also writes Args.RowMax: the largest score of each row over
+	// the keys that it sees, as the softmax reads it: after Scale, Softcap, Bias and ALiBi, in natural
+	// units. The sink is no score. A row that sees no key has -Inf; a row with a score of NaN or +Inf
+	// has NaN. With Carry, RowMax also has the maxima of the earlier keys, where LSE says that there are some.
+	RowMax bool
 }
 
 // The range of Scale. Kernels compute exponentials to base 2, so Scale and Scale*log2(e) must

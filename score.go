@@ -39,13 +39,14 @@ const (
 	FeatureOrigin                      // Score.Origin
 	FeatureRanges                      // Score.Ranges
 	FeatureInt8                        // Problem.Int8Group
+	FeatureRowMax                      // Problem.RowMax
 
 	// AllFeatures is the set of all features, for tests. A kernel must list its features one by
 	// one, so that it does not claim features added later.
 	AllFeatures Feature = 1<<iota - 1
 
 	// ForwardFeatures is the set of features without a backward pass.
-	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed | FeatureInt8
+	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed | FeatureInt8 | FeatureRowMax
 )
 
 var featureNames = func() (names [16]string) {
@@ -88,6 +89,7 @@ const (
 	ScopePair                       // the row and key, as indices of a tensor
 	ScopeRange                      // the row as an index of a tensor, whose elements are key positions
 	ScopeKey                        // the key, as an index of a tensor that all rows share
+	ScopeRow                        // all keys that the row sees, for an output of each row
 )
 
 // A Parameter describes a field of Problem other than dimensions, types and band. The field's
@@ -117,6 +119,7 @@ var parameters = [...]Parameter{
 	{"ragged", "Ragged", FeatureRagged, ScopeCall, "", "let sequences differ in length", func(p *Problem) any { return &p.Ragged }},
 	{"page", "Page", FeaturePage, ScopeCall, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
 	{"carry", "Carry", FeatureCarry, ScopeCall, "", "merge the result with O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
+	{"rowmax", "RowMax", FeatureRowMax, ScopeHead | ScopeRow, "", "also write the largest score of each row", func(p *Problem) any { return &p.RowMax }},
 }
 
 // Parameters returns the fields of Problem other than dimensions, types and band, in the order
@@ -135,7 +138,7 @@ func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
 		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry, p.KVDType != 0,
-		p.Score.Origin, p.Score.Ranges != 0, p.Int8Group != 0,
+		p.Score.Origin, p.Score.Ranges != 0, p.Int8Group != 0, p.RowMax,
 	} {
 		if asked {
 			f |= 1 << i

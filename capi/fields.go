@@ -12,7 +12,7 @@ import (
 )
 
 // knownFeatures are the bits of fk_problem.features.
-const knownFeatures = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_ORIGIN | C.FK_RAGGED | C.FK_CARRY
+const knownFeatures = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_ORIGIN | C.FK_RAGGED | C.FK_CARRY | C.FK_ROWMAX
 
 // setParameters sets the parameters of a problem from a C program's problem.
 func setParameters(to *flashkit.Problem, from *C.fk_problem) {
@@ -29,6 +29,7 @@ func setParameters(to *flashkit.Problem, from *C.fk_problem) {
 	to.Score.Origin = from.features&C.FK_ORIGIN != 0
 	to.Ragged = from.features&C.FK_RAGGED != 0
 	to.Carry = from.features&C.FK_CARRY != 0
+	to.RowMax = from.features&C.FK_ROWMAX != 0
 }
 
 // featureBits returns fk_problem.features of a problem.
@@ -54,6 +55,9 @@ func featureBits(p *flashkit.Problem) (bits C.uint32_t) {
 	if p.Carry {
 		bits |= C.FK_CARRY
 	}
+	if p.RowMax {
+		bits |= C.FK_ROWMAX
+	}
 	return bits
 }
 
@@ -70,6 +74,7 @@ var slots = [...]struct {
 	{"vscale", unsafe.Offsetof(C.fk_args{}.vscale), unsafe.Offsetof(flashkit.Args{}.VScale)},
 	{"o", unsafe.Offsetof(C.fk_args{}.o), unsafe.Offsetof(flashkit.Args{}.O)},
 	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
+	{"rowmax", unsafe.Offsetof(C.fk_args{}.rowmax), unsafe.Offsetof(flashkit.Args{}.RowMax)},
 	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
 	{"mask", unsafe.Offsetof(C.fk_args{}.mask), unsafe.Offsetof(flashkit.Args{}.Mask)},
 	{"ranges", unsafe.Offsetof(C.fk_args{}.ranges), unsafe.Offsetof(flashkit.Args{}.Ranges)},
@@ -85,7 +90,7 @@ var slots = [...]struct {
 }
 
 // forwardSlots is the number of slots for tensors of the forward pass.
-const forwardSlots = 12
+const forwardSlots = 13
 
 // listedFields maps names of arguments and parameters to their names in flashkit.h.
 var listedFields = map[string]string{
@@ -96,6 +101,7 @@ var listedFields = map[string]string{
 	"VScale":        "vscale",
 	"O":             "o",
 	"LSE":           "lse",
+	"RowMax":        "rowmax",
 	"Bias":          "bias",
 	"Mask":          "mask",
 	"Ranges":        "ranges",
@@ -121,4 +127,5 @@ var listedFields = map[string]string{
 	"Score.Origin":  "features",
 	"Ragged":        "features",
 	"Carry":         "features",
+	"RowMax":        "features",
 }

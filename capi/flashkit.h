@@ -98,7 +98,8 @@ enum {
 	FK_SINK = 8,    /* attention sink: fk_args.sink has a logit per head, which adds to the softmax's sum but has no value */
 	FK_RAGGED = 16, /* sequences differ in length: see fk_args.seqs and the fields after it */
 	FK_CARRY = 32,  /* o and lse hold the results over earlier keys, to which the forward pass adds the keys of this call */
-	FK_ORIGIN = 64  /* the call is part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
+	FK_ORIGIN = 64, /* the call is part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
+	FK_ROWMAX = 128 /* the forward pass also writes fk_args.rowmax */
 };
 
 /* Flags of fk_open. */
@@ -285,6 +286,14 @@ typedef struct fk_args {
 	 */
 	fk_tensor kscale;
 	fk_tensor vscale;
+
+	/*
+	 * For FK_ROWMAX: [B, H, N, 1] f32. The forward pass writes the largest score of each row
+	 * over the keys that it sees, after scale, softcap, bias and ALiBi, in natural units. It is
+	 * -inf for a row without keys, and NaN if a score is NaN or +inf. The sink does not count.
+	 * With FK_CARRY, the maxima over the earlier keys are read and count.
+	 */
+	fk_tensor rowmax;
 } fk_args;
 
 /* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */

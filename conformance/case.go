@@ -135,9 +135,9 @@ func Grid() []Case {
 }
 
 // Traps returns the traps in the order of traps.go, traps_features.go, traps_ranges.go, traps_edges.go and
-// traps_range.go, with traps_int8.go before traps_edges.go.
+// traps_range.go, with traps_int8.go and traps_stats.go before traps_edges.go.
 func Traps() []Case {
-	all := slices.Concat(traps, featureTraps, rangesTraps, int8Traps, edgeTraps, rangeTraps)
+	all := slices.Concat(traps, featureTraps, rangesTraps, int8Traps, statsTraps, edgeTraps, rangeTraps)
 	cases := make([]Case, len(all))
 	for i, t := range all {
 		p, err := flashkit.ParseProblem(t.problem)

@@ -20,6 +20,7 @@ type features struct {
 	kvLens       []int32
 	earlier      []float32 // O over earlier keys, for Carry
 	earlierLSE   []float32
+	earlierMax   []float32 // RowMax over earlier keys, for Carry with RowMax
 	kScale       []float32 // scales of int8 keys [B, G, M, groups]
 	vScale       []float32
 	narrowScales bool // the scales are f16, not float32
@@ -78,6 +79,9 @@ func newFeatures(p flashkit.Problem, array func(name string, shape [4]int) []flo
 				f.earlierLSE[i] = -inf // rows without earlier keys
 			}
 		}
+		if p.RowMax {
+			f.earlierMax = array("earlier_rowmax", p.LSEShape())
+		}
 	}
 	return f
 }
@@ -109,7 +113,7 @@ func (f *features) each(p flashkit.Problem, store func(name string, shape [4]int
 		{"kscale", scaleShape(&p, false), f.kScale}, {"vscale", scaleShape(&p, true), f.vScale},
 		{"slopes", [4]int{len(f.slopes) / p.Heads, p.Heads, 1, 1}, f.slopes}, {"sink", [4]int{1, p.Heads, 1, 1}, f.sink},
 		{"q_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.qLens)}, {"kv_lens", [4]int{p.Batch, 1, 1, 1}, lens(f.kvLens)},
-		{"earlier", p.OShape(), f.earlier}, {"earlier_lse", p.LSEShape(), f.earlierLSE},
+		{"earlier", p.OShape(), f.earlier}, {"earlier_lse", p.LSEShape(), f.earlierLSE}, {"earlier_rowmax", p.LSEShape(), f.earlierMax},
 	} {
 		if x.x != nil {
 			store(x.name, x.shape, x.x)
@@ -124,6 +128,7 @@ func (f *features) copyTo(x *oracle.Inputs) {
 	x.Slopes, x.Sink, x.Seed = widen(f.slopes), widen(f.sink), f.seed
 	x.Origin = [4]int{f.origin.Batch, f.origin.Head, f.origin.Row, f.origin.Key}
 	x.O, x.LSE = widen(f.earlier), widen(f.earlierLSE)
+	x.RowMax = widen(f.earlierMax)
 	for _, n := range f.qLens {
 		x.QLens = append(x.QLens, int(n))
 	}
@@ -268,6 +273,8 @@ func (in *Inputs) array(name string, pass flashkit.Pass, want result) []float32 
 			return in.earlierLSE
 		}
 		return narrow(want.lse)
+	case "RowMax":
+		return in.earlierMax
 	case "DO":
 		return in.do
 	case "DLSE":

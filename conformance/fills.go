@@ -158,4 +158,9 @@ func nanWithoutEarlier(in *Inputs) {
 			in.earlier[at] = nan
 		}
 	}
+	for at := range in.earlierMax {
+		if in.earlierLSE[at] == -inf {
+			in.earlierMax[at] = nan
+		}
+	}
 }

@@ -27,16 +27,16 @@ import (
 // algorithm then does the same; see [Run].
 
 // A result holds the dense outputs of both passes.
-type result struct{ o, lse, dq, dk, dv, dbias, dsink []float64 }
+type result struct{ o, lse, dq, dk, dv, dbias, dsink, rowmax []float64 }
 
 // outputNames are the names of a result's arrays, as in the golden vectors.
-var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink"}
+var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink", "rowmax"}
 
 // bounds are the largest allowed errors of a result's arrays.
 type bounds [len(outputNames)]float64
 
 func (r *result) each() [len(outputNames)]*[]float64 {
-	return [...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv, &r.dbias, &r.dsink}
+	return [...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv, &r.dbias, &r.dsink, &r.rowmax}
 }
 
 func (r result) arrays() (list [len(outputNames)][]float64) {
@@ -53,6 +53,9 @@ func (r *result) set(i int, x []float64) {
 // truth returns the oracle's result for the inputs.
 func truth(in *Inputs) (r result) {
 	r.o, r.lse = oracle.Forward(in.p, in.oracle())
+	if in.p.RowMax {
+		r.rowmax = oracle.RowMax(in.p, in.oracle())
+	}
 	if hasBackward(in.p) {
 		g := oracle.Backward(in.p, in.oracle())
 		r.dq, r.dk, r.dv, r.dbias, r.dsink = g.DQ, g.DK, g.DV, g.DBias, g.DSink
@@ -120,7 +123,7 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 			times = 3
 		case "dsink":
 			times, u = 3, 0x1p-24 // dsink is float32 in every problem, like LSE
-		case "lse":
+		case "lse", "rowmax":
 			u = 0x1p-24
 		}
 		largest := 0.0
@@ -184,7 +187,7 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 	var r result
 	for i, y := range want.arrays() {
 		store := x.store
-		if name := outputNames[i]; name == "lse" || name == "dsink" || name == "dbias" && !in.narrowPairs {
+		if name := outputNames[i]; name == "lse" || name == "rowmax" || name == "dsink" || name == "dbias" && !in.narrowPairs {
 			store = rounder(flashkit.Float32)
 		}
 		r.set(i, stored(x.sums[i], len(y), store))
@@ -225,6 +228,7 @@ const (
 	sumDV
 	sumDBias
 	sumDSink
+	sumRowMax
 )
 
 // part returns the part of a gradient to which row or key number i of n contributes.
@@ -301,6 +305,7 @@ func (x *plainRun[F, A]) scores(at *plainRow) (top F) {
 func (x *plainRun[F, A]) forward(at *plainRow) {
 	p, in := at.p, x.in
 	top := x.scores(at)
+	x.rowMax(at, top)
 	o := x.sums[sumO][0][at.row*p.VDim:][:p.VDim]
 	sink, earlier := F(math.Inf(-1)), F(math.Inf(-1))
 	if at.i < p.QLen && p.Score.Sink {

@@ -2,9 +2,11 @@ package conformance
 
 import "math"
 
-// outOfReach reports whether array i is LSE and x is so large that the rounding error of x exceeds
+// outOfReach reports whether array i is LSE or RowMax and x is so large that the rounding error of x exceeds
 // the array's bound. boundOf gives such an x a relative bound instead.
-func outOfReach(i int, x float64) bool { return i == sumLSE && math.Abs(x) >= 1<<20 }
+func outOfReach(i int, x float64) bool {
+	return (i == sumLSE || i == sumRowMax) && math.Abs(x) >= 1<<20
+}
 
 // boundOf returns the bound of one element of array i. x is the expected value, and b is the bound
 // of the array.

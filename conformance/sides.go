@@ -160,7 +160,7 @@ func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 	}
 	name := strings.ToLower(a.Name)
 	switch a.Name {
-	case "Q", "O", "LSE", "DO", "DLSE", "DQ":
+	case "Q", "O", "LSE", "RowMax", "DO", "DLSE", "DQ":
 		return x.q.place(name, dtype, dense, strides, false)
 	case "K", "V", "KScale", "VScale", "DK", "DV":
 		return x.kv.place(name, dtype, dense, strides, !strings.HasPrefix(a.Name, "D"))
@@ -182,7 +182,7 @@ func (s *side) place(name string, t flashkit.DType, dense [4]int, l layout, kv b
 	shape := [4]int{s.shape[0], dense[1], s.shape[1], dense[3]}
 	y := place(name, t, shape, l, kv)
 	y.fill(dense, s.locate, s.starts == nil && s.pages == nil)
-	if name == "lse" {
+	if name == "lse" || name == "rowmax" {
 		y.filler = math.Inf(-1)
 	}
 	return y

@@ -78,7 +78,7 @@ func (c Case) Vector() *safetensors.File {
 	}}
 	add := func(name string, shape [4]int, x []float32) {
 		dims := shape[:]
-		if shape == p.LSEShape() && (name == "lse" || name == "dlse") {
+		if shape == p.LSEShape() && (name == "lse" || name == "dlse" || name == "rowmax") {
 			dims = shape[:3]
 		}
 		f.Tensors = append(f.Tensors, safetensors.FromFloat32s(name, dims, x))
@@ -121,8 +121,9 @@ func (c Case) Vector() *safetensors.File {
 func written(p flashkit.Problem) (list []int) {
 	has := [len(outputNames)]bool{true, true}
 	if hasBackward(p) {
-		has = [...]bool{true, true, true, true, true, p.Score.Bias, p.Score.Sink}
+		has = [...]bool{true, true, true, true, true, p.Score.Bias, p.Score.Sink, false}
 	}
+	has[sumRowMax] = p.RowMax
 	for i := range has {
 		if has[i] {
 			list = append(list, i)
@@ -134,7 +135,7 @@ func written(p flashkit.Problem) (list []int) {
 // shapes returns the shapes of a result's arrays.
 func (in *Inputs) shapes() [len(outputNames)][4]int {
 	p := in.p
-	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}}
+	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}, p.LSEShape()}
 }
 
 // boundsFor returns the bounds of the case in type t. The bounds are 1e-5 for the grid in float32.

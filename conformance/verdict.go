@@ -76,7 +76,7 @@ func (c Case) Judge(f *safetensors.File) (judged []string, faults []Fault, err e
 		}
 		shape := shapes[i][:]
 		switch i {
-		case sumLSE:
+		case sumLSE, sumRowMax:
 			shape = shape[:3]
 		case sumDSink:
 			shape = shape[1:2]

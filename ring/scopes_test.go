@@ -24,7 +24,7 @@ func TestUnknownScopesAreRefused(t *testing.T) {
 			*field = 1
 		}
 		require.Equal(t, x.Feature, p.Features())
-		if x.Scope&(flashkit.ScopeRange|flashkit.ScopeKey) == 0 {
+		if x.Scope&(flashkit.ScopeRange|flashkit.ScopeKey|flashkit.ScopeRow) == 0 {
 			require.NoError(t, featureScopes.check(&p), x.Name)
 		}
 		for _, unknown := range []flashkit.Scope{0, 1 << 7, x.Scope | 1<<7} {
@@ -37,9 +37,9 @@ func TestUnknownScopesAreRefused(t *testing.T) {
 	}
 }
 
-// The list of parameters has every feature except band shifts and mixed types. A ring does not cut ranges of keys, nor scales of int8 keys.
+// The list of parameters has every feature except band shifts and mixed types. A ring does not cut ranges of keys, nor scales of int8 keys, and does not merge row maxima.
 func TestScopesCoverFeatures(t *testing.T) {
-	require.Equal(t, flashkit.AllFeatures&^(flashkit.FeatureRanges|flashkit.FeatureInt8), featureScopes.known)
+	require.Equal(t, flashkit.AllFeatures&^(flashkit.FeatureRanges|flashkit.FeatureInt8|flashkit.FeatureRowMax), featureScopes.known)
 	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureSink, featureScopes.head)
 	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureDropout|flashkit.FeatureOrigin, featureScopes.position)
 	require.Equal(t, flashkit.FeatureBias|flashkit.FeatureMask, featureScopes.pair)

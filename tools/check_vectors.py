@@ -41,7 +41,7 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
-FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "ragged", "page", "carry", "kv")
+FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "ragged", "page", "carry", "rowmax", "kv")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
     r"-(f32|f16|bf16)(-kv(?P<kv>f16|bf16))?"
@@ -52,7 +52,7 @@ PROBLEM = re.compile(
     r"(-softcap(?P<softcap>\d+(\.\d+)?))?"
     r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(-ranges(?P<ranges>[12]))?(?P<sink>-sink)?"
     r"(-dropout(?P<dropout>0\.\d+)(?P<origin>-origin)?)?"
-    r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?",
+    r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?(?P<rowmax>-rowmax)?",
     re.ASCII,
 )
 
@@ -82,9 +82,9 @@ def parse_problem(name):
     p.gradients = not (p.page or p.carry or p.kv)
     p.shapes = {
         "q": (p.B, p.H, p.N, p.D), "k": (p.B, p.G, p.M, p.D), "v": (p.B, p.G, p.M, p.DV),
-        "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N),
+        "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N), "rowmax": (p.B, p.H, p.N),
         "bias": (p.B, p.H, p.N, p.M), "mask": (p.B, p.H, p.N, p.M), "ranges": (p.B, p.H, p.N, 2 * int(p.ranges or 0)), "slopes": (p.B, p.H, 1, 1), "sink": (1, p.H, 1, 1),
-        "q_lens": (p.B, 1, 1, 1), "kv_lens": (p.B, 1, 1, 1), "earlier": (p.B, p.H, p.N, p.DV), "earlier_lse": (p.B, p.H, p.N, 1),
+        "q_lens": (p.B, 1, 1, 1), "kv_lens": (p.B, 1, 1, 1), "earlier": (p.B, p.H, p.N, p.DV), "earlier_lse": (p.B, p.H, p.N, 1), "earlier_rowmax": (p.B, p.H, p.N, 1),
     }
     p.shapes.update({"d" + key: shape for key, shape in p.shapes.items()})
     return p
@@ -134,8 +134,10 @@ def attention(p, x, seed=0):
     names = ["o", "lse"]
     if p.gradients:
         names += ["dq", "dk", "dv"] + ["d" + name for name in ("bias", "sink") if name in x]
+    names += ["rowmax"] if p.rowmax else []
     out = {name: np.zeros(x[name[1:]].shape if name in ("dbias", "dsink") else p.shapes[name]) for name in names}
-    out["lse"][...] = -np.inf
+    for name in {"lse", "rowmax"} & out.keys():
+        out[name][...] = -np.inf
     for b in range(p.B):
         n, m = (int(x[name][b, 0, 0, 0]) if name in x else most for name, most in (("q_lens", p.N), ("kv_lens", p.M)))
         offset = p.shift + (0 if p.topleft else m - n)
@@ -167,6 +169,13 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
     if "slopes" in x:
         steep = x["slopes"][b % len(x["slopes"]), h, 0, 0]
         s = s - (steep if np.isfinite(steep) else np.nan) * np.abs(keys - diagonal)
+
+    # The row maximum has the scores alone, and that of earlier keys if there are some.
+    if p.rowmax:
+        tops = [s] + ([x["earlier_rowmax"][b, h, i]] if "earlier" in x and x["earlier_lse"][b, h, i, 0] != -np.inf else [])
+        out["rowmax"][b, h, i] = np.max(np.concatenate(tops), initial=-np.inf)
+        if np.any(s == np.inf):
+            out["rowmax"][b, h, i] = np.nan
 
     # P = softmax of the scores, the sink, and the LSE of earlier keys. Scores weigh V, the
     # sink weighs nothing, and the LSE of earlier keys weighs their O. LSE = ln(sum(exp)).
@@ -284,6 +293,8 @@ def check_tensors(p, metadata, tensors):
     required |= {name for name in ("bias", "mask", "ranges", "sink") if getattr(p, name)}
     required |= {"slopes"} if p.alibi else set()
     required |= {"earlier", "earlier_lse"} if p.carry else set()
+    required |= {"rowmax"} if p.rowmax else set()
+    required |= {"earlier_rowmax"} if p.carry and p.rowmax else set()
     if p.gradients:
         required |= {"dq", "dk", "dv"} | {"d" + name for name in ("bias", "sink") if getattr(p, name)}
     optional = ({"dlse"} if stored else set()) | ({"q_lens", "kv_lens"} if p.ragged else set())

@@ -89,7 +89,7 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 	}
 	s.shape[1] /= x.perBatch
 	switch allArguments[arg].Name {
-	case "Q", "O", "LSE", "DO", "DLSE", "DQ":
+	case "Q", "O", "LSE", "RowMax", "DO", "DLSE", "DQ":
 		if seqs != nil && seqs.QStarts != nil {
 			s.from, s.shape[2] = packedRows(seqs.QStarts)
 		}

@@ -1,7 +1,6 @@
 package simd
 
 import (
-	"math"
 	"unsafe"
 
 	"github.com/flashkit-go/flashkit"
@@ -12,7 +11,7 @@ func (j *job) clearRows(t *seqTile) {
 	for h := t.h; h < t.h+t.fold; h++ {
 		clearRows(&j.args.O, t.QBatch, h, t.to/t.fold, t.end/t.fold)
 		for i := t.to / t.fold; i < t.end/t.fold; i++ {
-			j.storeLSE(t.QBatch, h, i, float32(math.Inf(-1)))
+			j.clearStats(t.QBatch, h, i)
 		}
 	}
 }

@@ -26,6 +26,9 @@ func (s *sample) alone(r *rand.Rand, b int) *sample {
 		return y
 	}
 	x.args.Q, x.args.O, x.args.LSE = rows(&a.Q, s.n[b], s.rowAt), rows(&a.O, s.n[b], s.rowAt), rows(&a.LSE, s.n[b], s.rowAt)
+	if p.RowMax {
+		x.args.RowMax = rows(&a.RowMax, s.n[b], s.rowAt)
+	}
 	x.args.K, x.args.V = rows(&a.K, s.m[b], s.keyAt), rows(&a.V, s.m[b], s.keyAt)
 	pairs := func(t *flashkit.Tensor) flashkit.Tensor {
 		y := x.newTensor(r, t.DType(), [4]int{1, p.Heads, p.QLen, p.KVLen})

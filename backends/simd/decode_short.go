@@ -169,12 +169,13 @@ func (isa *decodeRoutines) storeShort(j *job, x *shortItem) {
 	for i := range x.heads {
 		b, g := x.headOf(i)
 		isa.storeGroup(&j.args.O, b, g*h.group, h.group, h.Q0, h.N, x.o[i*h.rows*h.oStep:], h.oStep)
-		if j.args.LSE.IsZero() {
+		if j.args.LSE.IsZero() && !j.p.RowMax {
 			continue
 		}
 		for r := range h.rows {
 			head, row := h.queryOf(g, r)
 			at := i*h.rows + r
+			j.storeRowMax(b, head, h.Q0+row, j.unit*float64(x.m[at]), x.l[at])
 			j.storeLSE(b, head, h.Q0+row, lseOf(j.unit, x.m[at], x.l[at]))
 		}
 	}

@@ -147,7 +147,7 @@ func (isa *decodeRoutines) merge(j *job, ws *pool.Arena, item int) {
 func (x *itemOfKeys) clearRow(j *job, r int) {
 	h, i := x.queryOf(x.g, r)
 	clearRows(&j.args.O, x.QBatch, h, x.Q0+i, x.Q0+i+1)
-	j.storeLSE(x.QBatch, h, x.Q0+i, float32(math.Inf(-1)))
+	j.clearStats(x.QBatch, h, x.Q0+i)
 }
 
 // endRow writes row r of O and its LSE. o holds the sums of the row relative to m, with l in column
@@ -158,6 +158,7 @@ func (isa *decodeRoutines) endRow(j *job, x *itemOfKeys, r int, m float32, o, bu
 	unit := isa.unit()
 	h, i := x.queryOf(x.g, r)
 	i += x.Q0
+	j.storeRowMax(x.QBatch, h, i, j.unit*float64(m), l)
 	at, lse := j.args.O.Offset(x.QBatch, h, i), math.Inf(-1)
 	switch {
 	case p.Score.Sink || p.Carry:

@@ -80,8 +80,8 @@ func TestFeaturesAllocateNothing(t *testing.T) {
 		if i%2 == 0 {
 			features = forward
 		}
-		if i < 3 { // some kernels do not support ranges
-			features &^= flashkit.FeatureRanges
+		if i < 3 { // some kernels do not support these
+			features &^= flashkit.FeatureRanges | flashkit.FeatureRowMax
 		}
 		s := newSample(r, drawProblem(t, r, features, dtypes[i%3]))
 		for _, k := range simd.New().Kernels() {

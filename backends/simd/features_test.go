@@ -160,7 +160,7 @@ func (w *want) check(t *testing.T, name, about string, precision float64) {
 	}
 }
 
-// startCarry sets O and LSE to the result of earlier keys. Some rows have no earlier keys.
+// startCarry sets O, LSE and RowMax to the result of earlier keys. Some rows have no earlier keys.
 func (s *sample) startCarry(r *rand.Rand) {
 	a := &s.args
 	for b := range s.p.Batch {
@@ -175,6 +175,9 @@ func (s *sample) startCarry(r *rand.Rand) {
 					}
 				}
 				put(&a.LSE, s.rowAt(&a.LSE, b, h, i), lse)
+				if s.p.RowMax && !math.IsInf(lse, -1) {
+					put(&a.RowMax, s.rowAt(&a.RowMax, b, h, i), lse-r.Float64())
+				}
 			}
 		}
 	}

@@ -45,6 +45,7 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 	}
 	x.endRun()
 	for i := range x.rows {
+		j.storeRowMax(x.QBatch, x.h, x.Q0+x.from+i, x.top[i], 0)
 		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE stay: with Carry, they hold the result of the earlier keys
 			j.endRow(&x.seqTile, x.from+i, x.m[i], l, o)
 		}
@@ -59,7 +60,8 @@ type fwdRows struct {
 	qStep           int
 	sums            []float32 // for each row, o and l of the current run, then o and l of the finished runs
 	m               [tileQ]float64
-	seesKeys        [tileQ]bool // the row has seen a key
+	seesKeys        [tileQ]bool    // the row has seen a key
+	top             [tileQ]float64 // with RowMax, the largest score of the row's keys
 	kv              kvTile
 	s               scorer
 
@@ -79,7 +81,7 @@ func (x *fwdRows) begin(j *job, ws *pool.Arena) {
 	x.q, x.qStep = view(&j.args.Q, t.QBatch, t.h, t.Q0+t.from, x.rows, ws.Take(x.rows*p.Dim))
 	x.sums = ws.Take(x.rows * 2 * (p.VDim + 1))
 	for i := range x.rows {
-		x.m[i] = j.beginRow(t, t.from+i, x.row(i))
+		x.m[i], x.top[i] = j.beginRow(t, t.from+i, x.row(i)), math.Inf(-1)
 	}
 	x.kv, x.w = newKVTile(j, ws), ws.Take(2*j.portable.keys)
 	x.s.begin(j)
@@ -118,8 +120,11 @@ func (x *fwdRows) weigh(i, k0, k1 int) rowWeights {
 	x.seesKeys[i] = true
 	w := x.w[i%2*len(x.w)/2:][:len(keys)]
 	scalar.Dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
-	row, sum := x.row(i), float32(0)
-	x.m[i], sum = accumulate(w, x.s.scores(w, k0, keys), x.m[i], row)
+	row, sum, s := x.row(i), float32(0), x.s.scores(w, k0, keys)
+	if x.s.rowMax {
+		x.top[i] = max(x.top[i], slices.Max(s))
+	}
+	x.m[i], sum = accumulate(w, s, x.m[i], row)
 	row[x.vdim] += sum
 	if x.s.score.Dropout != 0 {
 		for c, z := range x.s.dropout(k0, keys) {

@@ -113,6 +113,9 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 			}
 		}
 	}
+	if j.p.RowMax {
+		j.storeTileMax(seq, r, totals[:n], totals[isa.lanes:])
+	}
 	if !direct {
 		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)
 	}

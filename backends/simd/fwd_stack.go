@@ -16,7 +16,7 @@ func (pl *plan) stackHeads(lanes int) {
 	x := &pl.stacked
 	if x.call = *pl.call; x.call.Args != nil {
 		x.args = *x.call.Args
-		for _, t := range [...]*flashkit.Tensor{&x.args.Q, &x.args.O, &x.args.LSE} {
+		for _, t := range [...]*flashkit.Tensor{&x.args.Q, &x.args.O, &x.args.LSE, &x.args.RowMax} {
 			if !t.IsZero() && !stack(t, group) {
 				pl.unstack()
 				return

@@ -238,6 +238,9 @@ func (x *laneScratch) setBand(seq *seqTile, row, n, from, keys int) {
 func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 	o, b, h, row := &j.args.O, t.seq.QBatch, t.seq.h, t.seq.Q0+t.from
 	isa.endKeys(j, t, x.factors)
+	if j.p.RowMax {
+		j.storeTileMax(&t.seq, t.from, t.m[:t.n], t.l)
+	}
 	if j.ends() {
 		isa.endTile(j, t, x)
 	} else {
@@ -272,6 +275,15 @@ func (isa *laneRoutines) storeFolded(j *job, t *laneTile, rows []float32, step i
 		for r := range n {
 			j.storeLSE(b, h, row+r, lse[i+r*fold])
 		}
+	}
+}
+
+// storeTileMax stores the row maxima of a tile that begins at row from. m has the largest score of
+// each row, and l the sums of weights, without the sink.
+func (j *job) storeTileMax(t *seqTile, from int, m, l []float32) {
+	for i, top := range m {
+		h, row := t.place(from + i)
+		j.storeRowMax(t.QBatch, h, row, j.unit*float64(top), l[i])
 	}
 }
 

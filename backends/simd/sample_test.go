@@ -137,6 +137,9 @@ func newSample(r *rand.Rand, p flashkit.Problem) *sample {
 	}
 	t, f32 := p.DType, flashkit.Float32
 	a.Q, a.O, a.LSE = of(t, qShape, p.Dim), of(t, qShape, p.VDim), of(f32, qShape, 1)
+	if p.RowMax {
+		a.RowMax = of(f32, qShape, 1)
+	}
 	a.K, a.V = of(p.KVType(), kShape, p.Dim), of(p.KVType(), kShape, p.VDim)
 	a.DO, a.DQ = of(t, qShape, p.VDim), of(t, qShape, p.Dim)
 	a.DK, a.DV = of(t, kShape, p.Dim), of(t, kShape, p.VDim)
@@ -388,6 +391,7 @@ func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
 	}
 	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask), has(flashkit.FeatureSink)
 	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)
+	p.RowMax = has(flashkit.FeatureRowMax)
 	if has(flashkit.FeaturePage) {
 		p.Page = 16
 	}

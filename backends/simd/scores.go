@@ -21,9 +21,10 @@ func adjusts(c *flashkit.Call) bool {
 //
 // Scores are float64, so that the difference of large scores to their maximum is exact.
 type scorer struct {
-	score flashkit.Score
-	args  *flashkit.Args
-	scale float64
+	score  flashkit.Score
+	args   *flashkit.Args
+	scale  float64
+	rowMax bool // the call has Problem.RowMax
 
 	b, h     int
 	diagonal int
@@ -42,7 +43,7 @@ type scorer struct {
 }
 
 func (x *scorer) begin(j *job) {
-	x.score, x.args, x.scale = j.p.Score, j.args, j.scale
+	x.score, x.args, x.scale, x.rowMax = j.p.Score, j.args, j.scale, j.p.RowMax
 	for i := range x.z {
 		x.z[i] = 1
 	}

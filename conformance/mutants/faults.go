@@ -95,6 +95,10 @@ type featureFaults struct {
 	end    func(c *call, r *row, at pair) // called after the row's last key
 	settle func(c *call, r *row, at pair) // called after O is written, before LSE
 
+	// Row maximum.
+	higher func(r *row, top float32) float32      // the row's largest score after a tile whose largest score is top
+	peak   func(c *call, r *row, at pair) float32 // the row maximum that is written
+
 	// Dropout.
 	counter        func(c *call, at pair) (key [2]uint32, x [4]uint32)
 	half           func(words [4]uint32, j int) uint32 // random number of key j from the counter's words
@@ -142,6 +146,9 @@ func correctFeatures() featureFaults {
 		carry:  takeEarlier,
 		end:    func(*call, *row, pair) {},
 		settle: func(*call, *row, pair) {},
+
+		higher: func(r *row, top float32) float32 { return max(r.top, top) },
+		peak:   withEarlierMax,
 
 		counter: counterOf,
 		half:    halfOf,

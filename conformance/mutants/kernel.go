@@ -37,13 +37,14 @@ type pair struct{ b, h, i, j int }
 // weights relative to m. o is the sum of these weights times V. Sums over keys and rows are
 // float64, so that long sums are accurate enough.
 type row struct {
-	m float32
-	l float64
-	o []float64
+	m   float32
+	l   float64
+	o   []float64
+	top float32 // the largest score of the row's keys
 }
 
 func (r *row) reset(m float32) {
-	r.m, r.l = m, 0
+	r.m, r.l, r.top = m, 0, negInf
 	clear(r.o)
 }
 
@@ -82,6 +83,7 @@ func (c *call) forward(ctx context.Context) error {
 		}
 		c.pad("O", f.O, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, 0)
 		c.pad("LSE", f.LSE, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, negInf)
+		c.pad("RowMax", f.RowMax, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, negInf)
 	}
 	return nil
 }
@@ -128,6 +130,7 @@ func (c *call) absorb(r *row, at pair, q []float32, k, v [][]float32, k0, lo, hi
 	for _, x := range s {
 		top = max(top, x)
 	}
+	r.top = c.higher(r, top)
 	m := c.raise(r.m, top)
 	shift := c.guard(m)
 	alpha := c.exp(r.m - shift)
@@ -177,6 +180,9 @@ func (c *call) finish(r *row, at pair) {
 	l, f := c.divisor(r.l), c.args
 	for x := range r.o {
 		c.write(f.O, c.seq.QBatch, at.h, c.seq.Q0+at.i, x, float32(r.o[x]/l))
+	}
+	if c.p.RowMax {
+		c.write(f.RowMax, c.seq.QBatch, at.h, c.seq.Q0+at.i, 0, c.peak(c, r, at))
 	}
 	if !f.LSE.IsZero() {
 		c.settle(c, r, at)

@@ -16,7 +16,7 @@ import (
 )
 
 // mistakes has one mistake for each trap and long case, in the order of the traps.
-var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, rangesMistakes, int8Mistakes, edgeMistakes, rangeMistakes, longMistakes)
+var mistakes = slices.Concat(denseMistakes, featureMistakes, dropoutMistakes, sequenceMistakes, carryMistakes, rangesMistakes, int8Mistakes, statsMistakes, edgeMistakes, rangeMistakes, longMistakes)
 
 // A mistake is a named change of one step of the kernels.
 type mistake struct {

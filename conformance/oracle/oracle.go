@@ -34,6 +34,7 @@ type Inputs struct {
 
 	QLens, KVLens []int     // [B]; nil for full lengths
 	O, LSE        []float64 // result over earlier keys, in the shapes of the results; for Forward with Carry
+	RowMax        []float64 // row maxima over earlier keys; for RowMax with Carry
 }
 
 // Pairs is an array [B, H, N, M]. A dimension of size 1 repeats, unless it is the last dimension.

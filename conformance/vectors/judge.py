@@ -24,8 +24,8 @@ import numpy as np
 sys.modules.setdefault("judge", sys.modules[__name__])  # runners import this file, also when it is the main program
 HERE = pathlib.Path(__file__).resolve().parent
 EXIT_UNSUPPORTED = 77
-OUTPUTS = ("o", "lse", "dq", "dk", "dv", "dbias", "dsink")
-INPUTS = ("do", "dlse", "bias", "mask", "ranges", "kscale", "vscale", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse")
+OUTPUTS = ("o", "lse", "dq", "dk", "dv", "dbias", "dsink", "rowmax")
+INPUTS = ("do", "dlse", "bias", "mask", "ranges", "kscale", "vscale", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse", "earlier_rowmax")
 RUNNERS = []
 
 
@@ -141,7 +141,7 @@ class Case:
                 x[name] = noise(f"{metadata['case']}/{name}", lead + tail)
         if r["inputs"] == "patterns":
             x = {name: spread(y, r["batch"], r["heads"]) for name, y in x.items()}
-        for name in ("slopes", "earlier_lse", "dlse"):
+        for name in ("slopes", "earlier_lse", "earlier_rowmax", "dlse"):
             if name in x:
                 x[name] = x[name].reshape(x[name].shape[: 2 if name == "slopes" else 3])
         for name in ("sink", "dsink"):
@@ -170,7 +170,7 @@ class Case:
         (folder / "outputs.safetensors").unlink(missing_ok=True)
         (folder / "case.json").write_text(json.dumps(self.task, indent=1) + "\n")
         types = {"q_lens": "I32", "kv_lens": "I32", "ranges": "I32", "mask": "BOOL", "bias": self.task.get("bias_dtype", "").upper()}
-        types |= dict.fromkeys(("dlse", "kscale", "vscale", "slopes", "sink", "earlier_lse"), "F32") | dict.fromkeys("kv", self.task["kv_dtype"].upper())
+        types |= dict.fromkeys(("dlse", "kscale", "vscale", "slopes", "sink", "earlier_lse", "earlier_rowmax"), "F32") | dict.fromkeys("kv", self.task["kv_dtype"].upper())
         write_safetensors(folder / "inputs.safetensors",
                           {name: (types.get(name, self.dtype.upper()), x) for name, x in self.inputs.items()})
 
@@ -249,7 +249,7 @@ def fault(name, got, want, bound, lse):
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     off = np.where(same, 0, np.where(np.isfinite(off), off, np.inf))
     limit = np.full(want.shape, bound)
-    if name == "lse":
+    if name in ("lse", "rowmax"):
         far = np.isfinite(want) & (np.abs(want) >= 2**20)
         limit[far] = np.abs(want[far]) * 2.0**-22
     wrong = off > limit

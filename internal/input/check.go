@@ -91,7 +91,7 @@ func (x oracleView) oracle(start *flashkit.Args) (in oracle.Inputs) {
 	o := &x.call.Args.Origin
 	in.Origin = [4]int{o.Batch, o.Head, o.Row, o.Key}
 	to := map[string]*[]float64{"Q": &in.Q, "K": &in.K, "V": &in.V, "DO": &in.DO, "DLSE": &in.DLSE, "Slopes": &in.Slopes, "Sink": &in.Sink,
-		"Bias": &in.Bias.X, "Mask": &in.Mask.X, "Ranges": &in.Ranges.X, "O": &in.O, "LSE": &in.LSE}
+		"Bias": &in.Bias.X, "Mask": &in.Mask.X, "Ranges": &in.Ranges.X, "O": &in.O, "LSE": &in.LSE, "RowMax": &in.RowMax}
 	for _, a := range flashkit.Arguments() {
 		if list := to[a.Name]; list != nil {
 			*list = x.numbers(&a, a.Of(start))
@@ -132,6 +132,9 @@ func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
 	in := x.oracle(&w.Input.Args)
 	want := map[string][]float64{}
 	want["o"], want["lse"] = oracle.Forward(c.Problem, in)
+	if c.RowMax {
+		want["rowmax"] = oracle.RowMax(c.Problem, in)
+	}
 	if w.Backward {
 		g := oracle.Backward(c.Problem, in)
 		want["dq"], want["dk"], want["dv"], want["dbias"], want["dsink"] = g.DQ, g.DK, g.DV, g.DBias, g.DSink

@@ -133,6 +133,8 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 			given = true
 		case "O", "LSE":
 			given = carry
+		case "RowMax":
+			given = carry && there
 		case "DQ", "DK", "DV", "DBias", "DSink": // results, which are not read
 		default:
 			given = there
@@ -189,7 +191,7 @@ func (in *Input) checkShapes() error {
 }
 
 // argument returns the tensor of an argument, which must have rank 4 and type F32, F16 or BF16.
-// There are exceptions. LSE and DLSE lack the last dimension. Arguments with a number per head have
+// There are exceptions. LSE, DLSE and RowMax lack the last dimension. Arguments with a number per head have
 // rank 1 or 2. Biases and masks may lack leading dimensions, and masks are boolean.
 func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flashkit.Tensor, err error) {
 	t, ok := s[name]
@@ -203,7 +205,7 @@ func (s tensorSet) argument(a *flashkit.Argument, name string, l Layout) (x flas
 	rank, ranks, types := len(t.Shape), "4, "+string(l), "F32, F16 or BF16"
 	fits := rank == 4
 	switch {
-	case a.Name == "LSE" || a.Name == "DLSE":
+	case a.Name == "LSE" || a.Name == "DLSE" || a.Name == "RowMax":
 		ranks, fits = "3, "+string(l)+" without the last", rank == 3
 		t.Shape = append(t.Shape[:rank:rank], 1)
 	case SideOf(a.Name) == pairs:

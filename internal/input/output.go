@@ -39,7 +39,7 @@ func (w *Work) File(kernel, forward string) (*safetensors.File, error) {
 		x, err := encode(name, *t)
 		failed = errors.Join(failed, err)
 		switch a.Name {
-		case "LSE":
+		case "LSE", "RowMax":
 			x.Shape = x.Shape[:3]
 		case "DSink":
 			x.Shape = x.Shape[1:2]

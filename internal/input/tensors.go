@@ -38,8 +38,8 @@ func (m Maker) Make(ctx context.Context, p flashkit.Problem, backward bool) (*Te
 // HasBackward reports whether a problem has a backward pass.
 func HasBackward(p *flashkit.Problem) bool { return p.Features()&flashkit.ForwardFeatures == 0 }
 
-// WithOutputs returns the input's arguments with zero tensors for all outputs. With Carry, O and
-// LSE are instead copies of the input's O and LSE.
+// WithOutputs returns the input's arguments with zero tensors for all outputs. With Carry, O,
+// LSE and RowMax are instead copies of the input's.
 func (in *Input) WithOutputs(backward bool) flashkit.Args {
 	args := in.Args
 	for _, a := range flashkit.Arguments() {
@@ -56,11 +56,12 @@ func (in *Input) WithOutputs(backward bool) flashkit.Args {
 	return args
 }
 
-// Restart restores O and LSE of earlier keys, which a pass with Carry overwrites.
+// Restart restores O, LSE and RowMax of earlier keys, which a pass with Carry overwrites.
 func (in *Input) Restart(args *flashkit.Args) {
 	if in.Problem.Carry {
 		restore(&args.O, &in.Args.O)
 		restore(&args.LSE, &in.Args.LSE)
+		restore(&args.RowMax, &in.Args.RowMax)
 	}
 }
 
@@ -85,7 +86,7 @@ func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]i
 	case "O":
 		shape[3] = args.V.Shape()[3]
 		return args.Q.DType(), shape
-	case "LSE":
+	case "LSE", "RowMax":
 		shape[3] = 1
 		return flashkit.Float32, shape
 	}

@@ -54,7 +54,7 @@ func shape(p *flashkit.Problem, a *flashkit.Argument, r *request) [4]int {
 		return given
 	}
 	keys := slices.Contains([]string{"K", "V", "DK", "DV"}, a.Name)
-	rows := slices.Contains([]string{"Q", "O", "LSE", "DO", "DLSE", "DQ"}, a.Name)
+	rows := slices.Contains([]string{"Q", "O", "LSE", "RowMax", "DO", "DLSE", "DQ"}, a.Name)
 	kvLens := r.KVLens
 	if kvLens == nil {
 		kvLens = r.Lens

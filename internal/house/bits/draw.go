@@ -158,7 +158,7 @@ func shapeOf(p *flashkit.Problem, args *flashkit.Args, a *flashkit.Argument) [4]
 		return shape
 	}
 	switch a.Name {
-	case "Q", "O", "LSE", "DO", "DLSE", "DQ":
+	case "Q", "O", "LSE", "RowMax", "DO", "DLSE", "DQ":
 		if s := args.Seqs.QStarts; s != nil {
 			shape[0], shape[2] = 1, int(s[len(s)-1])+1
 		}

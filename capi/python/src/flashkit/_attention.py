@@ -46,6 +46,7 @@ def attention(
     ranges: Any = None,
     kscale: Any = None,
     vscale: Any = None,
+    rowmax: Any = None,
     slopes: Any = None,
     sink: Any = None,
     dropout: float = 0.0,
@@ -90,6 +91,8 @@ def attention(
             in order: a row sees no other keys. B and H may be 1, which repeats; leading ones may lack.
         kscale, vscale: scales of int8 k and v, in the layout of k: [B, G, M, groups], float32 or float16. Each
             multiplies 32 or 64 elements of a row, or the whole row. Without a backward pass.
+        rowmax: float32, [B, H, N], an output: the largest score of each row over the keys that it sees, in
+            natural units and without the sink; -inf for a row without keys. With carry, it is read too.
         slopes: ALiBi, [H] or [B, H] float32: minus slope times the distance from the diagonal.
         sink: [H] float32, a logit that takes weight and has no value.
         dropout: the probability to drop a weight, below 1, rounded to a multiple of 2**-16. The seed says which ones.
@@ -119,7 +122,7 @@ def attention(
     d, call = _dispatcher.shared(backend), None
     if (
         q.__class__ is _ndarray and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
-        and ranges is None and kscale is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
+        and ranges is None and kscale is None and rowmax is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
     ):  # fmt: skip
         kinds = (  # as True, 1 and 1.0 are equal keys
             causal.__class__, top_left.__class__, shift.__class__, scale.__class__, softcap.__class__, workers.__class__, return_lse.__class__,
@@ -132,7 +135,7 @@ def attention(
     if _arrays.forward_mode():
         _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(
-        causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask, ranges=ranges, kscale=kscale, vscale=vscale,
+        causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask, ranges=ranges, kscale=kscale, vscale=vscale, rowmax=rowmax,
         slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip

@@ -26,6 +26,7 @@ class Options(_fields.Numbers, total=False):
     ranges: Any
     kscale: Any
     vscale: Any
+    rowmax: Any
     slopes: Any
     sink: Any
     dropout: float
@@ -106,6 +107,9 @@ class Call:
         for name in ("kscale", "vscale"):
             if o.get(name) is not None:
                 self.four(o[name], name)
+        if (rowmax := o.get("rowmax")) is not None:
+            a.rowmax = _arrays.column(_arrays.writable(rowmax, "rowmax"), "rowmax")
+            self.given["rowmax"] = rowmax
         for name in ("bias", "mask", "ranges", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:

@@ -72,6 +72,7 @@ ARGS: list[tuple[str, Any]] = [
     ("ranges", None),
     ("kscale", None),
     ("vscale", None),
+    ("rowmax", None),
 ]
 
 # Bits of fk_problem.features.
@@ -82,6 +83,7 @@ SINK = 8
 RAGGED = 16
 CARRY = 32
 ORIGIN = 64
+ROWMAX = 128
 
 
 class Numbers(TypedDict, total=False):

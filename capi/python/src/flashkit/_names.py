@@ -42,7 +42,7 @@ def spelled(e: _errors.Error, swap: bool, names: dict[str, str], arrays: dict[st
 def _order(field: str, swap: bool, dims: int) -> list[int]:
     """Return which of the library's four dimensions those of the caller's array are."""
     match field.removeprefix("d_"):
-        case "lse" | "lse1" | "lse2":
+        case "lse" | "lse1" | "lse2" | "rowmax":
             return [0, 1, 2]
         case "bias" | "mask" | "ranges":
             return [0, 1, 2, 3][4 - dims :]

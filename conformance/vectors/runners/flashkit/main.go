@@ -109,7 +109,7 @@ func read(in *safetensors.File, p *flashkit.Problem, args *flashkit.Args) error 
 	if p.Page != 0 {
 		return fmt.Errorf("no pages: %w", errors.ErrUnsupported)
 	}
-	names := map[string]string{"O": "earlier", "LSE": "earlier_lse"}
+	names := map[string]string{"O": "earlier", "LSE": "earlier_lse", "RowMax": "earlier_rowmax"}
 	for _, a := range flashkit.Arguments() {
 		name := strings.ToLower(a.Name)
 		if names[a.Name] != "" {
@@ -139,7 +139,7 @@ func read(in *safetensors.File, p *flashkit.Problem, args *flashkit.Args) error 
 // four returns the shape that flashkit gives an argument. The files omit dimensions of 1.
 func four(name string, s []int) []int {
 	switch name {
-	case "LSE", "DLSE":
+	case "LSE", "DLSE", "RowMax":
 		return append(s, 1)
 	case "Slopes":
 		return append(s, 1, 1)
@@ -161,7 +161,7 @@ func write(path string, args *flashkit.Args, outputs []string) error {
 				return err
 			}
 			switch name {
-			case "lse":
+			case "lse", "rowmax":
 				t.Shape = t.Shape[:3]
 			case "dsink":
 				t.Shape = t.Shape[1:2]
