@@ -26,6 +26,8 @@ type Args struct {
 
 	RowMax Tensor // with Problem.RowMax, the largest score of a row over the keys that it sees [B, H, N, 1] float32; see Problem.RowMax
 
+	KeyMass Tensor // with Problem.KeyMass, the sum of each key's weights over all query rows [B, H, 1, M] float32; see Problem.KeyMass
+
 	DO   Tensor // gradient of O, an input [B, H, N, DV]
 	DLSE Tensor // gradient of LSE, an input [B, H, N, 1] float32. Optional: a missing DLSE counts as 0
 	DQ   Tensor // gradient of Q [B, H, N, D]
@@ -109,7 +111,7 @@ type extent struct{ qBatch, rows, kvBatch, keys int }
 
 func (p *Problem) extent() extent { return extent{p.Batch, p.QLen, p.Batch, p.KVLen} }
 
-var arguments = func() [20]Argument {
+var arguments = func() [21]Argument {
 	q := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.Dim} }
 	o := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, p.VDim} }
 	row := func(p *Problem, m *extent) [4]int { return [4]int{m.qBatch, p.Heads, m.rows, 1} }
@@ -119,6 +121,7 @@ var arguments = func() [20]Argument {
 	ranges := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, p.QLen, 2 * p.Score.Ranges} }
 	kScale := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.scales(p.Dim)} }
 	vScale := func(p *Problem, m *extent) [4]int { return [4]int{m.kvBatch, p.KVHeads, m.keys, p.scales(p.VDim)} }
+	mass := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, 1, p.KVLen} }
 	slopes := func(p *Problem, m *extent) [4]int { return [4]int{p.Batch, p.Heads, 1, 1} }
 	sink := func(p *Problem, m *extent) [4]int { return [4]int{1, p.Heads, 1, 1} }
 	data, kv := func(p *Problem) DType { return p.DType }, func(p *Problem) DType { return p.KVType() }
@@ -134,6 +137,7 @@ var arguments = func() [20]Argument {
 		{"O", [2]Role{Output, Input}, 0, data, o, func(a *Args) *Tensor { return &a.O }},
 		{"LSE", [2]Role{Output | Optional, Input}, 0, f32, row, func(a *Args) *Tensor { return &a.LSE }},
 		{"RowMax", [2]Role{Output, 0}, FeatureRowMax, f32, row, func(a *Args) *Tensor { return &a.RowMax }},
+		{"KeyMass", [2]Role{Output, 0}, FeatureKeyMass, f32, mass, func(a *Args) *Tensor { return &a.KeyMass }},
 		{"DO", [2]Role{0, Input}, 0, data, o, func(a *Args) *Tensor { return &a.DO }},
 		{"DLSE", [2]Role{0, Input | Optional}, 0, f32, row, func(a *Args) *Tensor { return &a.DLSE }},
 		{"DQ", written, 0, data, q, func(a *Args) *Tensor { return &a.DQ }},
@@ -163,7 +167,15 @@ func (a *Argument) Role(p *Problem, pass Pass) Role {
 	if role == 0 || a.feature != 0 && p.Features()&a.feature == 0 {
 		return 0
 	}
-	if p.Carry && pass == PassForward && role&Output != 0 { // O, LSE and RowMax
+	if pass == PassForward {
+		role = a.carried(p, role)
+	}
+	return role
+}
+
+// carried returns a role in the forward pass. With Carry, O, LSE and RowMax are inputs as well.
+func (a *Argument) carried(p *Problem, role Role) Role {
+	if p.Carry && role&Output != 0 && a.feature != FeatureKeyMass {
 		return Input | Output
 	}
 	return role
@@ -218,7 +230,8 @@ func ProblemOf(args *Args, band Band) Problem {
 	}
 	p.Score.Bias, p.Score.Mask = !args.Bias.IsZero(), !args.Mask.IsZero()
 	p.Score.ALiBi, p.Score.Sink = !args.Slopes.IsZero(), !args.Sink.IsZero()
-	p.Score.Ranges, p.RowMax = args.Ranges.shape[3]/2, !args.RowMax.IsZero()
+	p.Score.Ranges = args.Ranges.shape[3] / 2
+	p.RowMax, p.KeyMass = !args.RowMax.IsZero(), !args.KeyMass.IsZero()
 	if s := args.Seqs; s != nil {
 		p.Ragged = true
 		p.Batch = s.count(p.Batch)

@@ -40,9 +40,7 @@ func (c *Call) check() error {
 			}
 			continue
 		}
-		if p.Carry && x.role&Output != 0 {
-			x.role = Input | Output
-		}
+		x.role = a.carried(p, x.role) // a backward pass has no Carry
 		if x.role != 0 {
 			if err := x.check(p, &c.memory, c.Args); err != nil {
 				return err
@@ -76,6 +74,9 @@ func (p *Problem) checkBackward() error {
 	}
 	if p.Int8Group != 0 {
 		return problemErr("Int8Group", p.Int8Group, "has no backward pass")
+	}
+	if p.KeyMass {
+		return problemErr("KeyMass", true, "has no backward pass: the forward pass alone writes it")
 	}
 	if p.RowMax {
 		return problemErr("RowMax", true, "has no backward pass: the forward pass alone writes it")

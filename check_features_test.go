@@ -279,7 +279,7 @@ func TestFieldsArePlainOrFeatures(t *testing.T) {
 	walk(reflect.ValueOf(&p).Elem(), "")
 	require.ElementsMatch(t, plainFields, plain, "a field of Problem is neither plain nor counted by Features")
 	require.Equal(t, flashkit.AllFeatures, found, "a feature that no field asks for")
-	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed,origin,ranges,int8group,rowmax", flashkit.AllFeatures.String())
+	require.Equal(t, "shift,softcap,alibi,bias,mask,sink,dropout,ragged,page,carry,mixed,origin,ranges,int8group,rowmax,keymass", flashkit.AllFeatures.String())
 }
 
 // nonZero returns values of a field that ask for something.

@@ -38,6 +38,12 @@ type Problem struct {
 	// units. The sink is no score. A row that sees no key has -Inf; a row with a score of NaN or +Inf
 	// has NaN. With Carry, RowMax also has the maxima of the earlier keys, where LSE says that there are some.
 	RowMax bool
+
+	// KeyMass says that the forward pass also writes Args.KeyMass: for each query head and key, the sum
+	// over the head's query rows of exp(score - LSE), the weight before dropout. Caches that evict keys
+	// rank them by it. Keys count from the start of the sequence in every layout. A key that no row sees
+	// has 0, and so have elements beyond the sequence. With Carry, LSE includes the earlier keys.
+	KeyMass bool
 }
 
 // The range of Scale. Kernels compute exponentials to base 2, so Scale and Scale*log2(e) must

@@ -40,13 +40,14 @@ const (
 	FeatureRanges                      // Score.Ranges
 	FeatureInt8                        // Problem.Int8Group
 	FeatureRowMax                      // Problem.RowMax
+	FeatureKeyMass                     // Problem.KeyMass
 
 	// AllFeatures is the set of all features, for tests. A kernel must list its features one by
 	// one, so that it does not claim features added later.
 	AllFeatures Feature = 1<<iota - 1
 
 	// ForwardFeatures is the set of features without a backward pass.
-	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed | FeatureInt8 | FeatureRowMax
+	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed | FeatureInt8 | FeatureRowMax | FeatureKeyMass
 )
 
 var featureNames = func() (names [16]string) {
@@ -120,6 +121,7 @@ var parameters = [...]Parameter{
 	{"page", "Page", FeaturePage, ScopeCall, "n", "read K and V from pages of n keys", func(p *Problem) any { return &p.Page }},
 	{"carry", "Carry", FeatureCarry, ScopeCall, "", "merge the result with O and LSE of earlier keys", func(p *Problem) any { return &p.Carry }},
 	{"rowmax", "RowMax", FeatureRowMax, ScopeHead | ScopeRow, "", "also write the largest score of each row", func(p *Problem) any { return &p.RowMax }},
+	{"keymass", "KeyMass", FeatureKeyMass, ScopeHead | ScopeRow, "", "also write the sum of the weights of each key", func(p *Problem) any { return &p.KeyMass }},
 }
 
 // Parameters returns the fields of Problem other than dimensions, types and band, in the order
@@ -138,7 +140,7 @@ func (p *Problem) Features() (f Feature) {
 	for i, asked := range [...]bool{
 		p.Band.shift != 0, p.Score.Softcap != 0, p.Score.ALiBi, p.Score.Bias, p.Score.Mask,
 		p.Score.Sink, p.Score.Dropout != 0, p.Ragged, p.Page != 0, p.Carry, p.KVDType != 0,
-		p.Score.Origin, p.Score.Ranges != 0, p.Int8Group != 0, p.RowMax,
+		p.Score.Origin, p.Score.Ranges != 0, p.Int8Group != 0, p.RowMax, p.KeyMass,
 	} {
 		if asked {
 			f |= 1 << i

@@ -27,16 +27,16 @@ import (
 // algorithm then does the same; see [Run].
 
 // A result holds the dense outputs of both passes.
-type result struct{ o, lse, dq, dk, dv, dbias, dsink, rowmax []float64 }
+type result struct{ o, lse, dq, dk, dv, dbias, dsink, rowmax, keymass []float64 }
 
 // outputNames are the names of a result's arrays, as in the golden vectors.
-var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink", "rowmax"}
+var outputNames = [...]string{"o", "lse", "dq", "dk", "dv", "dbias", "dsink", "rowmax", "keymass"}
 
 // bounds are the largest allowed errors of a result's arrays.
 type bounds [len(outputNames)]float64
 
 func (r *result) each() [len(outputNames)]*[]float64 {
-	return [...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv, &r.dbias, &r.dsink, &r.rowmax}
+	return [...]*[]float64{&r.o, &r.lse, &r.dq, &r.dk, &r.dv, &r.dbias, &r.dsink, &r.rowmax, &r.keymass}
 }
 
 func (r result) arrays() (list [len(outputNames)][]float64) {
@@ -55,6 +55,9 @@ func truth(in *Inputs) (r result) {
 	r.o, r.lse = oracle.Forward(in.p, in.oracle())
 	if in.p.RowMax {
 		r.rowmax = oracle.RowMax(in.p, in.oracle())
+	}
+	if in.p.KeyMass {
+		r.keymass = oracle.KeyMass(in.p, in.oracle())
 	}
 	if hasBackward(in.p) {
 		g := oracle.Backward(in.p, in.oracle())
@@ -123,7 +126,7 @@ func allowed(t flashkit.DType, want result, made bounds, floor func(i int, large
 			times = 3
 		case "dsink":
 			times, u = 3, 0x1p-24 // dsink is float32 in every problem, like LSE
-		case "lse", "rowmax":
+		case "lse", "rowmax", "keymass":
 			u = 0x1p-24
 		}
 		largest := 0.0
@@ -187,7 +190,7 @@ func plain[F, A float32 | float64](in *Inputs, t flashkit.DType, want result, pa
 	var r result
 	for i, y := range want.arrays() {
 		store := x.store
-		if name := outputNames[i]; name == "lse" || name == "rowmax" || name == "dsink" || name == "dbias" && !in.narrowPairs {
+		if name := outputNames[i]; name == "lse" || name == "rowmax" || name == "keymass" || name == "dsink" || name == "dbias" && !in.narrowPairs {
 			store = rounder(flashkit.Float32)
 		}
 		r.set(i, stored(x.sums[i], len(y), store))
@@ -229,6 +232,7 @@ const (
 	sumDBias
 	sumDSink
 	sumRowMax
+	sumKeyMass
 )
 
 // part returns the part of a gradient to which row or key number i of n contributes.
@@ -332,6 +336,7 @@ func (x *plainRun[F, A]) forward(at *plainRow) {
 		}
 		addScaled(o, w, old)
 	}
+	x.keyMass(at, top, F(sum))
 	for j := range x.s {
 		if x.counts[j] {
 			addScaled(o, x.round(exp(x.s[j]-top)/F(sum)*x.keep(at, j)), in.v[(at.keys+j)*p.VDim:])

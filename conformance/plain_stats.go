@@ -13,3 +13,17 @@ func (x *plainRun[F, A]) rowMax(at *plainRow, top F) {
 	}
 	x.sums[sumRowMax][0][at.row] = A(top)
 }
+
+// keyMass adds the weights of a row to the sums of its keys, if the problem has such sums. sum is the
+// sum of all weights relative to top.
+func (x *plainRun[F, A]) keyMass(at *plainRow, top, sum F) {
+	if !at.p.KeyMass {
+		return
+	}
+	list := x.sums[sumKeyMass][0][(at.b*at.p.Heads+at.h)*x.in.p.KVLen:]
+	for j := range x.s {
+		if x.counts[j] {
+			list[j] += A(exp(x.s[j]-top) / sum)
+		}
+	}
+}

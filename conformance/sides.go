@@ -164,7 +164,7 @@ func (x *sides) place(in *Inputs, a *flashkit.Argument, l layout) *placed {
 		return x.q.place(name, dtype, dense, strides, false)
 	case "K", "V", "KScale", "VScale", "DK", "DV":
 		return x.kv.place(name, dtype, dense, strides, !strings.HasPrefix(a.Name, "D"))
-	case "Bias", "DBias", "Mask":
+	case "Bias", "DBias", "Mask", "KeyMass":
 		if shape[2] != 1 {
 			shape[2] = x.p.QLen
 		}

@@ -121,9 +121,9 @@ func (c Case) Vector() *safetensors.File {
 func written(p flashkit.Problem) (list []int) {
 	has := [len(outputNames)]bool{true, true}
 	if hasBackward(p) {
-		has = [...]bool{true, true, true, true, true, p.Score.Bias, p.Score.Sink, false}
+		has = [...]bool{true, true, true, true, true, p.Score.Bias, p.Score.Sink, false, false}
 	}
-	has[sumRowMax] = p.RowMax
+	has[sumRowMax], has[sumKeyMass] = p.RowMax, p.KeyMass
 	for i := range has {
 		if has[i] {
 			list = append(list, i)
@@ -135,7 +135,7 @@ func written(p flashkit.Problem) (list []int) {
 // shapes returns the shapes of a result's arrays.
 func (in *Inputs) shapes() [len(outputNames)][4]int {
 	p := in.p
-	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}, p.LSEShape()}
+	return [...][4]int{p.OShape(), p.LSEShape(), p.QShape(), p.KShape(), p.VShape(), in.bias.shape, {1, p.Heads, 1, 1}, p.LSEShape(), {p.Batch, p.Heads, 1, p.KVLen}}
 }
 
 // boundsFor returns the bounds of the case in type t. The bounds are 1e-5 for the grid in float32.

@@ -37,9 +37,10 @@ func TestUnknownScopesAreRefused(t *testing.T) {
 	}
 }
 
-// The list of parameters has every feature except band shifts and mixed types. A ring does not cut ranges of keys, nor scales of int8 keys, and does not merge row maxima.
+// The list of parameters has every feature except band shifts and mixed types. A ring does not cut
+// ranges of keys or scales of int8 keys, and does not merge row maxima or sums of keys.
 func TestScopesCoverFeatures(t *testing.T) {
-	require.Equal(t, flashkit.AllFeatures&^(flashkit.FeatureRanges|flashkit.FeatureInt8|flashkit.FeatureRowMax), featureScopes.known)
+	require.Equal(t, flashkit.AllFeatures&^(flashkit.FeatureRanges|flashkit.FeatureInt8|flashkit.FeatureRowMax|flashkit.FeatureKeyMass), featureScopes.known)
 	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureSink, featureScopes.head)
 	require.Equal(t, flashkit.FeatureALiBi|flashkit.FeatureDropout|flashkit.FeatureOrigin, featureScopes.position)
 	require.Equal(t, flashkit.FeatureBias|flashkit.FeatureMask, featureScopes.pair)

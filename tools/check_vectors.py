@@ -41,7 +41,7 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
-FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "ragged", "page", "carry", "rowmax", "kv")
+FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "ragged", "page", "carry", "rowmax", "keymass", "kv")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
     r"-(f32|f16|bf16)(-kv(?P<kv>f16|bf16))?"
@@ -52,7 +52,7 @@ PROBLEM = re.compile(
     r"(-softcap(?P<softcap>\d+(\.\d+)?))?"
     r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(-ranges(?P<ranges>[12]))?(?P<sink>-sink)?"
     r"(-dropout(?P<dropout>0\.\d+)(?P<origin>-origin)?)?"
-    r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?(?P<rowmax>-rowmax)?",
+    r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?(?P<rowmax>-rowmax)?(?P<keymass>-keymass)?",
     re.ASCII,
 )
 
@@ -82,7 +82,7 @@ def parse_problem(name):
     p.gradients = not (p.page or p.carry or p.kv)
     p.shapes = {
         "q": (p.B, p.H, p.N, p.D), "k": (p.B, p.G, p.M, p.D), "v": (p.B, p.G, p.M, p.DV),
-        "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N), "rowmax": (p.B, p.H, p.N),
+        "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N), "rowmax": (p.B, p.H, p.N), "keymass": (p.B, p.H, 1, p.M),
         "bias": (p.B, p.H, p.N, p.M), "mask": (p.B, p.H, p.N, p.M), "ranges": (p.B, p.H, p.N, 2 * int(p.ranges or 0)), "slopes": (p.B, p.H, 1, 1), "sink": (1, p.H, 1, 1),
         "q_lens": (p.B, 1, 1, 1), "kv_lens": (p.B, 1, 1, 1), "earlier": (p.B, p.H, p.N, p.DV), "earlier_lse": (p.B, p.H, p.N, 1), "earlier_rowmax": (p.B, p.H, p.N, 1),
     }
@@ -134,7 +134,7 @@ def attention(p, x, seed=0):
     names = ["o", "lse"]
     if p.gradients:
         names += ["dq", "dk", "dv"] + ["d" + name for name in ("bias", "sink") if name in x]
-    names += ["rowmax"] if p.rowmax else []
+    names += [name for name in ("rowmax", "keymass") if getattr(p, name)]
     out = {name: np.zeros(x[name[1:]].shape if name in ("dbias", "dsink") else p.shapes[name]) for name in names}
     for name in {"lse", "rowmax"} & out.keys():
         out[name][...] = -np.inf
@@ -187,6 +187,8 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
         return  # O = 0, LSE = -inf, and no gradient
     total = np.exp(logits - top).sum()
     prob, of_sink, of_earlier = np.split(np.exp(logits - top) / total, [len(keys), len(keys) + 1])
+    if p.keymass:
+        out["keymass"][b, h, 0, keys] += prob
     keep = kept(p, seed, b, h, i, keys)
     out["o"][b, h, i] = (prob * keep) @ v if np.isfinite(total) else np.nan
     if "earlier" in x and of_earlier[0] != 0:
@@ -293,7 +295,7 @@ def check_tensors(p, metadata, tensors):
     required |= {name for name in ("bias", "mask", "ranges", "sink") if getattr(p, name)}
     required |= {"slopes"} if p.alibi else set()
     required |= {"earlier", "earlier_lse"} if p.carry else set()
-    required |= {"rowmax"} if p.rowmax else set()
+    required |= {name for name in ("rowmax", "keymass") if getattr(p, name)}
     required |= {"earlier_rowmax"} if p.carry and p.rowmax else set()
     if p.gradients:
         required |= {"dq", "dk", "dv"} | {"d" + name for name in ("bias", "sink") if getattr(p, name)}

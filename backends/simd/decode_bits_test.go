@@ -29,6 +29,9 @@ func (s *sample) alone(r *rand.Rand, b int) *sample {
 	if p.RowMax {
 		x.args.RowMax = rows(&a.RowMax, s.n[b], s.rowAt)
 	}
+	if p.KeyMass {
+		x.args.KeyMass = x.newTensor(r, flashkit.Float32, [4]int{1, p.Heads, 1, p.KVLen})
+	}
 	x.args.K, x.args.V = rows(&a.K, s.m[b], s.keyAt), rows(&a.V, s.m[b], s.keyAt)
 	pairs := func(t *flashkit.Tensor) flashkit.Tensor {
 		y := x.newTensor(r, t.DType(), [4]int{1, p.Heads, p.QLen, p.KVLen})

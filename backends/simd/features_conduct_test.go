@@ -81,7 +81,7 @@ func TestFeaturesAllocateNothing(t *testing.T) {
 			features = forward
 		}
 		if i < 3 { // some kernels do not support these
-			features &^= flashkit.FeatureRanges | flashkit.FeatureRowMax
+			features &^= flashkit.FeatureRanges | flashkit.FeatureRowMax | flashkit.FeatureKeyMass
 		}
 		s := newSample(r, drawProblem(t, r, features, dtypes[i%3]))
 		for _, k := range simd.New().Kernels() {

@@ -44,6 +44,9 @@ func fwdGenericTile(j *job, ws *pool.Arena, item int) {
 		}
 	}
 	x.endRun()
+	if j.p.KeyMass {
+		x.weighKeys(j, ws, first, last)
+	}
 	for i := range x.rows {
 		j.storeRowMax(x.QBatch, x.h, x.Q0+x.from+i, x.top[i], 0)
 		if o, l := x.total(i); !j.p.Carry || j.p.Score.Sink || x.seesKeys[i] || l == 0 { // else O and LSE stay: with Carry, they hold the result of the earlier keys
@@ -68,6 +71,33 @@ type fwdRows struct {
 	// Scratch for two neighboring rows.
 	seen [2][tileK]int
 	w    []float32 // [2][keys]
+}
+
+// weighKeys adds the weights of the tile's rows to the sums of keys [first, last).
+func (x *fwdRows) weighKeys(j *job, ws *pool.Arena, first, last int) {
+	grid, sums := massGrid(x.N), doubles(ws.Take(2*tileK + 2))[:tileK]
+	for k0 := first; k0 < last; k0 += tileK {
+		k1 := min(k0+tileK, last)
+		x.kv.load(j, &x.Seq, x.b, x.g, k0, k1-k0)
+		clear(sums)
+		for i := range x.rows {
+			_, l := x.total(i)
+			if j.Canceled() || l == 0 {
+				continue
+			}
+			lo, hi := x.Keys(x.from + i)
+			x.s.setRow(x.from + i)
+			keys := x.s.seen(&x.seen[0], k0, max(lo, k0), min(hi, k1))
+			w := x.w[:len(keys)]
+			scalar.Dots(w, x.q[i*x.qStep:][:x.dim], x.kv.k, x.kv.kStep, keys)
+			for c, s := range x.s.scores(w, k0, keys) {
+				if y := math.Exp(s-x.m[i]) / float64(l); !math.IsInf(s, -1) {
+					sums[keys[c]] += (y + grid) - grid
+				}
+			}
+		}
+		j.addMass(x.b, x.h, k0, sums[:k1-k0])
+	}
 }
 
 type rowWeights struct {
@@ -241,7 +271,8 @@ func planFwdGeneric(pl *plan) {
 	pl.planPortable()
 	x := &pl.portable
 	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(pl.p.Dim), float64(pl.p.VDim)
-	pl.work[0] = pool.Phase{Items: x.queryItems, Floats: count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2))}
+	pl.work[0] = pool.Phase{Items: x.queryItems, Floats: count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2) + 2*tileK + 2)}
+	pl.shared = pl.massFloats()
 }
 
 var fwdGenericPace = pace{start: 430, flop: .134, pair: 19.6, element: 1.2, widen: .35}

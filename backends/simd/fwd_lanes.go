@@ -53,6 +53,7 @@ func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *la
 		isa.fwdShort(j, ws, x, at, &tiles[:1][0])
 		return
 	}
+	x.beginMass(j, ws, isa.lanes, at.first, at.last)
 	for r := at.from; r < at.to; r += isa.lanes {
 		tiles = tiles[:len(tiles)+1]
 		isa.beginTile(j, ws, &tiles[len(tiles)-1], x, &at.seqTile, r, min(isa.lanes, at.to-r))
@@ -70,6 +71,9 @@ func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *la
 	}
 	for t := range tiles {
 		isa.finish(j, &tiles[t], x)
+	}
+	if x.mass.on {
+		isa.endMass(j, ws, x, &at.seqTile)
 	}
 	at.first, at.last = first, last // of the item's next head
 	j.clearRows(&at.seqTile)

@@ -18,14 +18,19 @@ const (
 func (isa *laneRoutines) planForward(pl *plan) {
 	pl.stackHeads(isa.lanes)
 	isa.planRows(pl, itemRows)
+	if pl.p.KeyMass {
+		pl.tilesPerItem = massTiles
+		pl.planHeads(isa.lanes, 1)
+	}
 	if n := isa.joinedHeads(pl); n > 1 {
 		pl.planHeads(isa.lanes, n)
 		pl.apart = true
 	}
 	p := &pl.p
 	dims, widest, keys := pad(p.Dim)+pad(p.VDim), max(pad(p.Dim), pad(p.VDim)), isa.blockKeys(pl)
-	perTile := isa.lanes*pad(p.Dim) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
-	pl.setItems(perTile, keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, keys))
+	pl.shared = pl.massFloats()
+	perTile := isa.lanes*pad(p.Dim) + pl.massFloatsOfTile(isa.lanes) + pl.sumFloats(isa.lanes, pad(p.VDim), isa.keys)
+	pl.setItems(perTile, keys*(isa.lanes+1+dims)+isa.lanes*(widest+3)+pl.featureFloats(isa.lanes, keys)+pl.massFloatsOfItem(isa.lanes))
 }
 
 // blockKeys returns the largest number of keys of a block.
@@ -81,7 +86,7 @@ func (isa *laneRoutines) joinedHeads(pl *plan) int {
 // attendTile computes some columns twice, which costs more than it saves where keys are many.
 func (isa *laneRoutines) takesWhole(pl *plan) bool {
 	const fewKeys = 128
-	return isa.attendTile != nil && isa.onePart(pl) && (pl.p.VDim%isa.lanes == 0 || pl.p.KVLen <= fewKeys)
+	return isa.attendTile != nil && !pl.p.KeyMass && isa.onePart(pl) && (pl.p.VDim%isa.lanes == 0 || pl.p.KVLen <= fewKeys)
 }
 
 // onePart reports whether attendTile supports the call, where it exists. The separate routines then

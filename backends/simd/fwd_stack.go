@@ -9,7 +9,7 @@ import "github.com/flashkit-go/flashkit"
 // memory. Every row gets the same bits as without stacking. Heads of one row are left to the decode kernels.
 func (pl *plan) stackHeads(lanes int) {
 	p, group := &pl.p, pl.p.Heads/pl.p.KVHeads
-	if group == 1 || p.QLen <= 1 || p.Ragged || p.Page != 0 || p.Carry || p.Score != (flashkit.Score{}) || !isUnbounded(p.Band) ||
+	if group == 1 || p.QLen <= 1 || p.Ragged || p.Page != 0 || p.Carry || p.KeyMass || p.Score != (flashkit.Score{}) || !isUnbounded(p.Band) ||
 		p.KVType() == flashkit.Float32 && ceilDiv(group*p.QLen, lanes) == group*ceilDiv(p.QLen, lanes) {
 		return
 	}

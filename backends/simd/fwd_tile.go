@@ -37,6 +37,7 @@ type laneTile struct {
 	run     int       // keys of a run, 0 if one run has all keys
 	past    keySum    // sums over the finished runs, relative to the row maxima pastM
 	pastM   []float32
+	mass    tileMass
 }
 
 // laneScratch is the workspace that the tiles of an item share. It includes the current block of
@@ -55,6 +56,7 @@ type laneScratch struct {
 	scratchMax []float32 // [lanes], scratch for maxima that are not used; after all keys, factors of O of the earlier calls' keys
 	factors    []float32 // [lanes], factors that rescale O; after all keys, factors that finish O
 	ahead      ahead
+	mass       itemMass
 	featureScratch
 }
 
@@ -64,6 +66,9 @@ func (isa *laneRoutines) beginTile(j *job, ws *pool.Arena, t *laneTile, x *laneS
 	t.begin(j, ws, isa, seq, from, n, pad(j.p.VDim), isa.keys)
 	t.q = ws.Take(isa.lanes * pad(j.p.Dim))
 	isa.transposed(t.q, x.rows, &j.args.Q, seq.QBatch, seq.h, seq.Q0+from, n)
+	if x.mass.on {
+		t.beginMass(ws, isa.lanes, x.mass.last-x.mass.first)
+	}
 }
 
 // alpha returns the address of the factors by which addValues multiplies O before it adds values.
@@ -170,7 +175,13 @@ func (isa *laneRoutines) accumulate(j *job, t *laneTile, x *laneScratch) {
 			j.show(&t.seq, t.from, t.n, x.mask.visible[:until-from], from)
 		}
 		if hides != hidesAll {
+			if x.mass.on {
+				x.beginPart(t, isa.lanes, from, until)
+			}
 			isa.processKeys(j, t, x, from, until-from, masked, hides == hidesSome)
+			if x.mass.on {
+				x.endPart(t, isa.lanes)
+			}
 		}
 		from = until
 	}
@@ -245,6 +256,9 @@ func (isa *laneRoutines) finish(j *job, t *laneTile, x *laneScratch) {
 		isa.endTile(j, t, x)
 	} else {
 		isa.finalizeLSE(&x.top[0], &x.factors[0], &t.m[0], &t.l[0], float32(j.unit))
+	}
+	if x.mass.on {
+		isa.addMass(j, t, x)
 	}
 	vdim, padded := j.p.VDim, pad(j.p.VDim)
 	rows, step := x.rows, padded

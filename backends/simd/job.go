@@ -3,6 +3,7 @@ package simd
 import (
 	"context"
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/flashkit-go/flashkit"
@@ -21,8 +22,11 @@ type job struct {
 	unit  float64 // factor of a score in the exponent: scale, or 1 if the score features have already applied scale
 	base2 float32 // unit * log2(e)
 
-	run      func(j *job, ws *pool.Arena, item int)
-	others   []otherHeads   // decode: one entry per worker, for the second and later heads of its item
+	run       func(j *job, ws *pool.Arena, item int)
+	others    []otherHeads   // decode: one entry per worker, for the second and later heads of its item
+	mass      []float64      // sums of the weights of keys, [batch][heads][keys]
+	massLocks [64]sync.Mutex // of the sums of heads, head h of all modulo their number
+
 	progress []atomic.Int64 // for each item, the progress for which later items wait
 
 	pool *pool.Pool

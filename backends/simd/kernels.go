@@ -71,6 +71,10 @@ func forward(item func(*job, *pool.Arena, int)) func(context.Context, *job) {
 	return func(ctx context.Context, j *job) {
 		j.args = j.call.Args // of fewer heads, if the plan stacks heads
 		j.cutRows()
+		if j.p.KeyMass {
+			j.beginMass()
+			defer j.endMass()
+		}
 		j.parallel(ctx, item, j.work[0])
 	}
 }

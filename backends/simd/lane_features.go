@@ -209,6 +209,9 @@ func (isa *laneRoutines) drop(j *job, t *laneTile, x *laneScratch, from, keys in
 	if !x.drops {
 		return
 	}
+	if x.mass.on {
+		copy(x.mass.copied, x.s)
+	}
 	o := &j.args.Origin
 	isa.numberRows(j, t, x)
 	isa.dropWeights(&x.s[0], keys, o.Key+from, &x.numbers[0], uint32(o.Head+t.seq.h), uint32(o.Batch+t.seq.b), j.args.Seed, x.limit)

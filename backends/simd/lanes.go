@@ -118,11 +118,3 @@ func (isa *laneRoutines) nonFiniteRows(t *flashkit.Tensor, b, h, r, n int, buf, 
 	}
 	return whole > 0 && isa.nonFinite(rows, whole/isa.lanes, sums)
 }
-
-// doubles returns the memory of x as float64, from the first multiple of 8 bytes on.
-func doubles(x []float32) []float64 {
-	if uintptr(unsafe.Pointer(&x[0]))%8 != 0 {
-		x = x[1:]
-	}
-	return unsafe.Slice((*float64)(unsafe.Pointer(&x[0])), len(x)/2)
-}

@@ -140,6 +140,9 @@ func newSample(r *rand.Rand, p flashkit.Problem) *sample {
 	if p.RowMax {
 		a.RowMax = of(f32, qShape, 1)
 	}
+	if p.KeyMass {
+		a.KeyMass = s.newTensor(r, f32, [4]int{p.Batch, p.Heads, 1, p.KVLen})
+	}
 	a.K, a.V = of(p.KVType(), kShape, p.Dim), of(p.KVType(), kShape, p.VDim)
 	a.DO, a.DQ = of(t, qShape, p.VDim), of(t, qShape, p.Dim)
 	a.DK, a.DV = of(t, kShape, p.Dim), of(t, kShape, p.VDim)
@@ -391,7 +394,7 @@ func addFeatures(p *flashkit.Problem, features flashkit.Feature) {
 	}
 	p.Score.ALiBi, p.Score.Bias, p.Score.Mask, p.Score.Sink = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask), has(flashkit.FeatureSink)
 	p.Ragged, p.Carry = has(flashkit.FeatureRagged|flashkit.FeaturePage), has(flashkit.FeatureCarry)
-	p.RowMax = has(flashkit.FeatureRowMax)
+	p.RowMax, p.KeyMass = has(flashkit.FeatureRowMax), has(flashkit.FeatureKeyMass)
 	if has(flashkit.FeaturePage) {
 		p.Page = 16
 	}

@@ -99,6 +99,11 @@ type featureFaults struct {
 	higher func(r *row, top float32) float32      // the row's largest score after a tile whose largest score is top
 	peak   func(c *call, r *row, at pair) float32 // the row maximum that is written
 
+	// Sums of keys.
+	mass     func(c *call, r *row, s float32, at pair) float64 // what the weight of score s adds to the sum of a key
+	massOf   func(c *call, h, j int) (to, key int)             // query head and key to whose element a sum is written
+	massEnds func(c *call) int                                 // number of keys whose elements are written
+
 	// Dropout.
 	counter        func(c *call, at pair) (key [2]uint32, x [4]uint32)
 	half           func(words [4]uint32, j int) uint32 // random number of key j from the counter's words
@@ -149,6 +154,10 @@ func correctFeatures() featureFaults {
 
 		higher: func(r *row, top float32) float32 { return max(r.top, top) },
 		peak:   withEarlierMax,
+
+		mass:     weightOf,
+		massOf:   func(_ *call, h, j int) (int, int) { return h, j },
+		massEnds: func(c *call) int { return c.c.KVLen },
 
 		counter: counterOf,
 		half:    halfOf,

@@ -67,6 +67,7 @@ func (c *call) forward(ctx context.Context) error {
 		for h := range c.p.Heads {
 			g := c.kvHead(c.p, h)
 			q, k, v := c.queries(f.Q, h), c.keyRows(f.K, g), c.values(c.keyRows(f.V, g))
+			mass := make([]float64, c.p.KVLen)
 			for i := range c.rowEnd(c.p.QLen) {
 				if err := ctx.Err(); err != nil {
 					return err
@@ -79,7 +80,9 @@ func (c *call) forward(ctx context.Context) error {
 					c.absorb(&r, at, q[i], k, v, k0, lo, hi)
 				}
 				c.finish(&r, at)
+				c.weighKeys(mass, &r, at, q[i], k, lo, hi)
 			}
+			c.storeMass(mass, h)
 		}
 		c.pad("O", f.O, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, 0)
 		c.pad("LSE", f.LSE, c.seq.QBatch, c.seq.N, f.Seqs != nil && f.Seqs.QStarts != nil, negInf)

@@ -2,6 +2,43 @@ package mutants
 
 import "math"
 
+// weightOf returns the weight of a score, before dropout.
+func weightOf(c *call, r *row, s float32, _ pair) float64 {
+	if s == negInf {
+		return 0
+	}
+	return float64(c.exp(s-c.guard(r.m))) / r.l
+}
+
+// weighKeys adds the weights of a finished row to the sums of its keys.
+func (c *call) weighKeys(mass []float64, r *row, at pair, q []float32, k [][]float32, lo, hi int) {
+	if !c.p.KeyMass {
+		return
+	}
+	for k0, end := c.visits(at.i, lo, hi); k0 < end; k0 += tile {
+		js, s := c.scores(at, q, k, k0, lo, hi)
+		for x, j := range js {
+			at.j = j
+			mass[j] += c.mass(c, r, s[x], at)
+		}
+	}
+}
+
+// storeMass writes the sums of the keys of query head h, and 0 beyond the end of the sequence.
+func (c *call) storeMass(mass []float64, h int) {
+	if !c.p.KeyMass {
+		return
+	}
+	for j := range c.massEnds(c) {
+		sum := 0.0
+		if j < len(mass) {
+			sum = mass[j]
+		}
+		to, key := c.massOf(c, h, j)
+		c.write(c.args.KeyMass, c.b, to, 0, key, float32(sum))
+	}
+}
+
 // withEarlierMax returns the row maximum: the largest score of the row's keys, or the larger maximum
 // over the earlier keys. It is NaN if a score is NaN or +Inf.
 func withEarlierMax(c *call, r *row, at pair) float32 {
@@ -61,6 +98,44 @@ var statsMistakes = []mistake{
 		return max(r.top, lse)
 	})},
 	{"rowmax_carry_nothing", peaked(func(c *call, r *row, at pair) float32 { return max(r.top, c.earlierMax(at)) })},
+
+	{"keymass_running", massed(func(c *call, r *row, s float32, at pair) float64 {
+		top, q, keys := s, c.queries(c.args.Q, at.h)[at.i], c.keyRows(c.args.K, c.kvHead(c.p, at.h))
+		for _, k := range keys[:at.j/tile*tile] {
+			top = max(top, dot(q, k)*c.by)
+		}
+		return math.Exp(float64(s-top)) / r.l
+	})},
+	{"keymass_sum", massed(func(_ *call, r *row, s float32, _ pair) float64 { return math.Exp(float64(s - r.m)) })},
+	{"keymass_mean", massed(func(c *call, r *row, s float32, at pair) float64 { return weightOf(c, r, s, at) / float64(c.p.QLen) })},
+	{"keymass_last_row", massed(func(c *call, r *row, s float32, at pair) float64 {
+		return weightOf(c, r, s, at) * float64(only(at.i == c.p.QLen-1, 1))
+	})},
+	{"keymass_dropout", massed(func(c *call, r *row, s float32, at pair) float64 {
+		return weightOf(c, r, s, at) * float64(c.keep(c, at))
+	})},
+	{"keymass_sink", massed(func(c *call, r *row, s float32, at pair) float64 {
+		return weightOf(c, r, s, at) * r.l / (r.l - math.Exp(float64(c.logit(at.h)-r.m)))
+	})},
+	{"keymass_carry", massed(func(c *call, r *row, s float32, at pair) float64 {
+		lse, _ := c.earlier(at)
+		return weightOf(c, r, s, at) * r.l / (r.l - math.Exp(float64(lse-r.m)))
+	})},
+	{"keymass_heads", func(s *faults) { s.massOf = func(c *call, h, j int) (int, int) { return c.kvHead(c.p, h), j } }},
+	{"keymass_packed_key", func(s *faults) {
+		s.massOf = func(c *call, h, j int) (int, int) { return h, (j + c.seq.K0) % c.c.KVLen }
+	}},
+	{"keymass_page", func(s *faults) {
+		s.massOf = func(c *call, h, j int) (int, int) {
+			if c.p.Page != 0 {
+				page, at := c.page(c.c, c.b, min(j, c.p.KVLen-1))
+				return h, (page*c.p.Page + at) % c.c.KVLen
+			}
+			return h, j
+		}
+	}},
+	{"keymass_padding", func(s *faults) { s.massEnds = func(c *call) int { return c.p.KVLen } }},
+	{"keymass_empty_row", massed(func(c *call, r *row, s float32, at pair) float64 { return math.Exp(float64(s-r.m)) / r.l })},
 }
 
 // largest returns the largest scaled dot product of a row and any key.
@@ -75,4 +150,9 @@ func (c *call) largest(at pair) float32 {
 // peaked returns a mistake that replaces the row maximum that is written.
 func peaked(peak func(c *call, r *row, at pair) float32) func(*faults) {
 	return func(s *faults) { s.peak = peak }
+}
+
+// massed returns a mistake that replaces what a weight adds to the sum of its key.
+func massed(mass func(c *call, r *row, s float32, at pair) float64) func(*faults) {
+	return func(s *faults) { s.mass = mass }
 }

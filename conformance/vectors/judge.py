@@ -24,7 +24,7 @@ import numpy as np
 sys.modules.setdefault("judge", sys.modules[__name__])  # runners import this file, also when it is the main program
 HERE = pathlib.Path(__file__).resolve().parent
 EXIT_UNSUPPORTED = 77
-OUTPUTS = ("o", "lse", "dq", "dk", "dv", "dbias", "dsink", "rowmax")
+OUTPUTS = ("o", "lse", "dq", "dk", "dv", "dbias", "dsink", "rowmax", "keymass")
 INPUTS = ("do", "dlse", "bias", "mask", "ranges", "kscale", "vscale", "slopes", "sink", "q_lens", "kv_lens", "earlier", "earlier_lse", "earlier_rowmax")
 RUNNERS = []
 

@@ -135,6 +135,9 @@ func (w *Work) AgainstOracle(c *flashkit.Call) (list []CheckedOutput) {
 	if c.RowMax {
 		want["rowmax"] = oracle.RowMax(c.Problem, in)
 	}
+	if c.KeyMass {
+		want["keymass"] = oracle.KeyMass(c.Problem, in)
+	}
 	if w.Backward {
 		g := oracle.Backward(c.Problem, in)
 		want["dq"], want["dk"], want["dv"], want["dbias"], want["dsink"] = g.DQ, g.DK, g.DV, g.DBias, g.DSink

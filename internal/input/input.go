@@ -135,6 +135,7 @@ func (s tensorSet) input(l Layout, carry bool) (*Input, error) {
 			given = carry
 		case "RowMax":
 			given = carry && there
+		case "KeyMass": // a result
 		case "DQ", "DK", "DV", "DBias", "DSink": // results, which are not read
 		default:
 			given = there

@@ -8,7 +8,7 @@ func SideOf(argument string) side {
 	switch argument {
 	case "K", "V", "KScale", "VScale", "DK", "DV":
 		return Keys
-	case "Bias", "DBias", "Mask", "Ranges":
+	case "Bias", "DBias", "Mask", "Ranges", "KeyMass":
 		return pairs
 	case "Slopes", "Sink", "DSink":
 		return Neither

@@ -46,11 +46,11 @@ func (in *Input) WithOutputs(backward bool) flashkit.Args {
 		if !writes(&a, &in.Problem, backward) {
 			continue
 		}
-		if start := a.Of(&in.Args); in.Problem.Carry {
+		if start := a.Of(&in.Args); a.Role(&in.Problem, flashkit.PassForward)&flashkit.Input != 0 {
 			*a.Of(&args) = copied(*start)
 			continue
 		}
-		t, shape := outputLike(&a, &in.Args)
+		t, shape := outputLike(&a, in)
 		*a.Of(&args) = NewTensor(t, shape, in.Layout.Of(a.Name))
 	}
 	return args
@@ -80,12 +80,15 @@ func pass(backward bool) flashkit.Pass {
 
 // outputLike returns the type and shape of an output. A gradient has the type and shape of its
 // argument, such as dQ of Q.
-func outputLike(a *flashkit.Argument, args *flashkit.Args) (flashkit.DType, [4]int) {
+func outputLike(a *flashkit.Argument, in *Input) (flashkit.DType, [4]int) {
+	args := &in.Args
 	shape := args.Q.Shape()
 	switch a.Name {
 	case "O":
 		shape[3] = args.V.Shape()[3]
 		return args.Q.DType(), shape
+	case "KeyMass":
+		return flashkit.Float32, a.Shape(&in.Problem)
 	case "LSE", "RowMax":
 		shape[3] = 1
 		return flashkit.Float32, shape
@@ -117,7 +120,7 @@ func (t *Tensors) Flops(s flashkit.Pass) float64 {
 func (in *Input) OutputBytes(backward bool) (sum float64) {
 	for _, a := range flashkit.Arguments() {
 		if writes(&a, &in.Problem, backward) {
-			sum += bytesOf(outputLike(&a, &in.Args))
+			sum += bytesOf(outputLike(&a, in))
 		}
 	}
 	return sum

@@ -36,15 +36,39 @@ func (s *sample) expectRowMax() *want {
 	return tops
 }
 
-// Row maxima of random problems with any features equal the definition. They have the same bits alone,
-// in any batch and for any number of workers. O and LSE have the bits of a call without row maxima.
-func TestRowMax(t *testing.T) {
+// expectKeyMass returns the expected sums of keys, given the previous contents of O and LSE.
+func (s *sample) expectKeyMass() *want {
+	t := &s.args.KeyMass
+	sums := wanted(t)
+	for b := range s.p.Batch {
+		for h := range s.p.Heads {
+			at := t.Offset(b, h, 0)
+			for j := range s.p.KVLen {
+				sums.add(at+j, 0, 0)
+			}
+			for i := range s.n[b] {
+				_, lse := s.forward(b, h, i)
+				for _, x := range s.pairs(b, h, i) {
+					if w := math.Exp(x.score - lse); !math.IsInf(x.score, -1) {
+						sums.add(at+x.key, w, w*(1+math.Abs(x.score)/50)+1e-3) // a float32 score has an error relative to its size
+					}
+				}
+			}
+		}
+	}
+	return sums
+}
+
+// Row maxima and sums of keys of random problems with any features equal the definition. They
+// have the same bits alone, in any batch and for any number of workers. O and LSE have the bits of a plain call.
+func TestStatistics(t *testing.T) {
 	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r, ran := rand.New(rand.NewPCG(seed, 0)), map[string]int{}
 	for i := range trials(t, 40, 200, 1000) {
-		features := flashkit.Feature(r.Uint32()&r.Uint32())&flashkit.AllFeatures | flashkit.FeatureRowMax
+		features := flashkit.Feature(r.Uint32()&r.Uint32())&^(flashkit.FeatureRowMax|flashkit.FeatureKeyMass)&flashkit.AllFeatures | []flashkit.Feature{
+			flashkit.FeatureRowMax, flashkit.FeatureKeyMass, flashkit.FeatureRowMax | flashkit.FeatureKeyMass}[r.IntN(3)]
 		p := drawProblem(t, r, features, dtypes[i%3])
 		switch r.IntN(6) {
 		case 0:
@@ -65,12 +89,18 @@ func TestRowMax(t *testing.T) {
 				continue
 			}
 			ran[k.Name]++
-			s.checkRowMax(t, r, k)
+			s.checkStatistics(t, r, k)
 			x, y := s.ran(t, k, 1+r.IntN(4)), one.ran(t, k, 1+r.IntN(4))
-			each(y.args.RowMax, func(pos [4]int, at int) {
-				got := get(&x.args.RowMax, s.rowAt(&x.args.RowMax, b, pos[1], pos[2]))
-				require.Equal(t, math.Float64bits(get(&y.args.RowMax, at)), math.Float64bits(got), "%s: sequence %d alone: %s", k.Name, b, s.about)
+			each(y.args.O, func(pos [4]int, at int) {
+				if pos[3] == 0 && p.RowMax {
+					got, want := get(&x.args.RowMax, s.rowAt(&x.args.RowMax, b, pos[1], pos[2])), get(&y.args.RowMax, y.args.RowMax.Offset(0, pos[1], pos[2]))
+					require.Equal(t, math.Float64bits(want), math.Float64bits(got), "%s: sequence %d alone: %s", k.Name, b, s.about)
+				}
 			})
+			for h := 0; h < p.Heads && p.KeyMass && (b == 0 || p.Score.Dropout == 0) && s.m[b] > 0; h++ {
+				want := y.args.KeyMass.Float32s()[y.args.KeyMass.Offset(0, h, 0):][:s.m[b]]
+				require.Equal(t, want, x.args.KeyMass.Float32s()[x.args.KeyMass.Offset(b, h, 0):][:s.m[b]], "%s: sequence %d alone: %s", k.Name, b, s.about)
+			}
 		}
 	}
 	t.Logf("%v", ran)
@@ -87,12 +117,20 @@ func (s *sample) ran(t *testing.T, k flashkit.Kernel, workers int) *sample {
 	return &x
 }
 
-func (s *sample) checkRowMax(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
-	x, want := s.ran(t, k, 1+r.IntN(4)), s.expectRowMax()
-	want.t = &x.args.RowMax
-	want.check(t, k.Name+": rowmax", s.about, 1e-5)
+func (s *sample) checkStatistics(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
+	x := s.ran(t, k, 1+r.IntN(4))
+	if s.p.RowMax {
+		want := s.expectRowMax()
+		want.t = &x.args.RowMax
+		want.check(t, k.Name+": rowmax", s.about, 1e-5)
+	}
+	if s.p.KeyMass {
+		want := s.expectKeyMass()
+		want.t = &x.args.KeyMass
+		want.check(t, k.Name+": keymass", s.about, s.precise(1e-5))
+	}
 	plain := *s
-	plain.p.RowMax, plain.args.RowMax = false, flashkit.Tensor{}
+	plain.p.RowMax, plain.p.KeyMass, plain.args.RowMax, plain.args.KeyMass = false, false, flashkit.Tensor{}, flashkit.Tensor{}
 	y := plain.ran(t, k, 1+r.IntN(4))
 	require.Equal(t, memoryOf([]*flashkit.Tensor{&y.args.O, &y.args.LSE}), memoryOf([]*flashkit.Tensor{&x.args.O, &x.args.LSE}), "%s: %s", k.Name, s.about)
 }
