@@ -35,7 +35,7 @@ func calibrate(ctx context.Context, dir string, o Options) (*calibration, error)
 	return c, nil
 }
 
-// apply makes the layers record, or smooths them with what was recorded.
+// apply makes the layers record, or smooths them by the recorded magnitudes.
 func (c *calibration) apply(layers []*nn.Linear) {
 	if c == nil {
 		return
