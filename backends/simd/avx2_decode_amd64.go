@@ -39,7 +39,7 @@ func attendF32AVX2(s *float32, k *byte, kAt *int, kAhead int, q *float32, qStep 
 // multiples of 32.
 // The routine handles rows of q, s and p in groups of 2, so the last group must have memory for
 // all its rows. The routine may overwrite three elements after the last score in a row of s.
-// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. dim and vdim are multiples of 16. kKeys, vKeys <= 128. qRows,
+// q[r][c] must be 0 for c >= dim. scratch has room for 3 rows of o. dim and vdim are multiples of 8. kKeys, vKeys <= 128. qRows,
 // oRows > 0.
 //
 // The routine also prefetches K. If kAhead is not 0, it prefetches kAhead bytes after rows: all lines

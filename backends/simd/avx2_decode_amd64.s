@@ -719,6 +719,34 @@ score4wholefetched:
 	JGE  score4
 
 score4tail:
+	ADDQ        $0x10, R13
+	JZ          score4end
+	VCVTPH2PS   (DX)(R11*1), Y8
+	VCVTPH2PS   (BX)(R11*1), Y9
+	VCVTPH2PS   (SI)(R11*1), Y10
+	VCVTPH2PS   (CX)(R11*1), Y11
+	VMOVUPS     (R9), Y12
+	VFMADD231PS Y8, Y12, Y0
+	VFMADD231PS Y9, Y12, Y1
+	VFMADD231PS Y10, Y12, Y2
+	VFMADD231PS Y11, Y12, Y3
+	VMOVUPS     (R9)(R8*1), Y13
+	VFMADD231PS Y8, Y13, Y4
+	VFMADD231PS Y9, Y13, Y5
+	VFMADD231PS Y10, Y13, Y6
+	VFMADD231PS Y11, Y13, Y7
+	TESTL       $0x00000020, R11
+	JNZ         score4partfetched
+	TESTL       $0x00000001, R12
+	JZ          score4partapart
+	PREFETCHT1  (DX)(R12*1)
+	PREFETCHT1  64(DX)(R12*1)
+	PREFETCHT1  128(DX)(R12*1)
+	PREFETCHT1  192(DX)(R12*1)
+	ADDQ        $0x00000100, R12
+
+score4partfetched:
+score4end:
 	VUNPCKLPS    Y1, Y0, Y8
 	VUNPCKHPS    Y1, Y0, Y9
 	VADDPS       Y8, Y9, Y0
@@ -799,6 +827,15 @@ score1:
 	JGE         score1
 
 score1tail:
+	ADDQ        $0x10, R10
+	JZ          score1end
+	VCVTPH2PS   (CX)(R8*1), Y8
+	VMOVUPS     (SI), Y12
+	VFMADD231PS Y8, Y12, Y0
+	VMOVUPS     (SI)(BX*1), Y13
+	VFMADD231PS Y8, Y13, Y4
+
+score1end:
 	VUNPCKLPS    Y1, Y0, Y8
 	VUNPCKHPS    Y1, Y0, Y9
 	VADDPS       Y8, Y9, Y0
@@ -919,6 +956,36 @@ value4wholefetched:
 	JGE  value4
 
 value4tail:
+	ADDQ        $0x10, R13
+	JZ          value4end
+	VCVTPH2PS   (DI)(R10*1), Y8
+	VCVTPH2PS   (R8)(R10*1), Y9
+	VCVTPH2PS   (R9)(R10*1), Y10
+	VCVTPH2PS   (SI)(R10*1), Y11
+	VMOVUPS     (CX)(R10*2), Y12
+	VFMADD231PS Y8, Y0, Y12
+	VFMADD231PS Y9, Y1, Y12
+	VFMADD231PS Y10, Y2, Y12
+	VFMADD231PS Y11, Y3, Y12
+	VMOVUPS     Y12, (CX)(R10*2)
+	VMOVUPS     (R11)(R10*2), Y13
+	VFMADD231PS Y8, Y4, Y13
+	VFMADD231PS Y9, Y5, Y13
+	VFMADD231PS Y10, Y6, Y13
+	VFMADD231PS Y11, Y7, Y13
+	VMOVUPS     Y13, (R11)(R10*2)
+	TESTL       $0x00000020, R10
+	JNZ         value4partfetched
+	TESTL       $0x00000001, R12
+	JZ          value4partapart
+	PREFETCHT1  (DI)(R12*1)
+	PREFETCHT1  64(DI)(R12*1)
+	PREFETCHT1  128(DI)(R12*1)
+	PREFETCHT1  192(DI)(R12*1)
+	ADDQ        $0x00000100, R12
+
+value4partfetched:
+value4end:
 	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
@@ -977,6 +1044,17 @@ value1:
 	JGE         value1
 
 value1tail:
+	ADDQ        $0x10, R10
+	JZ          value1end
+	VCVTPH2PS   (SI)(DI*1), Y8
+	VMOVUPS     (CX)(DI*2), Y12
+	VFMADD231PS Y8, Y0, Y12
+	VMOVUPS     Y12, (CX)(DI*2)
+	VMOVUPS     (R8)(DI*2), Y13
+	VFMADD231PS Y8, Y4, Y13
+	VMOVUPS     Y13, (R8)(DI*2)
+
+value1end:
 	ADDQ $0x00000480, AX
 	LEAQ (CX)(DX*2), CX
 	SUBQ $0x02, BX
@@ -1021,6 +1099,27 @@ score4wholetable:
 	PREFETCHT1 (R14)(R11*1)
 	JMP        score4wholefetched
 
+score4partapart:
+	TESTL      $0x00000002, R12
+	JZ         score4parttable
+	PREFETCHT1 (DX)(R12*1)
+	PREFETCHT1 (BX)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	PREFETCHT1 (CX)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        score4partfetched
+
+score4parttable:
+	MOVQ       (R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	MOVQ       8(R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	MOVQ       16(R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	MOVQ       24(R12), R9
+	PREFETCHT1 (R9)(R11*1)
+	JMP        score4partfetched
+
 score1places:
 	MOVQ ahead+152(FP), SI
 	SHLQ $0x03, SI
@@ -1053,6 +1152,27 @@ value4wholetable:
 	MOVQ       24(R12), R14
 	PREFETCHT1 (R14)(R10*1)
 	JMP        value4wholefetched
+
+value4partapart:
+	TESTL      $0x00000002, R12
+	JZ         value4parttable
+	PREFETCHT1 (DI)(R12*1)
+	PREFETCHT1 (R8)(R12*1)
+	PREFETCHT1 (R9)(R12*1)
+	PREFETCHT1 (SI)(R12*1)
+	ADDQ       $0x40, R12
+	JMP        value4partfetched
+
+value4parttable:
+	MOVQ       (R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	MOVQ       8(R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	MOVQ       16(R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	MOVQ       24(R12), R11
+	PREFETCHT1 (R11)(R10*1)
+	JMP        value4partfetched
 
 value1places:
 	MOVQ ahead+152(FP), R9

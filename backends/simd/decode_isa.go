@@ -52,10 +52,14 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 }
 
 // storage returns the type in which attend reads K and V. It is the type of K and V, or Float32 if
-// each block must first be widened to a buffer.
+// each block must first be widened to a buffer. Without tails, rows of binary16 may still end with half a
+// group.
 func (isa *decodeRoutines) storage(j *job) flashkit.DType {
-	t := j.args.K.DType()
-	if t == flashkit.Int8 || t != j.args.V.DType() || !isa.tails && (j.p.Dim%isa.split != 0 || j.p.VDim%isa.split != 0) {
+	t, group := j.args.K.DType(), isa.split
+	if t == flashkit.Float16 {
+		group /= 2
+	}
+	if t == flashkit.Int8 || t != j.args.V.DType() || !isa.tails && (j.p.Dim%group != 0 || j.p.VDim%group != 0) {
 		return flashkit.Float32
 	}
 	return t

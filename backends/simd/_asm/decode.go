@@ -108,10 +108,13 @@ func (t storage) attend() {
 }
 
 func (t storage) limit(dim string) string {
-	if t.tails() {
-		return ""
+	switch {
+	case !t.tails():
+		return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
+	case t.name == "F16" && !t.avx512:
+		return fmt.Sprintf(" %s are multiples of %d.", dim, t.vectorLen())
 	}
-	return fmt.Sprintf(" %s are multiples of %d.", dim, t.step())
+	return ""
 }
 
 // scores emits the scores of all rows of Q with the next rows of K, and then advances past these
@@ -129,7 +132,7 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	b, n := GP64(), k.begin(label)
 	MOVQ(q, b)
 	t.alongRow(label, n, end, func(end *rowEnd) {
-		for half := range t.halves() {
+		for half := range t.halvesOf(end) {
 			for i := range keys {
 				t.load(k.row(i), half, ks[i], end)
 			}
@@ -140,7 +143,7 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 				}
 			}
 		}
-		k.prefetch(part(label, end))
+		t.prefetch(k, label, end)
 	}, func() {
 		k.advance()
 		ADDQ(U32(uint32(t.vectorBytes*t.halves())), b)
@@ -155,6 +158,13 @@ func (t storage) scores(keys int, end *rowEnd, apart *[]func()) {
 	JG(LabelRef(label + "rows"))
 	ADDQ(Imm(uint64(4*keys)), address("s"))
 	k.end()
+}
+
+// prefetch emits the prefetches of a part of a row. The end of a single row, half a vector, has none.
+func (t storage) prefetch(k *keyRows, label string, end *rowEnd) {
+	if k.keys > 1 || t.halvesOf(end) == t.halves() {
+		k.prefetch(part(label, end))
+	}
 }
 
 // part returns the label for a part of a row: the whole vectors if end is nil, else the elements
@@ -232,7 +242,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 		CMOVQGT(row, at[r])
 	}
 	t.alongRow(label, v.begin(label), end, func(end *rowEnd) {
-		for half := range t.halves() {
+		for half := range t.halvesOf(end) {
 			for i := range keys {
 				t.load(v.row(i), half, vs[i], end)
 			}
@@ -245,7 +255,7 @@ func (t storage) values(keys int, end *rowEnd, apart *[]func()) {
 				VMOVUPS(z, out)
 			}
 		}
-		v.prefetch(part(label, end))
+		t.prefetch(v, label, end)
 	}, v.advance)
 	ADDQ(U32(uint32(t.decodeRows()*scoreBytes)), p)
 	LEAQ(Mem{Base: o, Index: oStep, Scale: uint8(t.decodeRows())}, o)

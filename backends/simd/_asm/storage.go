@@ -36,8 +36,18 @@ func (t storage) halves() int { return 4 / t.bytes }
 // step returns the number of stored elements in a vector.
 func (t storage) step() int { return t.vectorBytes / t.bytes }
 
-// tails reports whether rows may end with part of a vector.
-func (t storage) tails() bool { return t.avx512 || t.bytes == 4 }
+// tails reports whether rows may end with part of a vector. In AVX2, this part of binary16 is half a
+// vector.
+func (t storage) tails() bool { return t.avx512 || t.name != "BF16" }
+
+// halvesOf returns the number of float32 vectors that hold the elements of one stored vector, or of the
+// part at the end of a row.
+func (t storage) halvesOf(end *rowEnd) int {
+	if end != nil && t.name == "F16" && !t.avx512 {
+		return 1
+	}
+	return t.halves()
+}
 
 func (t storage) order() string {
 	if t.name != "BF16" {
@@ -70,7 +80,7 @@ func (t storage) load(m Mem, half int, z VecPhysical, end *rowEnd) {
 		}
 	case "F16":
 		m = m.Offset(half * t.vectorBytes / 2)
-		if end != nil {
+		if end != nil && avx512 {
 			VCVTPH2PS_Z(m, end.masks[half], z)
 		} else {
 			VCVTPH2PS(m, z)
@@ -120,7 +130,7 @@ func (t storage) constants(dims [2]string) [2]rowEnd {
 			NOTL(ones) // the low n bits
 			KMOVD(ones, end.masks[0])
 			KSHIFTRD(Imm(16), end.masks[0], end.masks[1])
-		case t.tails():
+		case t.bytes == 4:
 			ANDL(Imm(uint64(t.step()-1)), n.As32())
 			VMOVD(n.As32(), end.vector.AsX())
 			VPBROADCASTD(end.vector.AsX(), end.vector)
