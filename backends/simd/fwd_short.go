@@ -3,6 +3,8 @@
 package simd
 
 import (
+	"unsafe"
+
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd/internal/pool"
 )
@@ -95,6 +97,7 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 	direct, rows, step := o.DType() == flashkit.Float32, x.rows, vdim
 	if direct {
 		rows, step = o.Float32s()[o.Offset(seq.QBatch, seq.h, row):], rowStep(o)
+		isa.fetchOutput(rows, step, n, vdim, to-from, o.Len())
 	}
 	k, v := &x.k[(from-x.lo)*x.kStep], &x.v[(from-x.lo)*x.vStep]
 	var bias *float32
@@ -120,6 +123,15 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 		isa.storeRows(o, seq.QBatch, seq.h, row, n, rows, step)
 	}
 	j.storeLSEs(seq.QBatch, seq.h, row, totals[3*isa.lanes:][:n])
+}
+
+// fetchOutput prefetches n rows of O, if O has many elements and few keys are ahead of the stores.
+// attendTile's own prefetches then are too few for Q and O.
+func (isa *laneRoutines) fetchOutput(rows []float32, step, n, vdim, keys, all int) {
+	const few, small, far = 64, 1 << 11, 1 << 20 // keys, elements of a tile, elements of O
+	if keys < few && n*vdim >= small && all >= far {
+		isa.fetch((*byte)(unsafe.Pointer(&rows[0])), 4*step, 4*vdim, n)
+	}
 }
 
 // queryRows returns n rows of Q for queryLanes, in place or as a copy in buf. Elements after a row's last

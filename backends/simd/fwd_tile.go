@@ -111,13 +111,14 @@ func (isa *laneRoutines) packed(rows []float32, step, n, dim int, buf []float32)
 }
 
 // fetchNextBlock queues prefetches of the item's next block, which begins at key k. If the item has
-// no next block, it queues Q and the first block of the worker's likely next item. If at most one
-// block is left, fetchNextBlock also queues the item's rows of O. For small items, which finish
-// sooner than prefetches, it does nothing.
+// no next block, it queues Q and the first block of the item's next head or of the worker's likely next
+// item. If at most one block is left, fetchNextBlock also queues the item's rows of O. For small items,
+// which finish sooner than prefetches, it does nothing.
 func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int) {
 	const small = 1 << 13 // elements
 	f, at := j.args, *item
-	if (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
+	again := j.hasHead(&at, at.h+1)
+	if !again && (at.last-at.first)*(j.p.Dim+j.p.VDim) < small {
 		return
 	}
 	a.clear()
@@ -125,17 +126,25 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 		a.add(&f.O, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
 	}
 	if k == at.last {
-		next, ok := j.Next()
-		if !ok {
-			return
-		}
-		at = j.laneRange(next)
-		if j.p.Score.Ranges != 0 {
-			bounds := j.boundsOf(at.b, at.h, at.from, min(at.from+1, at.to)) // of one row: a guess
-			at.narrow(&bounds)
+		if again {
+			at.h++
+		} else {
+			next, ok := j.Next()
+			if !ok {
+				return
+			}
+			at = j.laneRange(next)
+			if j.p.Score.Ranges != 0 {
+				bounds := j.boundsOf(at.b, at.h, at.from, min(at.from+1, at.to)) // of one row: a guess
+				at.narrow(&bounds)
+			}
 		}
 		k = at.first
 		a.add(&f.Q, at.QBatch, at.h, at.Q0+at.from, at.to-at.from)
+		g := at.g
+		if at.g = at.h / (j.p.Heads / j.p.KVHeads); again && at.g == g {
+			return // the next head has the same keys
+		}
 	}
 	if j.p.Page != 0 || k == at.last {
 		return // pages are scattered, or the next item sees no key
@@ -143,6 +152,13 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 	n := isa.blockEnd(&at, k) - k
 	a.add(&f.V, at.KVBatch, at.g, at.K0+k, n)
 	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
+}
+
+// hasHead reports whether head h belongs to an item of several heads, and its query rows are worth a
+// prefetch.
+func (j *job) hasHead(at *laneRange, h int) bool {
+	const small = 1 << 11 // elements
+	return h < j.p.Heads && h%j.headsPerItem != 0 && (at.to-at.from)*j.p.Dim >= small
 }
 
 // accumulate adds the current block's keys to the sums of the tile. It cuts the block into parts:
