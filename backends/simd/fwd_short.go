@@ -128,7 +128,7 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 // fetchOutput prefetches n rows of O, if O has many elements and few keys are ahead of the stores.
 // attendTile's own prefetches then are too few for Q and O.
 func (isa *laneRoutines) fetchOutput(rows []float32, step, n, vdim, keys, all int) {
-	const few, small, far = 64, 1 << 11, 1 << 20 // keys, elements of a tile, elements of O
+	const few, small, far = 64, 1 << 9, 1 << 20 // keys, elements of a tile, elements of O
 	if keys < few && n*vdim >= small && all >= far {
 		isa.fetch((*byte)(unsafe.Pointer(&rows[0])), 4*step, 4*vdim, n)
 	}
