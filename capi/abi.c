@@ -22,7 +22,7 @@
 _Static_assert(sizeof(fk_tensor) == 80, "fk_tensor");
 _Static_assert(sizeof(fk_error) == 512 && offsetof(fk_error, message) == 80, "fk_error");
 _Static_assert(sizeof(fk_problem) == 144 && offsetof(fk_problem, page) == 120, "fk_problem");
-_Static_assert(sizeof(fk_args) == 1744 && offsetof(fk_args, stream) == 1376 && offsetof(fk_args, seqs_device) == 1416, "fk_args");
+_Static_assert(sizeof(fk_args) == 1824 && offsetof(fk_args, stream) == 1376 && offsetof(fk_args, seqs_device) == 1416, "fk_args");
 _Static_assert(offsetof(fk_args, d_sink) == 1208 && offsetof(fk_args, q_lens) == 1304, "fk_args");
 _Static_assert(sizeof(fk_memory) == 32 && sizeof(FlashAttentionParams) == 28, "fk_memory");
 #endif

@@ -12,7 +12,7 @@ import (
 )
 
 // knownFeatures are the bits of fk_problem.features.
-const knownFeatures = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_ORIGIN | C.FK_RAGGED | C.FK_CARRY | C.FK_ROWMAX
+const knownFeatures = C.FK_ALIBI | C.FK_BIAS | C.FK_MASK | C.FK_SINK | C.FK_ORIGIN | C.FK_RAGGED | C.FK_CARRY | C.FK_ROWMAX | C.FK_KEYMASS
 
 // setParameters sets the parameters of a problem from a C program's problem.
 func setParameters(to *flashkit.Problem, from *C.fk_problem) {
@@ -30,6 +30,7 @@ func setParameters(to *flashkit.Problem, from *C.fk_problem) {
 	to.Ragged = from.features&C.FK_RAGGED != 0
 	to.Carry = from.features&C.FK_CARRY != 0
 	to.RowMax = from.features&C.FK_ROWMAX != 0
+	to.KeyMass = from.features&C.FK_KEYMASS != 0
 }
 
 // featureBits returns fk_problem.features of a problem.
@@ -58,6 +59,9 @@ func featureBits(p *flashkit.Problem) (bits C.uint32_t) {
 	if p.RowMax {
 		bits |= C.FK_ROWMAX
 	}
+	if p.KeyMass {
+		bits |= C.FK_KEYMASS
+	}
 	return bits
 }
 
@@ -75,6 +79,7 @@ var slots = [...]struct {
 	{"o", unsafe.Offsetof(C.fk_args{}.o), unsafe.Offsetof(flashkit.Args{}.O)},
 	{"lse", unsafe.Offsetof(C.fk_args{}.lse), unsafe.Offsetof(flashkit.Args{}.LSE)},
 	{"rowmax", unsafe.Offsetof(C.fk_args{}.rowmax), unsafe.Offsetof(flashkit.Args{}.RowMax)},
+	{"keymass", unsafe.Offsetof(C.fk_args{}.keymass), unsafe.Offsetof(flashkit.Args{}.KeyMass)},
 	{"bias", unsafe.Offsetof(C.fk_args{}.bias), unsafe.Offsetof(flashkit.Args{}.Bias)},
 	{"mask", unsafe.Offsetof(C.fk_args{}.mask), unsafe.Offsetof(flashkit.Args{}.Mask)},
 	{"ranges", unsafe.Offsetof(C.fk_args{}.ranges), unsafe.Offsetof(flashkit.Args{}.Ranges)},
@@ -90,7 +95,7 @@ var slots = [...]struct {
 }
 
 // forwardSlots is the number of slots for tensors of the forward pass.
-const forwardSlots = 13
+const forwardSlots = 14
 
 // listedFields maps names of arguments and parameters to their names in flashkit.h.
 var listedFields = map[string]string{
@@ -102,6 +107,7 @@ var listedFields = map[string]string{
 	"O":             "o",
 	"LSE":           "lse",
 	"RowMax":        "rowmax",
+	"KeyMass":       "keymass",
 	"Bias":          "bias",
 	"Mask":          "mask",
 	"Ranges":        "ranges",
@@ -127,5 +133,4 @@ var listedFields = map[string]string{
 	"Score.Origin":  "features",
 	"Ragged":        "features",
 	"Carry":         "features",
-	"RowMax":        "features",
 }

@@ -99,7 +99,8 @@ enum {
 	FK_RAGGED = 16, /* sequences differ in length: see fk_args.seqs and the fields after it */
 	FK_CARRY = 32,  /* o and lse hold the results over earlier keys, to which the forward pass adds the keys of this call */
 	FK_ORIGIN = 64, /* the call is part of a larger problem, whose dropout mask applies: see fk_args.origin_batch */
-	FK_ROWMAX = 128 /* the forward pass also writes fk_args.rowmax */
+	FK_ROWMAX = 128, /* the forward pass also writes fk_args.rowmax */
+	FK_KEYMASS = 256 /* the forward pass also writes fk_args.keymass */
 };
 
 /* Flags of fk_open. */
@@ -294,6 +295,14 @@ typedef struct fk_args {
 	 * With FK_CARRY, the maxima over the earlier keys are read and count.
 	 */
 	fk_tensor rowmax;
+
+	/*
+	 * For FK_KEYMASS: [B, H, 1, M] f32, in every layout of sequences. The forward pass writes, for
+	 * each query head and key, the sum of exp(score - lse) over the head's query rows: the
+	 * weights before dropout. Keys count from the start of the sequence; a key that no row
+	 * sees has 0. The keys of earlier calls have no sums with FK_CARRY.
+	 */
+	fk_tensor keymass;
 } fk_args;
 
 /* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */

@@ -17,7 +17,7 @@ import (
 
 // massTiles is the number of tiles of an item. It is fixed, because sums of other tiles have other
 // bits. More tiles keep more weights, which leave the caches. Fewer tiles add lanes more often.
-const massTiles = 4
+const massTiles = 8
 
 // tileMass holds the weights of a tile, and the parts of keys that it has seen.
 type tileMass struct {
@@ -168,12 +168,14 @@ func (isa *laneRoutines) endMass(j *job, ws *pool.Arena, x *laneScratch, t *seqT
 	keys := m.last - m.first
 	terms := doubles(ws.Take(2*keys + 2))[:keys]
 	for c := range terms {
-		row := m.sum[c*isa.lanes:][:isa.lanes]
-		var a, b, e, f float32
-		for i := 0; i+3 < len(row); i += 4 {
-			a, b, e, f = a+row[i], b+row[i+1], e+row[i+2], f+row[i+3]
+		sum := float32(0)
+		for i := 0; i < isa.lanes; i += 16 {
+			x := (*[16]float32)(m.sum[c*isa.lanes+i:])
+			a, b := (x[0]+x[1])+(x[2]+x[3]), (x[4]+x[5])+(x[6]+x[7])
+			d, e := (x[8]+x[9])+(x[10]+x[11]), (x[12]+x[13])+(x[14]+x[15])
+			sum += (a + b) + (d + e)
 		}
-		terms[c] = (float64((a+b)+(e+f)) + grid) - grid
+		terms[c] = (float64(sum) + grid) - grid
 	}
 	j.addMass(t.b, t.h, m.first, terms)
 }

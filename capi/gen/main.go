@@ -136,6 +136,12 @@ func newLists() *lists {
 	return l
 }
 
+// IsSlot reports whether an argument has the name of a parameter's field. An error then names the
+// argument.
+func (l *lists) IsSlot(field string) bool {
+	return slices.ContainsFunc(l.Slots, func(t tensor) bool { return t.Name == field })
+}
+
 // cName returns the name of an argument in flashkit.h, such as d_bias for DBias, the gradient of
 // Bias.
 func cName(name string) string {

@@ -219,7 +219,7 @@ static array input(const vector *v, const fk_problem *p, const char *name, int64
 static array output(const vector *v, const fk_problem *p, const char *name, int grid)
 {
 	array a = stored(v, name);
-	if (strcmp(name, "lse") == 0 || strcmp(name, "dlse") == 0)
+	if (strcmp(name, "lse") == 0 || strcmp(name, "dlse") == 0 || strcmp(name, "rowmax") == 0)
 		a.shape[3] = 1;
 	return grid && a.values ? spread(a, p->batch, p->heads) : a;
 }
@@ -307,6 +307,12 @@ static void prepare(call *c, const vector *v, int pass, layout l, int grid)
 		place(c, "o", &a->o, before.values ? before : (array){.shape = {o.shape[0], o.shape[1], o.shape[2], o.shape[3]}}, p->dtype, &c->q, l, 1);
 		place(c, "lse", &a->lse, before_lse.values ? before_lse : (array){.shape = {lse.shape[0], lse.shape[1], lse.shape[2], 1}}, FK_F32, &c->q, l, 1);
 		blank(o), blank(lse);
+		if (p->features & FK_ROWMAX) {
+			array before_max = stored(v, "earlier_rowmax");
+			place(c, "rowmax", &a->rowmax, before_max.values ? before_max : blank(output(v, p, "rowmax", 0)), FK_F32, &c->q, l, 1);
+		}
+		if (p->features & FK_KEYMASS)
+			place(c, "keymass", &a->keymass, blank(output(v, p, "keymass", 0)), FK_F32, NULL, DENSE, 1);
 	} else {
 		place(c, "o", &a->o, o, p->dtype, &c->q, l, 0);
 		place(c, "lse", &a->lse, lse, FK_F32, &c->q, l, 0);

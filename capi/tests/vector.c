@@ -184,7 +184,7 @@ fk_problem parse_problem(const char *name)
 		die("%s: is not f32", name);
 	p.kv_dtype = word(&at, "-kvf16") ? FK_F16 : word(&at, "-kvbf16") ? FK_BF16 : 0;
 	struct { const char *key; uint32_t bit; } flags[] = {
-		{"-alibi", FK_ALIBI}, {"-bias", FK_BIAS}, {"-mask", FK_MASK}, {"-sink", FK_SINK}, {"-ragged", FK_RAGGED}, {"-carry", FK_CARRY}, {"-origin", FK_ORIGIN}, {"-rowmax", FK_ROWMAX},
+		{"-alibi", FK_ALIBI}, {"-bias", FK_BIAS}, {"-mask", FK_MASK}, {"-sink", FK_SINK}, {"-ragged", FK_RAGGED}, {"-carry", FK_CARRY}, {"-origin", FK_ORIGIN}, {"-rowmax", FK_ROWMAX}, {"-keymass", FK_KEYMASS},
 	};
 	while (*at) {
 		const char *before = at;

@@ -61,9 +61,9 @@ All kernels of all backends, including kernels that your machine lacks. ` + "`fl
 - *Forward* kernels write O and LSE, *backward* kernels dQ, dK and dV. *Decode* kernels are forward kernels for few query rows.
 - *Head dims* is the largest Dim and VDim. *Rows* is the most query rows for each KV head: Heads / KVHeads * QLen.
 - *Features* extend dense attention in a band: softcap, alibi, bias, mask, ranges, sink, dropout, ragged (padded and packed
-  sequences), page, carry, mixed (K and V in f16 or bf16 with an f32 Q), int8group (K and V in int8
-  with scales). A kernel refuses features that it does not list. Kernels for bf16 alone
-  have no mixed types, as their Q is bf16. Paged K and V, carry, mixed types and int8 have no backward pass.
+  sequences), page, carry, mixed (K and V in f16 or bf16 with an f32 Q), int8group (K and V in int8 with scales), rowmax, keymass.
+  A kernel refuses features that it does not list. Kernels for bf16 alone have no mixed types, as their Q is bf16. Paged K and V,
+  carry, mixed types, int8, rowmax and keymass have no backward pass.
 - All kernels support every band, GQA ratio and stride, with one exception: ` + "`fwd_sm90`, `fwd_sm90_short`, `fwd_sm90_wide` and `bwd_sm90`" + ` need
   16-byte aligned rows of device tensors.
 - CUDA kernels need a driver of CUDA 13.0 or later, on Linux or on Windows with amd64. The stated bound is for device tensors;

@@ -47,6 +47,7 @@ def attention(
     kscale: Any = None,
     vscale: Any = None,
     rowmax: Any = None,
+    keymass: Any = None,
     slopes: Any = None,
     sink: Any = None,
     dropout: float = 0.0,
@@ -93,6 +94,8 @@ def attention(
             multiplies 32 or 64 elements of a row, or the whole row. Without a backward pass.
         rowmax: float32, [B, H, N], an output: the largest score of each row over the keys that it sees, in
             natural units and without the sink; -inf for a row without keys. With carry, it is read too.
+        keymass: float32, [B, H, 1, M], an output: the sum of each key's weights before dropout over the rows
+            of a query head, for caches that evict. Keys count from the start of the sequence.
         slopes: ALiBi, [H] or [B, H] float32: minus slope times the distance from the diagonal.
         sink: [H] float32, a logit that takes weight and has no value.
         dropout: the probability to drop a weight, below 1, rounded to a multiple of 2**-16. The seed says which ones.
@@ -122,7 +125,7 @@ def attention(
     d, call = _dispatcher.shared(backend), None
     if (
         q.__class__ is _ndarray and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
-        and ranges is None and kscale is None and rowmax is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
+        and ranges is None and kscale is None and vscale is None and rowmax is None and keymass is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
     ):  # fmt: skip
         kinds = (  # as True, 1 and 1.0 are equal keys
             causal.__class__, top_left.__class__, shift.__class__, scale.__class__, softcap.__class__, workers.__class__, return_lse.__class__,
@@ -135,7 +138,7 @@ def attention(
     if _arrays.forward_mode():
         _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(
-        causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask, ranges=ranges, kscale=kscale, vscale=vscale, rowmax=rowmax,
+        causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask, ranges=ranges, kscale=kscale, vscale=vscale, rowmax=rowmax, keymass=keymass,
         slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip

@@ -27,6 +27,7 @@ class Options(_fields.Numbers, total=False):
     kscale: Any
     vscale: Any
     rowmax: Any
+    keymass: Any
     slopes: Any
     sink: Any
     dropout: float
@@ -110,6 +111,9 @@ class Call:
         if (rowmax := o.get("rowmax")) is not None:
             a.rowmax = _arrays.column(_arrays.writable(rowmax, "rowmax"), "rowmax")
             self.given["rowmax"] = rowmax
+        if (keymass := o.get("keymass")) is not None:
+            a.keymass = _arrays.pairs(_arrays.writable(keymass, "keymass"), "keymass", None)
+            self.given["keymass"] = keymass
         for name in ("bias", "mask", "ranges", "slopes", "sink"):
             x: Any = o.get(name)
             if x is None:

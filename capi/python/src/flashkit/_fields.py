@@ -73,6 +73,7 @@ ARGS: list[tuple[str, Any]] = [
     ("kscale", None),
     ("vscale", None),
     ("rowmax", None),
+    ("keymass", None),
 ]
 
 # Bits of fk_problem.features.
@@ -84,6 +85,7 @@ RAGGED = 16
 CARRY = 32
 ORIGIN = 64
 ROWMAX = 128
+KEYMASS = 256
 
 
 class Numbers(TypedDict, total=False):

@@ -44,7 +44,7 @@ def _order(field: str, swap: bool, dims: int) -> list[int]:
     match field.removeprefix("d_"):
         case "lse" | "lse1" | "lse2" | "rowmax":
             return [0, 1, 2]
-        case "bias" | "mask" | "ranges":
+        case "bias" | "mask" | "ranges" | "keymass":
             return [0, 1, 2, 3][4 - dims :]
         case "slopes" | "sink":
             return [0, 1][2 - dims :]

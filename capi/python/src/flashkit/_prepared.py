@@ -45,7 +45,7 @@ class _Frame:
 
 
 OPTIONAL = ("bias", "mask", "slopes", "sink")
-NOT_KEPT = ("dropout", "seed", "origin", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages", "ranges", "kscale", "vscale", "rowmax", "timeout", "cancel")  # options that differ from call to call
+NOT_KEPT = ("dropout", "seed", "origin", "q_lens", "kv_lens", "q_starts", "kv_starts", "pages", "ranges", "kscale", "vscale", "rowmax", "keymass", "timeout", "cancel")  # options that differ from call to call
 INPUTS = ("d_o", "q", "k", "v", "o", "lse", "d_lse", "bias", "mask", "slopes", "sink")
 
 
