@@ -26,7 +26,7 @@ var fields = func() map[string]string {
 // names of features and of fields. Some are the last part of a field's name, such as Pages of
 // Seqs.Pages.
 var words = func() map[string]string {
-	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "RowMax": "FK_ROWMAX", "KeyMass": "FK_KEYMASS", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
+	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
 	for name, field := range fields {
 		if _, ok := w[name]; !ok {
 			w[name] = field
