@@ -827,7 +827,7 @@ score1:
 	JGE         score1
 
 score1tail:
-	ADDQ        $0x10, R10
+	ADDQ        $0x10, R9
 	JZ          score1end
 	VCVTPH2PS   (CX)(R8*1), Y8
 	VMOVUPS     (SI), Y12
@@ -1044,7 +1044,7 @@ value1:
 	JGE         value1
 
 value1tail:
-	ADDQ        $0x10, R10
+	ADDQ        $0x10, R9
 	JZ          value1end
 	VCVTPH2PS   (SI)(DI*1), Y8
 	VMOVUPS     (CX)(DI*2), Y12

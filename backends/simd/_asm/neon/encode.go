@@ -143,7 +143,6 @@ var forms = map[string]form{
 	"str q, [x]":             {0x3d800000, "dn"},
 	"str q, [x, #]":          {0x3d800000, "dno"},
 	"str q, [x, x]":          {0x3ca06800, "dnm"},
-	"str d, [x, x]":          {0xfc206800, "dnm"},
 	"str s, [x, x]":          {0xbc206800, "dnm"},
 	"str q, [x], #":          {0x3c800400, "dnu"},
 	"str s, [x, #]":          {0xbd000000, "dnw"},
