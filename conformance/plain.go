@@ -53,12 +53,7 @@ func (r *result) set(i int, x []float64) {
 // truth returns the oracle's result for the inputs.
 func truth(in *Inputs) (r result) {
 	r.o, r.lse = oracle.Forward(in.p, in.oracle())
-	if in.p.RowMax {
-		r.rowmax = oracle.RowMax(in.p, in.oracle())
-	}
-	if in.p.KeyMass {
-		r.keymass = oracle.KeyMass(in.p, in.oracle())
-	}
+	r.setStats(in)
 	if hasBackward(in.p) {
 		g := oracle.Backward(in.p, in.oracle())
 		r.dq, r.dk, r.dv, r.dbias, r.dsink = g.DQ, g.DK, g.DV, g.DBias, g.DSink

@@ -1,6 +1,20 @@
 package conformance
 
-import "math"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit/conformance/oracle"
+)
+
+// setStats sets the oracle's statistics of rows and keys, if the problem has some.
+func (r *result) setStats(in *Inputs) {
+	if in.p.RowMax {
+		r.rowmax = oracle.RowMax(in.p, in.oracle())
+	}
+	if in.p.KeyMass {
+		r.keymass = oracle.KeyMass(in.p, in.oracle())
+	}
+}
 
 // rowMax stores the row maximum of a row whose largest score is top, if the problem has one.
 func (x *plainRun[F, A]) rowMax(at *plainRow, top F) {

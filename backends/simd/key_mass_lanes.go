@@ -17,7 +17,7 @@ import (
 
 // massTiles is the number of tiles of an item. It is fixed, because sums of other tiles have other
 // bits. More tiles keep more weights, which leave the caches. Fewer tiles add lanes more often.
-const massTiles = 8
+const massTiles = 16
 
 // tileMass holds the weights of a tile, and the parts of keys that it has seen.
 type tileMass struct {
