@@ -24,7 +24,7 @@ import (
 // on all kernels.
 type Options struct {
 	Kernel string // pattern of full kernel names, in the syntax of path.Match; "" for all
-	Case   string // pattern of full case names; the name of a random problem runs this problem: sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed>
+	Case   string // pattern of full case names; the name of a random problem runs this problem: sweep-<seed>, sweep-features-<seed>, sweep-tiny-<seed> or sweep-wide-<seed>; in sweep-*ranges-*, all random problems have this parameter
 	Sweep  int    // number of random problems of each kind: dense, with features, tiny with features, wide
 	Seed   uint64 // seed of the random problems
 	Brief  bool   // each kernel runs fewer cases: a third of the grid, shape and long cases, half of the traps with K and V of another type, a sixth of the traps in layouts of sequences

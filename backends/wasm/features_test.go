@@ -33,6 +33,9 @@ func ask(r *rand.Rand, p *flashkit.Problem, f flashkit.Feature) {
 	}
 	p.Score.ALiBi, p.Score.Bias, p.Score.Mask = has(flashkit.FeatureALiBi), has(flashkit.FeatureBias), has(flashkit.FeatureMask)
 	p.Score.Sink, p.Carry = has(flashkit.FeatureSink), has(flashkit.FeatureCarry)
+	if has(flashkit.FeatureRanges) {
+		p.Score.Ranges = 1 + r.IntN(2)
+	}
 	if has(flashkit.FeatureDropout | flashkit.FeatureOrigin) {
 		p.Score.Origin = has(flashkit.FeatureOrigin)
 		p.Score.Dropout = []float32{.001, .1, .5, .9}[r.IntN(4)]

@@ -103,6 +103,15 @@ func visible(p *flashkit.Problem, a *flashkit.Args, b, h, i, j int) bool {
 	if r := p.Band.Right(); r >= 0 && j > i+off+r {
 		return false
 	}
+	if p.Score.Ranges != 0 {
+		shown := false
+		for ends := a.Ranges.Int32s()[pair(&a.Ranges, b, h, i, 0):][:2*p.Score.Ranges]; len(ends) > 0; ends = ends[2:] {
+			shown = shown || int(ends[0]) <= j && j < int(ends[1])
+		}
+		if !shown {
+			return false
+		}
+	}
 	return !p.Score.Mask || a.Mask.Bools()[pair(&a.Mask, b, h, i, j)]
 }
 

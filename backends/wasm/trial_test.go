@@ -3,6 +3,7 @@ package wasm
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -32,6 +33,8 @@ func (r *trial) blank(dtype flashkit.DType, s [4]int) flashkit.Tensor {
 	n := s[0]*s[1]*rows*(s[3]+gap) + gap
 	var t flashkit.Tensor
 	switch dtype {
+	case flashkit.Int32:
+		t = flashkit.Int32s(make([]int32, n), s[0], s[1], s[2], s[3])
 	case flashkit.Bool:
 		t = flashkit.Bools(make([]bool, n), s[0], s[1], s[2], s[3])
 	case flashkit.Float32:
@@ -165,6 +168,23 @@ func newTrial(seed uint64, p flashkit.Problem, l layout, gradients bool) *trial 
 	return r
 }
 
+// setRanges draws the ranges of each row.
+func (r *trial) setRanges() {
+	p, t, n := &r.p, &r.a.Ranges, 2*r.p.Score.Ranges
+	*t = r.blank(flashkit.Int32, [4]int{1 + r.IntN(2)*(p.Batch-1), 1 + r.IntN(2)*(p.Heads-1), p.QLen, n})
+	for b := range t.Shape()[0] {
+		for h := range t.Shape()[1] {
+			for i := range p.QLen {
+				ends := t.Int32s()[t.Offset(b, h, i):][:n]
+				for c := range ends {
+					ends[c] = int32(r.IntN(p.KVLen + 1))
+				}
+				slices.Sort(ends)
+			}
+		}
+	}
+}
+
 // scoreTensors makes bias, mask, slopes and sinks. Elements that no row may see stay NaN.
 func (r *trial) scoreTensors(gradients bool) {
 	p, a := &r.p, &r.a
@@ -182,6 +202,9 @@ func (r *trial) scoreTensors(gradients bool) {
 		for i := range a.Mask.Bools() {
 			a.Mask.Bools()[i] = r.IntN(3) > 0
 		}
+	}
+	if p.Score.Ranges != 0 {
+		r.setRanges()
 	}
 	seen := map[[2]int]bool{}
 	r.eachRow(func(b, h, i int) {
