@@ -80,7 +80,10 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 
 // allArguments are all tensors of the calls that kernels support, in the order of params.views and
 // then of features: function view finds them by their index.
-var allArguments = slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return a.Name == "Ranges" })
+var allArguments = slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool {
+	p := flashkit.Problem{Score: flashkit.Score{ALiBi: true, Bias: true, Mask: true, Sink: true}} // the features with tensors
+	return a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0
+})
 
 // owns returns an error if a tensor is not in memory of b.
 func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Problem) error {
