@@ -236,6 +236,26 @@ func Example_pages() {
 	// Output: b2-h8-g2-n1-m48-d16-f32-ragged-page16 4 7 <nil>
 }
 
+func Example_sharedPrefix() {
+	d := open()
+	defer d.Close()
+	const H, G, D = 8, 2, 16
+	q, pool, o := make([]float32, 2*H*D), make([]float32, 8*G*16*D), make([]float32, 2*H*D)
+	for i := range pool {
+		pool[i] = float32(i / D / 16 / G) // the page's number
+	}
+	k := flashkit.F32(pool, 8, G, 16, D)
+	v := k
+	args := &flashkit.Args{Q: flashkit.F32(q, 2, H, 1, D), K: k, V: v, O: flashkit.F32(o, 2, H, 1, D),
+		Seqs: &flashkit.Sequences{KVLens: []int32{16, 32}, Pages: []int32{5, 0, 7, 3}}}
+
+	prefix := &dispatch.Prefix{K: k, V: v, Pages: []int32{0, 1}, Len: 32} // or K and V [1, G, P, D]
+	err := d.ForwardPrefix(ctx, flashkit.ProblemOf(args, flashkit.Band{}), prefix, args)
+
+	fmt.Println(o[0], o[H*D], err) // means of pages 0, 1 and 5; of 0, 1, 7 and 3
+	// Output: 2 2.75 <nil>
+}
+
 func Example_choose() {
 	d := open()
 	defer d.Close()
