@@ -13,6 +13,8 @@ import (
 // tile. The results of attendTile equal, bit for bit, the results of the
 // separate routines. So a short sequence has the same bits in any batch.
 
+const fetchKeys = 64 // keys below which the prefetches of attendTile are too few for Q and O
+
 // isShort reports whether all keys of an item are in one block, and attendTile supports the call.
 func (isa *laneRoutines) isShort(j *job, at *laneRange) bool {
 	return at.first < at.last && isa.blockEnd(at, at.first) == at.last && isa.takesWhole(&j.plan)
@@ -97,7 +99,9 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 	direct, rows, step := o.DType() == flashkit.Float32, x.rows, vdim
 	if direct {
 		rows, step = o.Float32s()[o.Offset(seq.QBatch, seq.h, row):], rowStep(o)
-		isa.fetchOutput(rows, step, n, vdim, to-from, o.Len())
+		if to-from < fetchKeys {
+			isa.fetchOutput(rows, step, n, vdim, o)
+		}
 	}
 	k, v := &x.k[(from-x.lo)*x.kStep], &x.v[(from-x.lo)*x.vStep]
 	var bias *float32
@@ -125,11 +129,10 @@ func (isa *laneRoutines) wholeTile(j *job, ws *pool.Arena, x *laneScratch, seq *
 	j.storeLSEs(seq.QBatch, seq.h, row, totals[3*isa.lanes:][:n])
 }
 
-// fetchOutput prefetches n rows of O, if O has many elements and few keys are ahead of the stores.
-// attendTile's own prefetches then are too few for Q and O.
-func (isa *laneRoutines) fetchOutput(rows []float32, step, n, vdim, keys, all int) {
-	const few, small, far = 64, 1 << 9, 1 << 20 // keys, elements of a tile, elements of O
-	if keys < few && n*vdim >= small && all >= far {
+// fetchOutput prefetches n rows of o, if o has many elements.
+func (isa *laneRoutines) fetchOutput(rows []float32, step, n, vdim int, o *flashkit.Tensor) {
+	const small = 1 << 9 // elements of a tile
+	if n*vdim >= small && o.Len() >= farOutput {
 		isa.fetch((*byte)(unsafe.Pointer(&rows[0])), 4*step, 4*vdim, n)
 	}
 }

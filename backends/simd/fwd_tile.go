@@ -154,11 +154,13 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 	a.add(&f.K, at.KVBatch, at.g, at.K0+k, n)
 }
 
+const farOutput = 1 << 20 // elements of O from which rows of Q and O are in memory rather than in caches
+
 // hasHead reports whether head h belongs to an item of several heads, and its query rows are worth a
 // prefetch.
 func (j *job) hasHead(at *laneRange, h int) bool {
 	const small = 1 << 11 // elements
-	return h < j.p.Heads && h%j.headsPerItem != 0 && (at.to-at.from)*j.p.Dim >= small
+	return (at.to-at.from)*j.p.Dim >= small && h < j.p.Heads && h%j.headsPerItem != 0 && j.args.O.Len() >= farOutput
 }
 
 // accumulate adds the current block's keys to the sums of the tile. It cuts the block into parts:
