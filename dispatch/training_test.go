@@ -70,6 +70,7 @@ func TestGradientsOfForwardAndBackward(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
+	changed := 0
 	for i := range 100 {
 		p := flashkit.Problem{Batch: 1, KVHeads: 1 + r.IntN(2), QLen: 1 + r.IntN(8), KVLen: 1 + r.IntN(400), Dim: 1 + r.IntN(160)}
 		p.Heads, p.VDim, p.Scale = p.KVHeads*(1+r.IntN(3)), p.Dim, float32(2*(1+15*r.IntN(2)))
@@ -81,11 +82,18 @@ func TestGradientsOfForwardAndBackward(t *testing.T) {
 		}
 		s := newStep(p, r)
 		want := oracle.Backward(p, s.in)
+		before, err := d.Pick(p, flashkit.PassBackward)
+		require.NoError(t, err)
 		got := s.run(t, d, want)
 		k, err := d.Pick(p, flashkit.PassBackward)
 		require.NoError(t, err)
+		if k.Name != before.Name { // a probe between the passes may change the pair
+			changed++
+			continue
+		}
 		family, err := d.With(k.Name) // and its variant in the forward pass
 		require.NoError(t, err)
 		require.LessOrEqual(t, got, max(4e-6, 4*s.run(t, family, want)), "%s on %s", p, k.Name)
 	}
+	require.Less(t, changed, 20)
 }
