@@ -33,13 +33,13 @@ type Problem struct {
 	Page   int  // keys per page, if K and V are pools of pages with a page table in Args.Seqs; 0 means not paged
 	Carry  bool // O and LSE hold the results over earlier keys, to which the forward pass adds this call's keys
 
-	// RowMax says that the forward pass also writes Args.RowMax: the largest score of each row over
+	// With RowMax, the forward pass also writes Args.RowMax: the largest score of each row over
 	// the keys that it sees, as the softmax reads it: after Scale, Softcap, Bias and ALiBi, in natural
 	// units. The sink is no score. A row that sees no key has -Inf; a row with a score of NaN or +Inf
-	// has NaN. With Carry, RowMax also has the maxima of the earlier keys, where LSE says that there are some.
+	// has NaN. With Carry, RowMax also has the maxima of the earlier keys, if their LSE is not -Inf.
 	RowMax bool
 
-	// KeyMass says that the forward pass also writes Args.KeyMass: for each query head and key, the sum
+	// With KeyMass, the forward pass also writes Args.KeyMass: for each query head and key, the sum
 	// over the head's query rows of exp(score - LSE), the weight before dropout. Caches that evict keys
 	// rank them by it. Keys count from the start of the sequence in every layout. A key that no row sees
 	// has 0, and so have elements beyond the sequence. With Carry, LSE includes the earlier keys.
@@ -128,7 +128,7 @@ func (p Problem) Validate() error {
 		return problemErr("Int8Group", g, "must be 32, 64 or %d, the larger head dim, or 0 if K and V are not int8", row)
 	}
 	if p.Int8Group != 0 && p.KVDType != 0 {
-		return problemErr("KVDType", p.KVDType, "must be 0 where Int8Group says that K and V are int8")
+		return problemErr("KVDType", p.KVDType, "must be 0 with Int8Group: K and V are int8")
 	}
 	if err := p.Band.validate(); err != nil {
 		return err

@@ -100,7 +100,7 @@ type featureFaults struct {
 	peak   func(c *call, r *row, at pair) float32 // the row maximum that is written
 
 	// Sums of keys.
-	mass     func(c *call, r *row, s float32, at pair) float64 // what the weight of score s adds to the sum of a key
+	mass     func(c *call, r *row, s float32, at pair) float64 // returns the addend of score s to the sum of a key
 	massOf   func(c *call, h, j int) (to, key int)             // query head and key to whose element a sum is written
 	massEnds func(c *call) int                                 // number of keys whose elements are written
 

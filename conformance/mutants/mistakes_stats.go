@@ -152,7 +152,7 @@ func peaked(peak func(c *call, r *row, at pair) float32) func(*faults) {
 	return func(s *faults) { s.peak = peak }
 }
 
-// massed returns a mistake that replaces what a weight adds to the sum of its key.
+// massed returns a mistake that replaces the addend of a weight to the sum of its key.
 func massed(mass func(c *call, r *row, s float32, at pair) float64) func(*faults) {
 	return func(s *faults) { s.mass = mass }
 }

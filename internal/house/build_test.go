@@ -35,8 +35,8 @@ func TestSizesOfPrograms(t *testing.T) {
 		program, tags string
 		most          float64 // MB
 	}{
-		{"./examples/quickstart", "nocuda", 7.5},
-		{"./internal/house/testdata/simdonly", "nocuda", 3.1},
+		{"./examples/quickstart", "nocuda", 7.6},
+		{"./internal/house/testdata/simdonly", "nocuda", 3.2},
 		{"./internal/house/testdata/embed", "nocuda,nowasm", 8},
 	} {
 		name := filepath.Join(t.TempDir(), "program")
