@@ -104,6 +104,7 @@ func TestDecodeGrowingCacheAllocatesNothing(t *testing.T) {
 	for _, name := range []string{
 		"b1-h2-g1-n1-m10002-d8-f32-ragged", "b3-h2-g1-n1-m10002-d8-bf16-ragged-page16",
 		"b2-h2-g1-n1-m10002-d8-f32-softcap30-alibi-bias-mask-sink-dropout0.1-ragged-page4",
+		"b2-h4-g1-n1-m10002-d32-bf16-int8group32-ragged-page16", "b1-h2-g1-n1-m10002-d40-f32-int8group32-ragged-rowmax",
 	} {
 		p, err := flashkit.ParseProblem(name)
 		require.NoError(t, err)

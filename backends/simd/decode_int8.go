@@ -56,10 +56,10 @@ func (isa *decodeRoutines) stepInt8(j *job, x *decodeItem, next, before seenKeys
 		for r := range ceilDiv(next.rows, int8Rows) * int8Rows {
 			clear(next.s[r*decodeStep:][:next.n])
 		}
-		isa.eachRun(j, x, &x.k, next, func(run *int8Run) { isa.scoreRun(j, x, &next, run) })
+		isa.eachRun(j, x, &next, false)
 	}
 	if before.n > 0 {
-		isa.eachRun(j, x, &x.v, before, func(run *int8Run) { isa.valueRun(j, x, &before, run) })
+		isa.eachRun(j, x, &before, true)
 	}
 }
 
@@ -72,8 +72,12 @@ type int8Run struct {
 	element, dim int // first element of the group, and number of elements
 }
 
-// eachRun calls f for each group of elements of each run of the block's keys.
-func (isa *decodeRoutines) eachRun(j *job, x *decodeItem, k *keyRows, block seenKeys, f func(run *int8Run)) {
+// eachRun reads each group of elements of each run of the block's keys, or of their values.
+func (isa *decodeRoutines) eachRun(j *job, x *decodeItem, block *seenKeys, values bool) {
+	k := &x.k
+	if values {
+		k = &x.v
+	}
 	h, dim := &x.head(block.head).itemOfKeys, k.t.Shape()[3]
 	for i := 0; i < block.n; {
 		run := int8Run{at: i, g: h.g}
@@ -82,7 +86,11 @@ func (isa *decodeRoutines) eachRun(j *job, x *decodeItem, k *keyRows, block seen
 		isa.loadScales(x, k, &run)
 		for ; run.element < dim; run.element += j.p.Int8Group {
 			run.dim = min(j.p.Int8Group, dim-run.element)
-			f(&run)
+			if values {
+				isa.valueRun(j, x, block, &run)
+			} else {
+				isa.scoreRun(j, x, block, &run)
+			}
 			run.scales = run.scales[min(decodeBlock, len(run.scales)):]
 		}
 		i += run.n
