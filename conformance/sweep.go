@@ -99,6 +99,7 @@ func (s sweepCase) generate() (*Inputs, layout) {
 	}
 	if x := sweptParameter(s.with); x != nil {
 		drawParameter(r, &p, x)
+		fitInt8(&p)
 		p.Ragged = p.Ragged || p.Page != 0
 	}
 	p.Score.Origin = p.Score.Dropout != 0 && s.seed%2 == 0
