@@ -21,7 +21,7 @@ type Score struct {
 
 // A Feature is a set of extensions of dense attention in an unshifted band. A kernel never runs
 // a call with a feature that the kernel lacks: Kernel.Fits refuses the call.
-type Feature uint16
+type Feature uint32
 
 // The features, each with the field that requests it.
 const (
@@ -50,8 +50,8 @@ const (
 	ForwardFeatures = FeaturePage | FeatureCarry | FeatureMixed | FeatureInt8 | FeatureRowMax | FeatureKeyMass
 )
 
-var featureNames = func() (names [16]string) {
-	name := func(f Feature, s string) { names[bits.TrailingZeros16(uint16(f))] = s }
+var featureNames = func() (names [32]string) {
+	name := func(f Feature, s string) { names[bits.TrailingZeros32(uint32(f))] = s }
 	name(FeatureShift, "shift")
 	name(FeatureMixed, "mixed")
 	for _, x := range parameters {
