@@ -3,6 +3,7 @@ package simd_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,8 +62,8 @@ func (s *batchTrial) checkHidden(t *testing.T, r *rand.Rand, k flashkit.Kernel) 
 	require.NoError(t, c.Set(p, k.Pass, a))
 	seq, group := c.Seq(b), p.Heads/p.KVHeads
 	sees := func(h, i, j int) bool {
-		lo, hi := seq.Keys(i)
-		return lo <= j && j < hi && s.sees(b, h, i, j)
+		keys := c.VisibleRanges(&seq, b, h, i)
+		return slices.ContainsFunc(keys[:], func(x [2]int) bool { return x[0] <= j && j < x[1] }) && s.sees(b, h, i, j)
 	}
 	with := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1000}[r.IntN(4)]
 	name := []string{"Q", "DO", "K", "V"}[r.IntN(4)]

@@ -271,7 +271,11 @@ func planFwdGeneric(pl *plan) {
 	pl.planPortable()
 	x := &pl.portable
 	rows, keys, dim, vdim := float64(x.rows), float64(x.keys), float64(pl.p.Dim), float64(pl.p.VDim)
-	pl.work[0] = pool.Phase{Items: x.queryItems, Floats: count(rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2) + 2*tileK + 2)}
+	floats := rows*(dim+2*(vdim+1)) + keys*(dim+vdim+2)
+	if pl.p.KeyMass {
+		floats += 2*tileK + 2
+	}
+	pl.work[0] = pool.Phase{Items: x.queryItems, Floats: count(floats)}
 	pl.shared = pl.massFloats()
 }
 

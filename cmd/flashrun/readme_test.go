@@ -52,7 +52,7 @@ func TestReadmeFeatures(t *testing.T) {
 	for kernel, lacks := range none {
 		require.Equal(t, lacks, strings.Contains(text, "`"+kernel+"`"), kernel)
 	}
-	require.Equal(t, flashkit.FeaturePage|flashkit.FeatureCarry|flashkit.FeatureMixed|flashkit.FeatureRowMax|flashkit.FeatureKeyMass, flashkit.ForwardFeatures)
+	require.Equal(t, flashkit.FeaturePage|flashkit.FeatureCarry|flashkit.FeatureMixed|flashkit.FeatureInt8|flashkit.FeatureRowMax|flashkit.FeatureKeyMass, flashkit.ForwardFeatures)
 	require.Contains(t, strings.Join(strings.Fields(text), " "), "Paged caches, `Carry` and K and V of another type than Q have no backward pass")
 }
 

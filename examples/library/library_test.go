@@ -256,6 +256,21 @@ func Example_sharedPrefix() {
 	// Output: 2 2.75 <nil>
 }
 
+func Example_statistics() {
+	d := open()
+	defer d.Close()
+	const B, H, N, M, D = 1, 1, 2, 2, 1
+	k := flashkit.F32([]float32{0, 2}, B, H, M, D)
+	args := &flashkit.Args{Q: flashkit.F32([]float32{1, 1}, B, H, N, D), K: k, V: k, O: flashkit.Zeros(flashkit.Float32, B, H, N, D)}
+
+	args.RowMax, args.KeyMass = flashkit.Zeros(flashkit.Float32, B, H, N, 1), flashkit.Zeros(flashkit.Float32, B, H, 1, M)
+	p := flashkit.ProblemOf(args, flashkit.Causal())
+	err := d.Forward(ctx, p, args)
+
+	fmt.Printf("%.4f %.4f %v", args.RowMax.Float32s(), args.KeyMass.Float32s(), err)
+	// Output: [0.0000 2.0000] [1.1192 0.8808] <nil>
+}
+
 func Example_choose() {
 	d := open()
 	defer d.Close()

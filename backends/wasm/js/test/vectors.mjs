@@ -154,7 +154,7 @@ export async function run(flashkit, names, read) {
 	let count = 0, runs = 0;
 	for (const name of names) {
 		const file = await parse(await read(`${name}.safetensors.gz`));
-		if (file.tensors.ranges) continue; // no kernel has ranges of keys
+		if (/-(ranges\d|int8group\d+|rowmax|keymass)\b/.test(file.metadata.problem)) continue; // flashkit.js has none of these
 		for (const one of cases(file, name)) {
 			count++;
 			for (const type of one.p.kv ? ["f32"] : TYPES) if (one.metadata[`bound_o_${type}`] !== undefined) runs += check(flashkit, one, type, failures);
