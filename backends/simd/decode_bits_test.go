@@ -80,7 +80,7 @@ func TestDecodeBitsOfSequences(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	compared := 0
 	for i := range trials(t, 500, 500, 2000) {
-		features := flashkit.Feature(r.Uint32()&r.Uint32()&uint32(flashkit.AllFeatures)) | flashkit.FeatureRagged
+		features := anyFeatures(r)&flashkit.Feature(r.Uint32()) | flashkit.FeatureRagged
 		s := newSample(r, drawDecode(t, r, features, dtypes[i%3]))
 		if s.p.Carry {
 			s.startCarry(r)

@@ -21,7 +21,7 @@ func TestDecodeMaskHidesFromRows(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	spoiled, ran := 0, false
 	for i := range 300 {
-		features := flashkit.FeatureMask | flashkit.Feature(r.Uint32()&uint32(flashkit.AllFeatures&^flashkit.FeatureCarry))
+		features := flashkit.FeatureMask | anyFeatures(r)&^flashkit.FeatureCarry
 		s := newSample(r, drawDecode(t, r, features, dtypes[i%3]))
 		p, a := &s.p, &s.args
 		b := r.IntN(p.Batch)
@@ -143,7 +143,7 @@ func TestDecodeFeaturesAllocateNothing(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for i := range 12 {
-		s := newSample(r, drawDecode(t, r, flashkit.Feature(r.Uint32())&flashkit.AllFeatures, dtypes[i%3]))
+		s := newSample(r, drawDecode(t, r, anyFeatures(r), dtypes[i%3]))
 		forDecode(s.p, func(k flashkit.Kernel) {
 			run := func() { require.NoError(t, k.Compute(t.Context(), s.p, &s.args)) }
 			run()

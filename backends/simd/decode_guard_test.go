@@ -61,7 +61,7 @@ func TestDecodeTouchesNothingOutsideTensors(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for i := range 200 {
-		s := newSample(r, drawDecode(t, r, flashkit.Feature(r.Uint32())&flashkit.AllFeatures, dtypes[i%3]))
+		s := newSample(r, drawDecode(t, r, anyFeatures(r), dtypes[i%3]))
 		if s.p.Carry {
 			s.startCarry(r)
 		}

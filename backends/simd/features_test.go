@@ -366,7 +366,7 @@ func TestFeatures(t *testing.T) {
 	}
 	t.Run("mixed", func(t *testing.T) {
 		for i := range 20 * rounds {
-			f := flashkit.Feature(r.Uint32() & r.Uint32() & uint32(flashkit.AllFeatures))
+			f := anyFeatures(r) & flashkit.Feature(r.Uint32())
 			if i%2 == 0 {
 				f = flashkit.Feature(r.Uint32()) & flashkit.AllFeatures &^ flashkit.ForwardFeatures
 			}

@@ -17,7 +17,7 @@ import (
 // drawForward draws a problem with several tiles and blocks. Some problems have several runs of
 // blocks.
 func drawForward(t *testing.T, r *rand.Rand, dtype flashkit.DType) flashkit.Problem {
-	features := flashkit.Feature(r.Uint32()&r.Uint32()&uint32(flashkit.AllFeatures)) | flashkit.FeatureRagged
+	features := anyFeatures(r)&flashkit.Feature(r.Uint32()) | flashkit.FeatureRagged
 	p := drawProblem(t, r, features, dtype)
 	p.QLen, p.KVLen = 1+r.IntN(120), 1+r.IntN(600)
 	switch r.IntN(6) {

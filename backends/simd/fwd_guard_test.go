@@ -31,7 +31,7 @@ func TestForwardTouchesNothingOutsideTensors(t *testing.T) {
 		rounds = 25
 	}
 	for i := range rounds {
-		p := drawProblem(t, r, flashkit.Feature(r.Uint32())&flashkit.AllFeatures, dtypes[i%3])
+		p := drawProblem(t, r, anyFeatures(r), dtypes[i%3])
 		p.QLen, p.KVLen = 1+r.IntN(100), 1+r.IntN(150)
 		s := newSample(r, p)
 		if p.Carry {

@@ -102,7 +102,7 @@ func (j *job) newGradSum(ws *pool.Arena, dim, vdim int, keys *keyRange) gradSum 
 	x := ws.Take(n * (dim + vdim))
 	clear(x)
 	s := gradSum{all: x, dk: x[:n*dim], dv: x[n*dim:]}
-	if j.rowRuns(keys.N) {
+	if n > 0 && j.rowRuns(keys.N) {
 		s.past = ws.Take(len(x))
 		clear(s.past)
 	}

@@ -343,6 +343,13 @@ func (s *sample) seen(b, h, i int) (keys []int) {
 	return keys
 }
 
+// anyFeatures draws a set of features: each with probability 1/2, a feature that few kernels have with
+// 1/8, so that most kernels run most sets.
+func anyFeatures(r *rand.Rand) flashkit.Feature {
+	const rare = flashkit.FeatureInt8 | flashkit.FeatureRowMax | flashkit.FeatureKeyMass
+	return flashkit.Feature(r.Uint32()) & flashkit.AllFeatures &^ (rare & flashkit.Feature(r.Uint32()|r.Uint32()))
+}
+
 // drawProblem draws a problem with the given features.
 func drawProblem(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype flashkit.DType) flashkit.Problem {
 	t.Helper()
