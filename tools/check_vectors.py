@@ -17,7 +17,7 @@ Features are in the terms of the README of the vectors. Pages are only a way to 
 memory: such a vector is checked as one with lengths.
 
 A number is good when |stored - computed| <= 1e-6 * max(1, |computed|). An LSE of
-a row that gives no weight must be exactly -inf, and what the formulas make NaN must be
+a row that gives no weight, and a row maximum without keys, must be exactly -inf, and what the formulas make NaN must be
 NaN: a row with a score of NaN or +inf. Every other output must be finite. The
 108 cases of the grid are made of the files of patterns, by the rule of the README;
 for the largest of each file, which has the others in its corner, everything is
@@ -41,7 +41,7 @@ TOLERANCE = 1e-6
 SUFFIX = ".safetensors.gz"
 PATTERNS = re.compile(r"b1-h8-g8-(n(5|11|31)-m\2-d(8|32|64)-f32(-causal)?)", re.ASCII)
 METADATA = ("case", "catches", "problem", "generator", "inputs")
-FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "ragged", "page", "carry", "rowmax", "keymass", "kv")
+FEATURES = ("softcap", "alibi", "bias", "mask", "ranges", "sink", "dropout", "origin", "int8group", "ragged", "page", "carry", "rowmax", "keymass", "kv")
 PROBLEM = re.compile(
     r"b(?P<B>\d+)-h(?P<H>\d+)-g(?P<G>\d+)-n(?P<N>\d+)-m(?P<M>\d+)-d(?P<D>\d+)(-dv(?P<DV>\d+))?"
     r"-(f32|f16|bf16)(-kv(?P<kv>f16|bf16))?"
@@ -51,7 +51,7 @@ PROBLEM = re.compile(
     r"(-scale(?P<scale>\d+(\.\d+)?))?"
     r"(-softcap(?P<softcap>\d+(\.\d+)?))?"
     r"(?P<alibi>-alibi)?(?P<bias>-bias)?(?P<mask>-mask)?(-ranges(?P<ranges>[12]))?(?P<sink>-sink)?"
-    r"(-dropout(?P<dropout>0\.\d+)(?P<origin>-origin)?)?"
+    r"(-dropout(?P<dropout>0\.\d+)(?P<origin>-origin)?)?(-int8group(?P<int8group>[1-9]\d*))?"
     r"(?P<ragged>-ragged)?(-page(?P<page>[1-9]\d*))?(?P<carry>-carry)?(?P<rowmax>-rowmax)?(?P<keymass>-keymass)?",
     re.ASCII,
 )
@@ -79,11 +79,13 @@ def parse_problem(name):
         setattr(p, feature, part[feature])
     p.softcap, p.dropout = (float(np.float32(part[name] or 0)) for name in ("softcap", "dropout"))
     p.plain = not any(part[feature] for feature in FEATURES + ("shift",))
-    p.gradients = not (p.page or p.carry or p.kv)
+    p.gradients = not (p.page or p.carry or p.kv or p.int8group or p.rowmax or p.keymass)
+    groups = lambda dim: -(-dim // int(p.int8group or dim))
     p.shapes = {
         "q": (p.B, p.H, p.N, p.D), "k": (p.B, p.G, p.M, p.D), "v": (p.B, p.G, p.M, p.DV),
         "o": (p.B, p.H, p.N, p.DV), "lse": (p.B, p.H, p.N), "rowmax": (p.B, p.H, p.N), "keymass": (p.B, p.H, 1, p.M),
         "bias": (p.B, p.H, p.N, p.M), "mask": (p.B, p.H, p.N, p.M), "ranges": (p.B, p.H, p.N, 2 * int(p.ranges or 0)), "slopes": (p.B, p.H, 1, 1), "sink": (1, p.H, 1, 1),
+        "kscale": (p.B, p.G, p.M, groups(p.D)), "vscale": (p.B, p.G, p.M, groups(p.DV)),
         "q_lens": (p.B, 1, 1, 1), "kv_lens": (p.B, 1, 1, 1), "earlier": (p.B, p.H, p.N, p.DV), "earlier_lse": (p.B, p.H, p.N, 1), "earlier_rowmax": (p.B, p.H, p.N, 1),
     }
     p.shapes.update({"d" + key: shape for key, shape in p.shapes.items()})
@@ -296,6 +298,7 @@ def check_tensors(p, metadata, tensors):
     required |= {"slopes"} if p.alibi else set()
     required |= {"earlier", "earlier_lse"} if p.carry else set()
     required |= {name for name in ("rowmax", "keymass") if getattr(p, name)}
+    required |= {"kscale", "vscale"} if p.int8group else set()
     required |= {"earlier_rowmax"} if p.carry and p.rowmax else set()
     if p.gradients:
         required |= {"dq", "dk", "dv"} | {"d" + name for name in ("bias", "sink") if getattr(p, name)}
@@ -311,6 +314,11 @@ def check_tensors(p, metadata, tensors):
                 raise ValueError(f"{name}: shape {values.shape}, want {p.shapes[name]}")
     if p.bias and p.gradients and tensors["dbias"].shape != tensors["bias"].shape:
         raise ValueError("dbias has another shape than bias")
+    for name in ("k", "v") if p.int8group else ():  # k and v are the products of integers and scales
+        scales = np.repeat(tensors[name + "scale"], int(p.int8group), -1)[..., : tensors[name].shape[-1]]
+        codes = np.divide(tensors[name], scales, out=np.zeros_like(scales), where=np.isfinite(scales) & (scales != 0))
+        if not (np.isin(codes, np.arange(-128, 128)) & ((scales != 0) | (tensors[name] == 0))).all():
+            raise ValueError(f"{name}: not all of its numbers are products of a scale and an int8")
     for name, most in (("mask", 1), ("ranges", p.M), ("q_lens", p.N), ("kv_lens", p.M)):
         if name in tensors and not np.isin(tensors[name], np.arange(most + 1)).all():
             raise ValueError(f"{name}: not all of its numbers are from 0 to {most}")
@@ -346,7 +354,7 @@ def check_file(path):
         with np.errstate(all="ignore"):  # numbers that are not finite are reported below
             p.first = tuple(map(int, metadata.get("origin", "0 0 0 0").split()))
             out, empty = attention(p, x, int(metadata.get("seed", "0")))
-            found = {name: worst_number(tensors[name], values, empty if name == "lse" else False)
+            found = {name: worst_number(tensors[name], values, empty if name == "lse" else name == "rowmax" and values == -np.inf)
                      for name, values in out.items()}
         return [f"{name}: {text}" for name, text in found.items() if text]
     except (OSError, EOFError, zlib.error, MemoryError, ValueError, KeyError, TypeError, AttributeError) as err:

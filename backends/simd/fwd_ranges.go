@@ -114,3 +114,44 @@ func (x *keyMask) readGroup(j *job, isa *laneRoutines, s *seqTile, row, k int, w
 		words[r] = seen
 	}
 }
+
+// part returns the end of the longest part of [from, to) that begins at from and has one value of
+// hides: hidesNothing, hidesSome or hidesAll. It also returns this value.
+func (x *rangeBounds) part(from, to int) (until, hides int) {
+	until, hides = x.segment(from, to)
+	for until < to {
+		end, other := x.segment(until, to)
+		if other != hides {
+			break
+		}
+		until = end
+	}
+	return until, hides
+}
+
+// segment is like part, but the part also ends at the next bound of a range.
+func (x *rangeBounds) segment(from, to int) (until, hides int) {
+	for r := range x.some {
+		to = cutAt(&x.all[r], from, cutAt(&x.some[r], from, to))
+	}
+	switch {
+	case x.seesAll(from, to):
+		return to, hidesNothing
+	case x.sees(from, to):
+		return to, hidesSome
+	}
+	return to, hidesAll
+}
+
+// cutAt returns the first end of a range after from, or to if this is less. An empty range has no end.
+func cutAt(x *[2]int, from, to int) int {
+	switch {
+	case x[0] >= x[1]:
+		return to
+	case from < x[0]:
+		return min(to, x[0])
+	case from < x[1]:
+		return min(to, x[1])
+	}
+	return to
+}

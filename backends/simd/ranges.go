@@ -110,47 +110,6 @@ func (x *rangeBounds) seesAll(lo, hi int) bool {
 	return x.all[0][0] <= lo && hi <= x.all[0][1] || x.all[1][0] <= lo && hi <= x.all[1][1]
 }
 
-// part returns the end of the longest part of [from, to) that begins at from and has one value of
-// hides: hidesNothing, hidesSome or hidesAll. It also returns this value.
-func (x *rangeBounds) part(from, to int) (until, hides int) {
-	until, hides = x.segment(from, to)
-	for until < to {
-		end, other := x.segment(until, to)
-		if other != hides {
-			break
-		}
-		until = end
-	}
-	return until, hides
-}
-
-// segment is like part, but the part also ends at the next bound of a range.
-func (x *rangeBounds) segment(from, to int) (until, hides int) {
-	for r := range x.some {
-		to = cutAt(&x.all[r], from, cutAt(&x.some[r], from, to))
-	}
-	switch {
-	case x.seesAll(from, to):
-		return to, hidesNothing
-	case x.sees(from, to):
-		return to, hidesSome
-	}
-	return to, hidesAll
-}
-
-// cutAt returns the first end of a range after from, or to if this is less. An empty range has no end.
-func cutAt(x *[2]int, from, to int) int {
-	switch {
-	case x[0] >= x[1]:
-		return to
-	case from < x[0]:
-		return min(to, x[0])
-	case from < x[1]:
-		return min(to, x[1])
-	}
-	return to
-}
-
 // hull returns the part of [lo, hi) from the first key to the last that some row may see.
 func (x *rangeBounds) hull(lo, hi int) (first, last int) {
 	return max(lo, min(x.some[0][0], x.some[1][0])), min(hi, max(x.some[0][1], x.some[1][1]))

@@ -131,7 +131,7 @@ static void problems(void)
 	FORWARD(FK_ERR_VALUE, "origin_row", a.origin_row = 1);
 	FORWARD(FK_ERR_VALUE, "seqs_device", a.seqs_device = 1);
 	BACKWARD(FK_ERR_VALUE, "origin_key", p.features = FK_ORIGIN, p.dropout = .5f, a.origin_key = 12);
-	FORWARD(FK_ERR_VALUE, "features", p.features = 128);
+	FORWARD(FK_ERR_VALUE, "features", p.features = 512);
 	FORWARD(FK_ERR_VALUE, "features", p.features = FK_ORIGIN); /* without dropout */
 	FORWARD(FK_ERR_VALUE, "page", p.page = 4);
 	FORWARD(FK_ERR_SIZE, "p.size", p.size = 0);

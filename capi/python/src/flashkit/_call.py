@@ -105,9 +105,9 @@ class Call:
             self.names["features"] = "origin"
             for name, first in zip(_abi.ORIGIN, origin, strict=True):
                 setattr(a, name, index(first, "origin", want, 0, 2**31 - 1, given=origin))
-        for name in ("kscale", "vscale"):
-            if o.get(name) is not None:
-                self.four(o[name], name)
+        for name, scale in (("kscale", o.get("kscale")), ("vscale", o.get("vscale"))):
+            if scale is not None:
+                self.four(scale, name)
         if (rowmax := o.get("rowmax")) is not None:
             a.rowmax = _arrays.column(_arrays.writable(rowmax, "rowmax"), "rowmax")
             self.given["rowmax"] = rowmax
