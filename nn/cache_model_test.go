@@ -271,7 +271,9 @@ func TestKVCacheModel(t *testing.T) {
 	defer d.Close()
 	for name, config := range cacheConfigs(t) {
 		t.Run(name, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(1, uint64(len(name))))
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			r := rand.New(rand.NewPCG(seed, 0))
 			m := newCacheModel(t, config, engine.NewStep())
 			for n := range 2000 {
 				m.apply(t, r)

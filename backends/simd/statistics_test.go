@@ -66,7 +66,7 @@ func TestStatistics(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r, ran := rand.New(rand.NewPCG(seed, 0)), map[string]int{}
-	for i := range trials(t, 40, 200, 1000) {
+	for i := range trials(t, 20, 50, 250) {
 		features := flashkit.Feature(r.Uint32()&r.Uint32())&^(flashkit.FeatureRowMax|flashkit.FeatureKeyMass)&flashkit.AllFeatures | []flashkit.Feature{
 			flashkit.FeatureRowMax, flashkit.FeatureKeyMass, flashkit.FeatureRowMax | flashkit.FeatureKeyMass}[r.IntN(3)]
 		p := drawProblem(t, r, features, dtypes[i%3])
