@@ -136,7 +136,7 @@ def attention(p, x, seed=0):
     names = ["o", "lse"]
     if p.gradients:
         names += ["dq", "dk", "dv"] + ["d" + name for name in ("bias", "sink") if name in x]
-    names += [name for name in ("rowmax", "keymass") if getattr(p, name)]
+    names += [name for name in ("rowmax", "keymass") if getattr(p, name, None)]
     out = {name: np.zeros(x[name[1:]].shape if name in ("dbias", "dsink") else p.shapes[name]) for name in names}
     for name in {"lse", "rowmax"} & out.keys():
         out[name][...] = -np.inf
@@ -173,7 +173,7 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
         s = s - (steep if np.isfinite(steep) else np.nan) * np.abs(keys - diagonal)
 
     # The row maximum has the scores alone, and that of earlier keys if there are some.
-    if p.rowmax:
+    if "rowmax" in out:
         tops = [s] + ([x["earlier_rowmax"][b, h, i]] if "earlier" in x and x["earlier_lse"][b, h, i, 0] != -np.inf else [])
         out["rowmax"][b, h, i] = np.max(np.concatenate(tops), initial=-np.inf)
         if np.any(s == np.inf):
@@ -189,7 +189,7 @@ def one_row(p, x, seed, out, b, h, i, diagonal, m):
         return  # O = 0, LSE = -inf, and no gradient
     total = np.exp(logits - top).sum()
     prob, of_sink, of_earlier = np.split(np.exp(logits - top) / total, [len(keys), len(keys) + 1])
-    if p.keymass:
+    if "keymass" in out:
         out["keymass"][b, h, 0, keys] += prob
     keep = kept(p, seed, b, h, i, keys)
     out["o"][b, h, i] = (prob * keep) @ v if np.isfinite(total) else np.nan

@@ -344,7 +344,7 @@ def test_opcheck_of_many(randn):
     for t in (q, k, v, bias):
         t.requires_grad_()
     rest = True, None, False, 0, 0.0, 3.0, 0.25, None, True
-    inputs = q, k, v, bias, mask, None, None, torch.tensor(5), *(None,) * 5, *rest
+    inputs = q, k, v, bias, mask, None, None, torch.tensor(5), *(None,) * 6, *rest
     torch.library.opcheck(torch.ops.flashkit.attention.default, inputs)
     o, lse = torch.ops.flashkit.attention.default(*inputs)
     with torch.no_grad():
