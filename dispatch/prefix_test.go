@@ -271,7 +271,7 @@ func TestForwardPrefix(t *testing.T) {
 	}
 }
 
-// What a prefix cannot have is refused by name.
+// ForwardPrefix refuses features that it does not support by name.
 func TestForwardPrefixRefuses(t *testing.T) {
 	d := dispatch.New(simd.New()).Frozen()
 	defer d.Close()

@@ -198,7 +198,7 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 	case q.Starts != nil || !q.Rows.equal(&k.Rows):
 		return problem("MultiHeadAttention: q.Rows", q.Rows, "must be those of k, and not packed")
 	case k.Features != c.config.Heads*c.config.Dim || v.Features != k.Features || m.kvHeads() != c.config.Heads:
-		return problem("MultiHeadAttention: k.Features", k.Features, "must be those of v and of the cache's %d heads of %d", c.config.Heads, c.config.Dim)
+		return problem("MultiHeadAttention: k.Features", k.Features, "must equal the features of v and of the cache's %d heads of %d", c.config.Heads, c.config.Dim)
 	case m.Rotary != nil && c.config.Rotary != nil:
 		return problem("MultiHeadAttention.Rotary", "given", "must not stand beside KVCacheConfig.Rotary: keys are rotated once")
 	case !m.UseFlashAttention && (c.config.Page > 0 || c.config.DType != flashkit.Float32):

@@ -257,7 +257,7 @@ func cacheConfigs(t testing.TB) map[string]nn.KVCacheConfig {
 			c := nn.KVCacheConfig{Batch: 5, Heads: 2, Capacity: 40, Dim: 8, DType: dtype, Page: page}
 			all[fmt.Sprintf("%v/page%d", dtype, page)] = c
 			if c.Rotary = rotary; page > 0 {
-				c.Pages = 100 / page // half of what full sequences need
+				c.Pages = 100 / page // half of the pages of full sequences
 			}
 			all[fmt.Sprintf("%v/page%d/tight", dtype, page)] = c
 		}

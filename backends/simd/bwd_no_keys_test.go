@@ -9,8 +9,7 @@ import (
 	"github.com/flashkit-go/flashkit/backends/simd"
 )
 
-// A sequence without keys has gradients of 0, even if its rows are so many that their sums are made
-// in runs.
+// A sequence without keys has gradients of 0, even if the sums of its rows are made in runs.
 func TestBackwardWithoutKeys(t *testing.T) {
 	b := simd.New()
 	defer b.Close()

@@ -189,11 +189,8 @@ func (r *keyRows) locate(at []int, key int) {
 func (r *keyRows) widen(isa *laneRoutines, j *job, x *itemOfKeys, from, n int) {
 	dim := r.t.Shape()[3]
 	for buf, end := r.buf, from+n; from < end; {
-		run := end - from
-		if r.page > 0 {
-			run = min(run, r.page-from%r.page)
-		}
-		batch, row := x.place(j, from)
+		batch, row, run := j.keyPlace(&x.Seq, x.b, from)
+		run = min(run, end-from)
 		r.load(isa, buf, batch, x.g, row, run)
 		from, buf = from+run, buf[run*dim:]
 	}
@@ -211,9 +208,6 @@ func (r *keyRows) load(isa *laneRoutines, dst []float32, batch, g, row, n int) {
 // place returns the index of a key's sequence or page in the first dimension of K and V, and the
 // key's row there.
 func (x *itemOfKeys) place(j *job, key int) (batch, row int) {
-	if j.p.Page == 0 {
-		return x.KVBatch, x.K0 + key
-	}
-	all := j.args.Seqs.Pages
-	return int(all[x.b*(len(all)/j.p.Batch)+key/j.p.Page]), key % j.p.Page
+	batch, row, _ = j.keyPlace(&x.Seq, x.b, key)
+	return batch, row
 }

@@ -42,14 +42,13 @@ func (c *calibration) apply(layers []*nn.Linear) {
 	}
 	for _, l := range layers {
 		name := l.Weight.Name
-		switch {
-		case !c.records:
+		if !c.records {
 			l.Smooth = l.SmoothFactors(c.peaks[name])
-		case c.peaks[name] == nil:
-			c.peaks[name] = make([]float32, l.Weight.Shape[1])
-			fallthrough
-		default:
-			l.Peaks = c.peaks[name]
+			continue
 		}
+		if c.peaks[name] == nil {
+			c.peaks[name] = make([]float32, l.Weight.Shape[1])
+		}
+		l.Peaks = c.peaks[name]
 	}
 }
