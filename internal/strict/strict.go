@@ -5,6 +5,7 @@ package strict
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,9 +49,16 @@ func (f *File) Into(path string, value json.RawMessage, to any, kind string) boo
 	return true
 }
 
-// Object returns the object of a path. A value that is no object is an error.
+// Object returns the object of a path. A value that is no object is an error. The text of depth 0
+// may be anything; values of a greater depth are valid JSON, as they are parts of it.
 func (f *File) Object(path string, value json.RawMessage, depth int) *Object {
 	o := &Object{File: f, path: path, Depth: depth, keys: map[string]json.RawMessage{}, read: map[string]bool{}}
+	if depth == 0 {
+		if err := Valid(f.Name, value); err != nil {
+			f.Err = cmp.Or(f.Err, err)
+			return o
+		}
+	}
 	if depth > maxDepth {
 		f.Fail(path, "is nested deeper than %d", maxDepth)
 	} else if !o.split(value) {
@@ -107,9 +115,6 @@ func Open(path string, most int64) (*Object, bool, error) {
 
 // Parse reads the object of a text. The object keeps the text.
 func Parse(file string, text []byte) (*Object, error) {
-	if err := Valid(file, text); err != nil {
-		return nil, err
-	}
 	o := (&File{Name: file}).Object("", text, 0)
 	return o, o.Err
 }

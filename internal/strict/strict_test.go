@@ -32,11 +32,12 @@ func TestObject(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for want, text := range map[string]string{
-		`f.json: unexpected end of JSON input`:               `{"a":`,
-		`f.json: must be a JSON object, not [1]`:             ` [1]`,
-		`f.json: a = 2: must not be there twice`:             `{"a":1,"\u0061":2}`,
-		`f.json: the file is a web page (HTML)`:              `<html>`,
-		`f.json: \x1b[31m = "y": the key is unknown, and ma`: `{"\u001b[31m":"y"}`,
+		`f.json: unexpected end of JSON input`:                         `{"a":`,
+		`f.json: invalid character '}' looking for beginning of value`: `{"a":}`,
+		`f.json: must be a JSON object, not [1]`:                       ` [1]`,
+		`f.json: a = 2: must not be there twice`:                       `{"a":1,"\u0061":2}`,
+		`f.json: the file is a web page (HTML)`:                        `<html>`,
+		`f.json: \x1b[31m = "y": the key is unknown, and ma`:           `{"\u001b[31m":"y"}`,
 	} {
 		o, err := Parse("f.json", []byte(text))
 		if err == nil {

@@ -24,10 +24,10 @@ func Parse(file []byte) (*Tokenizer, error) {
 func parseFile(r *strict.File, file []byte, c *config) *Tokenizer {
 	loadClasses()
 	t := &Tokenizer{added: map[string]int32{}}
-	if r.Err = strict.Valid(r.Name, file); r.Err != nil {
+	f := objectOf(r, "", file, 0)
+	if r.Err != nil {
 		return nil
 	}
-	f := objectOf(r, "", file, 0)
 	f.Ignore("version", "padding", "decoder")
 	if v, ok := f.take("truncation"); ok {
 		t.truncation(f.inner("truncation", v))

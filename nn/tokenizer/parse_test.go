@@ -153,6 +153,7 @@ func FuzzParse(f *testing.F) {
 func FuzzSettings(f *testing.F) {
 	f.Add([]byte(`{"do_lower_case":false,"model_max_length":1e30,"mask_token":{"content":"[MASK]","lstrip":true}}`), []byte(`{"cls_token":"a"}`), []byte(`{"<x>":8}`))
 	f.Add([]byte(`{"tokenizer_class":"MPNetTokenizer","added_tokens_decoder":{"7":{"content":"b"}}}`), []byte(`{"additional_special_tokens":["a","<y>"]}`), []byte(`{}`))
+	f.Add([]byte(`{}`), []byte(`{"extra_special_tokens":}`), []byte(`{}`)) // no JSON
 	f.Fuzz(func(t *testing.T, settings, special, added []byte) {
 		c := newConfig()
 		for i, read := range []func(*fields){c.settings, c.specialMap, c.addedMap} {
