@@ -46,6 +46,7 @@ func drawFewKeys(r *rand.Rand) flashkit.Problem {
 
 // A sequence has the same bits alone, in a batch, and for any number of workers, in every layout.
 func TestBitsOfFewKeys(t *testing.T) {
+	slow.UnderRace(t)
 	withProcs(t, 5)
 	eachFewKeys(t, func(t *testing.T, k flashkit.Kernel, r *rand.Rand) {
 		for range 15 {

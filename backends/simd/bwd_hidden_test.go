@@ -10,11 +10,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Rows and keys that the mask hides may hold any values. These values do not change a bit of the
 // gradients of rows and keys that do not see them.
 func TestBackwardMaskHides(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for _, k := range simd.New().Kernels() {

@@ -10,11 +10,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Kernels match the portable kernel with random combinations of features, over several tiles and
 // blocks. Other tests compare the portable kernel with the definition.
 func TestBackwardFeaturesLikePortable(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	forward, portable := kernel(t, "simd/fwd_generic"), kernel(t, "simd/bwd_generic")

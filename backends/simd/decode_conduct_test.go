@@ -16,6 +16,7 @@ import (
 // A mask may show a key to one row and hide this key from the next row. The values of the key then
 // change no bit of the second row's result.
 func TestDecodeMaskHidesFromRows(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // drawDecode draws a problem with few rows and with up to several chunks of keys. The last chunk
@@ -38,6 +39,7 @@ func drawDecode(t testing.TB, r *rand.Rand, features flashkit.Feature, dtype fla
 // Decode kernels match the definition with each single feature and with many combinations of
 // features.
 func TestDecodeFeatures(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // tableOf returns a job whose item table is filled for a call.
@@ -28,6 +29,7 @@ func tableOf(t *testing.T, p flashkit.Problem, args *flashkit.Args) *job {
 // Every chunk of every head belongs to one item. Every row of a split head belongs to one item that
 // merges. Long items come first, and no two chunks share a result.
 func TestDecodeItems(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 300 {
 		p := flashkit.Problem{Batch: 1 + r.IntN(40), KVHeads: 1 + r.IntN(5), QLen: 1 + r.IntN(3), KVLen: 1 + r.IntN(9000), Dim: 64, VDim: 64,

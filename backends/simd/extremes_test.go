@@ -227,6 +227,7 @@ func kind(x float64) string {
 
 // If all elements of a row of Q are NaN, O and LSE of this row are NaN, and other rows are not.
 func TestNaNRowsStayAlone(t *testing.T) {
+	slow.UnderRace(t)
 	isNaNRow := func(p flashkit.Problem, row int) bool { return row%p.QLen%3 == 1 }
 	for _, k := range simd.New().Kernels() {
 		for _, name := range extremeProblems {

@@ -294,6 +294,7 @@ func TestLongSumOfDBias(t *testing.T) {
 
 // With large scores, errors are not much larger than the errors of the plain algorithm in float32.
 func TestFeaturesOfLargeScores(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -86,6 +86,7 @@ func (s *sample) checkAlone(t *testing.T, r *rand.Rand, k flashkit.Kernel) {
 
 // Gaps between rows change no bits. A kernel may read such rows from a copy.
 func TestGapsBetweenRowsKeepBits(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, k := range simd.New().Kernels() {
 		if k.Pass != flashkit.PassForward || strings.Contains(k.Name, "decode") || strings.HasSuffix(k.Name, "generic") {

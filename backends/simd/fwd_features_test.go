@@ -78,6 +78,7 @@ func TestForwardFeatures(t *testing.T) {
 
 // A sink and an LSE of earlier keys may be far above or far below the scores.
 func TestSinkAndCarryFarAway(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	far := []float64{math.Inf(-1), -1e4, -200, -70, -3, 0, 3, 50, 59, 61, 70, 90, 200, 1e4}
 	for i := range 20 {

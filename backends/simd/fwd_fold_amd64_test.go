@@ -9,11 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // The items of folded heads have each row of each head once, padding included. Folded rows see the same
 // keys as the rows of the tensors.
 func TestFoldHeads(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 100 {
 		kvHeads, group, room := 1+r.IntN(3), 1+r.IntN(9), 1+r.IntN(100)

@@ -12,11 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // A tile has the same bits from attendTile as from the separate routines: with any number of rows,
 // in any band, with a bias, with a mask of keys, and with values that are not finite.
 func TestAttendTile(t *testing.T) {
+	slow.UnderRace(t)
 	eachLaneISA(t, func(t *testing.T, isa *laneRoutines, r *rand.Rand) {
 		if isa.attendTile == nil {
 			t.Skip("has no such routine")

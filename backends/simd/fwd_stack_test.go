@@ -9,11 +9,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Heads whose rows are neighbors in memory may be computed as one head. Results have the same bits if the
 // rows of different heads alternate in memory.
 func TestBitsOfStackedHeads(t *testing.T) {
+	slow.UnderRace(t)
 	seed := rand.Uint64()
 	for _, k := range simd.New().Kernels() {
 		if k.Pass != flashkit.PassForward || strings.Contains(k.Name, "decode") {

@@ -9,11 +9,13 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/simd"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // If LSE is far too small, for instance because of another definition, weights exceed float32.
 // Results with such weights are NaN or infinite, never plausible numbers.
 func TestLSEFarTooSmall(t *testing.T) {
+	slow.UnderRace(t)
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 6 {
 		n, vdim := 1+r.IntN(200), 1+r.IntN(70)

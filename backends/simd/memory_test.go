@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // allocated returns the number of bytes that a call of the named kernel allocates on a new backend.
@@ -46,6 +47,7 @@ func zeros(p flashkit.Problem, s [4]int) flashkit.Tensor {
 // Needs predicts the bytes that a first call allocates. The difference is due to the allocator's
 // size classes and small allocations.
 func TestHostMemory(t *testing.T) {
+	slow.UnderRace(t)
 	for _, name := range []string{
 		"b1-h1-g1-n1-m1-d8-f32",
 		"b1-h8-g2-n300-m300-d64-f32-causal",
@@ -70,6 +72,7 @@ func TestHostMemory(t *testing.T) {
 // The prediction also holds with features, for sequences of the problem's lengths, and for packed
 // sequences, whose tables need memory.
 func TestHostMemoryOfFeatures(t *testing.T) {
+	slow.UnderRace(t)
 	for _, name := range []string{
 		"b1-h8-g2-n300-m300-d64-f32-causal-softcap30-alibi",
 		"b2-h4-g4-n200-m500-d33-dv40-f16-bias-mask-sink-dropout0.5",

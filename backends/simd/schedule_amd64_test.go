@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/slow"
 )
 
 // Tests simulate schedules for many workers. The unit of time is one key in one tile of query rows.
@@ -125,6 +126,7 @@ func mixed(workers int) []float64 {
 }
 
 func TestBalance(t *testing.T) {
+	slow.UnderRace(t)
 	simulations := []struct {
 		name    string
 		of      func(isa *laneRoutines, p flashkit.Problem, speeds []float64) float64
