@@ -19,11 +19,11 @@ type nomicBERT struct {
 }
 
 // A nomicConfig holds the keys of config.json. The file has the keys of transformers' NomicBertConfig, or
-// of the code that was published with the first models. A missing key has the default of
+// of the code that was published with the first models, or both. A missing key has the default of
 // NomicBertConfig.
 type nomicConfig struct {
 	vocab, hidden, between, layers, heads, dim, positions, types int
-	eps                                                          float64
+	eps, theta                                                   float64
 	act                                                          nn.Activation
 	rotary                                                       *nn.Rotary
 	precision                                                    nn.Precision
@@ -31,22 +31,14 @@ type nomicConfig struct {
 
 func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	m := nomicConfig{vocab: c.integer("vocab_size", 30528, 1), types: c.integer("type_vocab_size", 2, 1), precision: p}
-	if c.Has("n_embd") {
-		m.readFirst(c)
+	r := newConfigIn(c, "rotary")
+	m.readFirst(c)
+	if !c.Has("n_embd") || c.Has("hidden_size") {
+		r = m.readToday(c)
 	} else {
-		m.hidden, m.between = c.integer("hidden_size", 768, 1), c.integer("intermediate_size", 3072, 1)
-		m.layers, m.positions = c.integer("num_hidden_layers", 12, 0), c.integer("max_position_embeddings", 2048, 1)
-		m.heads = c.integer("num_attention_heads", 12, 1)
-		m.dim = m.hidden / max(m.heads, 1)
-		if c.Has("head_dim") {
-			m.dim = c.integer("head_dim", m.dim, 1)
-		} else if m.hidden%max(m.heads, 1) != 0 {
-			c.Refuse("num_attention_heads", "must divide the hidden size %d", m.hidden)
-		}
-		m.eps, m.act = c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "silu")
-		r, theta := c.ropeOf(1000)
-		m.rotary = c.rotary(r, m.dim, m.positions, theta)
+		c.heads("n_head", 12, m.hidden)
 	}
+	m.rotary = c.rotary(r, m.dim, m.positions, m.theta)
 	if err := c.Done(harmlessKeys...); err != nil {
 		return nil, err
 	}
@@ -63,9 +55,9 @@ func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 
 // readFirst reads the keys of the first models' code.
 func (m *nomicConfig) readFirst(c *config) {
-	m.hidden, m.between = c.integer("n_embd", 768, 1), c.integer("n_inner", 3072, 1)
+	m.hidden, m.between = c.integer("n_embd", c.integer("hidden_size", 768, 1), 1), c.integer("n_inner", 3072, 1)
 	m.layers, m.positions = c.integer("n_layer", 12, 0), c.integer("n_positions", 2048, 1)
-	m.heads, m.eps, m.act = c.heads("n_head", 12, m.hidden), c.number("layer_norm_epsilon", 1e-12), nn.SiLU
+	m.heads, m.eps, m.act = c.integer("n_head", c.integer("num_attention_heads", 12, 1), 1), c.number("layer_norm_epsilon", 1e-12), nn.SiLU
 	m.dim = m.hidden / max(m.heads, 1)
 	c.Only("activation_function", `"swiglu"`)
 	for _, key := range []string{"causal", "mlp_fc1_bias", "mlp_fc2_bias", "parallel_block", "prenorm", "qkv_proj_bias", "rotary_emb_interleaved",
@@ -79,7 +71,42 @@ func (m *nomicConfig) readFirst(c *config) {
 	c.Ignore("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
 		"max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm", "reorder_and_upcast_attn", "summary_activation",
 		"summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn", "use_xentropy")
-	m.rotary = c.rotary(newConfigIn(c, "rotary"), m.dim, m.positions, c.positive("rotary_emb_base", 1000))
+	m.theta = c.positive("rotary_emb_base", 1000)
+}
+
+// readToday reads the keys of transformers and returns the rope parameters. The keys of the first
+// models' code, if the file has them too, must agree. Of the positions, the larger number counts,
+// unless the rope parameters depend on it.
+func (m *nomicConfig) readToday(c *config) *config {
+	first := *m
+	m.hidden, m.between = c.integer("hidden_size", 768, 1), c.integer("intermediate_size", 3072, 1)
+	m.layers, m.positions = c.integer("num_hidden_layers", 12, 0), c.integer("max_position_embeddings", 2048, 1)
+	m.heads = c.integer("num_attention_heads", 12, 1)
+	m.dim = m.hidden / max(m.heads, 1)
+	if c.Has("head_dim") {
+		m.dim = c.integer("head_dim", m.dim, 1)
+	} else if m.hidden%max(m.heads, 1) != 0 {
+		c.Refuse("num_attention_heads", "must divide the hidden size %d", m.hidden)
+	}
+	m.eps, m.act = c.number("layer_norm_eps", 1e-12), c.activation("hidden_act", "silu")
+	r, theta := c.ropeOf(1000)
+	m.theta = r.number("rope_theta", theta)
+	if c.Has("n_positions") && r.text("rope_type", r.text("type", "default")) == "default" {
+		m.positions = max(m.positions, first.positions)
+	}
+	for _, x := range []struct {
+		key   string
+		agree bool
+	}{
+		{"n_embd", first.hidden == m.hidden}, {"n_inner", first.between == m.between}, {"n_layer", first.layers == m.layers},
+		{"n_head", first.heads == m.heads && first.dim == m.dim}, {"layer_norm_epsilon", first.eps == m.eps},
+		{"activation_function", first.act == m.act}, {"rotary_emb_base", first.theta == m.theta},
+	} {
+		if c.Has(x.key) && !x.agree {
+			c.Refuse(x.key, "must agree with the key of transformers for the same setting")
+		}
+	}
+	return r
 }
 
 func (m *nomicConfig) layer(w *nn.Init, k int) *block {

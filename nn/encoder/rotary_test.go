@@ -112,6 +112,26 @@ func TestModernBERTTags(t *testing.T) {
 	}
 }
 
+// A published config.json has the keys of transformers and of the first models' code. transformers
+// rotates all positions, and the first code's number of positions is larger.
+func TestNomicBERTBothKeys(t *testing.T) {
+	for _, x := range rotaryCases(t) {
+		if x.name != "nomicbert" {
+			continue
+		}
+		x.config = edit(x.config, `"head_dim": 8`, `"n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 24, "n_positions": 8192, "max_trained_positions": 2048,
+			"activation_function": "swiglu", "causal": false, "layer_norm_epsilon": 1e-12, "qkv_proj_bias": false, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0,
+			"rotary_emb_interleaved": false, "rotary_emb_scale_base": null, "rotary_scaling_factor": null, "use_flash_attn": true, "use_rms_norm": false`)
+		m := x.load(t, nn.Float32)
+		require.Equal(t, 8192, m.shape().positions)
+		s, out := newTester(t, m, opened(t)), poisoned(len(x.hidden))
+		require.NoError(t, s.run(t.Context(), out, x.batch, hidden(m.shape().hidden), 1))
+		requireNear(t, 1e-5, x.hidden, out, "hidden states")
+		return
+	}
+	t.Fatal("no case nomicbert")
+}
+
 // Results for a text do not depend on other texts of a batch, and warm calls allocate nothing.
 func TestRotaryBatches(t *testing.T) {
 	d := opened(t).Frozen()
@@ -173,6 +193,14 @@ func TestRotaryRefusals(t *testing.T) {
 		{"nomicbert-first", `"swiglu"`, `"geglu"`, "activation_function"},
 		{"nomicbert-first", `"rotary_emb_fraction": 1.0`, `"rotary_emb_fraction": 0.5`, "rotary_emb_fraction"},
 		{"nomicbert-first", `"causal": false`, `"num_experts": 8, "causal": false`, "num_experts"},
+		{"nomicbert", `"head_dim": 8`, `"n_embd": 24`, "n_embd"},
+		{"nomicbert", `"head_dim": 8`, `"n_inner": 16`, "n_inner"},
+		{"nomicbert", `"head_dim": 8`, `"n_layer": 3`, "n_layer"},
+		{"nomicbert", `"head_dim": 8`, `"n_embd": 16, "n_head": 4`, "n_head"},
+		{"nomicbert", `"head_dim": 8`, `"layer_norm_epsilon": 1e-5`, "layer_norm_epsilon"},
+		{"nomicbert", `"hidden_act": "silu"`, `"hidden_act": "gelu", "activation_function": "swiglu"`, "activation_function"},
+		{"nomicbert", `"head_dim": 8`, `"rotary_emb_base": 10000`, "rotary_emb_base"},
+		{"nomicbert", `"head_dim": 8`, `"causal": true`, "causal"},
 		{"qwen3", `"use_sliding_window": false`, `"use_sliding_window": false, "is_causal": false`, "is_causal"},
 		{"qwen3", `"num_key_value_heads": 2`, `"num_key_value_heads": 3`, "num_key_value_heads"},
 		{"qwen3", `"head_dim": 8`, `"head_dim": 7`, "head_dim"},
