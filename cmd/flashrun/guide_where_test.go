@@ -39,8 +39,8 @@ var notRun = map[string]string{
 
 // instead maps commands to their replacements in tests.
 var instead = map[string]string{
-	"go get github.com/flashkit-go/flashkit": "cp ../hello/* hello", // a module that uses this repository in place of the published one
-	"go run .":                               "go run -C hello .",
+	"go get github.com/flashkit-go/flashkit/dispatch": "cp ../hello/* hello", // a module that uses this repository in place of the published one
+	"go run .": "go run -C hello .",
 }
 
 // needs maps parts of commands to requirements that this machine lacks.

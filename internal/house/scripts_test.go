@@ -48,3 +48,26 @@ func TestNamedScripts(t *testing.T) {
 	}
 	require.Greater(t, found, 15)
 }
+
+// A page's go get names the packages that the page's programs import: a go get of the root alone
+// adds no sums of the modules that other packages need, so programs that import them are not built.
+func TestGoGetNamesImports(t *testing.T) {
+	get := regexp.MustCompile(`go get (` + regexp.QuoteMeta(module) + `\S*)`)
+	use := regexp.MustCompile(`(?m)^\s*(?:import )?"(` + regexp.QuoteMeta(module) + `/\S+)"$`)
+	found := 0
+	for _, file := range tracked(t, "*.md") {
+		text, named := read(t, file), []string(nil)
+		for _, m := range get.FindAllStringSubmatch(text, -1) {
+			named = append(named, m[1])
+			require.NotEqual(t, module, m[1], "%s: the root has no kernels", file)
+			require.DirExists(t, strings.TrimPrefix(m[1], module+"/"), file)
+		}
+		for _, m := range use.FindAllStringSubmatch(text, -1) {
+			if named != nil {
+				require.Contains(t, named, m[1], file)
+				found++
+			}
+		}
+	}
+	require.GreaterOrEqual(t, found, 2)
+}

@@ -3,6 +3,10 @@
 //	e, err := encoder.Open(ctx, "all-MiniLM-L6-v2") // a folder as its makers publish it
 //	vectors, err := e.Embed(ctx, []string{"The weather is lovely today.", "It's so sunny outside!"})
 //
+// A reranker scores texts for a query instead:
+//
+//	scores, err := e.Score(ctx, "Is it raining?", texts) // a greater score is a better answer
+//
 // A folder has config.json, model.safetensors or its shards, and tokenizer.json or vocab.txt. The
 // settings of sentence-transformers are optional. The results equal the results of
 // sentence-transformers and transformers, up to the last bits. A setting that may change results and that this package
