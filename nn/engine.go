@@ -61,5 +61,5 @@ const (
 	Float32     Precision = Precision(matmul.Float32)     // no rounding
 	BF16Weights Precision = Precision(matmul.BF16Weights) // weights rounded to bf16, in half the memory; for any processor
 	BF16        Precision = Precision(matmul.BF16)        // rows also rounded: fast with AMX or AVX512-BF16; the same results, up to the last bits, on other processors
-	Int8        Precision = Precision(matmul.Int8)        // rows and weights in 8 bits, in a quarter of the memory; fast with AVX2 or AVX512-VNNI
+	Int8        Precision = Precision(matmul.Int8)        // rows and weights in 8 bits, in a quarter of the memory; fast with AVX2, AVX512-VNNI or NEON
 )

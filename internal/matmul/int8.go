@@ -86,24 +86,23 @@ func level(x, by float32) int {
 	return int(math.RoundToEven(float64(float32(x * by))))
 }
 
+// quads returns the number of words that hold k integers of 8 bits, with their padding.
+func (u *isa) quads(k int) int { return max(1, (k+u.depth-1)/u.depth) * u.depth / 4 }
+
 // stepOf returns the number of words of a quantized row.
 func (u *isa) stepOf(k int) int {
-	words := max(1, (k+3)/4)
-	if u.pairsInt8 {
-		words *= 2
+	if u.groupInt8 == 2 {
+		return 2 * u.quads(k)
 	}
-	return words
+	return u.quads(k)
 }
 
-// packInt8 packs a panel. Words hold two or four rows of a column, see isa.pairsInt8.
+// packInt8 packs a panel. isa.groupInt8 rows of a column are together.
 func (p *Packed) packInt8(b *Matrix, col, width int) {
 	panel := p.pairs[p.at(col, 0, width):][:p.depth()*width]
 	clear(panel)
 	bytes := unsafe.Slice((*int8)(unsafe.Pointer(&panel[headRows*width])), 4*(len(panel)-headRows*width))
-	group := 4
-	if p.isa.pairsInt8 {
-		group = 2
-	}
+	group := p.isa.groupInt8
 	x := make([]float32, p.k)
 	for c := range min(width, b.Cols-col) {
 		for k := range x {
@@ -227,7 +226,7 @@ func (u *isa) quantizeRow(dst []uint32, x []float32, most uint32) float32 {
 		return scale
 	}
 	bits, mask, count, offset := 8, uint32(0xff), 4, 0
-	if u.pairsInt8 {
+	if u.groupInt8 == 2 {
 		bits, mask, count = 16, 0xffff, 2
 	}
 	if u.offsetInt8 {

@@ -16,10 +16,10 @@ type isa struct {
 	rows        int     // most rows of an item
 	block       int     // floats of A's rows that fit the L2 cache together with a panel
 	wide        int     // vectors of a wide panel
-	depth       int     // pairs pad K to a multiple of depth
+	depth       int     // pairs and integers pad K to a multiple of depth
 	adds        bool    // multiply can add to C
 	tiles       bool    // AMX: multiply writes only sums, in whole tiles
-	pairsInt8   bool    // Int8: A holds 16-bit integers, and two rows of B are together, not four
+	groupInt8   int     // Int8: the number of rows of B that are together; if it is 2, A holds 16-bit integers
 	offsetInt8  bool    // Int8: A holds unsigned integers
 	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1
 
@@ -53,7 +53,7 @@ const (
 	vectorPanels = 4 // wide panels that vector multiplies at a time
 )
 
-var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2, rows: 128, block: 1 << 18, wide: 3, depth: 2}
+var portable = isa{name: "portable", lanes: 4, tile: 2, flops: 2, rows: 128, block: 1 << 18, wide: 3, depth: 4, groupInt8: 4}
 
 // chosen is the best instruction set of this machine.
 var chosen = available()[0]

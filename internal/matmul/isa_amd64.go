@@ -82,7 +82,7 @@ var avx2 = isa{
 }
 
 var avx2int8 = isa{
-	name: "avx2", lanes: 16, tile: 6, flops: 120, rows: 128, wide: 1, adds: true, pairsInt8: true,
+	name: "avx2", lanes: 16, tile: 6, flops: 120, rows: 128, wide: 1, depth: 4, adds: true, groupInt8: 2,
 	finish: finishAVX2, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX2, dots: dotsAVX2,
 }
 
@@ -95,6 +95,6 @@ func int8AVX512() *isa {
 }
 
 var avx512vnni = isa{
-	name: "avx512vnni", lanes: 48, tile: 8, flops: 360, rows: 128, wide: 1, adds: true, offsetInt8: true,
+	name: "avx512vnni", lanes: 48, tile: 8, flops: 360, rows: 128, wide: 1, depth: 4, adds: true, groupInt8: 4, offsetInt8: true,
 	finish: finishAVX512, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX512VNNI, dots: dotsAVX512VNNI,
 }

@@ -147,3 +147,65 @@ func finishLogisticNEON(c *float32, cStep int, sums *float32, sumStep int, bias,
 //
 //go:noescape
 func slopeLogisticNEON(dx, x, dy *float32, n int, numbers *float32)
+
+// extentNEON returns the bits of the largest magnitude of x[i] for i < n. n is a multiple of 16. n > 0.
+//
+//go:noescape
+func extentNEON(x *float32, n int) uint32
+
+// scaleNEON sets dst[i] to x[i]·by[i] for i < n. It returns the bits of the largest magnitude of dst[i].
+// n is a multiple of 16. n > 0.
+//
+//go:noescape
+func scaleNEON(dst, x, by *float32, n int) uint32
+
+// quantizeNEON sets byte i of dst to x[i]·by, rounded to an 8-bit integer, ties to even, for i < n.
+// n is a multiple of 16. n > 0.
+//
+//go:noescape
+func quantizeNEON(dst *uint32, x *float32, n int, by float32)
+
+// dotsNEON computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < 8, where s is the sum of
+// products of row r of a and column x of the integers in b. The first two rows of b are not
+// integers, and b[1] holds float32 numbers. k is the number of words of a row of a, a multiple of 4.
+// A word holds four 8-bit integers. b holds quads of a column's integers.
+//
+// The routine stores y in c. Before the store, it adds these terms to y[r][x]:
+//
+//   - bias[x] if bias is not nil
+//   - the old c[r][x] if add != 0
+//
+// Rows of c are cStep elements apart. sums is workspace, [6][8]. k, rows > 0.
+//
+//go:noescape
+func dotsNEON(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)
+
+// dotsNEONDOT computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < 16, where s is the sum of
+// products of row r of a and column x of the integers in b. The first two rows of b are not
+// integers, and b[1] holds float32 numbers. k is the number of words of a row of a, a multiple of 4.
+// A word holds four 8-bit integers. b holds quads of a column's integers.
+//
+// The routine stores y in c. Before the store, it adds these terms to y[r][x]:
+//
+//   - bias[x] if bias is not nil
+//   - the old c[r][x] if add != 0
+//
+// Rows of c are cStep elements apart. sums is workspace, [6][16]. k, rows > 0.
+//
+//go:noescape
+func dotsNEONDOT(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)
+
+// dotsNEONI8MM computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < 16, where s is the sum of
+// products of row r of a and column x of the integers in b. The first two rows of b are not
+// integers, and b[1] holds float32 numbers. k is the number of words of a row of a, a multiple of 4.
+// A word holds four 8-bit integers. b holds groups of eight of a column's integers.
+//
+// The routine stores y in c. Before the store, it adds these terms to y[r][x]:
+//
+//   - bias[x] if bias is not nil
+//   - the old c[r][x] if add != 0
+//
+// Rows of c are cStep elements apart. sums is workspace, [6][16]. k, rows > 0.
+//
+//go:noescape
+func dotsNEONI8MM(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)

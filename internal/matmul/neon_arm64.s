@@ -4577,3 +4577,1121 @@ one:
 	BNE one
 onedone:
 	RET
+
+// func extentNEON(x *float32, n int) uint32
+TEXT ·extentNEON(SB), NOSPLIT, $0-20
+	MOVD x+0(FP), R0
+	MOVD n+8(FP), R1
+	WORD $0x6f00e400 // movi v0.2d, #0
+step:
+	WORD $0xacc10801 // ldp q1, q2, [x0], #32
+	WORD $0xacc11003 // ldp q3, q4, [x0], #32
+	WORD $0x4ea0f821 // fabs v1.4s, v1.4s
+	WORD $0x4ea0f842 // fabs v2.4s, v2.4s
+	WORD $0x4ea0f863 // fabs v3.4s, v3.4s
+	WORD $0x4ea0f884 // fabs v4.4s, v4.4s
+	WORD $0x6ea26421 // umax v1.4s, v1.4s, v2.4s
+	WORD $0x6ea46463 // umax v3.4s, v3.4s, v4.4s
+	WORD $0x6ea36421 // umax v1.4s, v1.4s, v3.4s
+	WORD $0x6ea16400 // umax v0.4s, v0.4s, v1.4s
+	SUBS $16, R1
+	BNE step
+	WORD $0x6eb0a800 // umaxv s0, v0.4s
+	WORD $0x0e043c01 // umov w1, v0.s[0]
+	MOVW R1, ret+16(FP)
+	RET
+
+// func scaleNEON(dst, x, by *float32, n int) uint32
+TEXT ·scaleNEON(SB), NOSPLIT, $0-36
+	MOVD x+8(FP), R0
+	MOVD n+24(FP), R1
+	MOVD dst+0(FP), R2
+	MOVD by+16(FP), R3
+	WORD $0x6f00e400 // movi v0.2d, #0
+step:
+	WORD $0xacc10801 // ldp q1, q2, [x0], #32
+	WORD $0xacc12869 // ldp q9, q10, [x3], #32
+	WORD $0x6e29dc21 // fmul v1.4s, v1.4s, v9.4s
+	WORD $0x6e2adc42 // fmul v2.4s, v2.4s, v10.4s
+	WORD $0xac810841 // stp q1, q2, [x2], #32
+	WORD $0xacc11003 // ldp q3, q4, [x0], #32
+	WORD $0xacc1306b // ldp q11, q12, [x3], #32
+	WORD $0x6e2bdc63 // fmul v3.4s, v3.4s, v11.4s
+	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
+	WORD $0xac811043 // stp q3, q4, [x2], #32
+	WORD $0x4ea0f821 // fabs v1.4s, v1.4s
+	WORD $0x4ea0f842 // fabs v2.4s, v2.4s
+	WORD $0x4ea0f863 // fabs v3.4s, v3.4s
+	WORD $0x4ea0f884 // fabs v4.4s, v4.4s
+	WORD $0x6ea26421 // umax v1.4s, v1.4s, v2.4s
+	WORD $0x6ea46463 // umax v3.4s, v3.4s, v4.4s
+	WORD $0x6ea36421 // umax v1.4s, v1.4s, v3.4s
+	WORD $0x6ea16400 // umax v0.4s, v0.4s, v1.4s
+	SUBS $16, R1
+	BNE step
+	WORD $0x6eb0a800 // umaxv s0, v0.4s
+	WORD $0x0e043c01 // umov w1, v0.s[0]
+	MOVW R1, ret+32(FP)
+	RET
+
+// func quantizeNEON(dst *uint32, x *float32, n int, by float32)
+TEXT ·quantizeNEON(SB), NOSPLIT, $0-28
+	MOVD dst+0(FP), R0
+	MOVD x+8(FP), R1
+	MOVD n+16(FP), R2
+	MOVWU by+24(FP), R3
+	WORD $0x4e040c64 // dup v4.4s, w3
+step:
+	WORD $0xacc10420 // ldp q0, q1, [x1], #32
+	WORD $0xacc10c22 // ldp q2, q3, [x1], #32
+	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
+	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
+	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
+	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
+	WORD $0x4e21a800 // fcvtns v0.4s, v0.4s
+	WORD $0x4e21a821 // fcvtns v1.4s, v1.4s
+	WORD $0x4e21a842 // fcvtns v2.4s, v2.4s
+	WORD $0x4e21a863 // fcvtns v3.4s, v3.4s
+	WORD $0x4e411800 // uzp1 v0.8h, v0.8h, v1.8h
+	WORD $0x4e431842 // uzp1 v2.8h, v2.8h, v3.8h
+	WORD $0x4e021800 // uzp1 v0.16b, v0.16b, v2.16b
+	WORD $0x3c810400 // str q0, [x0], #16
+	SUBS $16, R2
+	BNE step
+	RET
+
+// func dotsNEON(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)
+TEXT ·dotsNEON(SB), NOSPLIT, $0-88
+	MOVD c+0(FP), R0
+	MOVD cStep+8(FP), R1
+	LSL $2, R1
+	MOVD a+16(FP), R2
+	MOVD aRow+24(FP), R3
+	LSL $2, R3
+	MOVD scales+32(FP), R4
+	MOVD b+40(FP), R5
+	MOVD k+48(FP), R6
+	MOVD rows+56(FP), R7
+	MOVD add+64(FP), R8
+	MOVD bias+72(FP), R9
+	MOVD sums+80(FP), R10
+	MOVD $4, R21
+tile:
+	MOVD $6, R11
+	CMP R11, R7
+	CSEL LT, R7, R11, R11
+	MOVD R2, R13
+	CMP $1, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R13, R14
+	CMP $2, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R14, R15
+	CMP $3, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R15, R16
+	CMP $4, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R16, R17
+	CMP $5, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R17, R19
+	MADD R11, R2, R3, R2
+	ADD $64, R5, R20
+	LSR $1, R6, R12
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	WORD $0x6f00e410 // movi v16.2d, #0
+	WORD $0x6f00e411 // movi v17.2d, #0
+	WORD $0x6f00e412 // movi v18.2d, #0
+	WORD $0x6f00e413 // movi v19.2d, #0
+	WORD $0x6f00e414 // movi v20.2d, #0
+	WORD $0x6f00e415 // movi v21.2d, #0
+	WORD $0x6f00e416 // movi v22.2d, #0
+	WORD $0x6f00e417 // movi v23.2d, #0
+	CMP $4, R11
+	BLE rows6fewer
+rows6:
+	WORD $0xacc16698 // ldp q24, q25, [x20], #32
+	WORD $0xacc16e9a // ldp q26, q27, [x20], #32
+	WORD $0x4dd5c9bc // ld1r {v28.4s}, [x13], x21
+	WORD $0x4dd5c9bd // ld1r {v29.4s}, [x13], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc0 // sadalp v0.4s, v30.8h
+	WORD $0x4e606be1 // sadalp v1.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc2 // sadalp v2.4s, v30.8h
+	WORD $0x4e606be3 // sadalp v3.4s, v31.8h
+	WORD $0x4dd5c9dc // ld1r {v28.4s}, [x14], x21
+	WORD $0x4dd5c9dd // ld1r {v29.4s}, [x14], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc4 // sadalp v4.4s, v30.8h
+	WORD $0x4e606be5 // sadalp v5.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc6 // sadalp v6.4s, v30.8h
+	WORD $0x4e606be7 // sadalp v7.4s, v31.8h
+	WORD $0x4dd5c9fc // ld1r {v28.4s}, [x15], x21
+	WORD $0x4dd5c9fd // ld1r {v29.4s}, [x15], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc8 // sadalp v8.4s, v30.8h
+	WORD $0x4e606be9 // sadalp v9.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bca // sadalp v10.4s, v30.8h
+	WORD $0x4e606beb // sadalp v11.4s, v31.8h
+	WORD $0x4dd5ca1c // ld1r {v28.4s}, [x16], x21
+	WORD $0x4dd5ca1d // ld1r {v29.4s}, [x16], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bcc // sadalp v12.4s, v30.8h
+	WORD $0x4e606bed // sadalp v13.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bce // sadalp v14.4s, v30.8h
+	WORD $0x4e606bef // sadalp v15.4s, v31.8h
+	WORD $0x4dd5ca3c // ld1r {v28.4s}, [x17], x21
+	WORD $0x4dd5ca3d // ld1r {v29.4s}, [x17], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bd0 // sadalp v16.4s, v30.8h
+	WORD $0x4e606bf1 // sadalp v17.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bd2 // sadalp v18.4s, v30.8h
+	WORD $0x4e606bf3 // sadalp v19.4s, v31.8h
+	WORD $0x4dd5ca7c // ld1r {v28.4s}, [x19], x21
+	WORD $0x4dd5ca7d // ld1r {v29.4s}, [x19], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bd4 // sadalp v20.4s, v30.8h
+	WORD $0x4e606bf5 // sadalp v21.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bd6 // sadalp v22.4s, v30.8h
+	WORD $0x4e606bf7 // sadalp v23.4s, v31.8h
+	SUBS $1, R12
+	BNE rows6
+	B sums
+rows6fewer:
+	CMP $2, R11
+	BLE rows4fewer
+rows4:
+	WORD $0xacc16698 // ldp q24, q25, [x20], #32
+	WORD $0xacc16e9a // ldp q26, q27, [x20], #32
+	WORD $0x4dd5c9bc // ld1r {v28.4s}, [x13], x21
+	WORD $0x4dd5c9bd // ld1r {v29.4s}, [x13], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc0 // sadalp v0.4s, v30.8h
+	WORD $0x4e606be1 // sadalp v1.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc2 // sadalp v2.4s, v30.8h
+	WORD $0x4e606be3 // sadalp v3.4s, v31.8h
+	WORD $0x4dd5c9dc // ld1r {v28.4s}, [x14], x21
+	WORD $0x4dd5c9dd // ld1r {v29.4s}, [x14], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc4 // sadalp v4.4s, v30.8h
+	WORD $0x4e606be5 // sadalp v5.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc6 // sadalp v6.4s, v30.8h
+	WORD $0x4e606be7 // sadalp v7.4s, v31.8h
+	WORD $0x4dd5c9fc // ld1r {v28.4s}, [x15], x21
+	WORD $0x4dd5c9fd // ld1r {v29.4s}, [x15], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc8 // sadalp v8.4s, v30.8h
+	WORD $0x4e606be9 // sadalp v9.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bca // sadalp v10.4s, v30.8h
+	WORD $0x4e606beb // sadalp v11.4s, v31.8h
+	WORD $0x4dd5ca1c // ld1r {v28.4s}, [x16], x21
+	WORD $0x4dd5ca1d // ld1r {v29.4s}, [x16], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bcc // sadalp v12.4s, v30.8h
+	WORD $0x4e606bed // sadalp v13.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bce // sadalp v14.4s, v30.8h
+	WORD $0x4e606bef // sadalp v15.4s, v31.8h
+	SUBS $1, R12
+	BNE rows4
+	B sums
+rows4fewer:
+	CMP $1, R11
+	BLE rows2fewer
+rows2:
+	WORD $0xacc16698 // ldp q24, q25, [x20], #32
+	WORD $0xacc16e9a // ldp q26, q27, [x20], #32
+	WORD $0x4dd5c9bc // ld1r {v28.4s}, [x13], x21
+	WORD $0x4dd5c9bd // ld1r {v29.4s}, [x13], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc0 // sadalp v0.4s, v30.8h
+	WORD $0x4e606be1 // sadalp v1.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc2 // sadalp v2.4s, v30.8h
+	WORD $0x4e606be3 // sadalp v3.4s, v31.8h
+	WORD $0x4dd5c9dc // ld1r {v28.4s}, [x14], x21
+	WORD $0x4dd5c9dd // ld1r {v29.4s}, [x14], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc4 // sadalp v4.4s, v30.8h
+	WORD $0x4e606be5 // sadalp v5.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc6 // sadalp v6.4s, v30.8h
+	WORD $0x4e606be7 // sadalp v7.4s, v31.8h
+	SUBS $1, R12
+	BNE rows2
+	B sums
+rows2fewer:
+rows1:
+	WORD $0xacc16698 // ldp q24, q25, [x20], #32
+	WORD $0xacc16e9a // ldp q26, q27, [x20], #32
+	WORD $0x4dd5c9bc // ld1r {v28.4s}, [x13], x21
+	WORD $0x4dd5c9bd // ld1r {v29.4s}, [x13], x21
+	WORD $0x0e3cc31e // smull v30.8h, v24.8b, v28.8b
+	WORD $0x4e3cc31f // smull2 v31.8h, v24.16b, v28.16b
+	WORD $0x0e3d835e // smlal v30.8h, v26.8b, v29.8b
+	WORD $0x4e3d835f // smlal2 v31.8h, v26.16b, v29.16b
+	WORD $0x4e606bc0 // sadalp v0.4s, v30.8h
+	WORD $0x4e606be1 // sadalp v1.4s, v31.8h
+	WORD $0x0e3cc33e // smull v30.8h, v25.8b, v28.8b
+	WORD $0x4e3cc33f // smull2 v31.8h, v25.16b, v28.16b
+	WORD $0x0e3d837e // smlal v30.8h, v27.8b, v29.8b
+	WORD $0x4e3d837f // smlal2 v31.8h, v27.16b, v29.16b
+	WORD $0x4e606bc2 // sadalp v2.4s, v30.8h
+	WORD $0x4e606be3 // sadalp v3.4s, v31.8h
+	SUBS $1, R12
+	BNE rows1
+sums:
+	MOVD R10, R20
+	WORD $0x4ea1bc00 // addp v0.4s, v0.4s, v1.4s
+	WORD $0x4ea3bc41 // addp v1.4s, v2.4s, v3.4s
+	WORD $0xac810680 // stp q0, q1, [x20], #32
+	WORD $0x4ea5bc84 // addp v4.4s, v4.4s, v5.4s
+	WORD $0x4ea7bcc5 // addp v5.4s, v6.4s, v7.4s
+	WORD $0xac811684 // stp q4, q5, [x20], #32
+	WORD $0x4ea9bd08 // addp v8.4s, v8.4s, v9.4s
+	WORD $0x4eabbd49 // addp v9.4s, v10.4s, v11.4s
+	WORD $0xac812688 // stp q8, q9, [x20], #32
+	WORD $0x4eadbd8c // addp v12.4s, v12.4s, v13.4s
+	WORD $0x4eafbdcd // addp v13.4s, v14.4s, v15.4s
+	WORD $0xac81368c // stp q12, q13, [x20], #32
+	WORD $0x4eb1be10 // addp v16.4s, v16.4s, v17.4s
+	WORD $0x4eb3be51 // addp v17.4s, v18.4s, v19.4s
+	WORD $0xac814690 // stp q16, q17, [x20], #32
+	WORD $0x4eb5be94 // addp v20.4s, v20.4s, v21.4s
+	WORD $0x4eb7bed5 // addp v21.4s, v22.4s, v23.4s
+	WORD $0xac815694 // stp q20, q21, [x20], #32
+	WORD $0xad4134ac // ldp q12, q13, [x5, #32]
+	MOVD R10, R20
+	MOVD R11, R12
+row:
+	WORD $0x4dd5c888 // ld1r {v8.4s}, [x4], x21
+	WORD $0xad400680 // ldp q0, q1, [x20, #0]
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
+	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
+	WORD $0x6e2ddc21 // fmul v1.4s, v1.4s, v13.4s
+	CBZ R9, plain
+	WORD $0xad404530 // ldp q16, q17, [x9, #0]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+plain:
+	CBZ R8, store
+	WORD $0xad404410 // ldp q16, q17, [x0, #0]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+store:
+	WORD $0xad000400 // stp q0, q1, [x0, #0]
+	ADD R1, R0
+	ADD $32, R20
+	SUBS $1, R12
+	BNE row
+	SUBS R11, R7
+	BNE tile
+	RET
+
+// func dotsNEONDOT(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)
+TEXT ·dotsNEONDOT(SB), NOSPLIT, $0-88
+	MOVD c+0(FP), R0
+	MOVD cStep+8(FP), R1
+	LSL $2, R1
+	MOVD a+16(FP), R2
+	MOVD aRow+24(FP), R3
+	LSL $2, R3
+	MOVD scales+32(FP), R4
+	MOVD b+40(FP), R5
+	MOVD k+48(FP), R6
+	MOVD rows+56(FP), R7
+	MOVD add+64(FP), R8
+	MOVD bias+72(FP), R9
+	MOVD sums+80(FP), R10
+	MOVD $4, R21
+tile:
+	MOVD $6, R11
+	CMP R11, R7
+	CSEL LT, R7, R11, R11
+	MOVD R2, R13
+	CMP $1, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R13, R14
+	CMP $2, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R14, R15
+	CMP $3, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R15, R16
+	CMP $4, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R16, R17
+	CMP $5, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R17, R19
+	MADD R11, R2, R3, R2
+	ADD $128, R5, R20
+	LSR $2, R6, R12
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	WORD $0x6f00e410 // movi v16.2d, #0
+	WORD $0x6f00e411 // movi v17.2d, #0
+	WORD $0x6f00e412 // movi v18.2d, #0
+	WORD $0x6f00e413 // movi v19.2d, #0
+	WORD $0x6f00e414 // movi v20.2d, #0
+	WORD $0x6f00e415 // movi v21.2d, #0
+	WORD $0x6f00e416 // movi v22.2d, #0
+	WORD $0x6f00e417 // movi v23.2d, #0
+	CMP $4, R11
+	BLE rows6fewer
+rows6:
+	WORD $0x3cc105b8 // ldr q24, [x13], #16
+	WORD $0x3cc105d9 // ldr q25, [x14], #16
+	WORD $0x3cc105fa // ldr q26, [x15], #16
+	WORD $0x3cc1061b // ldr q27, [x16], #16
+	WORD $0x3cc1063c // ldr q28, [x17], #16
+	WORD $0x3cc1067d // ldr q29, [x19], #16
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c0 // sdot v0.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e1 // sdot v1.4s, v31.16b, v24.4b[0]
+	WORD $0x4f99e3c4 // sdot v4.4s, v30.16b, v25.4b[0]
+	WORD $0x4f99e3e5 // sdot v5.4s, v31.16b, v25.4b[0]
+	WORD $0x4f9ae3c8 // sdot v8.4s, v30.16b, v26.4b[0]
+	WORD $0x4f9ae3e9 // sdot v9.4s, v31.16b, v26.4b[0]
+	WORD $0x4f9be3cc // sdot v12.4s, v30.16b, v27.4b[0]
+	WORD $0x4f9be3ed // sdot v13.4s, v31.16b, v27.4b[0]
+	WORD $0x4f9ce3d0 // sdot v16.4s, v30.16b, v28.4b[0]
+	WORD $0x4f9ce3f1 // sdot v17.4s, v31.16b, v28.4b[0]
+	WORD $0x4f9de3d4 // sdot v20.4s, v30.16b, v29.4b[0]
+	WORD $0x4f9de3f5 // sdot v21.4s, v31.16b, v29.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c2 // sdot v2.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e3 // sdot v3.4s, v31.16b, v24.4b[0]
+	WORD $0x4f99e3c6 // sdot v6.4s, v30.16b, v25.4b[0]
+	WORD $0x4f99e3e7 // sdot v7.4s, v31.16b, v25.4b[0]
+	WORD $0x4f9ae3ca // sdot v10.4s, v30.16b, v26.4b[0]
+	WORD $0x4f9ae3eb // sdot v11.4s, v31.16b, v26.4b[0]
+	WORD $0x4f9be3ce // sdot v14.4s, v30.16b, v27.4b[0]
+	WORD $0x4f9be3ef // sdot v15.4s, v31.16b, v27.4b[0]
+	WORD $0x4f9ce3d2 // sdot v18.4s, v30.16b, v28.4b[0]
+	WORD $0x4f9ce3f3 // sdot v19.4s, v31.16b, v28.4b[0]
+	WORD $0x4f9de3d6 // sdot v22.4s, v30.16b, v29.4b[0]
+	WORD $0x4f9de3f7 // sdot v23.4s, v31.16b, v29.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c0 // sdot v0.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e1 // sdot v1.4s, v31.16b, v24.4b[1]
+	WORD $0x4fb9e3c4 // sdot v4.4s, v30.16b, v25.4b[1]
+	WORD $0x4fb9e3e5 // sdot v5.4s, v31.16b, v25.4b[1]
+	WORD $0x4fbae3c8 // sdot v8.4s, v30.16b, v26.4b[1]
+	WORD $0x4fbae3e9 // sdot v9.4s, v31.16b, v26.4b[1]
+	WORD $0x4fbbe3cc // sdot v12.4s, v30.16b, v27.4b[1]
+	WORD $0x4fbbe3ed // sdot v13.4s, v31.16b, v27.4b[1]
+	WORD $0x4fbce3d0 // sdot v16.4s, v30.16b, v28.4b[1]
+	WORD $0x4fbce3f1 // sdot v17.4s, v31.16b, v28.4b[1]
+	WORD $0x4fbde3d4 // sdot v20.4s, v30.16b, v29.4b[1]
+	WORD $0x4fbde3f5 // sdot v21.4s, v31.16b, v29.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c2 // sdot v2.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e3 // sdot v3.4s, v31.16b, v24.4b[1]
+	WORD $0x4fb9e3c6 // sdot v6.4s, v30.16b, v25.4b[1]
+	WORD $0x4fb9e3e7 // sdot v7.4s, v31.16b, v25.4b[1]
+	WORD $0x4fbae3ca // sdot v10.4s, v30.16b, v26.4b[1]
+	WORD $0x4fbae3eb // sdot v11.4s, v31.16b, v26.4b[1]
+	WORD $0x4fbbe3ce // sdot v14.4s, v30.16b, v27.4b[1]
+	WORD $0x4fbbe3ef // sdot v15.4s, v31.16b, v27.4b[1]
+	WORD $0x4fbce3d2 // sdot v18.4s, v30.16b, v28.4b[1]
+	WORD $0x4fbce3f3 // sdot v19.4s, v31.16b, v28.4b[1]
+	WORD $0x4fbde3d6 // sdot v22.4s, v30.16b, v29.4b[1]
+	WORD $0x4fbde3f7 // sdot v23.4s, v31.16b, v29.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc0 // sdot v0.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe1 // sdot v1.4s, v31.16b, v24.4b[2]
+	WORD $0x4f99ebc4 // sdot v4.4s, v30.16b, v25.4b[2]
+	WORD $0x4f99ebe5 // sdot v5.4s, v31.16b, v25.4b[2]
+	WORD $0x4f9aebc8 // sdot v8.4s, v30.16b, v26.4b[2]
+	WORD $0x4f9aebe9 // sdot v9.4s, v31.16b, v26.4b[2]
+	WORD $0x4f9bebcc // sdot v12.4s, v30.16b, v27.4b[2]
+	WORD $0x4f9bebed // sdot v13.4s, v31.16b, v27.4b[2]
+	WORD $0x4f9cebd0 // sdot v16.4s, v30.16b, v28.4b[2]
+	WORD $0x4f9cebf1 // sdot v17.4s, v31.16b, v28.4b[2]
+	WORD $0x4f9debd4 // sdot v20.4s, v30.16b, v29.4b[2]
+	WORD $0x4f9debf5 // sdot v21.4s, v31.16b, v29.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc2 // sdot v2.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe3 // sdot v3.4s, v31.16b, v24.4b[2]
+	WORD $0x4f99ebc6 // sdot v6.4s, v30.16b, v25.4b[2]
+	WORD $0x4f99ebe7 // sdot v7.4s, v31.16b, v25.4b[2]
+	WORD $0x4f9aebca // sdot v10.4s, v30.16b, v26.4b[2]
+	WORD $0x4f9aebeb // sdot v11.4s, v31.16b, v26.4b[2]
+	WORD $0x4f9bebce // sdot v14.4s, v30.16b, v27.4b[2]
+	WORD $0x4f9bebef // sdot v15.4s, v31.16b, v27.4b[2]
+	WORD $0x4f9cebd2 // sdot v18.4s, v30.16b, v28.4b[2]
+	WORD $0x4f9cebf3 // sdot v19.4s, v31.16b, v28.4b[2]
+	WORD $0x4f9debd6 // sdot v22.4s, v30.16b, v29.4b[2]
+	WORD $0x4f9debf7 // sdot v23.4s, v31.16b, v29.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc0 // sdot v0.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe1 // sdot v1.4s, v31.16b, v24.4b[3]
+	WORD $0x4fb9ebc4 // sdot v4.4s, v30.16b, v25.4b[3]
+	WORD $0x4fb9ebe5 // sdot v5.4s, v31.16b, v25.4b[3]
+	WORD $0x4fbaebc8 // sdot v8.4s, v30.16b, v26.4b[3]
+	WORD $0x4fbaebe9 // sdot v9.4s, v31.16b, v26.4b[3]
+	WORD $0x4fbbebcc // sdot v12.4s, v30.16b, v27.4b[3]
+	WORD $0x4fbbebed // sdot v13.4s, v31.16b, v27.4b[3]
+	WORD $0x4fbcebd0 // sdot v16.4s, v30.16b, v28.4b[3]
+	WORD $0x4fbcebf1 // sdot v17.4s, v31.16b, v28.4b[3]
+	WORD $0x4fbdebd4 // sdot v20.4s, v30.16b, v29.4b[3]
+	WORD $0x4fbdebf5 // sdot v21.4s, v31.16b, v29.4b[3]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc2 // sdot v2.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe3 // sdot v3.4s, v31.16b, v24.4b[3]
+	WORD $0x4fb9ebc6 // sdot v6.4s, v30.16b, v25.4b[3]
+	WORD $0x4fb9ebe7 // sdot v7.4s, v31.16b, v25.4b[3]
+	WORD $0x4fbaebca // sdot v10.4s, v30.16b, v26.4b[3]
+	WORD $0x4fbaebeb // sdot v11.4s, v31.16b, v26.4b[3]
+	WORD $0x4fbbebce // sdot v14.4s, v30.16b, v27.4b[3]
+	WORD $0x4fbbebef // sdot v15.4s, v31.16b, v27.4b[3]
+	WORD $0x4fbcebd2 // sdot v18.4s, v30.16b, v28.4b[3]
+	WORD $0x4fbcebf3 // sdot v19.4s, v31.16b, v28.4b[3]
+	WORD $0x4fbdebd6 // sdot v22.4s, v30.16b, v29.4b[3]
+	WORD $0x4fbdebf7 // sdot v23.4s, v31.16b, v29.4b[3]
+	SUBS $1, R12
+	BNE rows6
+	B sums
+rows6fewer:
+	CMP $2, R11
+	BLE rows4fewer
+rows4:
+	WORD $0x3cc105b8 // ldr q24, [x13], #16
+	WORD $0x3cc105d9 // ldr q25, [x14], #16
+	WORD $0x3cc105fa // ldr q26, [x15], #16
+	WORD $0x3cc1061b // ldr q27, [x16], #16
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c0 // sdot v0.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e1 // sdot v1.4s, v31.16b, v24.4b[0]
+	WORD $0x4f99e3c4 // sdot v4.4s, v30.16b, v25.4b[0]
+	WORD $0x4f99e3e5 // sdot v5.4s, v31.16b, v25.4b[0]
+	WORD $0x4f9ae3c8 // sdot v8.4s, v30.16b, v26.4b[0]
+	WORD $0x4f9ae3e9 // sdot v9.4s, v31.16b, v26.4b[0]
+	WORD $0x4f9be3cc // sdot v12.4s, v30.16b, v27.4b[0]
+	WORD $0x4f9be3ed // sdot v13.4s, v31.16b, v27.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c2 // sdot v2.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e3 // sdot v3.4s, v31.16b, v24.4b[0]
+	WORD $0x4f99e3c6 // sdot v6.4s, v30.16b, v25.4b[0]
+	WORD $0x4f99e3e7 // sdot v7.4s, v31.16b, v25.4b[0]
+	WORD $0x4f9ae3ca // sdot v10.4s, v30.16b, v26.4b[0]
+	WORD $0x4f9ae3eb // sdot v11.4s, v31.16b, v26.4b[0]
+	WORD $0x4f9be3ce // sdot v14.4s, v30.16b, v27.4b[0]
+	WORD $0x4f9be3ef // sdot v15.4s, v31.16b, v27.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c0 // sdot v0.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e1 // sdot v1.4s, v31.16b, v24.4b[1]
+	WORD $0x4fb9e3c4 // sdot v4.4s, v30.16b, v25.4b[1]
+	WORD $0x4fb9e3e5 // sdot v5.4s, v31.16b, v25.4b[1]
+	WORD $0x4fbae3c8 // sdot v8.4s, v30.16b, v26.4b[1]
+	WORD $0x4fbae3e9 // sdot v9.4s, v31.16b, v26.4b[1]
+	WORD $0x4fbbe3cc // sdot v12.4s, v30.16b, v27.4b[1]
+	WORD $0x4fbbe3ed // sdot v13.4s, v31.16b, v27.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c2 // sdot v2.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e3 // sdot v3.4s, v31.16b, v24.4b[1]
+	WORD $0x4fb9e3c6 // sdot v6.4s, v30.16b, v25.4b[1]
+	WORD $0x4fb9e3e7 // sdot v7.4s, v31.16b, v25.4b[1]
+	WORD $0x4fbae3ca // sdot v10.4s, v30.16b, v26.4b[1]
+	WORD $0x4fbae3eb // sdot v11.4s, v31.16b, v26.4b[1]
+	WORD $0x4fbbe3ce // sdot v14.4s, v30.16b, v27.4b[1]
+	WORD $0x4fbbe3ef // sdot v15.4s, v31.16b, v27.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc0 // sdot v0.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe1 // sdot v1.4s, v31.16b, v24.4b[2]
+	WORD $0x4f99ebc4 // sdot v4.4s, v30.16b, v25.4b[2]
+	WORD $0x4f99ebe5 // sdot v5.4s, v31.16b, v25.4b[2]
+	WORD $0x4f9aebc8 // sdot v8.4s, v30.16b, v26.4b[2]
+	WORD $0x4f9aebe9 // sdot v9.4s, v31.16b, v26.4b[2]
+	WORD $0x4f9bebcc // sdot v12.4s, v30.16b, v27.4b[2]
+	WORD $0x4f9bebed // sdot v13.4s, v31.16b, v27.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc2 // sdot v2.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe3 // sdot v3.4s, v31.16b, v24.4b[2]
+	WORD $0x4f99ebc6 // sdot v6.4s, v30.16b, v25.4b[2]
+	WORD $0x4f99ebe7 // sdot v7.4s, v31.16b, v25.4b[2]
+	WORD $0x4f9aebca // sdot v10.4s, v30.16b, v26.4b[2]
+	WORD $0x4f9aebeb // sdot v11.4s, v31.16b, v26.4b[2]
+	WORD $0x4f9bebce // sdot v14.4s, v30.16b, v27.4b[2]
+	WORD $0x4f9bebef // sdot v15.4s, v31.16b, v27.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc0 // sdot v0.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe1 // sdot v1.4s, v31.16b, v24.4b[3]
+	WORD $0x4fb9ebc4 // sdot v4.4s, v30.16b, v25.4b[3]
+	WORD $0x4fb9ebe5 // sdot v5.4s, v31.16b, v25.4b[3]
+	WORD $0x4fbaebc8 // sdot v8.4s, v30.16b, v26.4b[3]
+	WORD $0x4fbaebe9 // sdot v9.4s, v31.16b, v26.4b[3]
+	WORD $0x4fbbebcc // sdot v12.4s, v30.16b, v27.4b[3]
+	WORD $0x4fbbebed // sdot v13.4s, v31.16b, v27.4b[3]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc2 // sdot v2.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe3 // sdot v3.4s, v31.16b, v24.4b[3]
+	WORD $0x4fb9ebc6 // sdot v6.4s, v30.16b, v25.4b[3]
+	WORD $0x4fb9ebe7 // sdot v7.4s, v31.16b, v25.4b[3]
+	WORD $0x4fbaebca // sdot v10.4s, v30.16b, v26.4b[3]
+	WORD $0x4fbaebeb // sdot v11.4s, v31.16b, v26.4b[3]
+	WORD $0x4fbbebce // sdot v14.4s, v30.16b, v27.4b[3]
+	WORD $0x4fbbebef // sdot v15.4s, v31.16b, v27.4b[3]
+	SUBS $1, R12
+	BNE rows4
+	B sums
+rows4fewer:
+	CMP $1, R11
+	BLE rows2fewer
+rows2:
+	WORD $0x3cc105b8 // ldr q24, [x13], #16
+	WORD $0x3cc105d9 // ldr q25, [x14], #16
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c0 // sdot v0.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e1 // sdot v1.4s, v31.16b, v24.4b[0]
+	WORD $0x4f99e3c4 // sdot v4.4s, v30.16b, v25.4b[0]
+	WORD $0x4f99e3e5 // sdot v5.4s, v31.16b, v25.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c2 // sdot v2.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e3 // sdot v3.4s, v31.16b, v24.4b[0]
+	WORD $0x4f99e3c6 // sdot v6.4s, v30.16b, v25.4b[0]
+	WORD $0x4f99e3e7 // sdot v7.4s, v31.16b, v25.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c0 // sdot v0.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e1 // sdot v1.4s, v31.16b, v24.4b[1]
+	WORD $0x4fb9e3c4 // sdot v4.4s, v30.16b, v25.4b[1]
+	WORD $0x4fb9e3e5 // sdot v5.4s, v31.16b, v25.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c2 // sdot v2.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e3 // sdot v3.4s, v31.16b, v24.4b[1]
+	WORD $0x4fb9e3c6 // sdot v6.4s, v30.16b, v25.4b[1]
+	WORD $0x4fb9e3e7 // sdot v7.4s, v31.16b, v25.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc0 // sdot v0.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe1 // sdot v1.4s, v31.16b, v24.4b[2]
+	WORD $0x4f99ebc4 // sdot v4.4s, v30.16b, v25.4b[2]
+	WORD $0x4f99ebe5 // sdot v5.4s, v31.16b, v25.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc2 // sdot v2.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe3 // sdot v3.4s, v31.16b, v24.4b[2]
+	WORD $0x4f99ebc6 // sdot v6.4s, v30.16b, v25.4b[2]
+	WORD $0x4f99ebe7 // sdot v7.4s, v31.16b, v25.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc0 // sdot v0.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe1 // sdot v1.4s, v31.16b, v24.4b[3]
+	WORD $0x4fb9ebc4 // sdot v4.4s, v30.16b, v25.4b[3]
+	WORD $0x4fb9ebe5 // sdot v5.4s, v31.16b, v25.4b[3]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc2 // sdot v2.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe3 // sdot v3.4s, v31.16b, v24.4b[3]
+	WORD $0x4fb9ebc6 // sdot v6.4s, v30.16b, v25.4b[3]
+	WORD $0x4fb9ebe7 // sdot v7.4s, v31.16b, v25.4b[3]
+	SUBS $1, R12
+	BNE rows2
+	B sums
+rows2fewer:
+rows1:
+	WORD $0x3cc105b8 // ldr q24, [x13], #16
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c0 // sdot v0.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e1 // sdot v1.4s, v31.16b, v24.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98e3c2 // sdot v2.4s, v30.16b, v24.4b[0]
+	WORD $0x4f98e3e3 // sdot v3.4s, v31.16b, v24.4b[0]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c0 // sdot v0.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e1 // sdot v1.4s, v31.16b, v24.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8e3c2 // sdot v2.4s, v30.16b, v24.4b[1]
+	WORD $0x4fb8e3e3 // sdot v3.4s, v31.16b, v24.4b[1]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc0 // sdot v0.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe1 // sdot v1.4s, v31.16b, v24.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4f98ebc2 // sdot v2.4s, v30.16b, v24.4b[2]
+	WORD $0x4f98ebe3 // sdot v3.4s, v31.16b, v24.4b[2]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc0 // sdot v0.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe1 // sdot v1.4s, v31.16b, v24.4b[3]
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4fb8ebc2 // sdot v2.4s, v30.16b, v24.4b[3]
+	WORD $0x4fb8ebe3 // sdot v3.4s, v31.16b, v24.4b[3]
+	SUBS $1, R12
+	BNE rows1
+sums:
+	MOVD R10, R20
+	WORD $0xac810680 // stp q0, q1, [x20], #32
+	WORD $0xac810e82 // stp q2, q3, [x20], #32
+	WORD $0xac811684 // stp q4, q5, [x20], #32
+	WORD $0xac811e86 // stp q6, q7, [x20], #32
+	WORD $0xac812688 // stp q8, q9, [x20], #32
+	WORD $0xac812e8a // stp q10, q11, [x20], #32
+	WORD $0xac81368c // stp q12, q13, [x20], #32
+	WORD $0xac813e8e // stp q14, q15, [x20], #32
+	WORD $0xac814690 // stp q16, q17, [x20], #32
+	WORD $0xac814e92 // stp q18, q19, [x20], #32
+	WORD $0xac815694 // stp q20, q21, [x20], #32
+	WORD $0xac815e96 // stp q22, q23, [x20], #32
+	WORD $0xad4234ac // ldp q12, q13, [x5, #64]
+	WORD $0xad433cae // ldp q14, q15, [x5, #96]
+	MOVD R10, R20
+	MOVD R11, R12
+row:
+	WORD $0x4dd5c888 // ld1r {v8.4s}, [x4], x21
+	WORD $0xad400680 // ldp q0, q1, [x20, #0]
+	WORD $0xad410e82 // ldp q2, q3, [x20, #32]
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
+	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
+	WORD $0x6e2ddc21 // fmul v1.4s, v1.4s, v13.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
+	WORD $0x6e2edc42 // fmul v2.4s, v2.4s, v14.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e28dc63 // fmul v3.4s, v3.4s, v8.4s
+	WORD $0x6e2fdc63 // fmul v3.4s, v3.4s, v15.4s
+	CBZ R9, plain
+	WORD $0xad404530 // ldp q16, q17, [x9, #0]
+	WORD $0xad414d32 // ldp q18, q19, [x9, #32]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+	WORD $0x4e32d442 // fadd v2.4s, v2.4s, v18.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+plain:
+	CBZ R8, store
+	WORD $0xad404410 // ldp q16, q17, [x0, #0]
+	WORD $0xad414c12 // ldp q18, q19, [x0, #32]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+	WORD $0x4e32d442 // fadd v2.4s, v2.4s, v18.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+store:
+	WORD $0xad000400 // stp q0, q1, [x0, #0]
+	WORD $0xad010c02 // stp q2, q3, [x0, #32]
+	ADD R1, R0
+	ADD $64, R20
+	SUBS $1, R12
+	BNE row
+	SUBS R11, R7
+	BNE tile
+	RET
+
+// func dotsNEONI8MM(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)
+TEXT ·dotsNEONI8MM(SB), NOSPLIT, $0-88
+	MOVD c+0(FP), R0
+	MOVD cStep+8(FP), R1
+	LSL $2, R1
+	MOVD a+16(FP), R2
+	MOVD aRow+24(FP), R3
+	LSL $2, R3
+	MOVD scales+32(FP), R4
+	MOVD b+40(FP), R5
+	MOVD k+48(FP), R6
+	MOVD rows+56(FP), R7
+	MOVD add+64(FP), R8
+	MOVD bias+72(FP), R9
+	MOVD sums+80(FP), R10
+	MOVD $4, R21
+tile:
+	MOVD $6, R11
+	CMP R11, R7
+	CSEL LT, R7, R11, R11
+	MOVD R2, R13
+	CMP $1, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R13, R14
+	CMP $2, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R14, R15
+	CMP $3, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R15, R16
+	CMP $4, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R16, R17
+	CMP $5, R11
+	CSEL GT, R3, ZR, R12
+	ADD R12, R17, R19
+	MADD R11, R2, R3, R2
+	ADD $128, R5, R20
+	LSR $2, R6, R12
+	WORD $0x6f00e400 // movi v0.2d, #0
+	WORD $0x6f00e401 // movi v1.2d, #0
+	WORD $0x6f00e402 // movi v2.2d, #0
+	WORD $0x6f00e403 // movi v3.2d, #0
+	WORD $0x6f00e404 // movi v4.2d, #0
+	WORD $0x6f00e405 // movi v5.2d, #0
+	WORD $0x6f00e406 // movi v6.2d, #0
+	WORD $0x6f00e407 // movi v7.2d, #0
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x6f00e409 // movi v9.2d, #0
+	WORD $0x6f00e40a // movi v10.2d, #0
+	WORD $0x6f00e40b // movi v11.2d, #0
+	WORD $0x6f00e40c // movi v12.2d, #0
+	WORD $0x6f00e40d // movi v13.2d, #0
+	WORD $0x6f00e40e // movi v14.2d, #0
+	WORD $0x6f00e40f // movi v15.2d, #0
+	WORD $0x6f00e410 // movi v16.2d, #0
+	WORD $0x6f00e411 // movi v17.2d, #0
+	WORD $0x6f00e412 // movi v18.2d, #0
+	WORD $0x6f00e413 // movi v19.2d, #0
+	WORD $0x6f00e414 // movi v20.2d, #0
+	WORD $0x6f00e415 // movi v21.2d, #0
+	WORD $0x6f00e416 // movi v22.2d, #0
+	WORD $0x6f00e417 // movi v23.2d, #0
+	CMP $4, R11
+	BLE rows6fewer
+rows6:
+	WORD $0x3cc105be // ldr q30, [x13], #16
+	WORD $0x3cc105df // ldr q31, [x14], #16
+	WORD $0x4edf2bd8 // trn1 v24.2d, v30.2d, v31.2d
+	WORD $0x4edf6bd9 // trn2 v25.2d, v30.2d, v31.2d
+	WORD $0x3cc105fe // ldr q30, [x15], #16
+	WORD $0x3cc1061f // ldr q31, [x16], #16
+	WORD $0x4edf2bda // trn1 v26.2d, v30.2d, v31.2d
+	WORD $0x4edf6bdb // trn2 v27.2d, v30.2d, v31.2d
+	WORD $0x3cc1063e // ldr q30, [x17], #16
+	WORD $0x3cc1067f // ldr q31, [x19], #16
+	WORD $0x4edf2bdc // trn1 v28.2d, v30.2d, v31.2d
+	WORD $0x4edf6bdd // trn2 v29.2d, v30.2d, v31.2d
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea700 // smmla v0.4s, v24.16b, v30.16b
+	WORD $0x4e9fa701 // smmla v1.4s, v24.16b, v31.16b
+	WORD $0x4e9ea748 // smmla v8.4s, v26.16b, v30.16b
+	WORD $0x4e9fa749 // smmla v9.4s, v26.16b, v31.16b
+	WORD $0x4e9ea790 // smmla v16.4s, v28.16b, v30.16b
+	WORD $0x4e9fa791 // smmla v17.4s, v28.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea702 // smmla v2.4s, v24.16b, v30.16b
+	WORD $0x4e9fa703 // smmla v3.4s, v24.16b, v31.16b
+	WORD $0x4e9ea74a // smmla v10.4s, v26.16b, v30.16b
+	WORD $0x4e9fa74b // smmla v11.4s, v26.16b, v31.16b
+	WORD $0x4e9ea792 // smmla v18.4s, v28.16b, v30.16b
+	WORD $0x4e9fa793 // smmla v19.4s, v28.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea704 // smmla v4.4s, v24.16b, v30.16b
+	WORD $0x4e9fa705 // smmla v5.4s, v24.16b, v31.16b
+	WORD $0x4e9ea74c // smmla v12.4s, v26.16b, v30.16b
+	WORD $0x4e9fa74d // smmla v13.4s, v26.16b, v31.16b
+	WORD $0x4e9ea794 // smmla v20.4s, v28.16b, v30.16b
+	WORD $0x4e9fa795 // smmla v21.4s, v28.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea706 // smmla v6.4s, v24.16b, v30.16b
+	WORD $0x4e9fa707 // smmla v7.4s, v24.16b, v31.16b
+	WORD $0x4e9ea74e // smmla v14.4s, v26.16b, v30.16b
+	WORD $0x4e9fa74f // smmla v15.4s, v26.16b, v31.16b
+	WORD $0x4e9ea796 // smmla v22.4s, v28.16b, v30.16b
+	WORD $0x4e9fa797 // smmla v23.4s, v28.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea720 // smmla v0.4s, v25.16b, v30.16b
+	WORD $0x4e9fa721 // smmla v1.4s, v25.16b, v31.16b
+	WORD $0x4e9ea768 // smmla v8.4s, v27.16b, v30.16b
+	WORD $0x4e9fa769 // smmla v9.4s, v27.16b, v31.16b
+	WORD $0x4e9ea7b0 // smmla v16.4s, v29.16b, v30.16b
+	WORD $0x4e9fa7b1 // smmla v17.4s, v29.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea722 // smmla v2.4s, v25.16b, v30.16b
+	WORD $0x4e9fa723 // smmla v3.4s, v25.16b, v31.16b
+	WORD $0x4e9ea76a // smmla v10.4s, v27.16b, v30.16b
+	WORD $0x4e9fa76b // smmla v11.4s, v27.16b, v31.16b
+	WORD $0x4e9ea7b2 // smmla v18.4s, v29.16b, v30.16b
+	WORD $0x4e9fa7b3 // smmla v19.4s, v29.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea724 // smmla v4.4s, v25.16b, v30.16b
+	WORD $0x4e9fa725 // smmla v5.4s, v25.16b, v31.16b
+	WORD $0x4e9ea76c // smmla v12.4s, v27.16b, v30.16b
+	WORD $0x4e9fa76d // smmla v13.4s, v27.16b, v31.16b
+	WORD $0x4e9ea7b4 // smmla v20.4s, v29.16b, v30.16b
+	WORD $0x4e9fa7b5 // smmla v21.4s, v29.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea726 // smmla v6.4s, v25.16b, v30.16b
+	WORD $0x4e9fa727 // smmla v7.4s, v25.16b, v31.16b
+	WORD $0x4e9ea76e // smmla v14.4s, v27.16b, v30.16b
+	WORD $0x4e9fa76f // smmla v15.4s, v27.16b, v31.16b
+	WORD $0x4e9ea7b6 // smmla v22.4s, v29.16b, v30.16b
+	WORD $0x4e9fa7b7 // smmla v23.4s, v29.16b, v31.16b
+	SUBS $1, R12
+	BNE rows6
+	B sums
+rows6fewer:
+	CMP $2, R11
+	BLE rows4fewer
+rows4:
+	WORD $0x3cc105be // ldr q30, [x13], #16
+	WORD $0x3cc105df // ldr q31, [x14], #16
+	WORD $0x4edf2bd8 // trn1 v24.2d, v30.2d, v31.2d
+	WORD $0x4edf6bd9 // trn2 v25.2d, v30.2d, v31.2d
+	WORD $0x3cc105fe // ldr q30, [x15], #16
+	WORD $0x3cc1061f // ldr q31, [x16], #16
+	WORD $0x4edf2bda // trn1 v26.2d, v30.2d, v31.2d
+	WORD $0x4edf6bdb // trn2 v27.2d, v30.2d, v31.2d
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea700 // smmla v0.4s, v24.16b, v30.16b
+	WORD $0x4e9fa701 // smmla v1.4s, v24.16b, v31.16b
+	WORD $0x4e9ea748 // smmla v8.4s, v26.16b, v30.16b
+	WORD $0x4e9fa749 // smmla v9.4s, v26.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea702 // smmla v2.4s, v24.16b, v30.16b
+	WORD $0x4e9fa703 // smmla v3.4s, v24.16b, v31.16b
+	WORD $0x4e9ea74a // smmla v10.4s, v26.16b, v30.16b
+	WORD $0x4e9fa74b // smmla v11.4s, v26.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea704 // smmla v4.4s, v24.16b, v30.16b
+	WORD $0x4e9fa705 // smmla v5.4s, v24.16b, v31.16b
+	WORD $0x4e9ea74c // smmla v12.4s, v26.16b, v30.16b
+	WORD $0x4e9fa74d // smmla v13.4s, v26.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea706 // smmla v6.4s, v24.16b, v30.16b
+	WORD $0x4e9fa707 // smmla v7.4s, v24.16b, v31.16b
+	WORD $0x4e9ea74e // smmla v14.4s, v26.16b, v30.16b
+	WORD $0x4e9fa74f // smmla v15.4s, v26.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea720 // smmla v0.4s, v25.16b, v30.16b
+	WORD $0x4e9fa721 // smmla v1.4s, v25.16b, v31.16b
+	WORD $0x4e9ea768 // smmla v8.4s, v27.16b, v30.16b
+	WORD $0x4e9fa769 // smmla v9.4s, v27.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea722 // smmla v2.4s, v25.16b, v30.16b
+	WORD $0x4e9fa723 // smmla v3.4s, v25.16b, v31.16b
+	WORD $0x4e9ea76a // smmla v10.4s, v27.16b, v30.16b
+	WORD $0x4e9fa76b // smmla v11.4s, v27.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea724 // smmla v4.4s, v25.16b, v30.16b
+	WORD $0x4e9fa725 // smmla v5.4s, v25.16b, v31.16b
+	WORD $0x4e9ea76c // smmla v12.4s, v27.16b, v30.16b
+	WORD $0x4e9fa76d // smmla v13.4s, v27.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea726 // smmla v6.4s, v25.16b, v30.16b
+	WORD $0x4e9fa727 // smmla v7.4s, v25.16b, v31.16b
+	WORD $0x4e9ea76e // smmla v14.4s, v27.16b, v30.16b
+	WORD $0x4e9fa76f // smmla v15.4s, v27.16b, v31.16b
+	SUBS $1, R12
+	BNE rows4
+	B sums
+rows4fewer:
+rows2:
+	WORD $0x3cc105be // ldr q30, [x13], #16
+	WORD $0x3cc105df // ldr q31, [x14], #16
+	WORD $0x4edf2bd8 // trn1 v24.2d, v30.2d, v31.2d
+	WORD $0x4edf6bd9 // trn2 v25.2d, v30.2d, v31.2d
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea700 // smmla v0.4s, v24.16b, v30.16b
+	WORD $0x4e9fa701 // smmla v1.4s, v24.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea702 // smmla v2.4s, v24.16b, v30.16b
+	WORD $0x4e9fa703 // smmla v3.4s, v24.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea704 // smmla v4.4s, v24.16b, v30.16b
+	WORD $0x4e9fa705 // smmla v5.4s, v24.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea706 // smmla v6.4s, v24.16b, v30.16b
+	WORD $0x4e9fa707 // smmla v7.4s, v24.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea720 // smmla v0.4s, v25.16b, v30.16b
+	WORD $0x4e9fa721 // smmla v1.4s, v25.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea722 // smmla v2.4s, v25.16b, v30.16b
+	WORD $0x4e9fa723 // smmla v3.4s, v25.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea724 // smmla v4.4s, v25.16b, v30.16b
+	WORD $0x4e9fa725 // smmla v5.4s, v25.16b, v31.16b
+	WORD $0xacc17e9e // ldp q30, q31, [x20], #32
+	WORD $0x4e9ea726 // smmla v6.4s, v25.16b, v30.16b
+	WORD $0x4e9fa727 // smmla v7.4s, v25.16b, v31.16b
+	SUBS $1, R12
+	BNE rows2
+sums:
+	MOVD R10, R20
+	WORD $0x4ec12818 // trn1 v24.2d, v0.2d, v1.2d
+	WORD $0x4ec1681c // trn2 v28.2d, v0.2d, v1.2d
+	WORD $0x4ec32859 // trn1 v25.2d, v2.2d, v3.2d
+	WORD $0x4ec3685d // trn2 v29.2d, v2.2d, v3.2d
+	WORD $0x4ec5289a // trn1 v26.2d, v4.2d, v5.2d
+	WORD $0x4ec5689e // trn2 v30.2d, v4.2d, v5.2d
+	WORD $0x4ec728db // trn1 v27.2d, v6.2d, v7.2d
+	WORD $0x4ec768df // trn2 v31.2d, v6.2d, v7.2d
+	WORD $0xac816698 // stp q24, q25, [x20], #32
+	WORD $0xac816e9a // stp q26, q27, [x20], #32
+	WORD $0xac81769c // stp q28, q29, [x20], #32
+	WORD $0xac817e9e // stp q30, q31, [x20], #32
+	WORD $0x4ec92918 // trn1 v24.2d, v8.2d, v9.2d
+	WORD $0x4ec9691c // trn2 v28.2d, v8.2d, v9.2d
+	WORD $0x4ecb2959 // trn1 v25.2d, v10.2d, v11.2d
+	WORD $0x4ecb695d // trn2 v29.2d, v10.2d, v11.2d
+	WORD $0x4ecd299a // trn1 v26.2d, v12.2d, v13.2d
+	WORD $0x4ecd699e // trn2 v30.2d, v12.2d, v13.2d
+	WORD $0x4ecf29db // trn1 v27.2d, v14.2d, v15.2d
+	WORD $0x4ecf69df // trn2 v31.2d, v14.2d, v15.2d
+	WORD $0xac816698 // stp q24, q25, [x20], #32
+	WORD $0xac816e9a // stp q26, q27, [x20], #32
+	WORD $0xac81769c // stp q28, q29, [x20], #32
+	WORD $0xac817e9e // stp q30, q31, [x20], #32
+	WORD $0x4ed12a18 // trn1 v24.2d, v16.2d, v17.2d
+	WORD $0x4ed16a1c // trn2 v28.2d, v16.2d, v17.2d
+	WORD $0x4ed32a59 // trn1 v25.2d, v18.2d, v19.2d
+	WORD $0x4ed36a5d // trn2 v29.2d, v18.2d, v19.2d
+	WORD $0x4ed52a9a // trn1 v26.2d, v20.2d, v21.2d
+	WORD $0x4ed56a9e // trn2 v30.2d, v20.2d, v21.2d
+	WORD $0x4ed72adb // trn1 v27.2d, v22.2d, v23.2d
+	WORD $0x4ed76adf // trn2 v31.2d, v22.2d, v23.2d
+	WORD $0xac816698 // stp q24, q25, [x20], #32
+	WORD $0xac816e9a // stp q26, q27, [x20], #32
+	WORD $0xac81769c // stp q28, q29, [x20], #32
+	WORD $0xac817e9e // stp q30, q31, [x20], #32
+	WORD $0xad4234ac // ldp q12, q13, [x5, #64]
+	WORD $0xad433cae // ldp q14, q15, [x5, #96]
+	MOVD R10, R20
+	MOVD R11, R12
+row:
+	WORD $0x4dd5c888 // ld1r {v8.4s}, [x4], x21
+	WORD $0xad400680 // ldp q0, q1, [x20, #0]
+	WORD $0xad410e82 // ldp q2, q3, [x20, #32]
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
+	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
+	WORD $0x6e2ddc21 // fmul v1.4s, v1.4s, v13.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
+	WORD $0x6e2edc42 // fmul v2.4s, v2.4s, v14.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e28dc63 // fmul v3.4s, v3.4s, v8.4s
+	WORD $0x6e2fdc63 // fmul v3.4s, v3.4s, v15.4s
+	CBZ R9, plain
+	WORD $0xad404530 // ldp q16, q17, [x9, #0]
+	WORD $0xad414d32 // ldp q18, q19, [x9, #32]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+	WORD $0x4e32d442 // fadd v2.4s, v2.4s, v18.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+plain:
+	CBZ R8, store
+	WORD $0xad404410 // ldp q16, q17, [x0, #0]
+	WORD $0xad414c12 // ldp q18, q19, [x0, #32]
+	WORD $0x4e30d400 // fadd v0.4s, v0.4s, v16.4s
+	WORD $0x4e31d421 // fadd v1.4s, v1.4s, v17.4s
+	WORD $0x4e32d442 // fadd v2.4s, v2.4s, v18.4s
+	WORD $0x4e33d463 // fadd v3.4s, v3.4s, v19.4s
+store:
+	WORD $0xad000400 // stp q0, q1, [x0, #0]
+	WORD $0xad010c02 // stp q2, q3, [x0, #32]
+	ADD R1, R0
+	ADD $64, R20
+	SUBS $1, R12
+	BNE row
+	SUBS R11, R7
+	BNE tile
+	RET

@@ -89,7 +89,7 @@ func (p *Packed) depth() int {
 	case Float32:
 		return p.k
 	case Int8:
-		return headRows + max(1, (p.k+3)/4)
+		return headRows + p.isa.quads(p.k)
 	}
 	return p.isa.pairsOf(p.k)
 }

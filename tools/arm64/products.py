@@ -17,7 +17,7 @@ import tempfile
 from counts import PREFILL, ROOT, multiply_adds, of_a_call, run
 
 SHAPES = [(m, k, n) for k, n in ((384, 1536), (768, 768)) for m in (1, 8, 32, 128)]
-PRECISIONS = ("f32", "bf16 weights", "bf16")
+PRECISIONS = ("f32", "bf16 weights", "bf16", "int8")
 
 
 def counted(tools, file, shape, precision, times):

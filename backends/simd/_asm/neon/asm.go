@@ -41,13 +41,22 @@ type generator struct {
 	used    int               // number of registers in use
 }
 
-// routine begins a routine whose pointers do not escape.
+// routine begins a routine whose pointers do not escape. A signature of a routine that returns a
+// uint32 ends with ") uint32".
 func (g *generator) routine(name, signature string, does ...string) {
 	name += g.tier
 	g.offsets, g.types, g.used = map[string]int{}, map[string]string{}, 0
-	size := g.layOut(signature)
-	fmt.Fprintf(&g.stubs, "\n// %s %s\n//\n//go:noescape\nfunc %s(%s)\n", name, strings.Join(does, "\n// "), name, signature)
-	fmt.Fprintf(&g.code, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, signature, name, size)
+	arguments, result, returns := strings.Cut(signature, ") ")
+	size := g.layOut(arguments)
+	if returns {
+		size = (size + 7) / 8 * 8
+		g.offsets["ret"], g.types["ret"] = size, result
+		size += 4
+	} else {
+		signature += ")"
+	}
+	fmt.Fprintf(&g.stubs, "\n// %s %s\n//\n//go:noescape\nfunc %s(%s\n", name, strings.Join(does, "\n// "), name, signature)
+	fmt.Fprintf(&g.code, "\n// func %s(%s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, signature, name, size)
 }
 
 // layOut sets the offsets and types of a signature's arguments. It returns the total size of the

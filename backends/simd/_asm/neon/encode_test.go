@@ -47,7 +47,7 @@ func TestEncodings(t *testing.T) {
 		texts = append(texts, text)
 	}
 	slices.Sort(texts)
-	cmd := exec.Command(path, "-triple=aarch64", "-mattr=+fp16fml,+bf16", "-show-encoding")
+	cmd := exec.Command(path, "-triple=aarch64", "-mattr=+fp16fml,+bf16,+dotprod,+i8mm", "-show-encoding")
 	cmd.Stdin = strings.NewReader(strings.Join(texts, "\n") + "\n")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -22,6 +22,7 @@ func (g *generator) matmul() {
 			g.slopes(a)
 		}
 	}
+	g.int8Routines()
 }
 
 // A panel holds the operands of a routine that multiplies rows of A by a panel of B. A panel of B
