@@ -2,6 +2,7 @@ package encoder
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/flashkit-go/flashkit/nn"
 )
@@ -18,7 +19,7 @@ type calibration struct {
 func calibrate(ctx context.Context, dir string, o Options) (*calibration, error) {
 	c := &calibration{true, map[string][]float32{}}
 	texts := o.Calibration
-	o.Precision, o.Calibration, o.Progress, o.Workers = "f32", nil, nil, 1
+	o.Precision, o.Calibration, o.Float32, o.Progress, o.Workers = "f32", nil, nil, nil, 1
 	e := &Encoder{options: o, smooth: c}
 	if err := e.open(ctx, dir); err != nil {
 		return nil, err
@@ -51,4 +52,23 @@ func (c *calibration) apply(layers []*nn.Linear) {
 		}
 		l.Peaks = c.peaks[name]
 	}
+}
+
+// keep sets the layers that stay in float32, and marks their names as found.
+func (c *config) keep(layers []*nn.Linear) {
+	for _, l := range layers {
+		if _, listed := c.float32[l.Weight.Name]; listed {
+			l.Precision, c.float32[l.Weight.Name] = nn.Float32, true
+		}
+	}
+}
+
+// checkKept returns an error if a name of Options.Float32 is the name of no product's weight.
+func (c *config) checkKept(names []string) error {
+	for _, name := range names {
+		if !c.float32[name] {
+			return problem("Options.Float32", fmt.Sprintf("%.60q", name), "must be the name of a product's weight, such as encoder.layer.2.output.dense.weight")
+		}
+	}
+	return nil
 }

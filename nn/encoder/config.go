@@ -15,8 +15,9 @@ import (
 type config struct {
 	*strict.Object
 
-	elements int          // most weights that the model's files may have
-	smooth   *calibration // of loadLayers; may be nil
+	elements int             // most weights that the model's files may have
+	smooth   *calibration    // of loadLayers; may be nil
+	float32  map[string]bool // names of the weights that stay in float32; true if a product has the name
 }
 
 // maxSettings is the maximum size in bytes of a JSON file other than a tokenizer's.

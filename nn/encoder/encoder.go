@@ -26,6 +26,7 @@ type Options struct {
 	Workers     int                   // maximum number of goroutines of a call; 0 is GOMAXPROCS. Results do not depend on Workers
 	Precision   string                // type of the matrix products' factors: f32 (or empty), bf16-weights, bf16, int8. docs/layers.md compares them
 	Calibration []string              // texts that show the model's largest features, to reduce the error of int8; a few hundred words are enough. Open first runs them in f32
+	Float32     []string              // names of products' weights, such as encoder.layer.2.output.dense.weight, that stay in f32. Queries, keys and values are one product, with the queries' name
 	MaxTokens   int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
 	Overflow    Overflow              // of longer texts
 	Prompt      string                // name of a prompt of the model, which precedes each text of Embed; empty is the model's default
@@ -119,6 +120,8 @@ func (o *Options) check() error {
 		return problem("Options.Precision", fmt.Sprintf("%.40q", o.Precision), "must be f32, bf16-weights, bf16 or int8")
 	case len(o.Calibration) > 0 && o.Precision != "int8":
 		return problem("Options.Calibration", fmt.Sprintf("%d texts", len(o.Calibration)), "must be empty unless Options.Precision is int8")
+	case len(o.Float32) > 0 && precisions[o.Precision] == nn.Float32:
+		return problem("Options.Float32", fmt.Sprintf("%d names", len(o.Float32)), "must be empty if Options.Precision is f32")
 	case o.MaxTokens < 0:
 		return problem("Options.MaxTokens", o.MaxTokens, "must be at least 1, or 0 for the model's")
 	case o.Overflow != Truncate && o.Overflow != Refuse:

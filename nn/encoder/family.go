@@ -151,6 +151,7 @@ func loadLayers[L layer](c *config, w *nn.Init, n int, load func(k int) L) ([]L,
 			size += p.Weight.Shape[0] * p.Weight.Shape[1]
 		}
 		c.smooth.apply(l.normed())
+		c.keep(l.products())
 		if packer == nil { // a config might claim more layers than the files have
 			packer = nn.NewPacker(min(n, c.elements/max(size, 1)+1), l.products()...)
 		}

@@ -121,7 +121,10 @@ func (e *Encoder) readModel(dir string, head bool) error {
 		}
 	}
 	w := nn.FromTensors(f.require)
-	c.elements, c.smooth = f.elements(), e.smooth
+	c.elements, c.smooth, c.float32 = f.elements(), e.smooth, map[string]bool{}
+	for _, name := range e.options.Float32 {
+		c.float32[name] = false
+	}
 	if e.model, err = k.load(c, w, precisions[e.options.Precision]); err != nil {
 		if c.Done(harmlessKeys...) == nil { // the error is about a tensor
 			err = within(filepath.Join(dir, "model.safetensors"), err)
@@ -129,6 +132,9 @@ func (e *Encoder) readModel(dir string, head bool) error {
 		return err
 	}
 	if err := c.Done(harmlessKeys...); err != nil {
+		return err
+	}
+	if err := c.checkKept(e.options.Float32); err != nil {
 		return err
 	}
 	architecture := c.architecture()

@@ -2,6 +2,7 @@ package encoder
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 
@@ -83,4 +84,35 @@ func TestCalibration(t *testing.T) {
 	}
 	_, err = vectorsOf(t, files, Options{Precision: "int8", Calibration: someTexts, MaxTokens: 9, Overflow: Refuse})
 	require.ErrorContains(t, err, "must have at most 9")
+}
+
+// Vectors of int8 move towards the vectors of f32 with each product that stays in f32, and all such
+// products give the vectors of f32. Other names are refused.
+func TestProductsThatStayInFloat32(t *testing.T) {
+	files := published
+	vectors := func(o Options) [][]float32 {
+		v, err := vectorsOf(t, files, o)
+		require.NoError(t, err)
+		return v
+	}
+	var names []string
+	for k := range 2 {
+		for _, name := range []string{"attention.self.query", "attention.output.dense", "intermediate.dense", "output.dense"} {
+			names = append(names, fmt.Sprintf("encoder.layer.%d.%s.weight", k, name))
+		}
+	}
+	exact, rounded := vectors(Options{}), vectors(Options{Precision: "int8"})
+	require.Equal(t, exact, vectors(Options{Precision: "int8", Float32: names}))
+	require.Equal(t, exact, vectors(Options{Precision: "bf16", Float32: names, Workers: 3}))
+	for _, name := range names {
+		one := vectors(Options{Precision: "int8", Float32: []string{name}})
+		require.NotEqual(t, rounded, one, name)
+		require.NotEqual(t, exact, one, name)
+	}
+	for _, name := range []string{"", "encoder.layer.2.output.dense.weight", "encoder.layer.0.output.dense", "encoder.layer.0.attention.self.key.weight", "pooler.dense.weight"} {
+		_, err := vectorsOf(t, files, Options{Precision: "int8", Float32: []string{names[0], name}})
+		require.ErrorContains(t, err, fmt.Sprintf("Options.Float32 = %q: must be the name of a product's weight", name))
+	}
+	_, err := vectorsOf(t, files, Options{Float32: names})
+	require.ErrorContains(t, err, "Options.Float32 = 8 names: must be empty if Options.Precision is f32")
 }

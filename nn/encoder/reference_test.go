@@ -64,10 +64,12 @@ func TestReference(t *testing.T) {
 	for name, bound := range map[string]struct {
 		least, near float64
 		calibration []string
-	}{"bf16-weights": {0.9999, 1e-2, nil}, "bf16": {0.9999, 1e-2, nil}, "int8": {0.98, 5e-2, nil}, "int8 calibrated": {0.99, 3e-2, someSentences}} {
+		float32     []string
+	}{"bf16-weights": {0.9999, 1e-2, nil, nil}, "bf16": {0.9999, 1e-2, nil, nil}, "int8": {0.98, 5e-2, nil, nil}, "int8 calibrated": {0.99, 3e-2, someSentences, nil},
+		"int8 calibrated, one product in f32": {0.995, 3e-2, someSentences, []string{"encoder.layer.2.output.dense.weight"}}} {
 		t.Run(name, func(t *testing.T) {
 			precision, _, _ := strings.Cut(name, " ")
-			_, cosine := want.measure(t, dir, Options{Dispatcher: all, Precision: precision, Calibration: bound.calibration}, len(want.Sets), bound.near)
+			_, cosine := want.measure(t, dir, Options{Dispatcher: all, Precision: precision, Calibration: bound.calibration, Float32: bound.float32}, len(want.Sets), bound.near)
 			require.GreaterOrEqual(t, cosine, bound.least)
 			require.Less(t, cosine, 0.999999, "nothing is rounded")
 		})
