@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -35,9 +36,10 @@ func main() {
 // options are the values of the flags.
 type options struct {
 	Limits
-	addr, model, reranker, prompt, precision string
-	drain                                    time.Duration
-	tokens                                   int
+	addr, model, reranker, prompt   string
+	precision, calibration, float32 string
+	drain                           time.Duration
+	tokens                          int
 }
 
 func parseFlags(args []string, w io.Writer) (*options, error) {
@@ -48,6 +50,8 @@ func parseFlags(args []string, w io.Writer) (*options, error) {
 	flags.StringVar(&o.reranker, "reranker", "", "`folder` of a model for /rerank")
 	flags.StringVar(&o.prompt, "prompt", "", "`name` of the prompt before each text of /v1/embeddings; empty: the model's default")
 	flags.StringVar(&o.precision, "precision", "f32", "type of the products' factors: f32, bf16-weights, bf16 or int8")
+	flags.StringVar(&o.calibration, "calibration", "", "`file` of texts, one a line, that reduce the error of -precision int8; an empty line is an empty text")
+	flags.StringVar(&o.float32, "float32", "", "`names` of products' weights that stay in f32, separated by commas")
 	flags.StringVar(&o.addr, "addr", "localhost:8080", "`address` to listen on")
 	flags.DurationVar(&o.drain, "drain", 20*time.Second, "longest `time` to answer the admitted requests, after SIGTERM")
 	flags.IntVar(&o.Connections, "connections", 1024, "most connections, idle ones included")
@@ -74,6 +78,8 @@ func parseFlags(args []string, w io.Writer) (*options, error) {
 		return nil, errors.New("no model: set -model FOLDER, -reranker FOLDER, or both")
 	case o.prompt != "" && o.model == "":
 		return nil, errors.New("-prompt: needs -model")
+	case o.float32 != "" && o.model == "":
+		return nil, errors.New("-float32: needs -model")
 	case name(o.model) == name(o.reranker):
 		return nil, fmt.Errorf("-model and -reranker: the folders must have different names, not both %q", name(o.model))
 	}
@@ -91,9 +97,25 @@ func name(folder string) string {
 	return filepath.Base(folder)
 }
 
+// readTexts returns the lines of a file, or nothing if file is "".
+func readTexts(file string) ([]string, error) {
+	if file == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(strings.ReplaceAll(string(data), "\r\n", "\n"), "\n"), "\n"), nil
+}
+
 // run serves until ctx ends, then answers the admitted requests.
 func run(ctx context.Context, args []string, w io.Writer) error {
 	o, err := parseFlags(args, w)
+	if err != nil {
+		return err
+	}
+	texts, err := readTexts(o.calibration)
 	if err != nil {
 		return err
 	}
@@ -102,9 +124,12 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 		if folder == "" {
 			continue
 		}
-		options := encoder.Options{Precision: o.precision, MaxTokens: o.tokens}
+		options := encoder.Options{Precision: o.precision, Calibration: texts, MaxTokens: o.tokens}
 		if i == 0 {
 			options.Prompt = o.prompt
+			if o.float32 != "" {
+				options.Float32 = strings.Split(o.float32, ",")
+			}
 		}
 		e, err := encoder.OpenWith(ctx, folder, options)
 		if err != nil {

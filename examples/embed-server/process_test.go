@@ -123,12 +123,15 @@ func tinyFolder(t testing.TB, id string, reranks bool) string {
 	return dir
 }
 
-// A process serves two models of nn/encoder. SIGTERM ends it, with status 0, after it has answered.
+// A process serves two models of nn/encoder in int8, with a calibration. SIGTERM ends it, with status 0, after it has answered.
 func TestProcess(t *testing.T) {
 	if runtime.GOOS == "windows" || runtime.GOOS == "js" || testing.Short() && runtime.GOOS != "linux" {
 		t.Skip("no signals between processes")
 	}
-	p := newProcess(t, "-model "+tinyFolder(t, "small", false)+" -reranker "+tinyFolder(t, "judge", true))
+	texts := filepath.Join(t.TempDir(), "texts")
+	require.NoError(t, os.WriteFile(texts, []byte("the cat\r\n\nthe dog\n"), 0o644))
+	rounded := " -precision int8 -calibration " + texts + " -float32 encoder.layer.0.output.dense.weight"
+	p := newProcess(t, "-model "+tinyFolder(t, "small", false)+" -reranker "+tinyFolder(t, "judge", true)+rounded)
 	a := ask[embeddings](t, p.client, onEmbeddings, `{"model":"small","input":["the cat sleeps","the dog runs","the cat sleeps"]}`)
 	require.Equal(t, 15, a.Usage["total_tokens"])
 	require.Len(t, a.Data, 3)
@@ -161,6 +164,8 @@ func TestRun(t *testing.T) {
 		{"-model a/b -reranker c/b", `not both "b"`},
 		{"-model nowhere/at/all", "nowhere"},
 		{"-reranker a -prompt query", "-prompt: needs -model"},
+		{"-reranker a -float32 x", "-float32: needs -model"},
+		{"-model a -calibration nowhere", "nowhere"},
 	} {
 		var text bytes.Buffer
 		require.ErrorContains(t, run(t.Context(), strings.Fields(c.flags), &text), c.words, c.flags)
@@ -169,6 +174,9 @@ func TestRun(t *testing.T) {
 	require.Error(t, run(t.Context(), []string{"--help"}, &text))
 	require.Contains(t, text.String(), "-matryoshka")
 	require.ErrorContains(t, run(t.Context(), []string{"-model", tinyFolder(t, "small", false), "-addr", "nowhere:-1"}, &text), "invalid port")
+	for flags, words := range map[string]string{"-precision int8 -float32 a,b": `Options.Float32 = "a"`, "-float32 a": "Options.Float32 = 1 names", "-calibration " + os.Args[0]: "Options.Calibration"} {
+		require.ErrorContains(t, run(t.Context(), append([]string{"-model", tinyFolder(t, "small", false)}, strings.Fields(flags)...), &text), words)
+	}
 	require.ErrorContains(t, run(t.Context(), []string{"-reranker", tinyFolder(t, "small", false)}, &text), "small: ")
 }
 
