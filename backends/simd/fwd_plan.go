@@ -16,7 +16,7 @@ const (
 // planForward plans a call of fwd_avx512, fwd_avx2 or fwd_neon. An item may consist of several
 // heads if the heads are short.
 func (isa *laneRoutines) planForward(pl *plan) {
-	pl.stackHeads(isa.lanes)
+	isa.stackHeads(pl)
 	isa.planRows(pl, itemRows)
 	if pl.p.KeyMass {
 		pl.tilesPerItem = massTiles

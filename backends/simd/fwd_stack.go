@@ -4,13 +4,14 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// stackHeads replaces the plan's call by its stacked call, if its tiles of the given number of rows then
-// are fewer, or K and V are widened for fewer items. The rows of a group must be equally far apart in
-// memory. Every row gets the same bits as without stacking. Heads of one row are left to the decode kernels.
-func (pl *plan) stackHeads(lanes int) {
+// stackHeads replaces the plan's call by its stacked call, if its tiles then are fewer, or fewer items
+// read K and V. Short float32 keys stay in cache for the next head. The rows of a group must be equally
+// far apart in memory. Every row gets the same bits as without stacking. Heads of one row are left to
+// the decode kernels.
+func (isa *laneRoutines) stackHeads(pl *plan) {
 	p, group := &pl.p, pl.p.Heads/pl.p.KVHeads
 	if group == 1 || p.QLen <= 1 || p.Ragged || p.Page != 0 || p.Carry || p.KeyMass || p.Score != (flashkit.Score{}) || !isUnbounded(p.Band) ||
-		p.KVType() == flashkit.Float32 && ceilDiv(group*p.QLen, lanes) == group*ceilDiv(p.QLen, lanes) {
+		p.KVType() == flashkit.Float32 && ceilDiv(group*p.QLen, isa.lanes) == group*ceilDiv(p.QLen, isa.lanes) && (p.QLen >= itemRows || p.KVLen <= isa.mostOneBlock()) {
 		return
 	}
 	x := &pl.stacked

@@ -26,6 +26,9 @@ func TestBitsOfStackedHeads(t *testing.T) {
 			for range 40 {
 				g := 1 + r.IntN(3)
 				p := flashkit.Problem{Batch: 1 + r.IntN(3), Heads: g * (2 + r.IntN(5)), KVHeads: g, QLen: 1 + r.IntN(60), KVLen: 1 + r.IntN(300), Dim: 1 + r.IntN(80), VDim: 1 + r.IntN(80)}
+				if r.IntN(2) == 0 { // whole tiles over several blocks of keys
+					p.QLen, p.KVLen = 16*(1+r.IntN(4)), 200+r.IntN(400)
+				}
 				if p.DType = dtypes[r.IntN(3)]; k.Fits(p.Ask(k.Pass)) != "" {
 					continue
 				}
