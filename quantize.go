@@ -20,7 +20,13 @@ func QuantizeRows(to, scale, from Tensor, first, pages []int32) error {
 	if err := q.check(); err != nil {
 		return err
 	}
-	row := make([]float32, from.shape[3])
+	var few [512]float32
+	row := few[:]
+	if n := from.shape[3]; n <= len(few) {
+		row = few[:n]
+	} else {
+		row = make([]float32, n)
+	}
 	for b := range from.shape[0] {
 		for i := range from.shape[2] {
 			batch, key := q.place(b, i)

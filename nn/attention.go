@@ -169,7 +169,10 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 	y := s.NewTensor(q.Rows, v.Features/m.kvHeads()*m.Heads)
 	p := m.problemOf(s, &q, &k, &v, &y)
 	p.KVLen, p.Ragged = cache.config.Capacity, true // not the current length: a constant problem lets the Dispatcher reuse its plan
-	p.Page, p.KVDType = cache.config.Page, cache.config.DType
+	p.Page, p.Int8Group = cache.config.Page, cache.config.int8Group()
+	if p.Int8Group == 0 {
+		p.KVDType = cache.config.DType
+	}
 	lens := s.seqs.QLens
 	s.seqs, s.prefix.Len = cache.Sequences(), 0
 	if m.SharedPrefix {
@@ -178,6 +181,7 @@ func (m *MultiHeadAttention) Decode(s *Step, q, k, v Tensor, cache *KVCache) Ten
 	}
 	s.seqs.QLens, s.args.Seqs = lens, &s.seqs
 	s.args.K, s.args.V = cache.View()
+	s.args.KScale, s.args.VScale = cache.Scales()
 	switch {
 	case s.prefix.Len > 0:
 		s.ok(s.engine.attention.ForwardPrefix(s.ctx, p, &s.prefix, &s.args))
@@ -201,6 +205,8 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 		return problem("MultiHeadAttention: k.Features", k.Features, "must equal the features of v and of the cache's %d heads of %d", c.config.Heads, c.config.Dim)
 	case m.Rotary != nil && c.config.Rotary != nil:
 		return problem("MultiHeadAttention.Rotary", "given", "must not stand beside KVCacheConfig.Rotary: keys are rotated once")
+	case m.SharedPrefix && c.config.DType == flashkit.Int8:
+		return problem("MultiHeadAttention.SharedPrefix", true, "does not support a cache of i8")
 	case !m.UseFlashAttention && (c.config.Page > 0 || c.config.DType != flashkit.Float32):
 		return problem("MultiHeadAttention.UseFlashAttention", false, "does not support a cache with pages or of %v", c.config.DType)
 	}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -15,10 +16,13 @@ type KVCacheConfig struct {
 	Heads    int            // KV heads
 	Capacity int            // the most rows of a sequence, a multiple of Page
 	Dim      int            // features of a head
-	DType    flashkit.DType // type of the stored keys and values: Float32, Float16 or BFloat16
+	DType    flashkit.DType // type of the stored keys and values: Float32, Float16, BFloat16 or Int8
 	Page     int            // rows of a page; 0: no pages, each sequence has memory for Capacity rows
 	Pages    int            // pages of the pool, for all sequences together; 0: enough for Batch full sequences. Without Page, 0
 	Rotary   *Rotary        // rotates keys by their positions before they are stored; nil: none
+
+	Int8Group int            // Int8: features of a head that share a scale, 32, 64 or Dim; 0: Dim. For other types, 0
+	Scales    flashkit.DType // Int8: type of the scales, Float32 or Float16. For other types, 0
 }
 
 // A KVCache stores the keys and values of growing sequences, so that each row's key and value are
@@ -37,6 +41,9 @@ type KVCache struct {
 	width  int // page table entries of a sequence
 
 	k, v      flashkit.Tensor // [pages, Heads, page, Dim]
+	kScale    flashkit.Tensor // [pages, Heads, page, scales of a head], for Int8 alone
+	vScale    flashkit.Tensor
+	stored    []*flashkit.Tensor // K, V and their scales
 	lens      []int32
 	next      []int32 // position of each sequence's next row
 	positions []int32 // [Batch, Capacity]
@@ -47,10 +54,12 @@ type KVCache struct {
 	others    []int32 // result of Prefix: lengths after the shared pages
 	rest      []int32 // result of Prefix: page table without the shared pages
 	row       []float32
+	first     []int32 // argument of QuantizeRows
 }
 
 // NewKVCache returns an empty cache. A cache of n pages takes 2 * n * Heads * Page * Dim elements of
-// DType, a cache without pages 2 * Batch * Heads * Capacity * Dim.
+// DType, a cache without pages 2 * Batch * Heads * Capacity * Dim. With Int8, each group of elements
+// takes a scale too.
 func NewKVCache(config KVCacheConfig) (*KVCache, error) {
 	c := &KVCache{config: config, page: config.Page, width: 1}
 	pages, err := config.check()
@@ -64,11 +73,18 @@ func NewKVCache(config KVCacheConfig) (*KVCache, error) {
 	}
 	c.k = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
 	c.v = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
+	c.stored = []*flashkit.Tensor{&c.k, &c.v}
+	if config.DType == flashkit.Int8 {
+		scales := ceilDiv(config.Dim, config.int8Group())
+		c.kScale = flashkit.Zeros(config.Scales, pages, config.Heads, c.page, scales)
+		c.vScale = flashkit.Zeros(config.Scales, pages, config.Heads, c.page, scales)
+		c.stored, c.first = append(c.stored, &c.kScale, &c.vScale), make([]int32, 1)
+	}
 	c.lens, c.next, c.copied = make([]int32, config.Batch), make([]int32, config.Batch), make([]int32, 0, config.Batch)
 	c.positions = make([]int32, config.Batch*config.Capacity)
 	c.others, c.rest = make([]int32, 0, config.Batch), make([]int32, 0, config.Batch*c.width)
 	c.table, c.refs = make([]int32, config.Batch*c.width), make([]int32, pages)
-	if config.Rotary != nil {
+	if config.Rotary != nil || config.DType == flashkit.Int8 {
 		c.row = make([]float32, config.Heads*config.Dim)
 	}
 	for page := pages - 1; page >= 0 && config.Page > 0; page-- {
@@ -98,8 +114,14 @@ func (c *KVCacheConfig) check() (pages int, err error) {
 		}
 	}
 	switch {
-	case c.DType > flashkit.BFloat16:
-		return 0, problem(name+"DType", c.DType, "must be f32, f16 or bf16")
+	case c.DType > flashkit.BFloat16 && c.DType != flashkit.Int8:
+		return 0, problem(name+"DType", c.DType, "must be f32, f16, bf16 or i8")
+	case c.DType != flashkit.Int8 && c.Int8Group != 0:
+		return 0, problem(name+"Int8Group", c.Int8Group, "must be 0 without DType i8")
+	case c.Int8Group != 0 && c.Int8Group != c.Dim && (c.Int8Group != 32 && c.Int8Group != 64 || c.Int8Group > c.Dim):
+		return 0, problem(name+"Int8Group", c.Int8Group, "must be 32, 64 or Dim = %d, or 0 for Dim", c.Dim)
+	case c.Scales > flashkit.Float16 || c.DType != flashkit.Int8 && c.Scales != flashkit.Float32:
+		return 0, problem(name+"Scales", c.Scales, "must be f32 or f16, and f32 without DType i8")
 	case c.Page < 0 || c.Page > 0 && c.Capacity%c.Page != 0:
 		return 0, problem(name+"Page", c.Page, "must be at least 1 and divide Capacity = %d, or be 0 for no pages", c.Capacity)
 	case c.Pages < 0 || c.Page == 0 && c.Pages > 0:
@@ -114,6 +136,14 @@ func (c *KVCacheConfig) check() (pages int, err error) {
 		return c.Pages, nil
 	}
 	return c.Batch * (c.Capacity / c.Page), nil
+}
+
+// int8Group returns Problem.Int8Group of calls.
+func (c *KVCacheConfig) int8Group() int {
+	if c.DType != flashkit.Int8 {
+		return 0
+	}
+	return cmp.Or(c.Int8Group, c.Dim)
 }
 
 // Capacity returns the number of rows that a sequence can have.
@@ -144,6 +174,10 @@ func (c *KVCache) FreePages() int { return len(c.free) }
 // valid. With pages their shape is [pages, Heads, Page, Dim].
 func (c *KVCache) View() (k, v flashkit.Tensor) { return c.k, c.v }
 
+// Scales returns the scales of Int8 keys and values without a copy, for the KScale and VScale of
+// flashkit.Args. For other types they are zero Tensors.
+func (c *KVCache) Scales() (k, v flashkit.Tensor) { return c.kScale, c.vScale }
+
 // Sequences returns the lengths and the page table, without a copy, for the Seqs of flashkit.Args.
 // Queries may be added to the result. With K and V of View, flashkit.ProblemOf returns the same
 // problem for all lengths, so package dispatch plans only once.
@@ -156,8 +190,8 @@ func (c *KVCache) Sequences() flashkit.Sequences {
 }
 
 // Append copies the rows of k and v, [rows, Heads * Dim], to the ends of their sequences: any number
-// of rows to each sequence. It skips padding rows. If the rows or their pages do not fit, Append
-// changes nothing and returns a *flashkit.ProblemError.
+// of rows to each sequence. It skips padding rows, and quantizes to Int8 as flashkit.QuantizeRows. If
+// the rows or their pages do not fit, Append changes nothing and returns a *flashkit.ProblemError.
 func (c *KVCache) Append(k, v Tensor) error {
 	if err := c.checkRows(&k, &v); err != nil {
 		return err
@@ -180,8 +214,12 @@ func (c *KVCache) Append(k, v Tensor) error {
 				kRow = c.row[:copy(c.row, kRow)]
 				c.config.Rotary.turnRow(turn, kRow, c.config.Heads, int(c.next[b])+i, 1)
 			}
-			c.write(&c.k, b, at, kRow)
-			c.write(&c.v, b, at, v.Row(first+i*step))
+			if err := c.write(&c.k, &c.kScale, b, at, kRow); err != nil {
+				return err
+			}
+			if err := c.write(&c.v, &c.vScale, b, at, v.Row(first+i*step)); err != nil {
+				return err
+			}
 			c.positions[b*c.config.Capacity+at] = c.next[b] + int32(i)
 		}
 		c.lens[b] += int32(n)
@@ -220,9 +258,14 @@ func (c *KVCache) checkRows(k, v *Tensor) error {
 	return nil
 }
 
-// write copies a row to row i of sequence b in t, which is K or V.
-func (c *KVCache) write(t *flashkit.Tensor, b, i int, row []float32) {
+// write copies a row to row i of sequence b in t, which is K or V. An error would be a fault of the cache.
+func (c *KVCache) write(t, scale *flashkit.Tensor, b, i int, row []float32) error {
 	dim := c.config.Dim
+	if c.config.DType == flashkit.Int8 {
+		c.first[0] = int32(i)
+		copy(c.row, row)
+		return flashkit.QuantizeRows(*t, *scale, flashkit.F32(c.row, 1, c.config.Heads, 1, dim), c.first, c.table[b*c.width:][:c.width])
+	}
 	for h := range c.config.Heads {
 		at, x := t.Offset(int(c.table[b*c.width+i/c.page]), h, i%c.page), row[h*dim:][:dim]
 		switch c.config.DType {
@@ -234,6 +277,7 @@ func (c *KVCache) write(t *flashkit.Tensor, b, i int, row []float32) {
 			copy(t.Float32s()[at:], x)
 		}
 	}
+	return nil
 }
 
 func narrow(dst []uint16, x []float32, to func(float32) uint16) {

@@ -17,20 +17,25 @@ func TestKVCacheRefuses(t *testing.T) {
 	rotary, err := nn.NewRotary(6, 6, 10000, false)
 	require.NoError(t, err)
 	for want, change := range map[string]func(c *nn.KVCacheConfig){
-		"KVCacheConfig.Batch = -1":      func(c *nn.KVCacheConfig) { c.Batch = -1 },
-		"KVCacheConfig.Heads = 9":       func(c *nn.KVCacheConfig) { c.Heads = math.MaxInt },
-		"KVCacheConfig.Capacity = 0":    func(c *nn.KVCacheConfig) { c.Capacity = 0 },
-		"KVCacheConfig.Dim = 2147483":   func(c *nn.KVCacheConfig) { c.Dim, c.Heads = math.MaxInt32, 2 },
-		"KVCacheConfig.DType = bool":    func(c *nn.KVCacheConfig) { c.DType = flashkit.Bool },
-		"KVCacheConfig.DType = unknown": func(c *nn.KVCacheConfig) { c.DType = 200 },
-		"KVCacheConfig.Page = 3":        func(c *nn.KVCacheConfig) { c.Page = 3 },
-		"KVCacheConfig.Page = 16":       func(c *nn.KVCacheConfig) { c.Page = 16 },
-		"KVCacheConfig.Page = -2":       func(c *nn.KVCacheConfig) { c.Page = -2 },
-		"KVCacheConfig.Pages = -5":      func(c *nn.KVCacheConfig) { c.Pages = -5 },
-		"KVCacheConfig.Pages = 5: must": func(c *nn.KVCacheConfig) { c.Page = 0 },
-		"KVCacheConfig.Pages = 9223372": func(c *nn.KVCacheConfig) { c.Pages = math.MaxInt },
-		"KVCacheConfig.Rotary = 6":      func(c *nn.KVCacheConfig) { c.Rotary = rotary },
-		"KVCacheConfig.Rotary = 0":      func(c *nn.KVCacheConfig) { c.Rotary = new(nn.Rotary) },
+		"KVCacheConfig.Batch = -1":                 func(c *nn.KVCacheConfig) { c.Batch = -1 },
+		"KVCacheConfig.Heads = 9":                  func(c *nn.KVCacheConfig) { c.Heads = math.MaxInt },
+		"KVCacheConfig.Capacity = 0":               func(c *nn.KVCacheConfig) { c.Capacity = 0 },
+		"KVCacheConfig.Dim = 2147483":              func(c *nn.KVCacheConfig) { c.Dim, c.Heads = math.MaxInt32, 2 },
+		"KVCacheConfig.DType = bool":               func(c *nn.KVCacheConfig) { c.DType = flashkit.Bool },
+		"KVCacheConfig.DType = unknown":            func(c *nn.KVCacheConfig) { c.DType = 200 },
+		"KVCacheConfig.Page = 3":                   func(c *nn.KVCacheConfig) { c.Page = 3 },
+		"KVCacheConfig.Page = 16":                  func(c *nn.KVCacheConfig) { c.Page = 16 },
+		"KVCacheConfig.Page = -2":                  func(c *nn.KVCacheConfig) { c.Page = -2 },
+		"KVCacheConfig.Pages = -5":                 func(c *nn.KVCacheConfig) { c.Pages = -5 },
+		"KVCacheConfig.Pages = 5: must":            func(c *nn.KVCacheConfig) { c.Page = 0 },
+		"KVCacheConfig.Pages = 9223372":            func(c *nn.KVCacheConfig) { c.Pages = math.MaxInt },
+		"KVCacheConfig.Rotary = 6":                 func(c *nn.KVCacheConfig) { c.Rotary = rotary },
+		"KVCacheConfig.Int8Group = 32: must be 0":  func(c *nn.KVCacheConfig) { c.Int8Group = 32 },
+		"KVCacheConfig.Int8Group = 64: must be 32": func(c *nn.KVCacheConfig) { c.DType, c.Int8Group = flashkit.Int8, 64 },
+		"KVCacheConfig.Int8Group = -4":             func(c *nn.KVCacheConfig) { c.DType, c.Int8Group = flashkit.Int8, -4 },
+		"KVCacheConfig.Scales = f16":               func(c *nn.KVCacheConfig) { c.Scales = flashkit.Float16 },
+		"KVCacheConfig.Scales = bf16":              func(c *nn.KVCacheConfig) { c.DType, c.Scales = flashkit.Int8, flashkit.BFloat16 },
+		"KVCacheConfig.Rotary = 0":                 func(c *nn.KVCacheConfig) { c.Rotary = new(nn.Rotary) },
 	} {
 		c := good
 		change(&c)
@@ -96,6 +101,14 @@ func TestKVCacheRefuses(t *testing.T) {
 		att.Decode(s, x, x, x, c)
 		require.ErrorContains(t, s.Err(), want)
 	}
+
+	eights, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 2, Heads: 1, Capacity: 8, Dim: 6, DType: flashkit.Int8})
+	require.NoError(t, err)
+	att.UseFlashAttention, att.SharedPrefix = true, true
+	s := inference(t)
+	att.Decode(s, x, x, x, eights)
+	require.ErrorContains(t, s.Err(), "MultiHeadAttention.SharedPrefix = true: does not support a cache of i8")
+	require.Equal(t, []int32{0, 0}, eights.Lens())
 }
 
 // Warm operations allocate nothing, copies of shared pages included.
@@ -103,7 +116,8 @@ func TestKVCacheAllocates(t *testing.T) {
 	for name, config := range cacheConfigs(t) {
 		c, err := nn.NewKVCache(config)
 		require.NoError(t, err)
-		x := nn.NewTensor(make([]float32, 5*3*16), 5, 3, 16)
+		features := config.Heads * config.Dim
+		x := nn.NewTensor(make([]float32, 5*3*features), 5, 3, features)
 		x.Lens = []int32{3, 1, 0, 2, 3}
 		require.Zero(t, allocs.PerRun(20, func() {
 			for _, err := range [...]error{c.Append(x, x), c.Fork(0, 2), c.Append(x, x), c.Evict(2, 1, 2), c.Append(x, x),

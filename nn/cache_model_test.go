@@ -40,14 +40,43 @@ func newCacheModel(t *testing.T, config nn.KVCacheConfig, step *nn.Step) *cacheM
 }
 
 // stored returns x as the cache stores it.
-func (m *cacheModel) stored(x []float32) []float32 {
+func (m *cacheModel) stored(t *testing.T, x []float32) []float32 {
 	switch m.config.DType {
+	case flashkit.Int8:
+		return m.quantized(t, x)
 	case flashkit.Float16:
 		return flashkit.ToF32(flashkit.F16(flashkit.ToF16(x), 1, 1, 1, len(x)))
 	case flashkit.BFloat16:
 		return flashkit.ToF32(flashkit.BF16(flashkit.ToBF16(x), 1, 1, 1, len(x)))
 	}
 	return slices.Clone(x)
+}
+
+// quantized returns a row as an Int8 cache stores it, multiplied by its scales.
+func (m *cacheModel) quantized(t *testing.T, x []float32) []float32 {
+	heads, dim := m.config.Heads, m.config.Dim
+	n := 1
+	if m.config.Int8Group > 0 {
+		n = (dim-1)/m.config.Int8Group + 1
+	}
+	codes, scales := flashkit.Zeros(flashkit.Int8, 1, heads, 1, dim), flashkit.Zeros(m.config.Scales, 1, heads, 1, n)
+	require.NoError(t, flashkit.QuantizeRows(codes, scales, flashkit.F32(x, 1, heads, 1, dim), nil, nil))
+	return dequantized(codes, scales)
+}
+
+// dequantized returns codes multiplied by their scales, or codes alone without scales.
+func dequantized(codes, scales flashkit.Tensor) []float32 {
+	y, s, dim := flashkit.ToF32(codes), flashkit.ToF32(scales), codes.Shape()[3]
+	if n := scales.Shape()[3]; n > 0 {
+		group := dim
+		if n > 1 {
+			group = 32
+		}
+		for i := range y {
+			y[i] *= s[i/dim*n+i%dim/group]
+		}
+	}
+	return y
 }
 
 // pages returns the page table's entries in use, by sequence.
@@ -161,7 +190,7 @@ func (m *cacheModel) append(t *testing.T, r ints) {
 			if packed {
 				at = int(starts[b]) + i
 			}
-			m.rows[b] = append(m.rows[b], cacheRow{m.stored(k.Row(at)), m.stored(v.Row(at)), m.next[b]})
+			m.rows[b] = append(m.rows[b], cacheRow{m.stored(t, k.Row(at)), m.stored(t, v.Row(at)), m.next[b]})
 			m.next[b]++
 		}
 	}
@@ -170,7 +199,8 @@ func (m *cacheModel) append(t *testing.T, r ints) {
 // compare reads the whole cache and compares it with the model.
 func (m *cacheModel) compare(t *testing.T) {
 	k, v := m.cache.View()
-	kAll, vAll, used := flashkit.ToF32(k), flashkit.ToF32(v), map[int32]bool{}
+	kScale, vScale := m.cache.Scales()
+	kAll, vAll, used := dequantized(k, kScale), dequantized(v, vScale), map[int32]bool{}
 	dim := m.config.Dim
 	for b, rows := range m.rows {
 		require.Equal(t, int32(len(rows)), m.cache.Lens()[b])
@@ -204,6 +234,7 @@ func (m *cacheModel) decode(t *testing.T, d *dispatch.Dispatcher) {
 	k, v := m.cache.View()
 	seqs := m.cache.Sequences()
 	args := &flashkit.Args{Q: flashkit.F32(q, m.config.Batch, heads, 1, dim), K: k, V: v, O: flashkit.F32(o, m.config.Batch, heads, 1, dim), Seqs: &seqs}
+	args.KScale, args.VScale = m.cache.Scales()
 	p := flashkit.ProblemOf(args, flashkit.Causal())
 	require.Equal(t, m.config.Capacity, p.KVLen)
 	require.NoError(t, d.Forward(t.Context(), p, args))
@@ -215,9 +246,13 @@ func (m *cacheModel) decode(t *testing.T, d *dispatch.Dispatcher) {
 	prefix, others := m.cache.Prefix()
 	args.Seqs = &others
 	p.KVLen -= prefix.Len
+	m.prefixes += min(1, prefix.Len)
+	if m.config.DType == flashkit.Int8 {
+		require.ErrorContains(t, d.ForwardPrefix(t.Context(), p, &prefix, args), "int8group")
+		return
+	}
 	require.NoError(t, d.ForwardPrefix(t.Context(), p, &prefix, args))
 	m.attends(t, q, o)
-	m.prefixes += min(1, prefix.Len)
 }
 
 // attends compares the output o of queries q with float64 over the model.
@@ -252,14 +287,17 @@ func cacheConfigs(t testing.TB) map[string]nn.KVCacheConfig {
 	rotary, err := nn.NewRotary(1<<20, 6, 10000, false)
 	require.NoError(t, err)
 	all := map[string]nn.KVCacheConfig{}
-	for _, dtype := range []flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16} {
+	for name, c := range map[string]nn.KVCacheConfig{
+		"f32": {Dim: 8}, "f16": {Dim: 8, DType: flashkit.Float16}, "bf16": {Dim: 8, DType: flashkit.BFloat16},
+		"i8": {Dim: 8, DType: flashkit.Int8}, "i8group32": {Dim: 40, DType: flashkit.Int8, Int8Group: 32, Scales: flashkit.Float16},
+	} {
 		for _, page := range []int{0, 1, 4, 8} {
-			c := nn.KVCacheConfig{Batch: 5, Heads: 2, Capacity: 40, Dim: 8, DType: dtype, Page: page}
-			all[fmt.Sprintf("%v/page%d", dtype, page)] = c
+			c.Batch, c.Heads, c.Capacity, c.Page, c.Pages, c.Rotary = 5, 2, 40, page, 0, nil
+			all[fmt.Sprintf("%s/page%d", name, page)] = c
 			if c.Rotary = rotary; page > 0 {
 				c.Pages = 100 / page // half of the pages of full sequences
 			}
-			all[fmt.Sprintf("%v/page%d/tight", dtype, page)] = c
+			all[fmt.Sprintf("%s/page%d/tight", name, page)] = c
 		}
 	}
 	return all

@@ -143,7 +143,7 @@ func (c *KVCache) checkEvict(pages []int32, from, first, dropped, last int) erro
 
 // Prefix returns the pages that all sequences share, as Fork leaves them, and the sequences' other
 // rows, for dispatch.Dispatcher.ForwardPrefix. If the sequences share no full page, the prefix is
-// empty. The next call of Prefix overwrites the results, and so may a change of the cache.
+// empty. ForwardPrefix refuses Int8. The next call of Prefix overwrites the results, and so may a change of the cache.
 func (c *KVCache) Prefix() (dispatch.Prefix, flashkit.Sequences) {
 	shared := c.sharedPages()
 	p := dispatch.Prefix{K: c.k, V: c.v, Pages: c.table[:shared], Len: shared * c.page}
@@ -250,8 +250,8 @@ func (c *KVCache) own(b, i int) {
 	c.refs[shared]--
 	page := c.claim()
 	c.table[b*c.width+i] = page
-	for _, t := range [...]*flashkit.Tensor{&c.k, &c.v} {
-		c.copyElements(t, t.Offset(int(page), 0, 0), t.Offset(int(shared), 0, 0), c.config.Heads*c.page*c.config.Dim)
+	for _, t := range c.stored {
+		copyElements(t, t.Offset(int(page), 0, 0), t.Offset(int(shared), 0, 0), t.Strides()[0])
 	}
 }
 
@@ -262,18 +262,21 @@ func (c *KVCache) copyRows(to, at, b, i, n int) {
 		run := min(n, c.page-at%c.page, c.page-i%c.page)
 		dst, src := int(c.table[to*c.width+at/c.page]), int(c.table[b*c.width+i/c.page])
 		for h := range c.config.Heads {
-			for _, t := range [...]*flashkit.Tensor{&c.k, &c.v} {
-				c.copyElements(t, t.Offset(dst, h, at%c.page), t.Offset(src, h, i%c.page), run*c.config.Dim)
+			for _, t := range c.stored {
+				copyElements(t, t.Offset(dst, h, at%c.page), t.Offset(src, h, i%c.page), run*t.Shape()[3])
 			}
 		}
 		at, i, n = at+run, i+run, n-run
 	}
 }
 
-func (c *KVCache) copyElements(t *flashkit.Tensor, to, from, n int) {
-	if c.config.DType == flashkit.Float32 {
+func copyElements(t *flashkit.Tensor, to, from, n int) {
+	switch t.DType() {
+	case flashkit.Float32:
 		copy(t.Float32s()[to:][:n], t.Float32s()[from:])
-	} else {
+	case flashkit.Int8:
+		copy(t.Int8s()[to:][:n], t.Int8s()[from:])
+	default:
 		copy(t.Uint16s()[to:][:n], t.Uint16s()[from:])
 	}
 }
