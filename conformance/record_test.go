@@ -153,3 +153,22 @@ func TestJudgeRefuses(t *testing.T) {
 		require.ErrorContains(t, err, wrong)
 	}
 }
+
+// The page for runners explains every feature of the schema.
+func TestPageExplainsTheFeatures(t *testing.T) {
+	var s struct {
+		Defs struct {
+			Case struct {
+				Properties struct {
+					Features struct{ Items struct{ Enum []string } }
+				}
+			}
+		} `json:"$defs"`
+	}
+	require.NoError(t, json.Unmarshal(published(t, "schema.json"), &s))
+	page, features := string(published(t, "README.md")), s.Defs.Case.Properties.Features.Items.Enum
+	require.NotEmpty(t, features)
+	for _, name := range features {
+		require.Contains(t, page, "`"+name+"`", "README.md has no row for the feature")
+	}
+}

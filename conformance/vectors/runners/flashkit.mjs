@@ -6,7 +6,7 @@ import process from "node:process";
 
 const here = path.dirname(new URL(import.meta.url).pathname), folder = process.argv[2];
 const wasm = path.join(here, "../../../backends/wasm"), { load } = await import(path.join(wasm, "js/flashkit.js"));
-const c = JSON.parse(fs.readFileSync(path.join(folder, "case.json"))), x = read(fs.readFileSync(path.join(folder, "inputs.safetensors")));
+const c = JSON.parse(fs.readFileSync(path.join(folder, "case.json")));
 const known = "gqa v_dim scale dlse window top_left shift softcap alibi bias mask sink dropout origin ragged mixed".split(" ");
 const missing = c.features.filter(f => !known.includes(f));
 if (missing.length > 0) {
@@ -14,7 +14,7 @@ if (missing.length > 0) {
 	process.exit(77);
 }
 
-const four = t => t && { data: t.data, dtype: t.dtype, shape: t.shape };
+const x = read(fs.readFileSync(path.join(folder, "inputs.safetensors"))), four = t => t && { data: t.data, dtype: t.dtype, shape: t.shape };
 const a = { q: four(x.q), k: four(x.k), v: four(x.v), bias: four(x.bias), mask: four(x.mask), slopes: x.slopes?.data, sink: x.sink?.data,
 	window: [c.left ?? Infinity, c.right ?? Infinity], topLeft: c.top_left, shift: c.shift, scale: c.scale };
 if (c.softcap) a.softcap = c.softcap;
@@ -25,7 +25,7 @@ if (x.kv_lens) a.kvLens = x.kv_lens.data;
 for (const name in a) if (a[name] === undefined) delete a[name];
 
 const attention = await load(fs.readFileSync(path.join(wasm, "kernel/kernel.wasm"))), { o, lse } = attention.forward({ ...a, lse: true }), out = { o, lse };
-if (c.outputs.length > 2) Object.assign(out, attention.backward({ ...a, o, lse, dO: four(x.do), ...(x.dlse && { dLSE: x.dlse.data }), ...(a.bias && { dBias: true }), ...(a.sink && { dSink: true }) }));
+if (c.outputs.includes("dq")) Object.assign(out, attention.backward({ ...a, o, lse, dO: four(x.do), ...(x.dlse && { dLSE: x.dlse.data }), ...(a.bias && { dBias: true }), ...(a.sink && { dSink: true }) }));
 const shapes = { lse: [c.batch, c.heads, c.q_len], dsink: [c.heads] };
 const named = Object.fromEntries(Object.entries(out).map(([name, t]) => [name.toLowerCase(), t]));
 write(path.join(folder, "outputs.safetensors"), c.outputs.map(name => ({ name, shape: shapes[name] ?? named[name].shape, data: named[name].data ?? named[name] })));

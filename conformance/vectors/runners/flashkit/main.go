@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
@@ -88,7 +89,7 @@ func run(backend, folder string) error {
 	if err := d.Forward(context.Background(), p, args); err != nil {
 		return err
 	}
-	if len(c.Outputs) > 2 {
+	if slices.Contains(c.Outputs, "dq") {
 		if err := d.Backward(context.Background(), p, args); err != nil {
 			return err
 		}
