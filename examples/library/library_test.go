@@ -74,10 +74,27 @@ func nearest(folder string, texts []string) error {
 	return nil
 }
 
-// A published model's tiny sibling stands for a folder.
+func rerank(folder, query string, texts []string) error {
+	e, err := encoder.Open(ctx, folder) // of a reranker
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	scores, err := e.Score(ctx, query, texts)
+	if err != nil {
+		return err
+	}
+	for i, score := range scores {
+		fmt.Println(score, texts[i]) // a greater score is a better answer
+	}
+	return nil
+}
+
+// A published model's tiny sibling stands for a folder. It has no head that scores.
 func TestTexts(t *testing.T) {
 	require.NoError(t, nearest("../../nn/encoder/testdata/tiny", []string{"1 2", "3", "1 2"}))
 	require.Error(t, nearest(t.TempDir(), nil))
+	require.ErrorContains(t, rerank("../../nn/encoder/testdata/tiny", "1", []string{"1 2"}), "the model is no reranker")
 }
 
 func open() *dispatch.Dispatcher { return dispatch.New(simd.New()) }
