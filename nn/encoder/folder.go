@@ -137,22 +137,27 @@ func (e *Encoder) readModel(dir string, head bool) error {
 	if err := c.checkKept(e.options.Float32); err != nil {
 		return err
 	}
-	architecture := c.architecture()
 	e.pooling = poolMean
-	if strings.HasSuffix(architecture, "ForCausalLM") && valueOf(c, "is_causal", true) {
+	if strings.HasSuffix(c.architecture(), "ForCausalLM") && valueOf(c, "is_causal", true) {
 		e.pooling = poolLast
 	}
-	if head && strings.HasSuffix(architecture, "ForSequenceClassification") {
-		if e.head, err = e.readHead(c, k, w); err != nil {
-			return within(dir, err)
-		}
-	}
-	if head && strings.HasSuffix(architecture, "ForTokenClassification") {
-		if e.tagger, err = e.readTagger(c, w); err != nil {
+	if head {
+		if err := e.readHeads(c, k, w); err != nil {
 			return within(dir, err)
 		}
 	}
 	return c.Err
+}
+
+// readHeads reads the head of a sequence classifier or of a token classifier, if the model is one.
+func (e *Encoder) readHeads(c *config, k kind, w *nn.Init) (err error) {
+	switch architecture := c.architecture(); {
+	case strings.HasSuffix(architecture, "ForSequenceClassification"):
+		e.head, err = e.readHead(c, k, w)
+	case strings.HasSuffix(architecture, "ForTokenClassification"):
+		e.tagger, err = e.readTagger(c, w)
+	}
+	return err
 }
 
 // architecture returns the first of architectures, or "".
