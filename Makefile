@@ -82,7 +82,7 @@ fmt:
 # Many short processes end before a collection of garbage pays.
 vet cross: export GOGC = 400
 
-# Vet compiles all packages but programs. Code for the vetted platforms never runs here, so it need not be fast.
+# Vet compiles all packages but programs. Code for other platforms never runs here, so it need not be fast.
 QUICK := '-gcflags=all=-N -l'
 
 vet:
@@ -92,7 +92,7 @@ cross:
 	@for p in $(filter-out $(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH),$(PLATFORMS)); do \
 		echo "cross $$p"; \
 		export GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0; \
-		case ' $(VETTED) ' in *" $$p "*) $(GO) vet $(QUICK) ./... && $(GO) build $(QUICK) -o /dev/null ./cmd/flashrun;; *) $(GO) build ./...;; esac || exit 1; \
+		case ' $(VETTED) ' in *" $$p "*) $(GO) vet $(QUICK) ./... && $(GO) build $(QUICK) -o /dev/null ./cmd/flashrun;; *) $(GO) build $(QUICK) ./...;; esac || exit 1; \
 	done
 	for tag in purego nocuda nowasm; do $(GO) build -tags $$tag -o /dev/null ./cmd/flashrun ./examples/lm || exit 1; done
 

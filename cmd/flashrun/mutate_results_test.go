@@ -55,7 +55,7 @@ func (m mutator) damageJSON(text []byte) []byte {
 // Damaged results give a page, a comparison or one clear error.
 func TestMutatedResults(t *testing.T) {
 	slow.UnderRace(t)
-	n := 500
+	n := 250
 	if testing.Short() {
 		n = 60
 	}

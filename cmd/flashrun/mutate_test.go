@@ -38,7 +38,7 @@ func tries() int {
 	if testing.Short() {
 		return 300
 	}
-	return 3000
+	return 1500
 }
 
 // numbers stand for lengths, offsets and dimensions in headers.
