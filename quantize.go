@@ -20,11 +20,10 @@ func QuantizeRows(to, scale, from Tensor, first, pages []int32) error {
 	if err := q.check(); err != nil {
 		return err
 	}
-	var few [512]float32
-	row := few[:]
-	if n := from.shape[3]; n <= len(few) {
-		row = few[:n]
-	} else {
+	var few [512]float32 // a short row allocates nothing
+	n := from.shape[3]
+	row := few[:min(n, len(few))]
+	if len(row) < n {
 		row = make([]float32, n)
 	}
 	for b := range from.shape[0] {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/allocs"
 )
 
 func int8Problem(group int) flashkit.Problem {
@@ -98,6 +99,18 @@ func TestQuantizeRows(t *testing.T) {
 			}
 			require.Zero(t, to.Int8s()[to.Offset(1, 1, 4)], "a row that was not appended")
 		}
+	}
+}
+
+func TestQuantizeRowsAllocates(t *testing.T) {
+	for _, dtype := range []flashkit.DType{flashkit.Float32, flashkit.BFloat16} {
+		from, first, pages := tensor(dtype, [4]int{1, 2, 1, 512}), []int32{3}, []int32{1, 0}
+		to, scale := tensor(flashkit.Int8, [4]int{2, 2, 2, 512}), tensor(flashkit.Float16, [4]int{2, 2, 2, 16})
+		require.Zero(t, allocs.PerRun(20, func() {
+			if err := flashkit.QuantizeRows(to, scale, from, first, pages); err != nil {
+				t.Fatal(err)
+			}
+		}))
 	}
 }
 

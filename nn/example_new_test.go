@@ -155,6 +155,22 @@ func ExampleKVCache_Evict() {
 	// <nil> [] [0]
 }
 
+// Keys and values in 8 bits: each head of a row has a scale.
+func ExampleKVCache_Scales() {
+	cache, err := nn.NewKVCache(nn.KVCacheConfig{Batch: 1, Heads: 1, Capacity: 2, Dim: 2, DType: flashkit.Int8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	x := nn.NewTensor([]float32{127, -2, 254, 0}, 1, 2, 2)
+	fmt.Println(cache.Append(x, x))
+	k, _ := cache.View()
+	scales, _ := cache.Scales()
+	fmt.Println(k.Int8s(), scales.Float32s())
+	// Output:
+	// <nil>
+	// [127 -2 127 0] [1 2]
+}
+
 // Grouped-query attention over rows of 64 features: the projections of keys and values are narrow.
 func ExampleNewAttentionLayer() {
 	i := nn.NewInit(1)
