@@ -117,9 +117,14 @@ func TestScaleReducesTheError(t *testing.T) {
 		for i := range by {
 			by[i] = 1
 		}
-		for i := range s.m {
-			p.A.Data[i*p.A.RowStride+17] *= 60
+		for i := range s.m { // every row has the large feature, and its weights have room for it
+			x := &p.A.Data[i*p.A.RowStride+17]
+			*x = float32(math.Copysign(60, float64(*x)))
 		}
+		for j := range s.n {
+			p.b.Data[17*p.b.RowStride+j*p.b.ColStride] /= 16
+		}
+		p.B.Pack(p.b)
 		by[17] = 1. / 16
 		var errors [2]float64
 		for n := range errors {
