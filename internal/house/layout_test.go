@@ -46,6 +46,7 @@ var rooms = []struct {
 	{"internal/report", []string{".", "internal/bench", "internal/input", "internal/machine", "internal/terminal"}},
 	{"internal/npy", []string{"internal/foreign"}},
 	{"internal/strict", []string{".", "internal/foreign"}},
+	{"internal/allocs", []string{"internal/slow"}},
 	{"internal/*", nil},
 	{"nn", []string{".", "dispatch", "safetensors", "internal/*"}},
 	{"nn/encoder", []string{".", "nn", "nn/tokenizer", "dispatch", "safetensors", "internal/*"}},

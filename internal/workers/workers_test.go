@@ -87,7 +87,7 @@ func TestPoolsShare(t *testing.T) {
 	wide.Run(m, 3)
 	require.GreaterOrEqual(t, m.top.Load(), int64(2))
 	wait.Wait()
-	require.LessOrEqual(t, runtime.NumGoroutine(), before+3)
+	settle(t, before+3) // callers that are done may still be ending
 	narrow.Close()
 	m = newMeeting(t, 4)
 	wide.Run(m, 3)
