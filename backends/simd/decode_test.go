@@ -108,9 +108,7 @@ func TestDecodeBitsAndAllocations(t *testing.T) {
 				run()
 				require.Equal(t, want, c.bits(k), "%s %s with %d workers", k.Name, name, procs)
 			}
-			if !slow.Race {
-				require.Zero(t, allocs.PerRun(20, run), "%s %s", k.Name, name)
-			}
+			require.Zero(t, allocs.PerRun(20, run), "%s %s", k.Name, name)
 		})
 	}
 }

@@ -4,8 +4,8 @@ package matmul
 
 import "golang.org/x/sys/cpu"
 
-// available returns the instruction sets of this machine, the best first. Only products in 8 bits
-// differ between those of arm64.
+// available returns the instruction sets of this machine, the best first. The instruction sets of
+// arm64 differ in products in 8 bits alone.
 func available() (list []*isa) {
 	if cpu.ARM64.HasI8MM {
 		list = append(list, neon.with("neoni8mm", &neonI8MM))
