@@ -372,6 +372,10 @@ func (f *fakeDriver) moduleCalls() {
 			f.mu.Unlock()
 			return f.measured(k.name, (*limitArgs)(a))
 		}
+		if strings.HasPrefix(k.name, "layers_") {
+			f.mu.Unlock()
+			return f.layer(k.name, (*layerArgs)(a), blocks*threads)
+		}
 		if strings.HasPrefix(k.name, "join_") {
 			f.mu.Unlock()
 			return f.join(k.name, (*joinArgs)(a), blocks*threads)

@@ -30,6 +30,9 @@ type images struct {
 
 	joins Module // module of kernels/join.cu
 	join  [numJoins]atomic.Pointer[function]
+
+	layers Module // module of kernels/layers.cu
+	layer  [numLayers]atomic.Pointer[function]
 }
 
 // An instanceFunction is a loaded instance of a family.
@@ -106,6 +109,13 @@ func (x *images) getJoin(d *Driver, id joinID) (*function, error) {
 	return x.loadOnce(&x.join[id], func() (*function, error) { return x.loadFrom(d, &x.joins, "join", joinNames[id]) })
 }
 
+func (x *images) getLayer(d *Driver, id layerID) (*function, error) {
+	if f := x.layer[id].Load(); f != nil {
+		return f, nil
+	}
+	return x.loadOnce(&x.layer[id], func() (*function, error) { return x.loadFrom(d, &x.layers, "layers", layerNames[id]) })
+}
+
 // loadOnce loads a kernel and stores it in *slot, unless an earlier call has done so.
 func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function, error)) (*function, error) {
 	x.mu.Lock()
@@ -173,7 +183,7 @@ func loadFunction(d *Driver, m Module, name string) (*function, error) {
 
 func (x *images) close(d *Driver) error {
 	var all error
-	for _, m := range append(x.modules[:], x.sums, x.joins) {
+	for _, m := range append(x.modules[:], x.sums, x.joins, x.layers) {
 		if m != 0 {
 			all = errors.Join(all, d.ModuleUnload(m))
 		}

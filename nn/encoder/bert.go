@@ -16,8 +16,7 @@ type bert struct {
 	word, kind *nn.Embedding
 	position   *nn.PositionalEmbedding
 	norm       *nn.LayerNorm
-	attention  *nn.MultiHeadAttention
-	layers     []postNorm
+	stack
 }
 
 // loadBERT reads a BertModel. A missing key has the default of transformers' BertConfig.
@@ -33,26 +32,21 @@ func loadBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &bert{
-		size:      shape{hidden, vocab, positions, types, false},
-		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
-		kind:      nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
-		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
-		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
-		attention: nn.NewMultiHeadAttention(heads),
+		size:     shape{hidden, vocab, positions, types, false},
+		word:     nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
+		kind:     nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
+		position: nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
+		norm:     newNorm(e.In("LayerNorm"), hidden, eps),
 	}
 	var err error
-	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, bertNames)
+	m.layers, err = loadPostNorm(c, w, layers, hidden, heads, between, eps, act, p, bertNames)
 	return m, err
 }
 
 func (m *bert) shape() shape { return m.size }
 
-func (m *bert) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
+func (m *bert) embed(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	start := s.Mark()
 	x := s.Add(m.word.Forward(s, tokens), m.kind.Forward(s, types))
-	x = s.Keep(start, m.norm.Forward(s, m.position.Forward(s, x)))
-	for i := range m.layers {
-		m.layers[i].forward(s, m.attention, nil, x)
-	}
-	return x
+	return s.Keep(start, m.norm.Forward(s, m.position.Forward(s, x)))
 }

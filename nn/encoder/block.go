@@ -1,6 +1,10 @@
 package encoder
 
-import "github.com/flashkit-go/flashkit/nn"
+import (
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/nn"
+)
 
 // A norm is a LayerNorm or an RMSNorm.
 type norm interface {
@@ -28,8 +32,7 @@ type block struct {
 // attention's result take memory for all rows.
 const partRows = 1024
 
-// forward computes the layer in place.
-func (b *block) forward(s *nn.Step, x nn.Tensor) {
+func (b *block) forward(s *nn.Step, _ []float32, x nn.Tensor) {
 	start := s.Mark()
 	b.attend(s, x)
 	s.Keep(start, nn.Tensor{})
@@ -91,6 +94,60 @@ func (b *block) feedForward(s *nn.Step, x nn.Tensor) {
 	}
 	if b.afterFeed != nil {
 		b.afterFeed.Apply(s, x)
+	}
+}
+
+func (b *block) onGPU(p *gpuPass) {
+	wide, g := p.products[b.qkv].out, b.attention.KVHeads
+	dim := wide / (b.attention.Heads + 2*g)
+	qkv := p.matrix(areaWide, wide)
+	p.product(qkv, p.normed(b.attentionIn), b.qkv, false)
+	p.addBias(qkv, b.qkv)
+	if b.qNorm != nil {
+		q, k := p.heads(areaWide, 0, b.attention.Heads, dim, wide), p.heads(areaWide, b.attention.Heads*dim, g, dim, wide)
+		p.norm(q, q, b.qNorm, nil)
+		p.norm(k, k, b.kNorm, nil)
+	}
+	p.turn(p.heads(areaWide, 0, b.attention.Heads+g, dim, wide), b.rotary, dim)
+	p.residual(p.attention(b.attention, wide), b.out, b.attentionOut, b.after)
+	n := p.products[b.feed.Gate].out
+	both := p.matrix(areaWide, 2*n)
+	gate, up := p.columns(areaWide, 0, n, 2*n), p.columns(areaWide, n, n, 2*n)
+	in := p.normed(b.feedIn)
+	p.product(gate, in, b.feed.Gate, false)
+	p.product(up, in, b.feed.Up, false)
+	p.addBias(gate, b.feed.Gate)
+	p.addBias(up, b.feed.Up)
+	p.do(func() error {
+		return p.activate(gate, both, flashkit.Tensor{}, cuda.Activation(b.feed.Gate.Activation), true)
+	})
+	p.residual(gate, b.feed.Down, b.feedOut, b.afterFeed)
+}
+
+// normed returns the norm of the pass's rows, or the rows if the norm is nil.
+func (p *gpuPass) normed(by norm) flashkit.Tensor {
+	if by == nil {
+		return p.x
+	}
+	y := p.matrix(areaNormed, p.features)
+	p.norm(y, p.x, by, nil)
+	return y
+}
+
+// residual adds a layer's result for the rows y to the pass's rows, after the norm `before` of the
+// result. Then it applies the norm `after`. Both norms may be nil.
+func (p *gpuPass) residual(y flashkit.Tensor, l *nn.Linear, before, after norm) {
+	if before == nil {
+		p.product(p.x, y, l, true)
+		p.addBias(p.x, l)
+	} else {
+		out := p.matrix(areaNormed, p.features)
+		p.product(out, y, l, false)
+		p.norm(out, out, before, l)
+		p.do(func() error { return p.add(p.x, out) })
+	}
+	if after != nil {
+		p.norm(p.x, p.x, after, nil)
 	}
 }
 

@@ -17,6 +17,7 @@ type config struct {
 
 	elements int             // most weights that the model's files may have
 	smooth   *calibration    // of loadLayers; may be nil
+	gpu      *gpu            // for the weights of the layers' products; may be nil
 	float32  map[string]bool // names of the weights that stay in float32; true if a product has the name
 }
 

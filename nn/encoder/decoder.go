@@ -20,8 +20,7 @@ type decoder struct {
 	scale     float32 // of the embeddings
 	bothSides bool    // tokens see tokens on both sides
 	word      *nn.Embedding
-	layers    []*block
-	last      *nn.RMSNorm
+	stack
 }
 
 // A decoderConfig holds the keys of config.json.
@@ -66,9 +65,9 @@ func (c *config) windowOf(key string, otherwise int) int {
 }
 
 func (m *decoderConfig) load(c *config, w *nn.Init) (family, error) {
-	x := &decoder{size: m.size, scale: 1, word: nn.NewEmbedding(w.In("embed_tokens"), m.size.vocab, m.size.hidden), last: m.norm(w.In("norm"), m.size.hidden)}
+	x := &decoder{size: m.size, scale: 1, word: nn.NewEmbedding(w.In("embed_tokens"), m.size.vocab, m.size.hidden), stack: stack{last: m.norm(w.In("norm"), m.size.hidden)}}
 	var err error
-	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) layer { return m.layer(w, k) })
 	return x, err
 }
 
@@ -101,17 +100,13 @@ func (m *decoderConfig) norm(w *nn.Init, features int) *nn.RMSNorm {
 
 func (m *decoder) shape() shape { return m.size }
 
-func (m *decoder) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
+func (m *decoder) embed(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	x := m.word.Forward(s, tokens)
 	if m.scale != 1 {
 		for i := range x.Data {
 			x.Data[i] *= m.scale
 		}
 	}
-	for _, l := range m.layers {
-		l.forward(s, x)
-	}
-	m.last.Apply(s, x)
 	return x
 }
 

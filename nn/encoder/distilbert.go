@@ -6,12 +6,11 @@ import "github.com/flashkit-go/flashkit/nn"
 //
 // Source: Sanh, Debut, Chaumond, Wolf, DistilBERT, 2019.
 type distilbert struct {
-	size      shape
-	word      *nn.Embedding
-	position  *nn.PositionalEmbedding
-	norm      *nn.LayerNorm
-	attention *nn.MultiHeadAttention
-	layers    []postNorm
+	size     shape
+	word     *nn.Embedding
+	position *nn.PositionalEmbedding
+	norm     *nn.LayerNorm
+	stack
 }
 
 var distilbertNames = postNormNames{
@@ -33,26 +32,21 @@ func loadDistilBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &distilbert{
-		size:      shape{hidden, vocab, positions, 0, false},
-		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
-		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
-		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
-		attention: nn.NewMultiHeadAttention(heads),
+		size:     shape{hidden, vocab, positions, 0, false},
+		word:     nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
+		position: nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden),
+		norm:     newNorm(e.In("LayerNorm"), hidden, eps),
 	}
 	var err error
-	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, distilbertNames)
+	m.layers, err = loadPostNorm(c, w, layers, hidden, heads, between, eps, act, p, distilbertNames)
 	return m, err
 }
 
 func (m *distilbert) shape() shape { return m.size }
 
-func (m *distilbert) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
+func (m *distilbert) embed(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	start := s.Mark()
-	x := s.Keep(start, m.norm.Forward(s, m.position.Forward(s, m.word.Forward(s, tokens))))
-	for i := range m.layers {
-		m.layers[i].forward(s, m.attention, nil, x)
-	}
-	return x
+	return s.Keep(start, m.norm.Forward(s, m.position.Forward(s, m.word.Forward(s, tokens))))
 }
 
 // distilbertHead is DistilBertForSequenceClassification.

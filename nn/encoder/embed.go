@@ -51,7 +51,7 @@ func (e *Encoder) take() *call {
 		e.free = e.free[:n-1]
 		return c
 	}
-	return &call{encoder: e, step: step{model: e.model, engine: e.engine, pool: &e.pool}}
+	return &call{encoder: e, step: step{model: e.model, gpu: e.gpu, engine: e.engine, pool: &e.pool}}
 }
 
 func (e *Encoder) give(c *call) {

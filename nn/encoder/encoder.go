@@ -2,11 +2,14 @@ package encoder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/backends/cuda"
 	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/cublas"
 	"github.com/flashkit-go/flashkit/internal/workers"
 	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/nn/tokenizer"
@@ -30,6 +33,7 @@ type Options struct {
 	MaxTokens   int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
 	Overflow    Overflow              // of longer texts
 	Prompt      string                // name of a prompt of the model, which precedes each text of Embed; empty is the model's default
+	GPU         *cuda.Backend         // runs the layers, with cuBLAS for their products, in f32; nil is the CPU. Without cuBLAS the CPU runs them, and Explain gives the reason. Close the Encoder before the Backend
 	Dispatcher  *dispatch.Dispatcher  // runs the attention; nil is dispatch.Default, which Close closes
 	Progress    func(done, total int) // nil, or called after each group of texts, by one goroutine at a time
 }
@@ -48,6 +52,8 @@ type Encoder struct {
 	most      int                // maximum number of tokens of a text
 	smooth    *calibration       // nil except while the files are read
 
+	gpu    *gpu   // nil if the CPU runs the layers
+	why    string // why the CPU runs them although there is Options.GPU
 	engine *nn.Engine
 	owned  *dispatch.Dispatcher // closed by Close; nil if the caller passed a Dispatcher
 	pool   workers.Pool
@@ -89,13 +95,21 @@ func OpenWith(ctx context.Context, dir string, o Options) (*Encoder, error) {
 		}
 	}
 	if err := e.open(ctx, dir); err != nil {
-		return nil, err
+		return nil, errors.Join(err, e.gpu.free())
 	}
 	e.smooth = nil
 	return e, nil
 }
 
 func (e *Encoder) open(ctx context.Context, dir string) error {
+	if e.options.GPU != nil {
+		var err error
+		if e.gpu, err = openGPU(e.options.GPU); errors.Is(err, cublas.ErrMissing) {
+			e.why = err.Error()
+		} else if err != nil {
+			return err
+		}
+	}
 	if err := e.read(dir); err != nil {
 		return err
 	}
@@ -122,6 +136,8 @@ func (o *Options) check() error {
 		return problem("Options.Calibration", fmt.Sprintf("%d texts", len(o.Calibration)), "must be empty unless Options.Precision is int8")
 	case len(o.Float32) > 0 && precisions[o.Precision] == nn.Float32:
 		return problem("Options.Float32", fmt.Sprintf("%d names", len(o.Float32)), "must be empty if Options.Precision is f32")
+	case o.GPU != nil && precisions[o.Precision] != nn.Float32:
+		return problem("Options.Precision", o.Precision, "must be f32 with Options.GPU")
 	case o.MaxTokens < 0:
 		return problem("Options.MaxTokens", o.MaxTokens, "must be at least 1, or 0 for the model's")
 	case o.Overflow != Truncate && o.Overflow != Refuse:
@@ -135,9 +151,33 @@ func (o *Options) check() error {
 func (e *Encoder) Close() {
 	e.pool.Close()
 	e.engine.Close()
+	e.gpu.free() // fails if the device is lost, which the calls have reported
 	if e.owned != nil {
 		e.owned.Close()
 	}
+}
+
+// gpuFor returns the GPU for a model, or nil if the CPU runs its layers.
+func (e *Encoder) gpuFor(c *config) *gpu {
+	if name := c.text("model_type", ""); e.gpu != nil && name == "mpnet" {
+		e.why = "a GPU does not run the layers of model_type " + name
+		e.gpu.free()
+		e.gpu = nil
+	}
+	return e.gpu
+}
+
+// Explain returns where the model's layers run, in a few lines of text. If Options.GPU is given but
+// the CPU runs the layers, Explain gives the reason.
+func (e *Encoder) Explain() string {
+	rest := "embeddings, pooling and heads: CPU"
+	switch {
+	case e.gpu != nil:
+		return fmt.Sprintf("products, norms and attention of %d layers: %s\n%s", len(e.model.body().layers), e.gpu.name, rest)
+	case e.why != "":
+		return fmt.Sprintf("products and norms of %d layers: CPU, not %s: %s\nattention: Options.Dispatcher\n%s", len(e.model.body().layers), e.options.GPU.Device().Name, e.why, rest)
+	}
+	return fmt.Sprintf("products and norms of %d layers: CPU\nattention: Options.Dispatcher\n%s", len(e.model.body().layers), rest)
 }
 
 // Dim returns the length of Embed's vectors, or 0 if the model computes scores alone.

@@ -13,8 +13,10 @@ import (
 // A family computes the last hidden states of packed rows. It does not change after it is loaded,
 // and is safe for concurrent use.
 type family interface {
-	// forward returns the hidden states [rows, hidden]. tokens and types have the same Rows.
-	forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor
+	// embed returns the rows that enter the first layer, [rows, hidden]. tokens and types have the
+	// same Rows.
+	embed(s *nn.Step, tokens, types nn.Tokens) nn.Tensor
+	body() *stack // turns these rows into the hidden states
 	shape() shape
 }
 
@@ -129,16 +131,43 @@ func concat(w *nn.Init, layers ...*nn.Linear) *nn.Linear {
 // collected is the number of bytes of unpacked weights after which loadLayers frees them.
 const collected = 64 << 20
 
-// A layer has products. The rows of the products that normed returns are the results of a norm.
+// A layer computes rows in place. It has products.
 type layer interface {
+	// forward computes the layer. bias is nil or a bias of the scores, as in
+	// nn.MultiHeadAttention.ForwardBias.
+	forward(s *nn.Step, bias []float32, x nn.Tensor)
+	onGPU(p *gpuPass)       // computes the layer on a GPU, for the rows of p
 	products() []*nn.Linear // in their order of use
-	normed() []*nn.Linear
+	normed() []*nn.Linear   // the products whose rows are the results of a norm
+}
+
+// A stack is the layers of a model.
+type stack struct {
+	layers []layer
+	bias   func(s *nn.Step, t int) []float32 // returns the scores' bias for sequences of up to t rows; nil for none
+	last   norm                              // after the last layer; nil for none
+}
+
+func (k *stack) body() *stack { return k }
+
+// forward computes the hidden states in place.
+func (k *stack) forward(s *nn.Step, x nn.Tensor) {
+	var bias []float32
+	if k.bias != nil {
+		bias = k.bias(s, x.T)
+	}
+	for _, l := range k.layers {
+		l.forward(s, bias, x)
+	}
+	if k.last != nil {
+		k.last.Apply(s, x)
+	}
 }
 
 // loadLayers returns the n layers of a model. It packs the weights of a layer, and frees the unpacked
 // weights, before it reads the next layer. It returns the first error of w.
-func loadLayers[L layer](c *config, w *nn.Init, n int, load func(k int) L) ([]L, error) {
-	var layers []L
+func loadLayers(c *config, w *nn.Init, n int, load func(k int) layer) ([]layer, error) {
+	var layers []layer
 	var packer *nn.Packer
 	freed := 0
 	for k := 0; k < n && w.Err() == nil; k++ {
@@ -152,11 +181,17 @@ func loadLayers[L layer](c *config, w *nn.Init, n int, load func(k int) L) ([]L,
 		}
 		c.smooth.apply(l.normed())
 		c.keep(l.products())
-		if packer == nil { // a config might claim more layers than the files have
+		if c.gpu != nil {
+			if err := c.gpu.load(l.products()); err != nil {
+				return nil, err
+			}
+		} else if packer == nil { // a config might claim more layers than the files have
 			packer = nn.NewPacker(min(n, c.elements/max(size, 1)+1), l.products()...)
 		}
-		if err := packer.Pack(l.products()...); err != nil {
-			return nil, err
+		if c.gpu == nil {
+			if err := packer.Pack(l.products()...); err != nil {
+				return nil, err
+			}
 		}
 		for _, p := range l.products() {
 			p.Weight.Data = nil

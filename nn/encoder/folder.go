@@ -121,7 +121,7 @@ func (e *Encoder) readModel(dir string, head bool) error {
 		}
 	}
 	w := nn.FromTensors(f.require)
-	c.elements, c.smooth, c.float32 = f.elements(), e.smooth, map[string]bool{}
+	c.elements, c.smooth, c.gpu, c.float32 = f.elements(), e.smooth, e.gpuFor(c), map[string]bool{}
 	for _, name := range e.options.Float32 {
 		c.float32[name] = false
 	}

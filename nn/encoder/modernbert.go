@@ -17,10 +17,10 @@ import (
 //
 // Source: Warner et al., Smarter, better, faster, longer: a modern bidirectional encoder, 2024.
 type modernBERT struct {
-	size     shape
-	word     *nn.Embedding
-	in, last *nn.LayerNorm
-	layers   []*block
+	size shape
+	word *nn.Embedding
+	in   *nn.LayerNorm
+	stack
 }
 
 // A modernConfig holds the keys of config.json. A missing key has the default of transformers'
@@ -60,10 +60,10 @@ func loadModernBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	x := &modernBERT{
 		size: shape{rotary: true, hidden: m.hidden, vocab: m.vocab, positions: m.positions},
 		word: nn.NewEmbedding(w.In("embeddings.tok_embeddings"), m.vocab, m.hidden),
-		in:   m.norm(w.In("embeddings.norm")), last: m.norm(w.In("final_norm")),
+		in:   m.norm(w.In("embeddings.norm")), stack: stack{last: m.norm(w.In("final_norm"))},
 	}
 	var err error
-	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) layer { return m.layer(w, k) })
 	return x, err
 }
 
@@ -103,13 +103,9 @@ func (m *modernConfig) norm(w *nn.Init) *nn.LayerNorm {
 
 func (m *modernBERT) shape() shape { return m.size }
 
-func (m *modernBERT) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
+func (m *modernBERT) embed(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	x := m.word.Forward(s, tokens)
 	m.in.Apply(s, x)
-	for _, l := range m.layers {
-		l.forward(s, x)
-	}
-	m.last.Apply(s, x)
 	return x
 }
 

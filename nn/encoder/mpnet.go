@@ -15,10 +15,9 @@ type mpnet struct {
 	word      *nn.Embedding
 	position  *nn.Param
 	norm      *nn.LayerNorm
-	bias      []float32 // [heads, 2*distances - 1]: the bias of a key that is distance - distances + 1 rows after the row
+	biases    []float32 // [heads, 2*distances - 1]: the bias of a key that is distance - distances + 1 rows after the row
 	distances int
-	attention *nn.MultiHeadAttention
-	layers    []postNorm
+	stack
 }
 
 var mpnetNames = postNormNames{
@@ -45,24 +44,24 @@ func loadMPNet(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &mpnet{
-		size:      shape{hidden, vocab, positions - mpnetPad - 1, 0, false},
-		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
-		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
-		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
-		attention: nn.NewMultiHeadAttention(heads),
+		size:     shape{hidden, vocab, positions - mpnetPad - 1, 0, false},
+		word:     nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
+		position: nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
+		norm:     newNorm(e.In("LayerNorm"), hidden, eps),
 	}
 	table := nn.NewEmbedding(w.In("encoder.relative_attention_bias"), mpnetBuckets, heads).Weight
 	var err error
-	if m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, mpnetNames); err != nil {
+	if m.layers, err = loadPostNorm(c, w, layers, hidden, heads, between, eps, act, p, mpnetNames); err != nil {
 		return nil, err
 	}
 	m.distances = m.size.positions
-	m.bias = make([]float32, heads*(2*m.distances-1))
+	m.biases = make([]float32, heads*(2*m.distances-1))
 	for h := range heads {
 		for i := range 2*m.distances - 1 {
-			m.bias[h*(2*m.distances-1)+i] = table.Data[bucketOf(i-m.distances+1)*heads+h]
+			m.biases[h*(2*m.distances-1)+i] = table.Data[bucketOf(i-m.distances+1)*heads+h]
 		}
 	}
+	m.bias = m.spread
 	return m, nil
 }
 
@@ -86,24 +85,25 @@ func bucketOf(after int) int {
 
 func (m *mpnet) shape() shape { return m.size }
 
-func (m *mpnet) forward(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
-	t, heads := tokens.T, m.attention.Heads
-	bias := s.NewTensor(nn.Rows{Batch: heads, T: t}, max(t, 1)) // for all layers
+func (m *mpnet) embed(s *nn.Step, tokens, _ nn.Tokens) nn.Tensor {
 	start := s.Mark()
 	x := m.word.Forward(s, tokens)
 	addPositions(s, x, tokens, m.position, mpnetPad)
+	return s.Keep(start, m.norm.Forward(s, x))
+}
+
+// spread returns the biases of all heads, [heads, t, t].
+func (m *mpnet) spread(s *nn.Step, t int) []float32 {
+	heads := len(m.biases) / (2*m.distances - 1)
+	bias := s.NewTensor(nn.Rows{Batch: heads, T: t}, max(t, 1))
 	if s.Err() != nil {
-		return nn.Tensor{}
+		return nil
 	}
 	for h := range heads {
-		of := m.bias[h*(2*m.distances-1):][:2*m.distances-1]
+		of := m.biases[h*(2*m.distances-1):][:2*m.distances-1]
 		for i := range t {
 			copy(bias.Row(h*t+i), of[m.distances-1-i:][:t])
 		}
 	}
-	x = s.Keep(start, m.norm.Forward(s, x))
-	for i := range m.layers {
-		m.layers[i].forward(s, m.attention, bias.Data, x)
-	}
-	return x
+	return bias.Data
 }

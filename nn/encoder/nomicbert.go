@@ -15,7 +15,7 @@ type nomicBERT struct {
 	size       shape
 	word, kind *nn.Embedding
 	norm       *nn.LayerNorm
-	layers     []*block
+	stack
 }
 
 // A nomicConfig holds the keys of config.json. The file has the keys of transformers' NomicBertConfig, or
@@ -49,7 +49,7 @@ func loadNomicBERT(c *config, w *nn.Init, p nn.Precision) (family, error) {
 		norm: newNorm(w.In("emb_ln"), m.hidden, m.eps),
 	}
 	var err error
-	x.layers, err = loadLayers(c, w, m.layers, func(k int) *block { return m.layer(w, k) })
+	x.layers, err = loadLayers(c, w, m.layers, func(k int) layer { return m.layer(w, k) })
 	return x, err
 }
 
@@ -128,14 +128,11 @@ func (m *nomicConfig) layer(w *nn.Init, k int) *block {
 
 func (m *nomicBERT) shape() shape { return m.size }
 
-func (m *nomicBERT) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
+func (m *nomicBERT) embed(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	x := m.word.Forward(s, tokens)
 	start := s.Mark()
 	s.AddTo(x, m.kind.Forward(s, types))
 	s.Keep(start, nn.Tensor{})
 	m.norm.Apply(s, x)
-	for _, l := range m.layers {
-		l.forward(s, x)
-	}
 	return x
 }

@@ -16,8 +16,7 @@ type roberta struct {
 	position   *nn.Param
 	pad        int32
 	norm       *nn.LayerNorm
-	attention  *nn.MultiHeadAttention
-	layers     []postNorm
+	stack
 }
 
 // loadRoBERTa reads a RobertaModel. A missing key has the default of transformers' RobertaConfig.
@@ -40,30 +39,25 @@ func loadRoBERTa(c *config, w *nn.Init, p nn.Precision) (family, error) {
 	}
 	e := w.In("embeddings")
 	m := &roberta{
-		size:      shape{hidden, vocab, positions - pad - 1, types, false},
-		word:      nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
-		kind:      nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
-		position:  nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
-		pad:       int32(pad),
-		norm:      newNorm(e.In("LayerNorm"), hidden, eps),
-		attention: nn.NewMultiHeadAttention(heads),
+		size:     shape{hidden, vocab, positions - pad - 1, types, false},
+		word:     nn.NewEmbedding(e.In("word_embeddings"), vocab, hidden),
+		kind:     nn.NewEmbedding(e.In("token_type_embeddings"), types, hidden),
+		position: nn.NewPositionalEmbedding(e.In("position_embeddings"), positions, hidden).Weight,
+		pad:      int32(pad),
+		norm:     newNorm(e.In("LayerNorm"), hidden, eps),
 	}
 	var err error
-	m.layers, err = loadPostNorm(c, w, layers, hidden, between, eps, act, p, bertNames)
+	m.layers, err = loadPostNorm(c, w, layers, hidden, heads, between, eps, act, p, bertNames)
 	return m, err
 }
 
 func (m *roberta) shape() shape { return m.size }
 
-func (m *roberta) forward(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
+func (m *roberta) embed(s *nn.Step, tokens, types nn.Tokens) nn.Tensor {
 	start := s.Mark()
 	x := s.Add(m.word.Forward(s, tokens), m.kind.Forward(s, types))
 	addPositions(s, x, tokens, m.position, m.pad)
-	x = s.Keep(start, m.norm.Forward(s, x))
-	for i := range m.layers {
-		m.layers[i].forward(s, m.attention, nil, x)
-	}
-	return x
+	return s.Keep(start, m.norm.Forward(s, x))
 }
 
 // addPositions adds the position's row of weight to each row of x. The first token of a sequence

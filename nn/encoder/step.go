@@ -30,6 +30,7 @@ type tail interface {
 // group pass through the layers together. One goroutine at a time may use a step.
 type step struct {
 	model  family
+	gpu    *gpu // runs the layers; nil for the CPU
 	engine *nn.Engine
 	pool   *workers.Pool
 	groups []group // memory of each worker
@@ -64,7 +65,7 @@ func (s *step) run(ctx context.Context, out []float32, b batch, t tail, limit in
 		s.groups = append(s.groups, group{step: s.engine.NewStep()})
 	}
 	s.solo, s.next = 0, atomic.Int64{}
-	if most > 1 && longest <= len(b.ids)/most {
+	if s.gpu == nil && most > 1 && longest <= len(b.ids)/most {
 		s.solo = n - n%most
 		s.pool.Run((*task)(s), min(most, s.solo)-1)
 	}
@@ -89,11 +90,14 @@ func (s *step) run(ctx context.Context, out []float32, b batch, t tail, limit in
 // s.cuts. Groups must not depend on the number of workers: the last bits of a sequence's results
 // depend on the other sequences of its group.
 func (s *step) cut() (longest int) {
-	starts := s.batch.starts
+	starts, limit := s.batch.starts, int32(groupRows)
+	if s.gpu != nil {
+		limit = gpuRows
+	}
 	s.cuts = append(s.cuts[:0], 0)
 	for i, last := 0, len(starts)-1; i < last; s.cuts = append(s.cuts, i) {
 		first := starts[i]
-		for i++; i < last && starts[i+1]-first <= groupRows; {
+		for i++; i < last && starts[i+1]-first <= limit; {
 			i++
 		}
 		longest = max(longest, int(starts[i]-first))
@@ -145,7 +149,7 @@ func (s *step) runGroup(g *group, i, most int) {
 	}
 	g.step.Workers = most
 	g.step.Begin(s.ctx)
-	y := s.tail.forward(g.step, s.model.forward(g.step, tokens, types), s.batch.skip)
+	y := s.tail.forward(g.step, s.hidden(g.step, tokens, types), s.batch.skip)
 	if g.err = g.step.Err(); g.err != nil {
 		return
 	}
@@ -160,6 +164,21 @@ func (s *step) runGroup(g *group, i, most int) {
 		s.progress(s.done, len(s.batch.starts)-1)
 		s.mu.Unlock()
 	}
+}
+
+// hidden returns the hidden states of tokens.
+func (s *step) hidden(on *nn.Step, tokens, types nn.Tokens) nn.Tensor {
+	x := s.model.embed(on, tokens, types)
+	switch {
+	case on.Err() != nil:
+	case s.gpu == nil:
+		s.model.body().forward(on, x)
+	default:
+		if err := s.gpu.run(s.ctx, on, s.model.body(), x, s.model.shape().positions); err != nil {
+			on.Fail(err)
+		}
+	}
+	return x
 }
 
 // A hidden is a tail that returns the hidden states.

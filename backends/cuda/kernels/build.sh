@@ -36,6 +36,7 @@ export nvcc FLAGS work
 for f in *.cu; do
 	case $f in
 	*_sm90.cu | *_sm90_*.cu) echo "${f%.cu} 90a" ;; # only this architecture has wgmma
+	layers.cu) for a in ptx 80 90; do echo "${f%.cu} $a"; done ;; # limited by memory: 8.6 and 8.9 run the cubin of 8.0
 	*) for a in ptx $ARCHES; do echo "${f%.cu} $a"; done ;;
 	esac
 done | xargs -P "$(nproc)" -L 1 bash -c 'compile "$@"' _
