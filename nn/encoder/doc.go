@@ -16,6 +16,8 @@
 // padding. Results do not depend on the number of workers. Up to the last bits, a text's result
 // does not depend on the other texts of a call.
 //
+// With Options.GPU, an NVIDIA GPU runs the layers, with cuBLAS.
+//
 // Files and texts may be untrusted. Invalid input gives an error, such as a *flashkit.ProblemError
 // or an error of package safetensors. Open allocates memory in proportion to the files, even if a
 // config claims larger tensors.

@@ -179,3 +179,15 @@ func TestWithoutCuBLAS(t *testing.T) {
 	_, err = OpenWith(t.Context(), dir, Options{GPU: b, Precision: "bf16"})
 	require.ErrorContains(t, err, "Options.Precision = bf16: must be f32 with Options.GPU")
 }
+
+// The CPU runs the layers of a family with a bias of the scores.
+func TestFamilyOffGPU(t *testing.T) {
+	m := newHost(nil)
+	e := &Encoder{gpu: newGPU(m, "the machine")}
+	c, err := parseConfig("config.json", []byte(`{"model_type": "mpnet"}`))
+	require.NoError(t, err)
+	require.Nil(t, e.gpuFor(c))
+	require.Nil(t, e.gpu)
+	require.False(t, m.open)
+	require.Equal(t, "a GPU does not run the layers of model_type mpnet", e.why)
+}
