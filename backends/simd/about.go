@@ -43,9 +43,9 @@ const (
 // abouts lists the kernels of all platforms. The list is the same on every platform.
 // Backend.Kernels adds the kernels' functions.
 var abouts = [...]flashkit.Kernel{
-	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
-	{Name: "simd/decode_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges, Scores: "decode_avx512", Requires: onAVX512, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
+	{Name: "simd/decode_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax, Scores: "decode_avx512", Requires: onAVX512, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX-512: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
 	{Name: "simd/bwd_avx512", Pass: flashkit.PassBackward, Takes: bwdFeatures | flashkit.FeatureRanges, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},

@@ -1833,92 +1833,159 @@ step:
 	VZEROUPPER
 	RET
 
-// func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, q *float32, qStep int, n int, keys int, ahead uintptr)
-// Requires: AVX, AVX2, FMA3, MMX+, SSE
-TEXT ·scoresInt8AVX2(SB), NOSPLIT, $8-72
+// func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep int, n int, group int, keys int, ahead uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
+TEXT ·scoresInt8AVX2(SB), NOSPLIT, $8-88
 	STMXCSR (SP)
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    s+0(FP), AX
 	MOVQ    k+8(FP), CX
 	MOVQ    scale+24(FP), DX
-	MOVQ    keys+56(FP), BX
-	MOVQ    ahead+64(FP), SI
-	MOVQ    qStep+40(FP), DI
+	MOVQ    keys+72(FP), BX
+	MOVQ    ahead+80(FP), SI
+	MOVQ    qStep+48(FP), DI
 	SHLQ    $0x02, DI
-	LEAQ    (DI)(DI*2), R11
+	LEAQ    (DI)(DI*2), R13
+	SHLQ    $0x02, scaleStep+32(FP)
 
 pair:
 	MOVQ CX, R8
+	MOVQ DX, R9
 	CMPQ BX, $0x01
 	JE   one
 	ADDQ step+16(FP), R8
+	ADDQ scaleStep+32(FP), R9
 
 one:
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	MOVQ   q+32(FP), R9
-	XORQ   R10, R10
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	MOVQ         q+40(FP), R10
+	XORQ         R11, R11
+	MOVQ         group+64(FP), R12
+	VBROADCASTSS (DX), Y14
+	VBROADCASTSS (R9), Y15
+	CMPQ         R12, n+56(FP)
+	JL           groups
 
 elements:
-	VPMOVSXBD    (CX)(R10*1), Y8
-	VCVTDQ2PS    Y8, Y8
-	VPMOVSXBD    (R8)(R10*1), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMOVUPS      (R9), Y10
-	VFMADD231PS  Y8, Y10, Y0
-	VFMADD231PS  Y9, Y10, Y1
-	VMOVUPS      (R9)(DI*1), Y11
-	VFMADD231PS  Y8, Y11, Y2
-	VFMADD231PS  Y9, Y11, Y3
-	VMOVUPS      (R9)(DI*2), Y12
-	VFMADD231PS  Y8, Y12, Y4
-	VFMADD231PS  Y9, Y12, Y5
-	VMOVUPS      (R9)(R11*1), Y13
-	VFMADD231PS  Y8, Y13, Y6
-	VFMADD231PS  Y9, Y13, Y7
-	PREFETCHT1   (SI)
-	ADDQ         $0x10, SI
-	ADDQ         $0x20, R9
-	ADDQ         $0x08, R10
-	CMPQ         R10, n+48(FP)
-	JNE          elements
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y3, Y2, Y2
-	VHADDPS      Y5, Y4, Y4
-	VHADDPS      Y7, Y6, Y6
-	VHADDPS      Y2, Y0, Y0
-	VHADDPS      Y6, Y4, Y4
-	VPERM2F128   $0x20, Y4, Y0, Y1
-	VPERM2F128   $0x31, Y4, Y0, Y2
-	VADDPS       Y1, Y2, Y0
-	VBROADCASTSD (DX), Y1
-	VMULPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	MOVQ         AX, R8
-	VMOVSD       (R8), X2
-	VMOVHPS      576(R8), X2, X2
-	VADDPS       X2, X0, X2
-	VMOVLPS      X2, (R8)
-	VMOVHPS      X2, 576(R8)
-	VMOVSD       1152(R8), X2
-	VMOVHPS      1728(R8), X2, X2
-	VADDPS       X2, X1, X2
-	VMOVLPS      X2, 1152(R8)
-	VMOVHPS      X2, 1728(R8)
+	VPMOVSXBD   (CX)(R11*1), Y8
+	VCVTDQ2PS   Y8, Y8
+	VPMOVSXBD   (R8)(R11*1), Y9
+	VCVTDQ2PS   Y9, Y9
+	VMOVUPS     (R10), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     (R10)(DI*1), Y11
+	VFMADD231PS Y8, Y11, Y2
+	VFMADD231PS Y9, Y11, Y3
+	VMOVUPS     (R10)(DI*2), Y12
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y9, Y12, Y5
+	VMOVUPS     (R10)(R13*1), Y13
+	VFMADD231PS Y8, Y13, Y6
+	VFMADD231PS Y9, Y13, Y7
+	PREFETCHT1  (SI)
+	ADDQ        $0x10, SI
+	ADDQ        $0x20, R10
+	ADDQ        $0x08, R11
+	CMPQ        R11, n+56(FP)
+	JNE         elements
+	VMULPS      Y0, Y14, Y0
+	VMULPS      Y1, Y15, Y1
+	VMULPS      Y2, Y14, Y2
+	VMULPS      Y3, Y15, Y3
+	VMULPS      Y4, Y14, Y4
+	VMULPS      Y5, Y15, Y5
+	VMULPS      Y6, Y14, Y6
+	VMULPS      Y7, Y15, Y7
+
+sums:
+	VUNPCKLPS    Y2, Y0, Y10
+	VUNPCKHPS    Y2, Y0, Y11
+	VADDPS       Y10, Y11, Y0
+	VUNPCKLPS    Y6, Y4, Y12
+	VUNPCKHPS    Y6, Y4, Y13
+	VADDPS       Y12, Y13, Y4
+	VUNPCKLPD    Y4, Y0, Y10
+	VUNPCKHPD    Y4, Y0, Y11
+	VADDPS       Y10, Y11, Y0
+	VEXTRACTF128 $0x01, Y0, X10
+	VADDPS       X10, X0, X0
+	VUNPCKLPS    Y3, Y1, Y10
+	VUNPCKHPS    Y3, Y1, Y11
+	VADDPS       Y10, Y11, Y1
+	VUNPCKLPS    Y7, Y5, Y12
+	VUNPCKHPS    Y7, Y5, Y13
+	VADDPS       Y12, Y13, Y5
+	VUNPCKLPD    Y5, Y1, Y10
+	VUNPCKHPD    Y5, Y1, Y11
+	VADDPS       Y10, Y11, Y1
+	VEXTRACTF128 $0x01, Y1, X10
+	VADDPS       X10, X1, X1
+	VUNPCKLPS    X1, X0, X10
+	VUNPCKHPS    X1, X0, X11
+	VMOVLPS      X10, (AX)
+	VMOVHPS      X10, 576(AX)
+	VMOVLPS      X11, 1152(AX)
+	VMOVHPS      X11, 1728(AX)
 	ADDQ         $0x08, AX
-	ADDQ         $0x08, DX
 	ADDQ         step+16(FP), CX
 	ADDQ         step+16(FP), CX
+	ADDQ         scaleStep+32(FP), DX
+	ADDQ         scaleStep+32(FP), DX
 	SUBQ         $0x02, BX
 	JG           pair
-	LDMXCSR      (SP)
+	JMP          done
+
+groups:
+	XORQ R14, R14
+
+group:
+	VBROADCASTSS (DX)(R14*4), Y14
+	VBROADCASTSS (R9)(R14*4), Y15
+	CMPQ         R12, n+56(FP)
+	CMOVQGT      n+56(FP), R12
+
+scaled:
+	VPMOVSXBD   (CX)(R11*1), Y8
+	VCVTDQ2PS   Y8, Y8
+	VMULPS      Y8, Y14, Y8
+	VPMOVSXBD   (R8)(R11*1), Y9
+	VCVTDQ2PS   Y9, Y9
+	VMULPS      Y9, Y15, Y9
+	VMOVUPS     (R10), Y10
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VMOVUPS     (R10)(DI*1), Y11
+	VFMADD231PS Y8, Y11, Y2
+	VFMADD231PS Y9, Y11, Y3
+	VMOVUPS     (R10)(DI*2), Y12
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y9, Y12, Y5
+	VMOVUPS     (R10)(R13*1), Y13
+	VFMADD231PS Y8, Y13, Y6
+	VFMADD231PS Y9, Y13, Y7
+	PREFETCHT1  (SI)
+	ADDQ        $0x10, SI
+	ADDQ        $0x20, R10
+	ADDQ        $0x08, R11
+	CMPQ        R11, R12
+	JNE         scaled
+	INCQ        R14
+	ADDQ        group+64(FP), R12
+	CMPQ        R11, n+56(FP)
+	JNE         group
+	JMP         sums
+
+done:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
@@ -2016,6 +2083,323 @@ key:
 	SUBQ         $0x10, n+64(FP)
 	JNZ          columns
 	LDMXCSR      (SP)
+	VZEROUPPER
+	RET
+
+// func scoreRowInt8AVX2(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, n int, group int, keys int, ahead uintptr)
+// Requires: AVX, AVX2, CMOV, FMA3, MMX+, SSE
+TEXT ·scoreRowInt8AVX2(SB), NOSPLIT, $8-80
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    k+8(FP), AX
+	MOVQ    scale+24(FP), CX
+	MOVQ    q+40(FP), DX
+	MOVQ    ahead+72(FP), BX
+	SHLQ    $0x02, scaleStep+32(FP)
+
+keys:
+	MOVQ AX, R9
+	MOVQ CX, R10
+	CMPQ keys+64(FP), $0x01
+	JLE  rows1
+	ADDQ step+16(FP), R9
+	ADDQ scaleStep+32(FP), R10
+
+rows1:
+	MOVQ R9, R11
+	MOVQ R10, R12
+	CMPQ keys+64(FP), $0x02
+	JLE  rows2
+	ADDQ step+16(FP), R11
+	ADDQ scaleStep+32(FP), R12
+
+rows2:
+	MOVQ R11, R13
+	MOVQ R12, R14
+	CMPQ keys+64(FP), $0x03
+	JLE  rows3
+	ADDQ step+16(FP), R13
+	ADDQ scaleStep+32(FP), R14
+
+rows3:
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	XORQ   SI, SI
+	XORQ   DI, DI
+	MOVQ   group+56(FP), R8
+
+group:
+	VXORPS  Y0, Y0, Y0
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	VXORPS  Y3, Y3, Y3
+	VXORPS  Y4, Y4, Y4
+	VXORPS  Y5, Y5, Y5
+	VXORPS  Y6, Y6, Y6
+	VXORPS  Y7, Y7, Y7
+	CMPQ    R8, n+48(FP)
+	CMOVQGT n+48(FP), R8
+
+elements:
+	VMOVUPS      (DX)(SI*4), Y12
+	VMOVUPS      32(DX)(SI*4), Y13
+	VPMOVSXBD    (AX)(SI*1), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y12, Y0
+	VPMOVSXBD    8(AX)(SI*1), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y13, Y1
+	VPMOVSXBD    (R9)(SI*1), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y12, Y2
+	VPMOVSXBD    8(R9)(SI*1), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y13, Y3
+	VPMOVSXBD    (R11)(SI*1), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y12, Y4
+	VPMOVSXBD    8(R11)(SI*1), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y13, Y5
+	VPMOVSXBD    (R13)(SI*1), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y12, Y6
+	VPMOVSXBD    8(R13)(SI*1), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y13, Y7
+	PREFETCHT1   (BX)
+	ADDQ         $0x40, BX
+	ADDQ         $0x10, SI
+	CMPQ         SI, R8
+	JL           elements
+	VADDPS       Y0, Y1, Y0
+	VBROADCASTSS (CX)(DI*1), Y14
+	VFMADD231PS  Y0, Y14, Y8
+	VADDPS       Y2, Y3, Y2
+	VBROADCASTSS (R10)(DI*1), Y14
+	VFMADD231PS  Y2, Y14, Y9
+	VADDPS       Y4, Y5, Y4
+	VBROADCASTSS (R12)(DI*1), Y14
+	VFMADD231PS  Y4, Y14, Y10
+	VADDPS       Y6, Y7, Y6
+	VBROADCASTSS (R14)(DI*1), Y14
+	VFMADD231PS  Y6, Y14, Y11
+	ADDQ         $0x04, DI
+	ADDQ         group+56(FP), R8
+	CMPQ         SI, n+48(FP)
+	JL           group
+	VHADDPS      Y9, Y8, Y8
+	VHADDPS      Y11, Y10, Y10
+	VHADDPS      Y10, Y8, Y8
+	VEXTRACTF128 $0x01, Y8, X14
+	VADDPS       X8, X14, X14
+	MOVQ         s+0(FP), DI
+	VMOVUPS      X14, (DI)
+	ADDQ         $0x10, s+0(FP)
+	MOVQ         R13, AX
+	ADDQ         step+16(FP), AX
+	MOVQ         R14, CX
+	ADDQ         scaleStep+32(FP), CX
+	SUBQ         $0x04, keys+64(FP)
+	JG           keys
+	LDMXCSR      (SP)
+	VZEROUPPER
+	RET
+
+// func valueRowInt8AVX2(o *float32, p *float32, v *int8, step int, scale *float32, scaleStep int, n int, group int, keys int, ahead uintptr)
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
+TEXT ·valueRowInt8AVX2(SB), NOSPLIT, $8-80
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    o+0(FP), AX
+	MOVQ    v+16(FP), CX
+	MOVQ    scale+32(FP), DX
+	MOVQ    step+24(FP), BX
+	MOVQ    scaleStep+40(FP), SI
+	SHLQ    $0x02, SI
+	MOVQ    n+48(FP), DI
+	MOVQ    ahead+72(FP), R8
+	XORQ    R13, R13
+
+columns4:
+	CMPQ    DI, $0x20
+	JL      end4
+	VMOVUPS (AX), Y0
+	VXORPS  Y4, Y4, Y4
+	VMOVUPS 32(AX), Y1
+	VXORPS  Y5, Y5, Y5
+	VMOVUPS 64(AX), Y2
+	VXORPS  Y6, Y6, Y6
+	VMOVUPS 96(AX), Y3
+	VXORPS  Y7, Y7, Y7
+	MOVQ    CX, R9
+	MOVQ    DX, R11
+	MOVQ    p+8(FP), R10
+	MOVQ    keys+64(FP), R12
+	SUBQ    $0x02, R12
+	JL      last4
+
+pair4:
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (R11), Y10
+	VMULPS       Y10, Y8, Y8
+	VPMOVSXBD    (R9), Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  Y12, Y8, Y0
+	VPMOVSXBD    8(R9), Y13
+	VCVTDQ2PS    Y13, Y13
+	VFMADD231PS  Y13, Y8, Y1
+	VPMOVSXBD    16(R9), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y8, Y2
+	VPMOVSXBD    24(R9), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y8, Y3
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	VBROADCASTSS 4(R10), Y9
+	VBROADCASTSS (R11), Y11
+	VMULPS       Y11, Y9, Y9
+	VPMOVSXBD    (R9), Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  Y12, Y9, Y4
+	VPMOVSXBD    8(R9), Y13
+	VCVTDQ2PS    Y13, Y13
+	VFMADD231PS  Y13, Y9, Y5
+	VPMOVSXBD    16(R9), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y9, Y6
+	VPMOVSXBD    24(R9), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y9, Y7
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	PREFETCHT1   (R8)
+	ADDQ         $0x40, R8
+	ADDQ         $0x08, R10
+	SUBQ         $0x02, R12
+	JGE          pair4
+
+last4:
+	CMPQ         R12, $-1
+	JNE          even4
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (R11), Y10
+	VMULPS       Y10, Y8, Y8
+	VPMOVSXBD    (R9), Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  Y12, Y8, Y0
+	VPMOVSXBD    8(R9), Y13
+	VCVTDQ2PS    Y13, Y13
+	VFMADD231PS  Y13, Y8, Y1
+	VPMOVSXBD    16(R9), Y14
+	VCVTDQ2PS    Y14, Y14
+	VFMADD231PS  Y14, Y8, Y2
+	VPMOVSXBD    24(R9), Y15
+	VCVTDQ2PS    Y15, Y15
+	VFMADD231PS  Y15, Y8, Y3
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+
+even4:
+	VADDPS  Y0, Y4, Y0
+	VMOVUPS Y0, (AX)
+	VADDPS  Y1, Y5, Y1
+	VMOVUPS Y1, 32(AX)
+	VADDPS  Y2, Y6, Y2
+	VMOVUPS Y2, 64(AX)
+	VADDPS  Y3, Y7, Y3
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x80, AX
+	ADDQ    $0x20, CX
+	SUBQ    $0x20, DI
+	ADDQ    $0x20, R13
+	CMPQ    R13, group+56(FP)
+	JNE     columns4
+	XORQ    R13, R13
+	ADDQ    $0x04, DX
+	JMP     columns4
+
+end4:
+columns2:
+	CMPQ    DI, $0x10
+	JL      end2
+	VMOVUPS (AX), Y0
+	VXORPS  Y4, Y4, Y4
+	VMOVUPS 32(AX), Y1
+	VXORPS  Y5, Y5, Y5
+	MOVQ    CX, R9
+	MOVQ    DX, R11
+	MOVQ    p+8(FP), R10
+	MOVQ    keys+64(FP), R12
+	SUBQ    $0x02, R12
+	JL      last2
+
+pair2:
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (R11), Y10
+	VMULPS       Y10, Y8, Y8
+	VPMOVSXBD    (R9), Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  Y12, Y8, Y0
+	VPMOVSXBD    8(R9), Y13
+	VCVTDQ2PS    Y13, Y13
+	VFMADD231PS  Y13, Y8, Y1
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	VBROADCASTSS 4(R10), Y9
+	VBROADCASTSS (R11), Y11
+	VMULPS       Y11, Y9, Y9
+	VPMOVSXBD    (R9), Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  Y12, Y9, Y4
+	VPMOVSXBD    8(R9), Y13
+	VCVTDQ2PS    Y13, Y13
+	VFMADD231PS  Y13, Y9, Y5
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	PREFETCHT1   (R8)
+	ADDQ         $0x20, R8
+	ADDQ         $0x08, R10
+	SUBQ         $0x02, R12
+	JGE          pair2
+
+last2:
+	CMPQ         R12, $-1
+	JNE          even2
+	VBROADCASTSS (R10), Y8
+	VBROADCASTSS (R11), Y10
+	VMULPS       Y10, Y8, Y8
+	VPMOVSXBD    (R9), Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  Y12, Y8, Y0
+	VPMOVSXBD    8(R9), Y13
+	VCVTDQ2PS    Y13, Y13
+	VFMADD231PS  Y13, Y8, Y1
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+
+even2:
+	VADDPS  Y0, Y4, Y0
+	VMOVUPS Y0, (AX)
+	VADDPS  Y1, Y5, Y1
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x10, CX
+	SUBQ    $0x10, DI
+	ADDQ    $0x10, R13
+	CMPQ    R13, group+56(FP)
+	JNE     columns2
+	XORQ    R13, R13
+	ADDQ    $0x04, DX
+	JMP     columns2
+
+end2:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 

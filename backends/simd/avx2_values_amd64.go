@@ -18,3 +18,8 @@ func addValuesAVX2(o *float32, v *float32, step int, p *float32, keys int, vdim 
 //
 //go:noescape
 func addSumAVX2(sum *float32, x *float32, rows int, alpha *float32)
+
+// addScaledAVX2 adds alpha[i]·x[c][i] to sum[c][i], if alpha[i] is not 0. sum and x are [rows][16]. rows > 0.
+//
+//go:noescape
+func addScaledAVX2(sum *float32, x *float32, rows int, alpha *float32)

@@ -1869,3 +1869,34 @@ row:
 	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
+
+// func addScaledAVX2(sum *float32, x *float32, rows int, alpha *float32)
+// Requires: AVX, FMA3, SSE
+TEXT ·addScaledAVX2(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    rows+16(FP), DX
+	MOVQ    alpha+24(FP), BX
+	VXORPS  Y2, Y2, Y2
+	VMOVUPS (BX), Y0
+	VCMPPS  $0x04, Y2, Y0, Y4
+	VMOVUPS 32(BX), Y1
+	VCMPPS  $0x04, Y2, Y1, Y5
+
+row:
+	VANDPS      (CX), Y4, Y2
+	VFMADD213PS (AX), Y0, Y2
+	VMOVUPS     Y2, (AX)
+	VANDPS      32(CX), Y5, Y3
+	VFMADD213PS 32(AX), Y1, Y3
+	VMOVUPS     Y3, 32(AX)
+	ADDQ        $0x00000040, AX
+	ADDQ        $0x00000040, CX
+	DECQ        DX
+	JNZ         row
+	LDMXCSR     (SP)
+	VZEROUPPER
+	RET

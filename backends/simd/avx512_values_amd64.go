@@ -18,3 +18,8 @@ func addValuesAVX512(o *float32, v *float32, step int, p *float32, keys int, vdi
 //
 //go:noescape
 func addSumAVX512(sum *float32, x *float32, rows int, alpha *float32)
+
+// addScaledAVX512 adds alpha[i]·x[c][i] to sum[c][i], if alpha[i] is not 0. sum and x are [rows][32]. rows > 0.
+//
+//go:noescape
+func addScaledAVX512(sum *float32, x *float32, rows int, alpha *float32)

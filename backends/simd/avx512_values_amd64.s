@@ -2019,3 +2019,34 @@ row:
 	LDMXCSR     (SP)
 	VZEROUPPER
 	RET
+
+// func addScaledAVX512(sum *float32, x *float32, rows int, alpha *float32)
+// Requires: AVX, AVX512DQ, AVX512F, SSE
+TEXT ·addScaledAVX512(SB), NOSPLIT, $8-32
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    sum+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    rows+16(FP), DX
+	MOVQ    alpha+24(FP), BX
+	VXORPS  Z2, Z2, Z2
+	VMOVUPS (BX), Z0
+	VCMPPS  $0x04, Z2, Z0, K1
+	VMOVUPS 64(BX), Z1
+	VCMPPS  $0x04, Z2, Z1, K2
+
+row:
+	VMOVUPS.Z   (CX), K1, Z2
+	VFMADD213PS (AX), Z0, Z2
+	VMOVUPS     Z2, (AX)
+	VMOVUPS.Z   64(CX), K2, Z3
+	VFMADD213PS 64(AX), Z1, Z3
+	VMOVUPS     Z3, 64(AX)
+	ADDQ        $0x00000080, AX
+	ADDQ        $0x00000080, CX
+	DECQ        DX
+	JNZ         row
+	LDMXCSR     (SP)
+	VZEROUPPER
+	RET

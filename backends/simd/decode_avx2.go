@@ -11,7 +11,7 @@ var avx2Decode = decodeRoutines{
 	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
 	weights: decodeWeightsAVX2,
 
-	int8: int8Routines{scoresInt8AVX2, valuesInt8AVX2},
+	int8: int8Routines{scoresInt8AVX2, valuesInt8AVX2, scoreRowInt8AVX2, valueRowInt8AVX2},
 
 	splitRow: splitRowAVX2, joinRow: joinRowAVX2,
 }

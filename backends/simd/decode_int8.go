@@ -12,12 +12,17 @@ import (
 // int8Routines read int8 keys and values in place. A scale multiplies the sum of a group of a key's
 // products, and the weight of a group of values.
 type int8Routines struct {
-	scores func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr)
+	scores func(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep, n, group, keys int, ahead uintptr)
 	values func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr)
+
+	// For one query row. valueRow multiplies by all groups' scales.
+	scoreRow func(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, n, group, keys int, ahead uintptr)
+	valueRow func(o, p *float32, v *int8, step int, scale *float32, scaleStep, n, group, keys int, ahead uintptr)
 }
 
 const (
 	int8Rows = 4  // rows that int8Routines process at a time
+	int8Few  = 2  // rows that the routines for one row process faster, one after the other
 	int8Step = 16 // elements of a group are a multiple of this number
 )
 
@@ -53,9 +58,6 @@ func (x *int8Item) set(j *job, ws *pool.Arena, oStep int) {
 // stepInt8 does the work of step for int8 keys that are read in place.
 func (isa *decodeRoutines) stepInt8(j *job, x *decodeItem, next, before seenKeys) {
 	if next.n > 0 {
-		for r := range ceilDiv(next.rows, int8Rows) * int8Rows {
-			clear(next.s[r*decodeStep:][:next.n])
-		}
 		isa.eachRun(j, x, &next, false)
 	}
 	if before.n > 0 {
@@ -72,29 +74,79 @@ type int8Run struct {
 	element, dim int // first element of the group, and number of elements
 }
 
-// eachRun reads each group of elements of each run of the block's keys, or of their values.
+// eachRun reads each run of the block's keys, or of their values.
 func (isa *decodeRoutines) eachRun(j *job, x *decodeItem, block *seenKeys, values bool) {
-	k := &x.k
-	if values {
-		k = &x.v
-	}
-	h, dim := &x.head(block.head).itemOfKeys, k.t.Shape()[3]
+	h, few := &x.head(block.head).itemOfKeys, block.rows <= int8Few && block.seen == nil
 	for i := 0; i < block.n; {
 		run := int8Run{at: i, g: h.g}
 		run.batch, run.row, run.n = j.keyPlace(&h.Seq, h.b, block.from+i)
 		run.n = min(run.n, block.n-i)
-		isa.loadScales(x, k, &run)
-		for ; run.element < dim; run.element += j.p.Int8Group {
-			run.dim = min(j.p.Int8Group, dim-run.element)
-			if values {
-				isa.valueRun(j, x, block, &run)
-			} else {
-				isa.scoreRun(j, x, block, &run)
-			}
-			run.scales = run.scales[min(decodeBlock, len(run.scales)):]
+		switch {
+		case !values:
+			isa.scoreRun(x, block, &run, j.p.Int8Group)
+		case few:
+			isa.addFewValues(x, block, &run, j.p.Int8Group)
+		default:
+			isa.addValuesInt8(x, block, &run, j.p.Int8Group)
 		}
 		i += run.n
 	}
+}
+
+// scoreRun computes the scores of a run of keys.
+func (isa *decodeRoutines) scoreRun(x *decodeItem, block *seenKeys, run *int8Run, group int) {
+	h, dim := x.head(block.head), x.k.t.Shape()[3]
+	k, step := run.rowOf(&x.k)
+	scales, scaleStep := isa.rawScales(x, &x.k, run)
+	ahead := run.ahead(&x.v, 0)
+	for r, rows := 0, int8Rows; r < block.rows; r += rows {
+		s, q := &block.s[r*decodeStep+run.at], &h.q[(block.row+r)*h.qStep]
+		if block.rows-r <= int8Few {
+			rows = 1
+			isa.int8.scoreRow(s, k, step, scales, scaleStep, q, dim, group, run.n, ahead)
+			continue
+		}
+		isa.int8.scores(s, k, step, scales, scaleStep, q, h.qStep, dim, group, run.n, ahead)
+	}
+}
+
+// addFewValues adds the weighted values of a run of keys to a few rows of O.
+func (isa *decodeRoutines) addFewValues(x *decodeItem, block *seenKeys, run *int8Run, group int) {
+	h, dim := x.head(block.head), x.v.t.Shape()[3]
+	v, step := run.rowOf(&x.v)
+	scales, scaleStep := isa.rawScales(x, &x.v, run)
+	ahead := run.ahead(&x.k, 2*decodeBlock)
+	for r := range block.rows {
+		isa.int8.valueRow(&h.o[(block.row+r)*h.oStep], &block.s[r*decodeStep+run.at], v, step, scales, scaleStep, dim, group, run.n, ahead)
+	}
+}
+
+// addValuesInt8 adds the weighted values of a run of keys to O, one group of elements after the other.
+func (isa *decodeRoutines) addValuesInt8(x *decodeItem, block *seenKeys, run *int8Run, group int) {
+	dim := x.v.t.Shape()[3]
+	isa.loadScales(x, &x.v, run)
+	for ; run.element < dim; run.element += group {
+		run.dim = min(group, dim-run.element)
+		isa.valueRun(x, block, run)
+		run.scales = run.scales[min(decodeBlock, len(run.scales)):]
+	}
+}
+
+// rawScales returns the scales of the run's keys as float32, and the scales from one key to the next.
+func (isa *decodeRoutines) rawScales(x *decodeItem, k *keyRows, run *int8Run) (first *float32, step int) {
+	t, groups := k.scale, k.scale.Shape()[3]
+	at, step := t.Offset(run.batch, run.g, run.row), rowStep(t)
+	if t.DType() == flashkit.Float32 {
+		return &t.Float32s()[at], step
+	}
+	for i := range run.n {
+		if step == groups {
+			isa.load(x.int8.raw[:run.n*groups], t, at)
+			break
+		}
+		isa.load(x.int8.raw[i*groups:][:groups], t, at+i*step)
+	}
+	return &x.int8.raw[0], groups
 }
 
 // loadScales sets run.scales to the scales of the run's keys, one group after the other.
@@ -112,8 +164,9 @@ func (isa *decodeRoutines) loadScales(x *decodeItem, k *keyRows, run *int8Run) {
 	case step == groups:
 		isa.load(x.int8.raw[:n*groups], t, at)
 		for g := range groups {
-			for i := range n {
-				run.scales[g*decodeBlock+i] = x.int8.raw[i*groups+g]
+			to, from := run.scales[g*decodeBlock:][:n], x.int8.raw[g:]
+			for i := range to {
+				to[i] = from[i*groups]
 			}
 		}
 	default:
@@ -139,20 +192,7 @@ func (run *int8Run) ahead(k *keyRows, keys int) uintptr {
 	return k.t.Address() + uintptr(at)
 }
 
-func (isa *decodeRoutines) scoreRun(j *job, x *decodeItem, block *seenKeys, run *int8Run) {
-	h := x.head(block.head)
-	k, step := run.rowOf(&x.k)
-	ahead := run.ahead(&x.v, 0)
-	for r := 0; r < block.rows; r += int8Rows {
-		s := block.s[r*decodeStep+run.at:]
-		isa.int8.scores(&s[0], k, step, &run.scales[0], &h.q[(block.row+r)*h.qStep+run.element], h.qStep, run.dim, run.n, ahead)
-		for i := 0; i < int8Rows && run.n%2 != 0; i++ { // the routine wrote one more key
-			s[i*decodeStep+run.n] = 0
-		}
-	}
-}
-
-func (isa *decodeRoutines) valueRun(j *job, x *decodeItem, block *seenKeys, run *int8Run) {
+func (isa *decodeRoutines) valueRun(x *decodeItem, block *seenKeys, run *int8Run) {
 	h, without := x.head(block.head), float32(math.NaN())
 	if block.seen != nil {
 		without = 0

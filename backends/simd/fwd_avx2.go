@@ -25,5 +25,5 @@ var avx2Lanes = laneRoutines{
 		setPanel: copyRowsAVX2, accumulateRows: addRowsAVX2, dropoutMask: dropoutMaskAVX2,
 	},
 
-	addSum: addSumAVX2, scaleRows: scaleRowsAVX2, scoreMod: scoreModAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2,
+	addSum: addSumAVX2, addScaled: addScaledAVX2, scaleRows: scaleRowsAVX2, scoreMod: scoreModAVX2, maskBits: maskBitsAVX2, fetch: fetchAVX2, dropWeights: dropWeightsAVX2,
 }

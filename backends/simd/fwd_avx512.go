@@ -13,7 +13,7 @@ var avx512Lanes = laneRoutines{
 
 	convertRoutines: convertRoutines{
 		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,
-		widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512,
+		widenF16: widenF16AVX512, widenBF16: widenBF16AVX512, narrowF16: narrowF16AVX512, narrowBF16: narrowBF16AVX512, dequantize: dequantizeAVX2,
 	},
 	forwardRoutines: forwardRoutines{
 		scores: scoresAVX512, maskScores: maskScoresAVX512, expScores: expScoresAVX512, finalizeLSE: finalizeLSEAVX512,
@@ -25,5 +25,5 @@ var avx512Lanes = laneRoutines{
 		setPanel: copyRowsAVX512, accumulateRows: addRowsAVX512, dropoutMask: dropoutMaskAVX512,
 	},
 
-	addSum: addSumAVX512, scaleRows: scaleRowsAVX512, scoreMod: scoreModAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
+	addSum: addSumAVX512, addScaled: addScaledAVX512, scaleRows: scaleRowsAVX512, scoreMod: scoreModAVX512, maskBits: maskBitsAVX512, fetch: fetchAVX512, dropWeights: dropWeightsAVX512,
 }

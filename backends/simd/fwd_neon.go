@@ -23,7 +23,7 @@ var neonLanes = laneRoutines{
 		setPanel: copyRowsNEON, accumulateRows: addRowsNEON, dropoutMask: dropoutMaskNEON,
 	},
 
-	addSum: addSumNEON, scaleRows: scaleRowsNEON, scoreMod: scoreModNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
+	addSum: addSumNEON, addScaled: addScaledNEON, scaleRows: scaleRowsNEON, scoreMod: scoreModNEON, maskBits: maskBitsNEON, fetch: fetchNEON, dropWeights: dropWeightsNEON,
 }
 
 // inPanels returns the product of any number of panels. f computes a panel of 16 columns.

@@ -313,6 +313,13 @@ func (isa *laneRoutines) storeFolded(j *job, t *laneTile, rows []float32, step i
 // storeTileMax stores the row maxima of a tile that begins at row from. m has the largest score of
 // each row, and l the sums of weights, without the sink.
 func (j *job) storeTileMax(t *seqTile, from int, m, l []float32) {
+	if t.fold == 1 && !j.p.Carry && rowStep(&j.args.RowMax) == 1 {
+		to, unit := j.args.RowMax.Float32s()[j.args.RowMax.Offset(t.QBatch, t.h, t.Q0+from):][:len(m)], j.unit
+		for i, top := range m {
+			to[i] = rowMax(unit*float64(top), l[i])
+		}
+		return
+	}
 	for i, top := range m {
 		h, row := t.place(from + i)
 		j.storeRowMax(t.QBatch, h, row, j.unit*float64(top), l[i])

@@ -34,8 +34,7 @@ type itemMass struct {
 	last   int       // key after its last
 	s      []float32 // the ordinary buffer of scores
 	copied []float32 // the place of the current part's weights, if dropout changes the buffer of scores
-	sum    []float32 // [keys][lanes], sum over the tiles so far; nil before the first
-	none   []float32 // [tileBlock][lanes] of 0
+	sum    []float32 // [keys][lanes], sum over the tiles so far
 	by     []float32 // [lanes], factors of the current part
 }
 
@@ -54,7 +53,7 @@ func (pl *plan) massFloatsOfItem(lanes int) int {
 	if !pl.p.KeyMass {
 		return 0
 	}
-	return count(float64(pl.p.KVLen)*2+2) + (tileBlock+1)*lanes
+	return count(float64(pl.p.KVLen)*float64(lanes+2)+2) + lanes
 }
 
 // beginMass prepares x for an item with keys [first, last).
@@ -63,8 +62,8 @@ func (x *laneScratch) beginMass(j *job, ws *pool.Arena, lanes, first, last int) 
 		return
 	}
 	m := &x.mass
-	*m = itemMass{on: true, first: first, last: last, s: x.s, none: ws.Take(tileBlock * lanes), by: ws.Take(lanes)}
-	clear(m.none)
+	*m = itemMass{on: true, first: first, last: last, s: x.s, sum: ws.Take(max(0, last-first) * lanes), by: ws.Take(lanes)}
+	clear(m.sum)
 }
 
 func (t *laneTile) beginMass(ws *pool.Arena, lanes, keys int) {
@@ -108,61 +107,29 @@ func (isa *laneRoutines) addMass(j *job, t *laneTile, x *laneScratch) {
 			factors[i] = f
 		}
 	}
-	at := m.first
 	for part := range y.parts {
 		from, until := int(y.ends[2*part]), int(y.ends[2*part+1])
-		m.skip(t, lanes, at, from)
 		for i, top := range y.tops[part*lanes:][:lanes] {
 			m.by[i] = float32(factors[i])
-			if top != t.m[i] && factors[i] != 0 {
+			if factors[i] != 0 && top != t.m[i] {
 				m.by[i] = float32(factors[i] * float64(scalar.Exp(j.unit*(float64(top)-float64(t.m[i])))))
 			}
 		}
-		p := y.p[(from-m.first)*lanes:][:(until-from)*lanes]
-		if bad != 0 || t.n < lanes {
-			for i := range p {
-				if r := i % lanes; r >= t.n || bad>>r&1 != 0 { // an idle lane has any weights
-					p[i] = 0
-				}
-			}
-		}
-		for n := 0; n < until-from; n += tileBlock {
-			old := m.none
-			if m.sum != nil {
-				old = m.sum[(from-m.first+n)*lanes:]
-			}
-			isa.addSum(&p[n*lanes], &old[0], min(tileBlock, until-from-n), &m.by[0])
-		}
-		at = until
+		isa.addScaled(&m.sum[(from-m.first)*lanes], &y.p[(from-m.first)*lanes], until-from, &m.by[0])
 	}
-	m.skip(t, lanes, at, m.last)
 	for i := range t.n {
 		for key := m.first; bad>>i&1 != 0 && key < m.last; key++ {
 			if j.sees(&t.seq, t.seq.h, t.from+i, key) {
-				y.p[(key-m.first)*lanes+i] = float32(math.NaN())
+				m.sum[(key-m.first)*lanes+i] = float32(math.NaN())
 			}
 		}
-	}
-	m.sum = y.p
-}
-
-// skip keeps the sums of keys [from, to), which the tile does not see.
-func (m *itemMass) skip(t *laneTile, lanes, from, to int) {
-	if from >= to {
-		return
-	}
-	p := t.mass.p[(from-m.first)*lanes : (to-m.first)*lanes]
-	if m.sum == nil {
-		clear(p)
-	} else {
-		copy(p, m.sum[(from-m.first)*lanes:])
 	}
 }
 
 // endMass adds the lanes of the item's sums, and the results to the sums of the head's keys.
 func (isa *laneRoutines) endMass(j *job, ws *pool.Arena, x *laneScratch, t *seqTile) {
 	m, grid := &x.mass, massGrid(t.N)
-	if m.sum == nil || m.last <= m.first {
+	if m.last <= m.first {
 		return
 	}
 	keys := m.last - m.first

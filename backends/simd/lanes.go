@@ -31,6 +31,7 @@ type laneRoutines struct {
 
 	// Routines of both passes.
 	addSum      func(sum, x *float32, rows int, alpha *float32)
+	addScaled   func(sum, x *float32, rows int, alpha *float32)
 	scaleRows   func(x *float32, step, n, rows int, by *float32)
 	scoreMod    func(s *float32, step, rows int, rowMax, softcapGrad *float32, scale, softcap float32, bias *float32, biasStep int, lanes *float32, slope, at float32)
 	maskBits    func(masks *uint32, mask *bool, step, rows int)

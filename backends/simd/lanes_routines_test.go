@@ -225,6 +225,17 @@ func TestTransposeAndPanels(t *testing.T) {
 			}
 			to.requireFence(t, n, step)
 
+			by[0] = 0
+			was = append(was[:0], sum...)
+			panel[0] = float32(math.NaN())
+			isa.addScaled(&sum[0], &panel[0], count, &by[0])
+			for i, x := range panel {
+				if i%n == 0 {
+					x = 0
+				}
+				requireThat(t, near(float64(by[i%n])*float64(x)+float64(was[i]), sum[i], 1e-5), "scaled sum")
+			}
+
 			was = append([]float32(nil), to.x...)
 			isa.scaleRows(&to.x[0], step, n, count, &by[0])
 			for i := range count * n {

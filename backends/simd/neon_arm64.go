@@ -58,6 +58,11 @@ func addValuesNEON(o, v *float32, step int, p *float32, keys, vdim int, alpha *f
 //go:noescape
 func addSumNEON(sum, x *float32, rows int, alpha *float32)
 
+// addScaledNEON adds alpha[i]·x[c][i] to sum[c][i], if alpha[i] is not 0. sum and x are [rows][16]. rows > 0.
+//
+//go:noescape
+func addScaledNEON(sum, x *float32, rows int, alpha *float32)
+
 // transposeNEON transposes square blocks of 4 rows, and scales columns: in each block it sets
 // dst[c][r] = by[c]·src[r][c] for r, c < 4.
 // Within a block, rows are dstStep elements apart in dst, and srcStep elements apart in src. Blocks

@@ -1740,6 +1740,40 @@ row:
 	BNE row
 	RET
 
+// func addScaledNEON(sum, x *float32, rows int, alpha *float32)
+TEXT ·addScaledNEON(SB), NOSPLIT, $0-32
+	MOVD sum+0(FP), R0
+	MOVD x+8(FP), R1
+	MOVD rows+16(FP), R2
+	MOVD alpha+24(FP), R3
+	WORD $0xad400460 // ldp q0, q1, [x3, #0]
+	WORD $0xad410c62 // ldp q2, q3, [x3, #32]
+	WORD $0x6f00e408 // movi v8.2d, #0
+	WORD $0x4e28e40c // fcmeq v12.4s, v0.4s, v8.4s
+	WORD $0x4e28e42d // fcmeq v13.4s, v1.4s, v8.4s
+	WORD $0x4e28e44e // fcmeq v14.4s, v2.4s, v8.4s
+	WORD $0x4e28e46f // fcmeq v15.4s, v3.4s, v8.4s
+row:
+	WORD $0xad402428 // ldp q8, q9, [x1, #0]
+	WORD $0xad412c2a // ldp q10, q11, [x1, #32]
+	WORD $0xad401404 // ldp q4, q5, [x0, #0]
+	WORD $0xad411c06 // ldp q6, q7, [x0, #32]
+	WORD $0x4e6c1d08 // bic v8.16b, v8.16b, v12.16b
+	WORD $0x4e20cd04 // fmla v4.4s, v8.4s, v0.4s
+	WORD $0x4e6d1d29 // bic v9.16b, v9.16b, v13.16b
+	WORD $0x4e21cd25 // fmla v5.4s, v9.4s, v1.4s
+	WORD $0x4e6e1d4a // bic v10.16b, v10.16b, v14.16b
+	WORD $0x4e22cd46 // fmla v6.4s, v10.4s, v2.4s
+	WORD $0x4e6f1d6b // bic v11.16b, v11.16b, v15.16b
+	WORD $0x4e23cd67 // fmla v7.4s, v11.4s, v3.4s
+	WORD $0xad001404 // stp q4, q5, [x0, #0]
+	WORD $0xad011c06 // stp q6, q7, [x0, #32]
+	ADD $64, R1
+	ADD $64, R0
+	SUBS $1, R2
+	BNE row
+	RET
+
 // func transposeNEON(dst *float32, dstStep, dstNext int, src *float32, srcStep, srcNext int, by *float32, blocks int)
 TEXT ·transposeNEON(SB), NOSPLIT, $0-64
 	MOVD dst+0(FP), R0

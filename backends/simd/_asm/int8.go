@@ -14,6 +14,8 @@ func (g *generator) decodeInt8() {
 	g.dequantize()
 	g.scoresInt8()
 	g.valuesInt8()
+	g.scoreRowInt8()
+	g.valueRowInt8()
 }
 
 // widenInt8 sets register i to the 8 elements at m, as float32.
@@ -38,75 +40,108 @@ func (g *generator) dequantize() {
 	g.done()
 }
 
-// scoresInt8 keeps the sums of four query rows with two keys in registers.
+// scoresInt8 keeps the sums of four query rows with two keys in registers. If a key has one scale, the
+// scale multiplies the sums. Else the scale of a group multiplies the group's elements.
 func (g *generator) scoresInt8() {
-	g.arithmetic("scoresInt8", "func(s *float32, k *int8, step int, scale *float32, q *float32, qStep, n, keys int, ahead uintptr)",
-		"adds scale[j]·Σ over c < n of q[r][c]·k[j][c] to s[r][j], for r < 4 and j < keys. Rows of s are 144",
-		"elements apart, and each has memory for an even number of keys, as scale has. Rows of q are qStep elements apart,",
-		"and rows of k are step elements apart. n is a multiple of 8. keys, n > 0. The routine also prefetches",
-		"about n*keys bytes that begin at ahead.")
+	g.arithmetic("scoresInt8", "func(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep, n, group, keys int, ahead uintptr)",
+		"sets s[r][j] to Σ over c < n of q[r][c]·scale[j][c/group]·k[j][c], for r < 4 and j < keys. Rows of s are 144",
+		"elements apart, and each has memory for an even number of keys. Rows of q are qStep elements apart, rows of k are",
+		"step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 8, and group is n or more,",
+		"or a multiple of 8. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.")
 	s, k, scale, keys, ahead := param("s"), param("k"), param("scale"), param("keys"), param("ahead")
-	qStep, second, at, row, c := bytes(param("qStep")), GP64(), GP64(), GP64(), GP64()
-	acc, both, qs := g.registers[:8], []int{8, 9}, g.registers[10:14]
+	qStep, second, by, row, c, end := bytes(param("qStep")), GP64(), GP64(), GP64(), GP64(), GP64()
+	acc, both, qs, scales := g.registers[:8], []int{8, 9}, g.registers[10:14], g.registers[14:16]
 	qStep3 := GP64()
 	LEAQ(Mem{Base: qStep, Index: qStep, Scale: 2}, qStep3)
+	SHLQ(Imm(2), address("scaleStep"))
 	Label("pair")
 	MOVQ(k, second)
+	MOVQ(scale, by)
 	CMPQ(keys, Imm(1))
 	JE(LabelRef("one")) // the last key stands in for the second
 	ADDQ(address("step"), second)
+	ADDQ(address("scaleStep"), by)
 	Label("one")
 	for _, z := range acc {
 		VXORPS(z, z, z)
 	}
 	Load(Param("q"), row)
 	XORQ(c, c)
-	Label("elements")
-	g.widenInt8(Mem{Base: k, Index: c, Scale: 1}, both[0])
-	g.widenInt8(Mem{Base: second, Index: c, Scale: 1}, both[1])
-	for r, q := range qs {
-		VMOVUPS(rowAt(row, qStep, qStep3, r), q)
-		for i, z := range both {
-			VFMADD231PS(g.registers[z], q, acc[2*r+i])
+	MOVQ(address("group"), end)
+	VBROADCASTSS(Mem{Base: scale}, scales[0])
+	VBROADCASTSS(Mem{Base: by}, scales[1])
+	CMPQ(end, address("n"))
+	JL(LabelRef("groups"))
+	products := func(scaled bool) {
+		for i, m := range []Mem{{Base: k, Index: c, Scale: 1}, {Base: second, Index: c, Scale: 1}} {
+			g.widenInt8(m, both[i])
+			if scaled {
+				VMULPS(g.registers[both[i]], scales[i], g.registers[both[i]])
+			}
 		}
+		for r, q := range qs {
+			VMOVUPS(rowAt(row, qStep, qStep3, r), q)
+			for i, z := range both {
+				VFMADD231PS(g.registers[z], q, acc[2*r+i])
+			}
+		}
+		PREFETCHT1(Mem{Base: ahead})
+		ADDQ(Imm(16), ahead)
+		ADDQ(Imm(32), row)
+		ADDQ(Imm(8), c)
 	}
-	PREFETCHT1(Mem{Base: ahead})
-	ADDQ(Imm(16), ahead)
-	ADDQ(Imm(32), row)
-	ADDQ(Imm(8), c)
+	Label("elements")
+	products(false)
 	CMPQ(c, address("n"))
 	JNE(LabelRef("elements"))
-	g.addScores(acc, s, scale, at)
+	for i, z := range acc {
+		VMULPS(z, scales[i%2], z)
+	}
+	Label("sums")
+	g.storeScoresInt8(acc, qs, s)
 	ADDQ(Imm(8), s)
-	ADDQ(Imm(8), scale)
 	ADDQ(address("step"), k)
 	ADDQ(address("step"), k)
+	ADDQ(address("scaleStep"), scale)
+	ADDQ(address("scaleStep"), scale)
 	SUBQ(Imm(2), keys)
 	JG(LabelRef("pair"))
+	JMP(LabelRef("done"))
+	Label("groups")
+	group := GP64()
+	XORQ(group, group)
+	Label("group")
+	VBROADCASTSS(Mem{Base: scale, Index: group, Scale: 4}, scales[0])
+	VBROADCASTSS(Mem{Base: by, Index: group, Scale: 4}, scales[1])
+	CMPQ(end, address("n"))
+	CMOVQGT(address("n"), end)
+	Label("scaled")
+	products(true)
+	CMPQ(c, end)
+	JNE(LabelRef("scaled"))
+	INCQ(group)
+	ADDQ(address("group"), end)
+	CMPQ(c, address("n"))
+	JNE(LabelRef("group"))
+	JMP(LabelRef("sums"))
+	Label("done")
 	g.done()
 }
 
-// addScores adds the sums of the lanes of acc, times the scales of two keys, to the scores of four
-// rows. at is scratch.
-func (g *generator) addScores(acc []VecPhysical, s, scale, at GPVirtual) {
-	for i := 0; i < 8; i += 2 {
-		VHADDPS(acc[i+1], acc[i], acc[i])
+// storeScoresInt8 stores the sums of the lanes of acc as the scores of four rows with two keys.
+func (g *generator) storeScoresInt8(acc, t []VecPhysical, s GPVirtual) {
+	var keys [2]VecPhysical
+	for i := range keys {
+		a := []VecPhysical{acc[i], acc[2+i], acc[4+i], acc[6+i]}
+		g.sumLanes(a, t)
+		keys[i] = a[0].AsX().(VecPhysical)
 	}
-	VHADDPS(acc[2], acc[0], acc[0]) // rows 0 and 1
-	VHADDPS(acc[6], acc[4], acc[4]) // rows 2 and 3
-	VPERM2F128(Imm(0x20), acc[4], acc[0], acc[1])
-	VPERM2F128(Imm(0x31), acc[4], acc[0], acc[2])
-	VADDPS(acc[1], acc[2], acc[0])
-	VBROADCASTSD(Mem{Base: scale}, acc[1])
-	VMULPS(acc[1], acc[0], acc[0])
-	VEXTRACTF128(Imm(1), acc[0], acc[1].AsX())
-	MOVQ(s, at)
-	for i, z := range acc[:2] {
-		VMOVSD(Mem{Base: at, Disp: 2 * i * scoreBytes}, acc[2].AsX())
-		VMOVHPS(Mem{Base: at, Disp: (2*i + 1) * scoreBytes}, acc[2].AsX(), acc[2].AsX())
-		VADDPS(acc[2].AsX(), z.AsX(), acc[2].AsX())
-		VMOVLPS(acc[2].AsX(), Mem{Base: at, Disp: 2 * i * scoreBytes})
-		VMOVHPS(acc[2].AsX(), Mem{Base: at, Disp: (2*i + 1) * scoreBytes})
+	low, high := t[0].AsX(), t[1].AsX()
+	VUNPCKLPS(keys[1], keys[0], low)
+	VUNPCKHPS(keys[1], keys[0], high)
+	for i, z := range []Register{low, high} {
+		VMOVLPS(z, Mem{Base: s, Disp: 2 * i * scoreBytes})
+		VMOVHPS(z, Mem{Base: s, Disp: (2*i + 1) * scoreBytes})
 	}
 }
 

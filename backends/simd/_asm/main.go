@@ -79,4 +79,5 @@ func (g *generator) laneRoutines() {
 func (g *generator) valueRoutines() {
 	g.values()
 	g.addSum()
+	g.addScaled()
 }

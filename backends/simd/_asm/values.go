@@ -243,3 +243,45 @@ func (g *generator) addSum() {
 	JNZ(LabelRef("row"))
 	g.done()
 }
+
+func (g *generator) addScaled() {
+	g.arithmetic("addScaled", "func(sum, x *float32, rows int, alpha *float32)",
+		"adds alpha[i]·x[c][i] to sum[c][i], if alpha[i] is not 0. sum and x are [rows][LANES]. rows > 0.")
+	sum, x, rows, alpha := param("sum"), param("x"), param("rows"), param("alpha")
+	by, z, seen := g.registers[0:2], g.registers[2:4], g.registers[4:6]
+	VXORPS(z[0], z[0], z[0])
+	for v := range vectors {
+		VMOVUPS(g.part(Mem{Base: alpha}, v), by[v])
+		g.differs(z[0], by[v], v, seen[v])
+	}
+	Label("row")
+	for v := range vectors {
+		g.kept(g.part(Mem{Base: x}, v), v, seen[v], z[v])
+		VFMADD213PS(g.part(Mem{Base: sum}, v), by[v], z[v])
+		VMOVUPS(z[v], g.part(Mem{Base: sum}, v))
+	}
+	ADDQ(U32(uint32(g.rowBytes)), sum)
+	ADDQ(U32(uint32(g.rowBytes)), x)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	g.done()
+}
+
+// differs sets the mask of vector v to the lanes in which x is not equal to zero: an opmask with
+// AVX-512, else the register.
+func (g *generator) differs(zero, x VecPhysical, v int, register VecPhysical) {
+	if g.avx512 {
+		VCMPPS(Imm(4), zero, x, []OpmaskPhysical{K1, K2}[v])
+		return
+	}
+	VCMPPS(Imm(4), zero, x, register)
+}
+
+// kept sets z to the lanes of m that the mask of vector v keeps, and the other lanes to 0.
+func (g *generator) kept(m Mem, v int, register, z VecPhysical) {
+	if g.avx512 {
+		VMOVUPS_Z(m, []OpmaskPhysical{K1, K2}[v], z)
+		return
+	}
+	VANDPS(m, register, z)
+}

@@ -69,6 +69,7 @@ func (g *generator) laneRoutines() {
 	g.finalizeLSE()
 	g.values()
 	g.addSum()
+	g.addScaled()
 	g.transpose()
 	g.widen("F16", "binary16")
 	g.widen("BF16", "bfloat16")

@@ -167,6 +167,28 @@ func (g *generator) addSum() {
 	g.done()
 }
 
+func (g *generator) addScaled() {
+	g.routine("addScaled", "sum, x *float32, rows int, alpha *float32",
+		"adds alpha[i]·x[c][i] to sum[c][i], if alpha[i] is not 0. sum and x are [rows][16]. rows > 0.")
+	to, x, rows, alpha := g.param("sum"), g.param("x"), g.param("rows"), g.param("alpha")
+	const by, old, z, zero = 0, 4, 8, 12
+	g.loadRow(alpha, 0, by)
+	g.clear(z)
+	each(func(q int) { g.v("fcmeq v%d.4s, v%d.4s, v%d.4s", zero+q, by+q, z) })
+	g.label("row")
+	g.loadRow(x, 0, z)
+	g.loadRow(to, 0, old)
+	each(func(q int) {
+		g.v("bic v%d.16b, v%d.16b, v%d.16b", z+q, z+q, zero+q)
+		g.v("fmla v%d.4s, v%d.4s, v%d.4s", old+q, z+q, by+q)
+	})
+	g.storeRow(old, to, 0)
+	g.op("ADD $%d, %v", rowBytes, x)
+	g.op("ADD $%d, %v", rowBytes, to)
+	g.count(rows, "row")
+	g.done()
+}
+
 // dots writes the routine that computes delta. The routine adds products in the same order as the
 // routine scores, with which the backward pass computes dP. In a row that sees one key, dP - delta
 // is therefore exactly 0.

@@ -1,0 +1,154 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+const rowKeys = 4 // keys that scoreRowInt8 processes at a time
+
+// scoreRowInt8 keeps the sums of one query row with four keys in registers: over even and odd vectors of a
+// group, and over all groups.
+func (g *generator) scoreRowInt8() {
+	g.arithmetic("scoreRowInt8", "func(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, n, group, keys int, ahead uintptr)",
+		"sets s[j] to Σ over c < n of q[c]·scale[j][c/group]·k[j][c], for j < keys. s has memory for a multiple of 4 keys.",
+		"Rows of k are step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 16, and",
+		"group is n or more, or a multiple of 16. keys, n > 0. The routine also prefetches about n*keys bytes that",
+		"begin at ahead.")
+	k, scale, q, ahead := []GPVirtual{param("k")}, []GPVirtual{param("scale")}, param("q"), param("ahead")
+	c, at, end := GP64(), GP64(), GP64()
+	acc, total, qs, x := g.registers[:8], g.registers[8:12], g.registers[12:14], g.registers[14:16]
+	SHLQ(Imm(2), address("scaleStep"))
+	for range rowKeys - 1 {
+		k, scale = append(k, GP64()), append(scale, GP64())
+	}
+	Label("keys")
+	for i := 1; i < rowKeys; i++ { // the last key stands in for keys after it
+		MOVQ(k[i-1], k[i])
+		MOVQ(scale[i-1], scale[i])
+		CMPQ(address("keys"), Imm(uint64(i)))
+		JLE(LabelRef("rows" + string(rune('0'+i))))
+		ADDQ(address("step"), k[i])
+		ADDQ(address("scaleStep"), scale[i])
+		Label("rows" + string(rune('0'+i)))
+	}
+	for _, z := range total {
+		VXORPS(z, z, z)
+	}
+	XORQ(c, c)
+	XORQ(at, at)
+	MOVQ(address("group"), end)
+	Label("group")
+	for _, z := range acc {
+		VXORPS(z, z, z)
+	}
+	CMPQ(end, address("n"))
+	CMOVQGT(address("n"), end)
+	Label("elements")
+	for v, z := range qs {
+		VMOVUPS(Mem{Base: q, Index: c, Scale: 4, Disp: 32 * v}, z)
+	}
+	for i := range k {
+		for v := range qs {
+			g.widenInt8(Mem{Base: k[i], Index: c, Scale: 1, Disp: 8 * v}, 14+v)
+			VFMADD231PS(x[v], qs[v], acc[2*i+v])
+		}
+	}
+	PREFETCHT1(Mem{Base: ahead})
+	ADDQ(Imm(64), ahead)
+	ADDQ(Imm(16), c)
+	CMPQ(c, end)
+	JL(LabelRef("elements"))
+	for i, z := range total {
+		VADDPS(acc[2*i], acc[2*i+1], acc[2*i])
+		VBROADCASTSS(Mem{Base: scale[i], Index: at, Scale: 1}, x[0])
+		VFMADD231PS(acc[2*i], x[0], z)
+	}
+	ADDQ(Imm(4), at)
+	ADDQ(address("group"), end)
+	CMPQ(c, address("n"))
+	JL(LabelRef("group"))
+	VHADDPS(total[1], total[0], total[0])
+	VHADDPS(total[3], total[2], total[2])
+	VHADDPS(total[2], total[0], total[0])
+	VEXTRACTF128(Imm(1), total[0], x[0].AsX())
+	VADDPS(total[0].AsX(), x[0].AsX(), x[0].AsX())
+	MOVQ(address("s"), at)
+	VMOVUPS(x[0].AsX(), Mem{Base: at})
+	ADDQ(Imm(16), address("s"))
+	MOVQ(k[rowKeys-1], k[0])
+	ADDQ(address("step"), k[0])
+	MOVQ(scale[rowKeys-1], scale[0])
+	ADDQ(address("scaleStep"), scale[0])
+	SUBQ(Imm(rowKeys), address("keys"))
+	JG(LabelRef("keys"))
+	g.done()
+}
+
+// valueRowInt8 keeps the sums of 32 columns of one row of O in registers: over even and odd keys.
+func (g *generator) valueRowInt8() {
+	g.arithmetic("valueRowInt8", "func(o, p *float32, v *int8, step int, scale *float32, scaleStep, n, group, keys int, ahead uintptr)",
+		"adds Σ over j < keys of p[j]·scale[j][c/group]·v[j][c] to o[c], for c < n. Rows of v are step elements apart,",
+		"and rows of scale are scaleStep elements apart. n is a multiple of 16, and group is n or more, or a multiple of 32.",
+		"keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.")
+	o, v, scale, step, scaleStep, n, ahead := param("o"), param("v"), param("scale"), param("step"), bytes(param("scaleStep")), param("n"), param("ahead")
+	at, p, by, keys, within := GP64(), GP64(), GP64(), GP64(), GP64()
+	XORQ(within, within)
+	for _, vectors := range []int{4, 2} {
+		label := func(s string) string { return s + string(rune('0'+vectors)) }
+		Label(label("columns"))
+		CMPQ(n, Imm(uint64(8*vectors)))
+		JL(LabelRef(label("end")))
+		for i := range vectors {
+			VMOVUPS(Mem{Base: o, Disp: 32 * i}, g.registers[i])
+			VXORPS(g.registers[4+i], g.registers[4+i], g.registers[4+i])
+		}
+		MOVQ(v, at)
+		MOVQ(scale, by)
+		MOVQ(address("p"), p)
+		MOVQ(address("keys"), keys)
+		key := func(acc int) {
+			weight := g.registers[8+acc/4]
+			VBROADCASTSS(Mem{Base: p, Disp: acc}, weight)
+			VBROADCASTSS(Mem{Base: by}, g.registers[10+acc/4])
+			VMULPS(g.registers[10+acc/4], weight, weight)
+			for i := range vectors {
+				g.widenInt8(Mem{Base: at, Disp: 8 * i}, 12+i)
+				VFMADD231PS(g.registers[12+i], weight, g.registers[acc+i])
+			}
+			ADDQ(step, at)
+			ADDQ(scaleStep, by)
+		}
+		SUBQ(Imm(2), keys)
+		JL(LabelRef(label("last")))
+		Label(label("pair"))
+		key(0)
+		key(4)
+		PREFETCHT1(Mem{Base: ahead})
+		ADDQ(Imm(uint64(16*vectors)), ahead)
+		ADDQ(Imm(8), p)
+		SUBQ(Imm(2), keys)
+		JGE(LabelRef(label("pair")))
+		Label(label("last"))
+		CMPQ(keys, I8(-1))
+		JNE(LabelRef(label("even")))
+		key(0)
+		Label(label("even"))
+		for i := range vectors {
+			VADDPS(g.registers[i], g.registers[4+i], g.registers[i])
+			VMOVUPS(g.registers[i], Mem{Base: o, Disp: 32 * i})
+		}
+		ADDQ(Imm(uint64(32*vectors)), o)
+		ADDQ(Imm(uint64(8*vectors)), v)
+		SUBQ(Imm(uint64(8*vectors)), n)
+		ADDQ(Imm(uint64(8*vectors)), within)
+		CMPQ(within, address("group"))
+		JNE(LabelRef(label("columns")))
+		XORQ(within, within)
+		ADDQ(Imm(4), scale)
+		JMP(LabelRef(label("columns")))
+		Label(label("end"))
+	}
+	g.done()
+}
