@@ -98,8 +98,8 @@ func dequantizeAVX2(dst *float32, src *int8, scale float32, n int)
 
 // scoresInt8AVX2 sets s[r][j] to Σ over c < n of q[r][c]·scale[j][c/group]·k[j][c], for r < 4 and j < keys. Rows of s are 144
 // elements apart, and each has memory for an even number of keys. Rows of q are qStep elements apart, rows of k are
-// step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 8, and group is n or more,
-// or a multiple of 8. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.
+// step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 16, and group is n or more,
+// or a multiple of 16. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.
 //
 //go:noescape
 func scoresInt8AVX2(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep int, n int, group int, keys int, ahead uintptr)

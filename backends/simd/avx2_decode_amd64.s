@@ -2034,7 +2034,9 @@ weights:
 	CMPQ    R9, SI
 	JL      weights
 
-columns:
+columns2:
+	CMPQ    n+64(FP), $0x10
+	JL      end2
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS (AX)(CX*1), Y2
@@ -2047,7 +2049,7 @@ columns:
 	MOVQ    DX, DI
 	MOVQ    SI, R9
 
-key:
+key2:
 	VPMOVSXBD    (R8), Y8
 	VCVTDQ2PS    Y8, Y8
 	VPMOVSXBD    8(R8), Y9
@@ -2069,7 +2071,7 @@ key:
 	ADDQ         step+56(FP), R8
 	ADDQ         $0x04, DI
 	DECQ         R9
-	JNZ          key
+	JNZ          key2
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)
 	VMOVUPS      Y2, (AX)(CX*1)
@@ -2081,8 +2083,10 @@ key:
 	ADDQ         $0x40, AX
 	ADDQ         $0x10, BX
 	SUBQ         $0x10, n+64(FP)
-	JNZ          columns
-	LDMXCSR      (SP)
+	JMP          columns2
+
+end2:
+	LDMXCSR (SP)
 	VZEROUPPER
 	RET
 
@@ -2191,13 +2195,19 @@ elements:
 	ADDQ         group+56(FP), R8
 	CMPQ         SI, n+48(FP)
 	JL           group
-	VHADDPS      Y9, Y8, Y8
-	VHADDPS      Y11, Y10, Y10
-	VHADDPS      Y10, Y8, Y8
-	VEXTRACTF128 $0x01, Y8, X14
-	VADDPS       X8, X14, X14
+	VUNPCKLPS    Y9, Y8, Y0
+	VUNPCKHPS    Y9, Y8, Y1
+	VADDPS       Y0, Y1, Y8
+	VUNPCKLPS    Y11, Y10, Y2
+	VUNPCKHPS    Y11, Y10, Y3
+	VADDPS       Y2, Y3, Y10
+	VUNPCKLPD    Y10, Y8, Y0
+	VUNPCKHPD    Y10, Y8, Y1
+	VADDPS       Y0, Y1, Y8
+	VEXTRACTF128 $0x01, Y8, X0
+	VADDPS       X0, X8, X8
 	MOVQ         s+0(FP), DI
-	VMOVUPS      X14, (DI)
+	VMOVUPS      X8, (DI)
 	ADDQ         $0x10, s+0(FP)
 	MOVQ         R13, AX
 	ADDQ         step+16(FP), AX
@@ -2225,9 +2235,9 @@ TEXT ·valueRowInt8AVX2(SB), NOSPLIT, $8-80
 	MOVQ    ahead+72(FP), R8
 	XORQ    R13, R13
 
-columns4:
+columns32:
 	CMPQ    DI, $0x20
-	JL      end4
+	JL      end32
 	VMOVUPS (AX), Y0
 	VXORPS  Y4, Y4, Y4
 	VMOVUPS 32(AX), Y1
@@ -2241,9 +2251,9 @@ columns4:
 	MOVQ    p+8(FP), R10
 	MOVQ    keys+64(FP), R12
 	SUBQ    $0x02, R12
-	JL      last4
+	JL      last32
 
-pair4:
+pair32:
 	VBROADCASTSS (R10), Y8
 	VBROADCASTSS (R11), Y10
 	VMULPS       Y10, Y8, Y8
@@ -2282,11 +2292,11 @@ pair4:
 	ADDQ         $0x40, R8
 	ADDQ         $0x08, R10
 	SUBQ         $0x02, R12
-	JGE          pair4
+	JGE          pair32
 
-last4:
+last32:
 	CMPQ         R12, $-1
-	JNE          even4
+	JNE          even32
 	VBROADCASTSS (R10), Y8
 	VBROADCASTSS (R11), Y10
 	VMULPS       Y10, Y8, Y8
@@ -2305,7 +2315,7 @@ last4:
 	ADDQ         BX, R9
 	ADDQ         SI, R11
 
-even4:
+even32:
 	VADDPS  Y0, Y4, Y0
 	VMOVUPS Y0, (AX)
 	VADDPS  Y1, Y5, Y1
@@ -2319,15 +2329,15 @@ even4:
 	SUBQ    $0x20, DI
 	ADDQ    $0x20, R13
 	CMPQ    R13, group+56(FP)
-	JNE     columns4
+	JNE     columns32
 	XORQ    R13, R13
 	ADDQ    $0x04, DX
-	JMP     columns4
+	JMP     columns32
 
-end4:
-columns2:
+end32:
+columns16:
 	CMPQ    DI, $0x10
-	JL      end2
+	JL      end16
 	VMOVUPS (AX), Y0
 	VXORPS  Y4, Y4, Y4
 	VMOVUPS 32(AX), Y1
@@ -2337,9 +2347,9 @@ columns2:
 	MOVQ    p+8(FP), R10
 	MOVQ    keys+64(FP), R12
 	SUBQ    $0x02, R12
-	JL      last2
+	JL      last16
 
-pair2:
+pair16:
 	VBROADCASTSS (R10), Y8
 	VBROADCASTSS (R11), Y10
 	VMULPS       Y10, Y8, Y8
@@ -2366,11 +2376,11 @@ pair2:
 	ADDQ         $0x20, R8
 	ADDQ         $0x08, R10
 	SUBQ         $0x02, R12
-	JGE          pair2
+	JGE          pair16
 
-last2:
+last16:
 	CMPQ         R12, $-1
-	JNE          even2
+	JNE          even16
 	VBROADCASTSS (R10), Y8
 	VBROADCASTSS (R11), Y10
 	VMULPS       Y10, Y8, Y8
@@ -2383,7 +2393,7 @@ last2:
 	ADDQ         BX, R9
 	ADDQ         SI, R11
 
-even2:
+even16:
 	VADDPS  Y0, Y4, Y0
 	VMOVUPS Y0, (AX)
 	VADDPS  Y1, Y5, Y1
@@ -2393,12 +2403,12 @@ even2:
 	SUBQ    $0x10, DI
 	ADDQ    $0x10, R13
 	CMPQ    R13, group+56(FP)
-	JNE     columns2
+	JNE     columns16
 	XORQ    R13, R13
 	ADDQ    $0x04, DX
-	JMP     columns2
+	JMP     columns16
 
-end2:
+end16:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

@@ -91,6 +91,38 @@ func attendBF16AVX512(s *float32, k *byte, kAt *int, kAhead int, q *float32, qSt
 //go:noescape
 func decodeWeightsAVX512(s *float32, rows int, keys int, m *float32, l *float32, scale float32, o *float32, oStep int)
 
+// scoresInt8AVX512 sets s[r][j] to Σ over c < n of q[r][c]·scale[j][c/group]·k[j][c], for r < 4 and j < keys. Rows of s are 144
+// elements apart, and each has memory for an even number of keys. Rows of q are qStep elements apart, rows of k are
+// step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 16, and group is n or more,
+// or a multiple of 16. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.
+//
+//go:noescape
+func scoresInt8AVX512(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep int, n int, group int, keys int, ahead uintptr)
+
+// valuesInt8AVX512 adds Σ over j < keys of p[r][j]·scale[j]·v[j][c] to o[r][c], for r < 4 and c < n. If without is 0, a weight of 0
+// hides its key, even if the scale is NaN; else without is NaN. Rows of p are 144 elements apart, and so are rows of
+// scaled, which is scratch for four rows. Rows of p and scale have memory for a multiple of 8 keys. Rows of o are
+// oStep elements apart, and rows of v are step elements apart. n is a multiple of 16. keys, n > 0. The routine also
+// prefetches n*keys bytes that begin at ahead.
+//
+//go:noescape
+func valuesInt8AVX512(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr)
+
+// scoreRowInt8AVX512 sets s[j] to Σ over c < n of q[c]·scale[j][c/group]·k[j][c], for j < keys. s has memory for a multiple of 4 keys.
+// Rows of k are step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 16, and
+// group is n or more, or a multiple of 16. keys, n > 0. The routine also prefetches about n*keys bytes that
+// begin at ahead.
+//
+//go:noescape
+func scoreRowInt8AVX512(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, n int, group int, keys int, ahead uintptr)
+
+// valueRowInt8AVX512 adds Σ over j < keys of p[j]·scale[j][c/group]·v[j][c] to o[c], for c < n. Rows of v are step elements apart,
+// and rows of scale are scaleStep elements apart. n is a multiple of 16, and group is n or more, or a multiple of 32.
+// keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.
+//
+//go:noescape
+func valueRowInt8AVX512(o *float32, p *float32, v *int8, step int, scale *float32, scaleStep int, n int, group int, keys int, ahead uintptr)
+
 // readPeakAVX512 reads n bytes that begin at address x, to measure the memory bandwidth. n is a positive multiple of 512.
 //
 //go:noescape

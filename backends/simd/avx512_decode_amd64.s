@@ -3114,6 +3114,570 @@ same:
 	VZEROUPPER
 	RET
 
+// func scoresInt8AVX512(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep int, n int, group int, keys int, ahead uintptr)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, CMOV, MMX+, SSE
+TEXT ·scoresInt8AVX512(SB), NOSPLIT, $8-88
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    s+0(FP), AX
+	MOVQ    k+8(FP), CX
+	MOVQ    scale+24(FP), DX
+	MOVQ    keys+72(FP), BX
+	MOVQ    ahead+80(FP), SI
+	MOVQ    qStep+48(FP), DI
+	SHLQ    $0x02, DI
+	LEAQ    (DI)(DI*2), R13
+	SHLQ    $0x02, scaleStep+32(FP)
+
+pair:
+	MOVQ CX, R8
+	MOVQ DX, R9
+	CMPQ BX, $0x01
+	JE   one
+	ADDQ step+16(FP), R8
+	ADDQ scaleStep+32(FP), R9
+
+one:
+	VXORPS       Z0, Z0, Z0
+	VXORPS       Z1, Z1, Z1
+	VXORPS       Z2, Z2, Z2
+	VXORPS       Z3, Z3, Z3
+	VXORPS       Z4, Z4, Z4
+	VXORPS       Z5, Z5, Z5
+	VXORPS       Z6, Z6, Z6
+	VXORPS       Z7, Z7, Z7
+	MOVQ         q+40(FP), R10
+	XORQ         R11, R11
+	MOVQ         group+64(FP), R12
+	VBROADCASTSS (DX), Z14
+	VBROADCASTSS (R9), Z15
+	CMPQ         R12, n+56(FP)
+	JL           groups
+
+elements:
+	VPMOVSXBD   (CX)(R11*1), Z8
+	VCVTDQ2PS   Z8, Z8
+	VPMOVSXBD   (R8)(R11*1), Z9
+	VCVTDQ2PS   Z9, Z9
+	VMOVUPS     (R10), Z10
+	VFMADD231PS Z8, Z10, Z0
+	VFMADD231PS Z9, Z10, Z1
+	VMOVUPS     (R10)(DI*1), Z11
+	VFMADD231PS Z8, Z11, Z2
+	VFMADD231PS Z9, Z11, Z3
+	VMOVUPS     (R10)(DI*2), Z12
+	VFMADD231PS Z8, Z12, Z4
+	VFMADD231PS Z9, Z12, Z5
+	VMOVUPS     (R10)(R13*1), Z13
+	VFMADD231PS Z8, Z13, Z6
+	VFMADD231PS Z9, Z13, Z7
+	PREFETCHT1  (SI)
+	ADDQ        $0x20, SI
+	ADDQ        $0x40, R10
+	ADDQ        $0x10, R11
+	CMPQ        R11, n+56(FP)
+	JNE         elements
+	VMULPS      Z0, Z14, Z0
+	VMULPS      Z1, Z15, Z1
+	VMULPS      Z2, Z14, Z2
+	VMULPS      Z3, Z15, Z3
+	VMULPS      Z4, Z14, Z4
+	VMULPS      Z5, Z15, Z5
+	VMULPS      Z6, Z14, Z6
+	VMULPS      Z7, Z15, Z7
+
+sums:
+	VUNPCKLPS     Z2, Z0, Z10
+	VUNPCKHPS     Z2, Z0, Z11
+	VADDPS        Z10, Z11, Z0
+	VUNPCKLPS     Z6, Z4, Z12
+	VUNPCKHPS     Z6, Z4, Z13
+	VADDPS        Z12, Z13, Z4
+	VUNPCKLPD     Z4, Z0, Z10
+	VUNPCKHPD     Z4, Z0, Z11
+	VADDPS        Z10, Z11, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y10
+	VADDPS        Y10, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X10
+	VADDPS        X10, X0, X0
+	VUNPCKLPS     Z3, Z1, Z10
+	VUNPCKHPS     Z3, Z1, Z11
+	VADDPS        Z10, Z11, Z1
+	VUNPCKLPS     Z7, Z5, Z12
+	VUNPCKHPS     Z7, Z5, Z13
+	VADDPS        Z12, Z13, Z5
+	VUNPCKLPD     Z5, Z1, Z10
+	VUNPCKHPD     Z5, Z1, Z11
+	VADDPS        Z10, Z11, Z1
+	VEXTRACTF64X4 $0x01, Z1, Y10
+	VADDPS        Y10, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X10
+	VADDPS        X10, X1, X1
+	VUNPCKLPS     X1, X0, X10
+	VUNPCKHPS     X1, X0, X11
+	VMOVLPS       X10, (AX)
+	VMOVHPS       X10, 576(AX)
+	VMOVLPS       X11, 1152(AX)
+	VMOVHPS       X11, 1728(AX)
+	ADDQ          $0x08, AX
+	ADDQ          step+16(FP), CX
+	ADDQ          step+16(FP), CX
+	ADDQ          scaleStep+32(FP), DX
+	ADDQ          scaleStep+32(FP), DX
+	SUBQ          $0x02, BX
+	JG            pair
+	JMP           done
+
+groups:
+	XORQ R14, R14
+
+group:
+	VBROADCASTSS (DX)(R14*4), Z14
+	VBROADCASTSS (R9)(R14*4), Z15
+	CMPQ         R12, n+56(FP)
+	CMOVQGT      n+56(FP), R12
+
+scaled:
+	VPMOVSXBD   (CX)(R11*1), Z8
+	VCVTDQ2PS   Z8, Z8
+	VMULPS      Z8, Z14, Z8
+	VPMOVSXBD   (R8)(R11*1), Z9
+	VCVTDQ2PS   Z9, Z9
+	VMULPS      Z9, Z15, Z9
+	VMOVUPS     (R10), Z10
+	VFMADD231PS Z8, Z10, Z0
+	VFMADD231PS Z9, Z10, Z1
+	VMOVUPS     (R10)(DI*1), Z11
+	VFMADD231PS Z8, Z11, Z2
+	VFMADD231PS Z9, Z11, Z3
+	VMOVUPS     (R10)(DI*2), Z12
+	VFMADD231PS Z8, Z12, Z4
+	VFMADD231PS Z9, Z12, Z5
+	VMOVUPS     (R10)(R13*1), Z13
+	VFMADD231PS Z8, Z13, Z6
+	VFMADD231PS Z9, Z13, Z7
+	PREFETCHT1  (SI)
+	ADDQ        $0x20, SI
+	ADDQ        $0x40, R10
+	ADDQ        $0x10, R11
+	CMPQ        R11, R12
+	JNE         scaled
+	INCQ        R14
+	ADDQ        group+64(FP), R12
+	CMPQ        R11, n+56(FP)
+	JNE         group
+	JMP         sums
+
+done:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func valuesInt8AVX512(o *float32, oStep int, p *float32, scale *float32, scaled *float32, without float32, v *int8, step int, n int, keys int, ahead uintptr)
+// Requires: AVX, AVX512F, MMX+, SSE
+TEXT ·valuesInt8AVX512(SB), NOSPLIT, $8-88
+	STMXCSR      (SP)
+	MOVL         $0x00009fc0, 4(SP)
+	LDMXCSR      4(SP)
+	MOVQ         o+0(FP), AX
+	MOVQ         oStep+8(FP), CX
+	SHLQ         $0x02, CX
+	MOVQ         scaled+32(FP), DX
+	MOVQ         v+48(FP), BX
+	MOVQ         keys+72(FP), SI
+	MOVQ         p+16(FP), DI
+	MOVQ         scale+24(FP), R8
+	MOVQ         ahead+80(FP), R11
+	VBROADCASTSS without+40(FP), Z15
+	LEAQ         (CX)(CX*2), R10
+	XORQ         R9, R9
+
+weights:
+	VMOVUPS (R8)(R9*4), Y10
+	VMOVUPS (DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, (DX)(R9*4)
+	VMOVUPS 576(DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, 576(DX)(R9*4)
+	VMOVUPS 1152(DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, 1152(DX)(R9*4)
+	VMOVUPS 1728(DI)(R9*4), Y11
+	VCMPPS  $0x04, Y15, Y11, Y12
+	VMULPS  Y10, Y11, Y11
+	VANDPS  Y11, Y12, Y11
+	VMOVUPS Y11, 1728(DX)(R9*4)
+	ADDQ    $0x08, R9
+	CMPQ    R9, SI
+	JL      weights
+
+columns2:
+	CMPQ    n+64(FP), $0x20
+	JL      end2
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	VMOVUPS (AX)(CX*1), Z2
+	VMOVUPS 64(AX)(CX*1), Z3
+	VMOVUPS (AX)(CX*2), Z4
+	VMOVUPS 64(AX)(CX*2), Z5
+	VMOVUPS (AX)(R10*1), Z6
+	VMOVUPS 64(AX)(R10*1), Z7
+	MOVQ    BX, R8
+	MOVQ    DX, DI
+	MOVQ    SI, R9
+
+key2:
+	VPMOVSXBD    (R8), Z8
+	VCVTDQ2PS    Z8, Z8
+	VPMOVSXBD    16(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VBROADCASTSS (DI), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VFMADD231PS  Z9, Z10, Z1
+	VBROADCASTSS 576(DI), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VFMADD231PS  Z9, Z11, Z3
+	VBROADCASTSS 1152(DI), Z12
+	VFMADD231PS  Z8, Z12, Z4
+	VFMADD231PS  Z9, Z12, Z5
+	VBROADCASTSS 1728(DI), Z13
+	VFMADD231PS  Z8, Z13, Z6
+	VFMADD231PS  Z9, Z13, Z7
+	PREFETCHT1   (R11)
+	ADDQ         $0x20, R11
+	ADDQ         step+56(FP), R8
+	ADDQ         $0x04, DI
+	DECQ         R9
+	JNZ          key2
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z1, 64(AX)
+	VMOVUPS      Z2, (AX)(CX*1)
+	VMOVUPS      Z3, 64(AX)(CX*1)
+	VMOVUPS      Z4, (AX)(CX*2)
+	VMOVUPS      Z5, 64(AX)(CX*2)
+	VMOVUPS      Z6, (AX)(R10*1)
+	VMOVUPS      Z7, 64(AX)(R10*1)
+	ADDQ         $0x80, AX
+	ADDQ         $0x20, BX
+	SUBQ         $0x20, n+64(FP)
+	JMP          columns2
+
+end2:
+columns1:
+	CMPQ    n+64(FP), $0x10
+	JL      end1
+	VMOVUPS (AX), Z0
+	VMOVUPS (AX)(CX*1), Z2
+	VMOVUPS (AX)(CX*2), Z4
+	VMOVUPS (AX)(R10*1), Z6
+	MOVQ    BX, R8
+	MOVQ    DX, DI
+	MOVQ    SI, R9
+
+key1:
+	VPMOVSXBD    (R8), Z8
+	VCVTDQ2PS    Z8, Z8
+	VBROADCASTSS (DI), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VBROADCASTSS 576(DI), Z11
+	VFMADD231PS  Z8, Z11, Z2
+	VBROADCASTSS 1152(DI), Z12
+	VFMADD231PS  Z8, Z12, Z4
+	VBROADCASTSS 1728(DI), Z13
+	VFMADD231PS  Z8, Z13, Z6
+	PREFETCHT1   (R11)
+	ADDQ         $0x10, R11
+	ADDQ         step+56(FP), R8
+	ADDQ         $0x04, DI
+	DECQ         R9
+	JNZ          key1
+	VMOVUPS      Z0, (AX)
+	VMOVUPS      Z2, (AX)(CX*1)
+	VMOVUPS      Z4, (AX)(CX*2)
+	VMOVUPS      Z6, (AX)(R10*1)
+	ADDQ         $0x40, AX
+	ADDQ         $0x10, BX
+	SUBQ         $0x10, n+64(FP)
+	JMP          columns1
+
+end1:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func scoreRowInt8AVX512(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, n int, group int, keys int, ahead uintptr)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, CMOV, MMX+, SSE
+TEXT ·scoreRowInt8AVX512(SB), NOSPLIT, $8-80
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    k+8(FP), AX
+	MOVQ    scale+24(FP), CX
+	MOVQ    q+40(FP), DX
+	MOVQ    ahead+72(FP), BX
+	SHLQ    $0x02, scaleStep+32(FP)
+
+keys:
+	MOVQ AX, R9
+	MOVQ CX, R10
+	CMPQ keys+64(FP), $0x01
+	JLE  rows1
+	ADDQ step+16(FP), R9
+	ADDQ scaleStep+32(FP), R10
+
+rows1:
+	MOVQ R9, R11
+	MOVQ R10, R12
+	CMPQ keys+64(FP), $0x02
+	JLE  rows2
+	ADDQ step+16(FP), R11
+	ADDQ scaleStep+32(FP), R12
+
+rows2:
+	MOVQ R11, R13
+	MOVQ R12, R14
+	CMPQ keys+64(FP), $0x03
+	JLE  rows3
+	ADDQ step+16(FP), R13
+	ADDQ scaleStep+32(FP), R14
+
+rows3:
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	XORQ   SI, SI
+	XORQ   DI, DI
+	MOVQ   group+56(FP), R8
+
+group:
+	VXORPS  Z0, Z0, Z0
+	VXORPS  Z1, Z1, Z1
+	VXORPS  Z2, Z2, Z2
+	VXORPS  Z3, Z3, Z3
+	CMPQ    R8, n+48(FP)
+	CMOVQGT n+48(FP), R8
+
+elements:
+	VMOVUPS       (DX)(SI*4), Z12
+	VPMOVSXBD     (AX)(SI*1), Z14
+	VCVTDQ2PS     Z14, Z14
+	VFMADD231PS   Z14, Z12, Z0
+	VPMOVSXBD     (R9)(SI*1), Z14
+	VCVTDQ2PS     Z14, Z14
+	VFMADD231PS   Z14, Z12, Z1
+	VPMOVSXBD     (R11)(SI*1), Z14
+	VCVTDQ2PS     Z14, Z14
+	VFMADD231PS   Z14, Z12, Z2
+	VPMOVSXBD     (R13)(SI*1), Z14
+	VCVTDQ2PS     Z14, Z14
+	VFMADD231PS   Z14, Z12, Z3
+	PREFETCHT1    (BX)
+	ADDQ          $0x40, BX
+	ADDQ          $0x10, SI
+	CMPQ          SI, R8
+	JL            elements
+	VBROADCASTSS  (CX)(DI*1), Z14
+	VFMADD231PS   Z0, Z14, Z8
+	VBROADCASTSS  (R10)(DI*1), Z14
+	VFMADD231PS   Z1, Z14, Z9
+	VBROADCASTSS  (R12)(DI*1), Z14
+	VFMADD231PS   Z2, Z14, Z10
+	VBROADCASTSS  (R14)(DI*1), Z14
+	VFMADD231PS   Z3, Z14, Z11
+	ADDQ          $0x04, DI
+	ADDQ          group+56(FP), R8
+	CMPQ          SI, n+48(FP)
+	JL            group
+	VUNPCKLPS     Z9, Z8, Z0
+	VUNPCKHPS     Z9, Z8, Z1
+	VADDPS        Z0, Z1, Z8
+	VUNPCKLPS     Z11, Z10, Z2
+	VUNPCKHPS     Z11, Z10, Z3
+	VADDPS        Z2, Z3, Z10
+	VUNPCKLPD     Z10, Z8, Z0
+	VUNPCKHPD     Z10, Z8, Z1
+	VADDPS        Z0, Z1, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y0, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X0
+	VADDPS        X0, X8, X8
+	MOVQ          s+0(FP), DI
+	VMOVUPS       X8, (DI)
+	ADDQ          $0x10, s+0(FP)
+	MOVQ          R13, AX
+	ADDQ          step+16(FP), AX
+	MOVQ          R14, CX
+	ADDQ          scaleStep+32(FP), CX
+	SUBQ          $0x04, keys+64(FP)
+	JG            keys
+	LDMXCSR       (SP)
+	VZEROUPPER
+	RET
+
+// func valueRowInt8AVX512(o *float32, p *float32, v *int8, step int, scale *float32, scaleStep int, n int, group int, keys int, ahead uintptr)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+, SSE
+TEXT ·valueRowInt8AVX512(SB), NOSPLIT, $8-80
+	STMXCSR (SP)
+	MOVL    $0x00009fc0, 4(SP)
+	LDMXCSR 4(SP)
+	MOVQ    o+0(FP), AX
+	MOVQ    v+16(FP), CX
+	MOVQ    scale+32(FP), DX
+	MOVQ    step+24(FP), BX
+	MOVQ    scaleStep+40(FP), SI
+	SHLQ    $0x02, SI
+	MOVQ    n+48(FP), DI
+	MOVQ    ahead+72(FP), R8
+	XORQ    R13, R13
+
+columns32:
+	CMPQ    DI, $0x20
+	JL      end32
+	VMOVUPS (AX), Z0
+	VXORPS  Z4, Z4, Z4
+	VMOVUPS 64(AX), Z1
+	VXORPS  Z5, Z5, Z5
+	MOVQ    CX, R9
+	MOVQ    DX, R11
+	MOVQ    p+8(FP), R10
+	MOVQ    keys+64(FP), R12
+	SUBQ    $0x02, R12
+	JL      last32
+
+pair32:
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (R11), Z10
+	VMULPS       Z10, Z8, Z8
+	VPMOVSXBD    (R9), Z12
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z8, Z0
+	VPMOVSXBD    16(R9), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z8, Z1
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	VBROADCASTSS 4(R10), Z9
+	VBROADCASTSS (R11), Z11
+	VMULPS       Z11, Z9, Z9
+	VPMOVSXBD    (R9), Z12
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z9, Z4
+	VPMOVSXBD    16(R9), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z9, Z5
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	PREFETCHT1   (R8)
+	ADDQ         $0x40, R8
+	ADDQ         $0x08, R10
+	SUBQ         $0x02, R12
+	JGE          pair32
+
+last32:
+	CMPQ         R12, $-1
+	JNE          even32
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (R11), Z10
+	VMULPS       Z10, Z8, Z8
+	VPMOVSXBD    (R9), Z12
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z8, Z0
+	VPMOVSXBD    16(R9), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z8, Z1
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+
+even32:
+	VADDPS  Z0, Z4, Z0
+	VMOVUPS Z0, (AX)
+	VADDPS  Z1, Z5, Z1
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x80, AX
+	ADDQ    $0x20, CX
+	SUBQ    $0x20, DI
+	ADDQ    $0x20, R13
+	CMPQ    R13, group+56(FP)
+	JNE     columns32
+	XORQ    R13, R13
+	ADDQ    $0x04, DX
+	JMP     columns32
+
+end32:
+columns16:
+	CMPQ    DI, $0x10
+	JL      end16
+	VMOVUPS (AX), Z0
+	VXORPS  Z4, Z4, Z4
+	MOVQ    CX, R9
+	MOVQ    DX, R11
+	MOVQ    p+8(FP), R10
+	MOVQ    keys+64(FP), R12
+	SUBQ    $0x02, R12
+	JL      last16
+
+pair16:
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (R11), Z10
+	VMULPS       Z10, Z8, Z8
+	VPMOVSXBD    (R9), Z12
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z8, Z0
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	VBROADCASTSS 4(R10), Z9
+	VBROADCASTSS (R11), Z11
+	VMULPS       Z11, Z9, Z9
+	VPMOVSXBD    (R9), Z12
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z9, Z4
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+	PREFETCHT1   (R8)
+	ADDQ         $0x20, R8
+	ADDQ         $0x08, R10
+	SUBQ         $0x02, R12
+	JGE          pair16
+
+last16:
+	CMPQ         R12, $-1
+	JNE          even16
+	VBROADCASTSS (R10), Z8
+	VBROADCASTSS (R11), Z10
+	VMULPS       Z10, Z8, Z8
+	VPMOVSXBD    (R9), Z12
+	VCVTDQ2PS    Z12, Z12
+	VFMADD231PS  Z12, Z8, Z0
+	ADDQ         BX, R9
+	ADDQ         SI, R11
+
+even16:
+	VADDPS  Z0, Z4, Z0
+	VMOVUPS Z0, (AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x10, CX
+	SUBQ    $0x10, DI
+	ADDQ    $0x10, R13
+	CMPQ    R13, group+56(FP)
+	JNE     columns16
+	XORQ    R13, R13
+	ADDQ    $0x04, DX
+	JMP     columns16
+
+end16:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func readPeakAVX512(x *byte, n int)
 // Requires: AVX, AVX512DQ
 TEXT ·readPeakAVX512(SB), NOSPLIT, $0-16

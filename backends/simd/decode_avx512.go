@@ -11,7 +11,7 @@ var avx512Decode = decodeRoutines{
 	attend:  [...]attendFunc{attendF32AVX512, attendF16AVX512, attendBF16AVX512},
 	weights: decodeWeightsAVX512,
 
-	int8: int8Routines{scoresInt8AVX2, valuesInt8AVX2, scoreRowInt8AVX2, valueRowInt8AVX2},
+	int8: int8Routines{scoresInt8AVX512, valuesInt8AVX512, scoreRowInt8AVX512, valueRowInt8AVX512},
 
 	splitRow: splitRowAVX512, joinRow: joinRowAVX512,
 }

@@ -11,10 +11,16 @@ import (
 // TestInt8RowsAndGroups holds the routines for one row and the scores of four rows to float64, for all
 // kinds of groups, with gaps between rows of keys and of scales, and keys that are not a multiple of four.
 func TestInt8RowsAndGroups(t *testing.T) {
-	if reason := testedISAs[1].tier.missing(); reason != "" {
-		t.Skip(reason)
-	}
-	r, isa := rand.New(rand.NewPCG(rand.Uint64(), 1)), avx2Decode.int8
+	eachLaneISA(t, func(t *testing.T, lanes *laneRoutines, r *rand.Rand) {
+		isa := &avx2Decode.int8
+		if lanes == &avx512Lanes {
+			isa = &avx512Decode.int8
+		}
+		testInt8RowsAndGroups(t, isa, r)
+	})
+}
+
+func testInt8RowsAndGroups(t *testing.T, isa *int8Routines, r *rand.Rand) {
 	for range trials(2000) {
 		n, keys := 16*(1+r.IntN(12)), 1+r.IntN(19)
 		group := []int{32, 64, n, n + 16}[r.IntN(4)]

@@ -22,9 +22,7 @@ func (g *generator) decode() {
 		t.attend()
 	}
 	g.decodeWeights()
-	if !g.avx512 {
-		g.decodeInt8()
-	}
+	g.decodeInt8()
 	g.readLimit()
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strconv"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -11,14 +13,16 @@ const int8Rows = 4
 
 // decodeInt8 emits the routines that read int8 keys and values.
 func (g *generator) decodeInt8() {
-	g.dequantize()
+	if !g.avx512 { // the routine of AVX2 serves AVX-512 too
+		g.dequantize()
+	}
 	g.scoresInt8()
 	g.valuesInt8()
 	g.scoreRowInt8()
 	g.valueRowInt8()
 }
 
-// widenInt8 sets register i to the 8 elements at m, as float32.
+// widenInt8 sets register i to the elements at m, as float32.
 func (g *generator) widenInt8(m Mem, i int) {
 	VPMOVSXBD(m, g.registers[i])
 	VCVTDQ2PS(g.registers[i], g.registers[i])
@@ -46,9 +50,10 @@ func (g *generator) scoresInt8() {
 	g.arithmetic("scoresInt8", "func(s *float32, k *int8, step int, scale *float32, scaleStep int, q *float32, qStep, n, group, keys int, ahead uintptr)",
 		"sets s[r][j] to Σ over c < n of q[r][c]·scale[j][c/group]·k[j][c], for r < 4 and j < keys. Rows of s are 144",
 		"elements apart, and each has memory for an even number of keys. Rows of q are qStep elements apart, rows of k are",
-		"step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 8, and group is n or more,",
-		"or a multiple of 8. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.")
+		"step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 16, and group is n or more,",
+		"or a multiple of 16. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.")
 	s, k, scale, keys, ahead := param("s"), param("k"), param("scale"), param("keys"), param("ahead")
+	elements := g.vectorBytes / 4
 	qStep, second, by, row, c, end := bytes(param("qStep")), GP64(), GP64(), GP64(), GP64(), GP64()
 	acc, both, qs, scales := g.registers[:8], []int{8, 9}, g.registers[10:14], g.registers[14:16]
 	qStep3 := GP64()
@@ -86,9 +91,9 @@ func (g *generator) scoresInt8() {
 			}
 		}
 		PREFETCHT1(Mem{Base: ahead})
-		ADDQ(Imm(16), ahead)
-		ADDQ(Imm(32), row)
-		ADDQ(Imm(8), c)
+		ADDQ(Imm(uint64(2*elements)), ahead)
+		ADDQ(Imm(uint64(4*elements)), row)
+		ADDQ(Imm(uint64(elements)), c)
 	}
 	Label("elements")
 	products(false)
@@ -145,7 +150,7 @@ func (g *generator) storeScoresInt8(acc, t []VecPhysical, s GPVirtual) {
 	}
 }
 
-// valuesInt8 keeps 16 columns of four rows of O in registers.
+// valuesInt8 keeps two vectors of four rows of O in registers, or the last 16 columns.
 func (g *generator) valuesInt8() {
 	g.arithmetic("valuesInt8", "func(o *float32, oStep int, p, scale, scaled *float32, without float32, v *int8, step, n, keys int, ahead uintptr)",
 		"adds Σ over j < keys of p[r][j]·scale[j]·v[j][c] to o[r][c], for r < 4 and c < n. If without is 0, a weight of 0",
@@ -160,47 +165,59 @@ func (g *generator) valuesInt8() {
 	LEAQ(Mem{Base: oStep, Index: oStep, Scale: 2}, oStep3)
 	XORQ(j, j)
 	Label("weights")
-	VMOVUPS(Mem{Base: scale, Index: j, Scale: 4}, weight[0])
+	by, z, seen := weight[0].AsY(), weight[1].AsY(), weight[2].AsY()
+	VMOVUPS(Mem{Base: scale, Index: j, Scale: 4}, by)
 	for r := range int8Rows {
-		x := Mem{Base: p, Index: j, Scale: 4, Disp: r * scoreBytes}
-		VMOVUPS(x, weight[1])
-		VCMPPS(Imm(4), without, weight[1], weight[2]) // not equal, or NaN
-		VMULPS(weight[0], weight[1], weight[1])
-		VANDPS(weight[1], weight[2], weight[1])
-		VMOVUPS(weight[1], Mem{Base: scaled, Index: j, Scale: 4, Disp: r * scoreBytes})
+		VMOVUPS(Mem{Base: p, Index: j, Scale: 4, Disp: r * scoreBytes}, z)
+		VCMPPS(Imm(4), without.AsY(), z, seen) // not equal, or NaN
+		VMULPS(by, z, z)
+		VANDPS(z, seen, z)
+		VMOVUPS(z, Mem{Base: scaled, Index: j, Scale: 4, Disp: r * scoreBytes})
 	}
 	ADDQ(Imm(8), j)
 	CMPQ(j, keys)
 	JL(LabelRef("weights"))
-	Label("columns")
-	for i, z := range acc {
-		VMOVUPS(rowAt(o, oStep, oStep3, i/2).Offset(i%2*32), z)
-	}
-	MOVQ(v, at)
-	MOVQ(scaled, w)
-	MOVQ(keys, j)
-	Label("key")
-	for i := range both {
-		g.widenInt8(Mem{Base: at, Disp: 8 * i}, both[i])
-	}
-	for r, z := range weight {
-		VBROADCASTSS(Mem{Base: w, Disp: r * scoreBytes}, z)
-		for i := range both {
-			VFMADD231PS(g.registers[both[i]], z, acc[2*r+i])
+	for vectors := 2; vectors*g.vectorBytes >= 64; vectors-- {
+		label := func(s string) string { return s + strconv.Itoa(vectors) }
+		columns := vectors * g.vectorBytes / 4
+		Label(label("columns"))
+		CMPQ(address("n"), Imm(uint64(columns)))
+		JL(LabelRef(label("end")))
+		place := func(i int) Mem { return rowAt(o, oStep, oStep3, i/2).Offset(i % 2 * g.vectorBytes) }
+		for i, z := range acc {
+			if i%2 < vectors {
+				VMOVUPS(place(i), z)
+			}
 		}
+		MOVQ(v, at)
+		MOVQ(scaled, w)
+		MOVQ(keys, j)
+		Label(label("key"))
+		for i := range vectors {
+			g.widenInt8(Mem{Base: at, Disp: i * g.vectorBytes / 4}, both[i])
+		}
+		for r, z := range weight {
+			VBROADCASTSS(Mem{Base: w, Disp: r * scoreBytes}, z)
+			for i := range vectors {
+				VFMADD231PS(g.registers[both[i]], z, acc[2*r+i])
+			}
+		}
+		PREFETCHT1(Mem{Base: ahead})
+		ADDQ(Imm(uint64(columns)), ahead)
+		ADDQ(address("step"), at)
+		ADDQ(Imm(4), w)
+		DECQ(j)
+		JNZ(LabelRef(label("key")))
+		for i, z := range acc {
+			if i%2 < vectors {
+				VMOVUPS(z, place(i))
+			}
+		}
+		ADDQ(Imm(uint64(4*columns)), o)
+		ADDQ(Imm(uint64(columns)), v)
+		SUBQ(Imm(uint64(columns)), address("n"))
+		JMP(LabelRef(label("columns")))
+		Label(label("end"))
 	}
-	PREFETCHT1(Mem{Base: ahead})
-	ADDQ(Imm(16), ahead)
-	ADDQ(address("step"), at)
-	ADDQ(Imm(4), w)
-	DECQ(j)
-	JNZ(LabelRef("key"))
-	for i, z := range acc {
-		VMOVUPS(z, rowAt(o, oStep, oStep3, i/2).Offset(i%2*32))
-	}
-	ADDQ(Imm(64), o)
-	ADDQ(Imm(16), v)
-	SUBQ(Imm(16), address("n"))
-	JNZ(LabelRef("columns"))
 	g.done()
 }

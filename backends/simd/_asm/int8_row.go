@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strconv"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -18,6 +20,7 @@ func (g *generator) scoreRowInt8() {
 		"begin at ahead.")
 	k, scale, q, ahead := []GPVirtual{param("k")}, []GPVirtual{param("scale")}, param("q"), param("ahead")
 	c, at, end := GP64(), GP64(), GP64()
+	vectors, elements := 64/g.vectorBytes, g.vectorBytes/4 // 16 elements at a time
 	acc, total, qs, x := g.registers[:8], g.registers[8:12], g.registers[12:14], g.registers[14:16]
 	SHLQ(Imm(2), address("scaleStep"))
 	for range rowKeys - 1 {
@@ -28,10 +31,10 @@ func (g *generator) scoreRowInt8() {
 		MOVQ(k[i-1], k[i])
 		MOVQ(scale[i-1], scale[i])
 		CMPQ(address("keys"), Imm(uint64(i)))
-		JLE(LabelRef("rows" + string(rune('0'+i))))
+		JLE(LabelRef("rows" + strconv.Itoa(i)))
 		ADDQ(address("step"), k[i])
 		ADDQ(address("scaleStep"), scale[i])
-		Label("rows" + string(rune('0'+i)))
+		Label("rows" + strconv.Itoa(i))
 	}
 	for _, z := range total {
 		VXORPS(z, z, z)
@@ -40,19 +43,19 @@ func (g *generator) scoreRowInt8() {
 	XORQ(at, at)
 	MOVQ(address("group"), end)
 	Label("group")
-	for _, z := range acc {
+	for _, z := range acc[:vectors*rowKeys] {
 		VXORPS(z, z, z)
 	}
 	CMPQ(end, address("n"))
 	CMOVQGT(address("n"), end)
 	Label("elements")
-	for v, z := range qs {
-		VMOVUPS(Mem{Base: q, Index: c, Scale: 4, Disp: 32 * v}, z)
+	for v, z := range qs[:vectors] {
+		VMOVUPS(Mem{Base: q, Index: c, Scale: 4, Disp: g.vectorBytes * v}, z)
 	}
 	for i := range k {
-		for v := range qs {
-			g.widenInt8(Mem{Base: k[i], Index: c, Scale: 1, Disp: 8 * v}, 14+v)
-			VFMADD231PS(x[v], qs[v], acc[2*i+v])
+		for v, z := range qs[:vectors] {
+			g.widenInt8(Mem{Base: k[i], Index: c, Scale: 1, Disp: elements * v}, 14+v)
+			VFMADD231PS(x[v], z, acc[vectors*i+v])
 		}
 	}
 	PREFETCHT1(Mem{Base: ahead})
@@ -61,21 +64,20 @@ func (g *generator) scoreRowInt8() {
 	CMPQ(c, end)
 	JL(LabelRef("elements"))
 	for i, z := range total {
-		VADDPS(acc[2*i], acc[2*i+1], acc[2*i])
+		sum := acc[vectors*i]
+		if vectors > 1 {
+			VADDPS(sum, acc[vectors*i+1], sum)
+		}
 		VBROADCASTSS(Mem{Base: scale[i], Index: at, Scale: 1}, x[0])
-		VFMADD231PS(acc[2*i], x[0], z)
+		VFMADD231PS(sum, x[0], z)
 	}
 	ADDQ(Imm(4), at)
 	ADDQ(address("group"), end)
 	CMPQ(c, address("n"))
 	JL(LabelRef("group"))
-	VHADDPS(total[1], total[0], total[0])
-	VHADDPS(total[3], total[2], total[2])
-	VHADDPS(total[2], total[0], total[0])
-	VEXTRACTF128(Imm(1), total[0], x[0].AsX())
-	VADDPS(total[0].AsX(), x[0].AsX(), x[0].AsX())
+	g.sumLanes(total, acc)
 	MOVQ(address("s"), at)
-	VMOVUPS(x[0].AsX(), Mem{Base: at})
+	VMOVUPS(total[0].AsX(), Mem{Base: at})
 	ADDQ(Imm(16), address("s"))
 	MOVQ(k[rowKeys-1], k[0])
 	ADDQ(address("step"), k[0])
@@ -95,13 +97,14 @@ func (g *generator) valueRowInt8() {
 	o, v, scale, step, scaleStep, n, ahead := param("o"), param("v"), param("scale"), param("step"), bytes(param("scaleStep")), param("n"), param("ahead")
 	at, p, by, keys, within := GP64(), GP64(), GP64(), GP64(), GP64()
 	XORQ(within, within)
-	for _, vectors := range []int{4, 2} {
-		label := func(s string) string { return s + string(rune('0'+vectors)) }
+	for _, columns := range []int{32, 16} {
+		vectors := 4 * columns / g.vectorBytes
+		label := func(s string) string { return s + strconv.Itoa(columns) }
 		Label(label("columns"))
-		CMPQ(n, Imm(uint64(8*vectors)))
+		CMPQ(n, Imm(uint64(columns)))
 		JL(LabelRef(label("end")))
 		for i := range vectors {
-			VMOVUPS(Mem{Base: o, Disp: 32 * i}, g.registers[i])
+			VMOVUPS(Mem{Base: o, Disp: g.vectorBytes * i}, g.registers[i])
 			VXORPS(g.registers[4+i], g.registers[4+i], g.registers[4+i])
 		}
 		MOVQ(v, at)
@@ -114,7 +117,7 @@ func (g *generator) valueRowInt8() {
 			VBROADCASTSS(Mem{Base: by}, g.registers[10+acc/4])
 			VMULPS(g.registers[10+acc/4], weight, weight)
 			for i := range vectors {
-				g.widenInt8(Mem{Base: at, Disp: 8 * i}, 12+i)
+				g.widenInt8(Mem{Base: at, Disp: g.vectorBytes / 4 * i}, 12+i)
 				VFMADD231PS(g.registers[12+i], weight, g.registers[acc+i])
 			}
 			ADDQ(step, at)
@@ -126,7 +129,7 @@ func (g *generator) valueRowInt8() {
 		key(0)
 		key(4)
 		PREFETCHT1(Mem{Base: ahead})
-		ADDQ(Imm(uint64(16*vectors)), ahead)
+		ADDQ(Imm(uint64(2*columns)), ahead)
 		ADDQ(Imm(8), p)
 		SUBQ(Imm(2), keys)
 		JGE(LabelRef(label("pair")))
@@ -137,12 +140,12 @@ func (g *generator) valueRowInt8() {
 		Label(label("even"))
 		for i := range vectors {
 			VADDPS(g.registers[i], g.registers[4+i], g.registers[i])
-			VMOVUPS(g.registers[i], Mem{Base: o, Disp: 32 * i})
+			VMOVUPS(g.registers[i], Mem{Base: o, Disp: g.vectorBytes * i})
 		}
-		ADDQ(Imm(uint64(32*vectors)), o)
-		ADDQ(Imm(uint64(8*vectors)), v)
-		SUBQ(Imm(uint64(8*vectors)), n)
-		ADDQ(Imm(uint64(8*vectors)), within)
+		ADDQ(Imm(uint64(4*columns)), o)
+		ADDQ(Imm(uint64(columns)), v)
+		SUBQ(Imm(uint64(columns)), n)
+		ADDQ(Imm(uint64(columns)), within)
 		CMPQ(within, address("group"))
 		JNE(LabelRef(label("columns")))
 		XORQ(within, within)
