@@ -7,7 +7,7 @@
 
 The parts are: short (sequences of 16 to 128, with a key mask and without), masks (masks and bias, both passes), rare (softcap,
 sinks, ALiBi, packed sequences), ragged (unequal lengths beside equal ones), costs (what features add to the plain call of the
-same kernel), decode (pages, mixed types, a cache that grows). In each cell all sides are timed in one run, in turns, in another
+same kernel), decode (pages, mixed types, a cache that grows), int8 (a cache in 8 bits). In each cell all sides are timed in one run, in turns, in another
 order each round. A turn is the median of the calls of --seconds, one call if that takes longer; a side's time is the median of
 its turns, its spread the distance of their quartiles as a fraction of that. Ours is called through dispatch, as a program does,
 on the kernel that dispatch chooses. Inputs are random normal numbers.

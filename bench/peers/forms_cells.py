@@ -204,4 +204,13 @@ def decode(args, threads):
             yield Group("decode", f"growing {more.spoken}", threads, {"ours": alone(more, threads, hold=False)}, [], overhead=[("ours", steps, True, 1e-6)])
 
 
-PARTS = {"short": short, "masks": masks, "rare": rare, "ragged": ragged, "costs": costs, "decode": decode}
+def int8(args, threads):
+    """Yield decode over a cache in 8 bits, beside ONNX Runtime's. Its cache has one scale, so all scales of ours are equal."""
+    for h, g in ((32, 8), (8, 8)):
+        form = Form(1, h, g, 1, 2048 if args.small else 32768, 128, "f32", int8=128, causal=True)
+        makers = {"ours": lambda s, form=form: Ours(s.program(threads), form, s.seed, s.limit, s.kernel, s.folder, s.tensors),
+                  "ORT GQA": lambda s, form=form: onnx_gqa(form, s.tensors, threads)}
+        yield Group("int8", form.spoken, threads, makers, [Line("ours", ["ORT GQA"], at_least=SPEED)], form)
+
+
+PARTS = {"short": short, "masks": masks, "rare": rare, "ragged": ragged, "costs": costs, "decode": decode, "int8": int8}

@@ -7,7 +7,8 @@ import math
 import torch
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL"}
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL", torch.int8: "I8"}
+INT8_SCALE = 1 / 64  # of all elements of an int8 cache, as other libraries have one scale for a tensor
 LEAVES = ("q", "k", "v", "bias")  # inputs that have gradients, if the problem has a backward pass
 
 
@@ -23,6 +24,7 @@ class Form:
     d: int
     dtype: str = "f32"
     kv: str = ""  # the type of K and V, if it differs from the type of Q
+    int8: int = 0  # K and V are int8, with a scale for this number of elements
     backward: bool = False
     causal: bool = False
     softcap: float = 0
@@ -47,6 +49,7 @@ class Form:
         parts += [f"softcap{self.softcap:g}"] * bool(self.softcap) + ["alibi"] * self.alibi
         parts += ["bias"] * bool(self.bias) + ["mask"] * bool(self.mask) + ["sink"] * self.sink
         parts += [f"dropout{self.dropout:g}"] * bool(self.dropout)
+        parts += [f"int8group{self.int8}"] * bool(self.int8)
         parts += ["ragged"] * bool(ragged) + [f"page{self.page}"] * bool(self.page)
         return "-".join(parts)
 
@@ -70,6 +73,9 @@ class Form:
         batch, rows, keys = (1, sum(self.lens), sum(self.kv_lens or self.lens)) if self.packed else (self.b, self.n, self.m)
         x = {"q": noise(kind, batch, self.h, rows, self.d)}
         x |= {name: noise(kv, batch, self.g, keys, self.d) for name in "kv"}
+        if self.int8:
+            x |= {name: torch.randint(-127, 128, x[name].shape, generator=r, dtype=torch.int8) for name in "kv"}
+            x |= {f"{name}scale": torch.full((batch, self.g, keys, -(-self.d // self.int8)), INT8_SCALE) for name in "kv"}
         if self.backward:
             x["do"] = noise(kind, batch, self.h, rows, self.d)
         if self.bias:
@@ -95,6 +101,8 @@ class Form:
             rows = slice(sum(self.lens[:-1]), None)
             cut = lambda t: t[-1, -1, rows].double()
         q, k, v = (cut(x[name]).requires_grad_(self.backward) for name in "qkv")
+        if self.int8:
+            k, v = k * INT8_SCALE, v * INT8_SCALE
         bias = x["bias"][-1, -1].double().requires_grad_(self.bias_gradient) if self.bias else None
         s = q @ k.T / math.sqrt(self.d)
         n, m = s.shape

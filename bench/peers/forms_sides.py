@@ -347,12 +347,17 @@ def onnx_gqa(form, x, threads):
     past, new = form.m - form.n, form.n
     lens = form.lens if form.packed else (form.m,) * form.b
     cache = [t.clone().numpy() if past else None for t in (k, v)]
+    scale = np.full(1, forms_problem.INT8_SCALE, np.float32) if form.int8 else None
+    if form.int8:
+        k, v = (t * forms_problem.INT8_SCALE for t in (k, v))
     inputs = {"query": flat(q), "key": flat(k[:, :, past:]), "value": flat(v[:, :, past:]), "past_key": cache[0], "past_value": cache[1],
               "seqlens_k": np.array(lens, np.int32) - 1, "total_sequence_length": np.array(form.m, np.int32), "cos": None, "sin": None, "at": None,
-              "attention_bias": array(x.get("bias")), "head_sink": array(x["sink"].reshape(-1).to(q.dtype)) if form.sink else None}
+              "attention_bias": array(x.get("bias")), "head_sink": array(x["sink"].reshape(-1).to(q.dtype)) if form.sink else None, "k_scale": scale, "v_scale": scale}
     while list(inputs.values())[-1] is None:
         inputs.popitem()
-    present = np.empty((form.b, form.g, form.m, form.d), inputs["query"].dtype)
+    present = np.empty((form.b, form.g, form.m, form.d), cache[0].dtype if form.int8 else inputs["query"].dtype)
     attributes = {"num_heads": form.h, "kv_num_heads": form.g, "softcap": float(form.softcap), "causal": int(form.causal)}
+    if form.int8:
+        attributes |= {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
     outputs = {"o": np.empty_like(inputs["query"]), "present_key": present, "present_value": present.copy()}
     return Onnx("GroupQueryAttention", "com.microsoft", inputs, outputs, attributes, threads, form, shared=past > 0)

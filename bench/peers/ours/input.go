@@ -112,6 +112,12 @@ func draw(t *flashkit.Tensor, from, to int, r *rand.Rand, hidden float64) {
 		}
 		return
 	}
+	if x := t.Int8s(); x != nil {
+		for i := range x[from:to] {
+			x[from+i] = int8(r.IntN(255) - 127)
+		}
+		return
+	}
 	wide := make([]float32, to-from)
 	for i := range wide {
 		wide[i] = float32(r.NormFloat64())
