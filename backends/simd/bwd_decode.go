@@ -51,7 +51,7 @@ func planBwdDecode(pl *plan) {
 	c := pl.call
 	keys, rows := max(1, min(decodeBlock, c.KVLen)), c.Heads/c.KVHeads*c.QLen
 	dim, vdim := pl.gradSteps()
-	n := (rows+decodePad)*(2*(dim+vdim)+3*decodeStep) + rows*(dim+vdim+2) + keys*(2*dim+2*vdim) + 4*decodeBlock + 4*decodeWidest
+	n := (rows+decodePad)*(2*(dim+vdim)+3*decodeStep) + rows*(dim+vdim+2) + keys*(2*dim+2*vdim) + 4*decodeBlock + 3*decodeWidest + max(dim, vdim)
 	heads := c.KVHeads * pl.sequences() * pl.alike()
 	pl.headsPerItem = 1
 	if !pl.ragged && c.KVLen <= decodeBlock {

@@ -19,7 +19,7 @@ func (isa *laneRoutines) planForward(pl *plan) {
 	isa.stackHeads(pl)
 	isa.planRows(pl, itemRows)
 	if pl.p.KeyMass {
-		pl.tilesPerItem = massTiles
+		pl.tilesPerItem = itemRows / isa.lanes
 		pl.planHeads(isa.lanes, 1)
 	}
 	if n := isa.joinedHeads(pl); n > 1 {

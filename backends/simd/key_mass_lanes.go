@@ -13,11 +13,9 @@ import (
 // The weights of a tile are relative to the running maxima of its rows, and their final factors are
 // known only after all keys. So a tile of a call with KeyMass keeps its weights, [keys][lanes], and the
 // running maxima of each part of the keys. After all keys, each weight is multiplied by its row's
-// factor and added to the sum of the item's tiles, lane by lane. After all tiles, the lanes are added.
-
-// massTiles is the number of tiles of an item. It is fixed, because sums of other tiles have other
-// bits. More tiles keep more weights, which leave the caches. Fewer tiles add lanes more often.
-const massTiles = 16
+// factor and added to the sum of the item's tiles, lane by lane. After all tiles, the lanes are added. An item
+// always has itemRows rows, because sums of other items have other bits. More rows keep more weights,
+// which leave the caches. Fewer rows add lanes more often.
 
 // tileMass holds the weights of a tile, and the parts of keys that it has seen.
 type tileMass struct {
