@@ -1840,19 +1840,19 @@ TEXT ·scoresInt8AVX2(SB), NOSPLIT, $8-88
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    s+0(FP), AX
-	MOVQ    k+8(FP), CX
-	MOVQ    scale+24(FP), DX
-	MOVQ    keys+72(FP), BX
+	MOVQ    keys+72(FP), CX
+	MOVQ    k+8(FP), DX
+	MOVQ    scale+24(FP), BX
 	MOVQ    ahead+80(FP), SI
 	MOVQ    qStep+48(FP), DI
 	SHLQ    $0x02, DI
-	LEAQ    (DI)(DI*2), R13
+	LEAQ    (DI)(DI*2), R12
 	SHLQ    $0x02, scaleStep+32(FP)
 
 pair:
-	MOVQ CX, R8
-	MOVQ DX, R9
-	CMPQ BX, $0x01
+	MOVQ DX, R8
+	MOVQ BX, R9
+	CMPQ CX, $0x01
 	JE   one
 	ADDQ step+16(FP), R8
 	ADDQ scaleStep+32(FP), R9
@@ -1868,14 +1868,14 @@ one:
 	VXORPS       Y7, Y7, Y7
 	MOVQ         q+40(FP), R10
 	XORQ         R11, R11
-	MOVQ         group+64(FP), R12
-	VBROADCASTSS (DX), Y14
+	MOVQ         group+64(FP), R13
+	VBROADCASTSS (BX), Y14
 	VBROADCASTSS (R9), Y15
-	CMPQ         R12, n+56(FP)
+	CMPQ         R13, n+56(FP)
 	JL           groups
 
 elements:
-	VPMOVSXBD   (CX)(R11*1), Y8
+	VPMOVSXBD   (DX)(R11*1), Y8
 	VCVTDQ2PS   Y8, Y8
 	VPMOVSXBD   (R8)(R11*1), Y9
 	VCVTDQ2PS   Y9, Y9
@@ -1888,7 +1888,7 @@ elements:
 	VMOVUPS     (R10)(DI*2), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
-	VMOVUPS     (R10)(R13*1), Y13
+	VMOVUPS     (R10)(R12*1), Y13
 	VFMADD231PS Y8, Y13, Y6
 	VFMADD231PS Y9, Y13, Y7
 	PREFETCHT1  (SI)
@@ -1936,11 +1936,11 @@ sums:
 	VMOVLPS      X11, 1152(AX)
 	VMOVHPS      X11, 1728(AX)
 	ADDQ         $0x08, AX
-	ADDQ         step+16(FP), CX
-	ADDQ         step+16(FP), CX
-	ADDQ         scaleStep+32(FP), DX
-	ADDQ         scaleStep+32(FP), DX
-	SUBQ         $0x02, BX
+	ADDQ         step+16(FP), DX
+	ADDQ         scaleStep+32(FP), BX
+	ADDQ         step+16(FP), DX
+	ADDQ         scaleStep+32(FP), BX
+	SUBQ         $0x02, CX
 	JG           pair
 	JMP          done
 
@@ -1948,13 +1948,13 @@ groups:
 	XORQ R14, R14
 
 group:
-	VBROADCASTSS (DX)(R14*4), Y14
+	VBROADCASTSS (BX)(R14*4), Y14
 	VBROADCASTSS (R9)(R14*4), Y15
-	CMPQ         R12, n+56(FP)
-	CMOVQGT      n+56(FP), R12
+	CMPQ         R13, n+56(FP)
+	CMOVQGT      n+56(FP), R13
 
 scaled:
-	VPMOVSXBD   (CX)(R11*1), Y8
+	VPMOVSXBD   (DX)(R11*1), Y8
 	VCVTDQ2PS   Y8, Y8
 	VMULPS      Y8, Y14, Y8
 	VPMOVSXBD   (R8)(R11*1), Y9
@@ -1969,17 +1969,17 @@ scaled:
 	VMOVUPS     (R10)(DI*2), Y12
 	VFMADD231PS Y8, Y12, Y4
 	VFMADD231PS Y9, Y12, Y5
-	VMOVUPS     (R10)(R13*1), Y13
+	VMOVUPS     (R10)(R12*1), Y13
 	VFMADD231PS Y8, Y13, Y6
 	VFMADD231PS Y9, Y13, Y7
 	PREFETCHT1  (SI)
 	ADDQ        $0x10, SI
 	ADDQ        $0x20, R10
 	ADDQ        $0x08, R11
-	CMPQ        R11, R12
+	CMPQ        R11, R13
 	JNE         scaled
 	INCQ        R14
-	ADDQ        group+64(FP), R12
+	ADDQ        group+64(FP), R13
 	CMPQ        R11, n+56(FP)
 	JNE         group
 	JMP         sums
@@ -2001,37 +2001,37 @@ TEXT ·valuesInt8AVX2(SB), NOSPLIT, $8-88
 	MOVQ         scaled+32(FP), DX
 	MOVQ         v+48(FP), BX
 	MOVQ         keys+72(FP), SI
-	MOVQ         p+16(FP), DI
-	MOVQ         scale+24(FP), R8
 	MOVQ         ahead+80(FP), R11
-	VBROADCASTSS without+40(FP), Y15
 	LEAQ         (CX)(CX*2), R10
-	XORQ         R9, R9
+	MOVQ         p+16(FP), R8
+	MOVQ         scale+24(FP), R9
+	VBROADCASTSS without+40(FP), Y15
+	XORQ         DI, DI
 
 weights:
-	VMOVUPS (R8)(R9*4), Y10
-	VMOVUPS (DI)(R9*4), Y11
+	VMOVUPS (R9)(DI*4), Y10
+	VMOVUPS (R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, (DX)(R9*4)
-	VMOVUPS 576(DI)(R9*4), Y11
+	VMOVUPS Y11, (DX)(DI*4)
+	VMOVUPS 576(R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, 576(DX)(R9*4)
-	VMOVUPS 1152(DI)(R9*4), Y11
+	VMOVUPS Y11, 576(DX)(DI*4)
+	VMOVUPS 1152(R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, 1152(DX)(R9*4)
-	VMOVUPS 1728(DI)(R9*4), Y11
+	VMOVUPS Y11, 1152(DX)(DI*4)
+	VMOVUPS 1728(R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, 1728(DX)(R9*4)
-	ADDQ    $0x08, R9
-	CMPQ    R9, SI
+	VMOVUPS Y11, 1728(DX)(DI*4)
+	ADDQ    $0x08, DI
+	CMPQ    DI, SI
 	JL      weights
 
 columns2:
@@ -2045,32 +2045,32 @@ columns2:
 	VMOVUPS 32(AX)(CX*2), Y5
 	VMOVUPS (AX)(R10*1), Y6
 	VMOVUPS 32(AX)(R10*1), Y7
-	MOVQ    BX, R8
-	MOVQ    DX, DI
-	MOVQ    SI, R9
+	MOVQ    BX, R9
+	MOVQ    DX, R8
+	MOVQ    SI, DI
 
 key2:
-	VPMOVSXBD    (R8), Y8
+	VPMOVSXBD    (R9), Y8
 	VCVTDQ2PS    Y8, Y8
-	VPMOVSXBD    8(R8), Y9
+	VPMOVSXBD    8(R9), Y9
 	VCVTDQ2PS    Y9, Y9
-	VBROADCASTSS (DI), Y10
+	VBROADCASTSS (R8), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y1
-	VBROADCASTSS 576(DI), Y11
+	VBROADCASTSS 576(R8), Y11
 	VFMADD231PS  Y8, Y11, Y2
 	VFMADD231PS  Y9, Y11, Y3
-	VBROADCASTSS 1152(DI), Y12
+	VBROADCASTSS 1152(R8), Y12
 	VFMADD231PS  Y8, Y12, Y4
 	VFMADD231PS  Y9, Y12, Y5
-	VBROADCASTSS 1728(DI), Y13
+	VBROADCASTSS 1728(R8), Y13
 	VFMADD231PS  Y8, Y13, Y6
 	VFMADD231PS  Y9, Y13, Y7
 	PREFETCHT1   (R11)
 	ADDQ         $0x10, R11
-	ADDQ         step+56(FP), R8
-	ADDQ         $0x04, DI
-	DECQ         R9
+	ADDQ         step+56(FP), R9
+	ADDQ         $0x04, R8
+	DECQ         DI
 	JNZ          key2
 	VMOVUPS      Y0, (AX)
 	VMOVUPS      Y1, 32(AX)

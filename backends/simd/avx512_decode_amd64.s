@@ -3121,19 +3121,19 @@ TEXT ·scoresInt8AVX512(SB), NOSPLIT, $8-88
 	MOVL    $0x00009fc0, 4(SP)
 	LDMXCSR 4(SP)
 	MOVQ    s+0(FP), AX
-	MOVQ    k+8(FP), CX
-	MOVQ    scale+24(FP), DX
-	MOVQ    keys+72(FP), BX
+	MOVQ    keys+72(FP), CX
+	MOVQ    k+8(FP), DX
+	MOVQ    scale+24(FP), BX
 	MOVQ    ahead+80(FP), SI
 	MOVQ    qStep+48(FP), DI
 	SHLQ    $0x02, DI
-	LEAQ    (DI)(DI*2), R13
+	LEAQ    (DI)(DI*2), R12
 	SHLQ    $0x02, scaleStep+32(FP)
 
 pair:
-	MOVQ CX, R8
-	MOVQ DX, R9
-	CMPQ BX, $0x01
+	MOVQ DX, R8
+	MOVQ BX, R9
+	CMPQ CX, $0x01
 	JE   one
 	ADDQ step+16(FP), R8
 	ADDQ scaleStep+32(FP), R9
@@ -3149,14 +3149,14 @@ one:
 	VXORPS       Z7, Z7, Z7
 	MOVQ         q+40(FP), R10
 	XORQ         R11, R11
-	MOVQ         group+64(FP), R12
-	VBROADCASTSS (DX), Z14
+	MOVQ         group+64(FP), R13
+	VBROADCASTSS (BX), Z14
 	VBROADCASTSS (R9), Z15
-	CMPQ         R12, n+56(FP)
+	CMPQ         R13, n+56(FP)
 	JL           groups
 
 elements:
-	VPMOVSXBD   (CX)(R11*1), Z8
+	VPMOVSXBD   (DX)(R11*1), Z8
 	VCVTDQ2PS   Z8, Z8
 	VPMOVSXBD   (R8)(R11*1), Z9
 	VCVTDQ2PS   Z9, Z9
@@ -3169,7 +3169,7 @@ elements:
 	VMOVUPS     (R10)(DI*2), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
-	VMOVUPS     (R10)(R13*1), Z13
+	VMOVUPS     (R10)(R12*1), Z13
 	VFMADD231PS Z8, Z13, Z6
 	VFMADD231PS Z9, Z13, Z7
 	PREFETCHT1  (SI)
@@ -3221,11 +3221,11 @@ sums:
 	VMOVLPS       X11, 1152(AX)
 	VMOVHPS       X11, 1728(AX)
 	ADDQ          $0x08, AX
-	ADDQ          step+16(FP), CX
-	ADDQ          step+16(FP), CX
-	ADDQ          scaleStep+32(FP), DX
-	ADDQ          scaleStep+32(FP), DX
-	SUBQ          $0x02, BX
+	ADDQ          step+16(FP), DX
+	ADDQ          scaleStep+32(FP), BX
+	ADDQ          step+16(FP), DX
+	ADDQ          scaleStep+32(FP), BX
+	SUBQ          $0x02, CX
 	JG            pair
 	JMP           done
 
@@ -3233,13 +3233,13 @@ groups:
 	XORQ R14, R14
 
 group:
-	VBROADCASTSS (DX)(R14*4), Z14
+	VBROADCASTSS (BX)(R14*4), Z14
 	VBROADCASTSS (R9)(R14*4), Z15
-	CMPQ         R12, n+56(FP)
-	CMOVQGT      n+56(FP), R12
+	CMPQ         R13, n+56(FP)
+	CMOVQGT      n+56(FP), R13
 
 scaled:
-	VPMOVSXBD   (CX)(R11*1), Z8
+	VPMOVSXBD   (DX)(R11*1), Z8
 	VCVTDQ2PS   Z8, Z8
 	VMULPS      Z8, Z14, Z8
 	VPMOVSXBD   (R8)(R11*1), Z9
@@ -3254,17 +3254,17 @@ scaled:
 	VMOVUPS     (R10)(DI*2), Z12
 	VFMADD231PS Z8, Z12, Z4
 	VFMADD231PS Z9, Z12, Z5
-	VMOVUPS     (R10)(R13*1), Z13
+	VMOVUPS     (R10)(R12*1), Z13
 	VFMADD231PS Z8, Z13, Z6
 	VFMADD231PS Z9, Z13, Z7
 	PREFETCHT1  (SI)
 	ADDQ        $0x20, SI
 	ADDQ        $0x40, R10
 	ADDQ        $0x10, R11
-	CMPQ        R11, R12
+	CMPQ        R11, R13
 	JNE         scaled
 	INCQ        R14
-	ADDQ        group+64(FP), R12
+	ADDQ        group+64(FP), R13
 	CMPQ        R11, n+56(FP)
 	JNE         group
 	JMP         sums
@@ -3286,37 +3286,37 @@ TEXT ·valuesInt8AVX512(SB), NOSPLIT, $8-88
 	MOVQ         scaled+32(FP), DX
 	MOVQ         v+48(FP), BX
 	MOVQ         keys+72(FP), SI
-	MOVQ         p+16(FP), DI
-	MOVQ         scale+24(FP), R8
 	MOVQ         ahead+80(FP), R11
-	VBROADCASTSS without+40(FP), Z15
 	LEAQ         (CX)(CX*2), R10
-	XORQ         R9, R9
+	MOVQ         p+16(FP), R8
+	MOVQ         scale+24(FP), R9
+	VBROADCASTSS without+40(FP), Z15
+	XORQ         DI, DI
 
 weights:
-	VMOVUPS (R8)(R9*4), Y10
-	VMOVUPS (DI)(R9*4), Y11
+	VMOVUPS (R9)(DI*4), Y10
+	VMOVUPS (R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, (DX)(R9*4)
-	VMOVUPS 576(DI)(R9*4), Y11
+	VMOVUPS Y11, (DX)(DI*4)
+	VMOVUPS 576(R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, 576(DX)(R9*4)
-	VMOVUPS 1152(DI)(R9*4), Y11
+	VMOVUPS Y11, 576(DX)(DI*4)
+	VMOVUPS 1152(R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, 1152(DX)(R9*4)
-	VMOVUPS 1728(DI)(R9*4), Y11
+	VMOVUPS Y11, 1152(DX)(DI*4)
+	VMOVUPS 1728(R8)(DI*4), Y11
 	VCMPPS  $0x04, Y15, Y11, Y12
 	VMULPS  Y10, Y11, Y11
 	VANDPS  Y11, Y12, Y11
-	VMOVUPS Y11, 1728(DX)(R9*4)
-	ADDQ    $0x08, R9
-	CMPQ    R9, SI
+	VMOVUPS Y11, 1728(DX)(DI*4)
+	ADDQ    $0x08, DI
+	CMPQ    DI, SI
 	JL      weights
 
 columns2:
@@ -3330,32 +3330,32 @@ columns2:
 	VMOVUPS 64(AX)(CX*2), Z5
 	VMOVUPS (AX)(R10*1), Z6
 	VMOVUPS 64(AX)(R10*1), Z7
-	MOVQ    BX, R8
-	MOVQ    DX, DI
-	MOVQ    SI, R9
+	MOVQ    BX, R9
+	MOVQ    DX, R8
+	MOVQ    SI, DI
 
 key2:
-	VPMOVSXBD    (R8), Z8
+	VPMOVSXBD    (R9), Z8
 	VCVTDQ2PS    Z8, Z8
-	VPMOVSXBD    16(R8), Z9
+	VPMOVSXBD    16(R9), Z9
 	VCVTDQ2PS    Z9, Z9
-	VBROADCASTSS (DI), Z10
+	VBROADCASTSS (R8), Z10
 	VFMADD231PS  Z8, Z10, Z0
 	VFMADD231PS  Z9, Z10, Z1
-	VBROADCASTSS 576(DI), Z11
+	VBROADCASTSS 576(R8), Z11
 	VFMADD231PS  Z8, Z11, Z2
 	VFMADD231PS  Z9, Z11, Z3
-	VBROADCASTSS 1152(DI), Z12
+	VBROADCASTSS 1152(R8), Z12
 	VFMADD231PS  Z8, Z12, Z4
 	VFMADD231PS  Z9, Z12, Z5
-	VBROADCASTSS 1728(DI), Z13
+	VBROADCASTSS 1728(R8), Z13
 	VFMADD231PS  Z8, Z13, Z6
 	VFMADD231PS  Z9, Z13, Z7
 	PREFETCHT1   (R11)
 	ADDQ         $0x20, R11
-	ADDQ         step+56(FP), R8
-	ADDQ         $0x04, DI
-	DECQ         R9
+	ADDQ         step+56(FP), R9
+	ADDQ         $0x04, R8
+	DECQ         DI
 	JNZ          key2
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z1, 64(AX)
@@ -3378,26 +3378,26 @@ columns1:
 	VMOVUPS (AX)(CX*1), Z2
 	VMOVUPS (AX)(CX*2), Z4
 	VMOVUPS (AX)(R10*1), Z6
-	MOVQ    BX, R8
-	MOVQ    DX, DI
-	MOVQ    SI, R9
+	MOVQ    BX, R9
+	MOVQ    DX, R8
+	MOVQ    SI, DI
 
 key1:
-	VPMOVSXBD    (R8), Z8
+	VPMOVSXBD    (R9), Z8
 	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS (DI), Z10
+	VBROADCASTSS (R8), Z10
 	VFMADD231PS  Z8, Z10, Z0
-	VBROADCASTSS 576(DI), Z11
+	VBROADCASTSS 576(R8), Z11
 	VFMADD231PS  Z8, Z11, Z2
-	VBROADCASTSS 1152(DI), Z12
+	VBROADCASTSS 1152(R8), Z12
 	VFMADD231PS  Z8, Z12, Z4
-	VBROADCASTSS 1728(DI), Z13
+	VBROADCASTSS 1728(R8), Z13
 	VFMADD231PS  Z8, Z13, Z6
 	PREFETCHT1   (R11)
 	ADDQ         $0x10, R11
-	ADDQ         step+56(FP), R8
-	ADDQ         $0x04, DI
-	DECQ         R9
+	ADDQ         step+56(FP), R9
+	ADDQ         $0x04, R8
+	DECQ         DI
 	JNZ          key1
 	VMOVUPS      Z0, (AX)
 	VMOVUPS      Z2, (AX)(CX*1)

@@ -52,85 +52,106 @@ func (g *generator) scoresInt8() {
 		"elements apart, and each has memory for an even number of keys. Rows of q are qStep elements apart, rows of k are",
 		"step elements apart, and rows of scale are scaleStep elements apart. n is a multiple of 16, and group is n or more,",
 		"or a multiple of 16. keys, n > 0. The routine also prefetches about n*keys bytes that begin at ahead.")
-	s, k, scale, keys, ahead := param("s"), param("k"), param("scale"), param("keys"), param("ahead")
-	elements := g.vectorBytes / 4
-	qStep, second, by, row, c, end := bytes(param("qStep")), GP64(), GP64(), GP64(), GP64(), GP64()
-	acc, both, qs, scales := g.registers[:8], []int{8, 9}, g.registers[10:14], g.registers[14:16]
-	qStep3 := GP64()
-	LEAQ(Mem{Base: qStep, Index: qStep, Scale: 2}, qStep3)
+	s, keys, x := param("s"), param("keys"), &int8Scores{generator: g, acc: g.registers[:8], scales: g.registers[14:16]}
+	x.k[0], x.scale[0], x.ahead = param("k"), param("scale"), param("ahead")
+	x.qStep, x.k[1], x.scale[1], x.row, x.c, x.qStep3 = bytes(param("qStep")), GP64(), GP64(), GP64(), GP64(), GP64()
+	end := GP64()
+	LEAQ(Mem{Base: x.qStep, Index: x.qStep, Scale: 2}, x.qStep3)
 	SHLQ(Imm(2), address("scaleStep"))
 	Label("pair")
-	MOVQ(k, second)
-	MOVQ(scale, by)
+	MOVQ(x.k[0], x.k[1])
+	MOVQ(x.scale[0], x.scale[1])
 	CMPQ(keys, Imm(1))
 	JE(LabelRef("one")) // the last key stands in for the second
-	ADDQ(address("step"), second)
-	ADDQ(address("scaleStep"), by)
+	ADDQ(address("step"), x.k[1])
+	ADDQ(address("scaleStep"), x.scale[1])
 	Label("one")
-	for _, z := range acc {
+	for _, z := range x.acc {
 		VXORPS(z, z, z)
 	}
-	Load(Param("q"), row)
-	XORQ(c, c)
+	Load(Param("q"), x.row)
+	XORQ(x.c, x.c)
 	MOVQ(address("group"), end)
-	VBROADCASTSS(Mem{Base: scale}, scales[0])
-	VBROADCASTSS(Mem{Base: by}, scales[1])
+	x.loadScales(func(i int) Mem { return Mem{Base: x.scale[i]} })
 	CMPQ(end, address("n"))
 	JL(LabelRef("groups"))
-	products := func(scaled bool) {
-		for i, m := range []Mem{{Base: k, Index: c, Scale: 1}, {Base: second, Index: c, Scale: 1}} {
-			g.widenInt8(m, both[i])
-			if scaled {
-				VMULPS(g.registers[both[i]], scales[i], g.registers[both[i]])
-			}
-		}
-		for r, q := range qs {
-			VMOVUPS(rowAt(row, qStep, qStep3, r), q)
-			for i, z := range both {
-				VFMADD231PS(g.registers[z], q, acc[2*r+i])
-			}
-		}
-		PREFETCHT1(Mem{Base: ahead})
-		ADDQ(Imm(uint64(2*elements)), ahead)
-		ADDQ(Imm(uint64(4*elements)), row)
-		ADDQ(Imm(uint64(elements)), c)
-	}
 	Label("elements")
-	products(false)
-	CMPQ(c, address("n"))
+	x.products(false)
+	CMPQ(x.c, address("n"))
 	JNE(LabelRef("elements"))
-	for i, z := range acc {
-		VMULPS(z, scales[i%2], z)
+	for i, z := range x.acc {
+		VMULPS(z, x.scales[i%2], z)
 	}
 	Label("sums")
-	g.storeScoresInt8(acc, qs, s)
+	g.storeScoresInt8(x.acc, g.registers[10:14], s)
 	ADDQ(Imm(8), s)
-	ADDQ(address("step"), k)
-	ADDQ(address("step"), k)
-	ADDQ(address("scaleStep"), scale)
-	ADDQ(address("scaleStep"), scale)
+	for range x.k {
+		ADDQ(address("step"), x.k[0])
+		ADDQ(address("scaleStep"), x.scale[0])
+	}
 	SUBQ(Imm(2), keys)
 	JG(LabelRef("pair"))
 	JMP(LabelRef("done"))
+	x.groups(end)
+	Label("done")
+	g.done()
+}
+
+// An int8Scores is a loop over the elements of two keys.
+type int8Scores struct {
+	*generator
+	k, scale                     [2]GPVirtual
+	c, row, qStep, qStep3, ahead GPVirtual // c counts elements; row is the address of the elements of Q
+	acc                          []VecPhysical
+	scales                       []VecPhysical // of the current group of both keys
+}
+
+func (x *int8Scores) loadScales(at func(i int) Mem) {
+	for i, z := range x.scales {
+		VBROADCASTSS(at(i), z)
+	}
+}
+
+// groups emits the loop over the groups of two keys. end is the end of the first group.
+func (x *int8Scores) groups(end GPVirtual) {
 	Label("groups")
 	group := GP64()
 	XORQ(group, group)
 	Label("group")
-	VBROADCASTSS(Mem{Base: scale, Index: group, Scale: 4}, scales[0])
-	VBROADCASTSS(Mem{Base: by, Index: group, Scale: 4}, scales[1])
+	x.loadScales(func(i int) Mem { return Mem{Base: x.scale[i], Index: group, Scale: 4} })
 	CMPQ(end, address("n"))
 	CMOVQGT(address("n"), end)
 	Label("scaled")
-	products(true)
-	CMPQ(c, end)
+	x.products(true)
+	CMPQ(x.c, end)
 	JNE(LabelRef("scaled"))
 	INCQ(group)
 	ADDQ(address("group"), end)
-	CMPQ(c, address("n"))
+	CMPQ(x.c, address("n"))
 	JNE(LabelRef("group"))
 	JMP(LabelRef("sums"))
-	Label("done")
-	g.done()
+}
+
+// products adds the products of a vector of elements. If scaled is true, it multiplies the elements
+// by their scales.
+func (x *int8Scores) products(scaled bool) {
+	both, elements := []int{8, 9}, x.vectorBytes/4
+	for i, z := range both {
+		x.widenInt8(Mem{Base: x.k[i], Index: x.c, Scale: 1}, z)
+		if scaled {
+			VMULPS(x.registers[z], x.scales[i], x.registers[z])
+		}
+	}
+	for r, q := range x.registers[10:14] {
+		VMOVUPS(rowAt(x.row, x.qStep, x.qStep3, r), q)
+		for i, z := range both {
+			VFMADD231PS(x.registers[z], q, x.acc[2*r+i])
+		}
+	}
+	PREFETCHT1(Mem{Base: x.ahead})
+	ADDQ(Imm(uint64(2*elements)), x.ahead)
+	ADDQ(Imm(uint64(4*elements)), x.row)
+	ADDQ(Imm(uint64(elements)), x.c)
 }
 
 // storeScoresInt8 stores the sums of the lanes of acc as the scores of four rows with two keys.
@@ -159,24 +180,10 @@ func (g *generator) valuesInt8() {
 		"oStep elements apart, and rows of v are step elements apart. n is a multiple of 16. keys, n > 0. The routine also",
 		"prefetches n*keys bytes that begin at ahead.")
 	o, oStep, scaled, v, keys := param("o"), bytes(param("oStep")), param("scaled"), param("v"), param("keys")
-	p, scale, j, w, at, oStep3, ahead := param("p"), param("scale"), GP64(), GP64(), GP64(), GP64(), param("ahead")
-	acc, both, weight, without := g.registers[:8], []int{8, 9}, g.registers[10:14], g.registers[15]
-	floatParam("without", without)
+	j, w, at, oStep3, ahead := GP64(), GP64(), GP64(), GP64(), param("ahead")
+	acc, both, weight := g.registers[:8], []int{8, 9}, g.registers[10:14]
 	LEAQ(Mem{Base: oStep, Index: oStep, Scale: 2}, oStep3)
-	XORQ(j, j)
-	Label("weights")
-	by, z, seen := weight[0].AsY(), weight[1].AsY(), weight[2].AsY()
-	VMOVUPS(Mem{Base: scale, Index: j, Scale: 4}, by)
-	for r := range int8Rows {
-		VMOVUPS(Mem{Base: p, Index: j, Scale: 4, Disp: r * scoreBytes}, z)
-		VCMPPS(Imm(4), without.AsY(), z, seen) // not equal, or NaN
-		VMULPS(by, z, z)
-		VANDPS(z, seen, z)
-		VMOVUPS(z, Mem{Base: scaled, Index: j, Scale: 4, Disp: r * scoreBytes})
-	}
-	ADDQ(Imm(8), j)
-	CMPQ(j, keys)
-	JL(LabelRef("weights"))
+	g.scaleWeights(param("p"), param("scale"), scaled, keys, j)
 	for vectors := 2; vectors*g.vectorBytes >= 64; vectors-- {
 		label := func(s string) string { return s + strconv.Itoa(vectors) }
 		columns := vectors * g.vectorBytes / 4
@@ -220,4 +227,23 @@ func (g *generator) valuesInt8() {
 		Label(label("end"))
 	}
 	g.done()
+}
+
+// scaleWeights sets scaled to the products of weights and scales, eight keys at a time. j is scratch.
+func (g *generator) scaleWeights(p, scale, scaled, keys, j GPVirtual) {
+	by, z, seen, without := g.registers[10].AsY(), g.registers[11].AsY(), g.registers[12].AsY(), g.registers[15]
+	floatParam("without", without)
+	XORQ(j, j)
+	Label("weights")
+	VMOVUPS(Mem{Base: scale, Index: j, Scale: 4}, by)
+	for r := range int8Rows {
+		VMOVUPS(Mem{Base: p, Index: j, Scale: 4, Disp: r * scoreBytes}, z)
+		VCMPPS(Imm(4), without.AsY(), z, seen) // not equal, or NaN
+		VMULPS(by, z, z)
+		VANDPS(z, seen, z)
+		VMOVUPS(z, Mem{Base: scaled, Index: j, Scale: 4, Disp: r * scoreBytes})
+	}
+	ADDQ(Imm(8), j)
+	CMPQ(j, keys)
+	JL(LabelRef("weights"))
 }

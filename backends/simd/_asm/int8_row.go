@@ -20,22 +20,14 @@ func (g *generator) scoreRowInt8() {
 		"begin at ahead.")
 	k, scale, q, ahead := []GPVirtual{param("k")}, []GPVirtual{param("scale")}, param("q"), param("ahead")
 	c, at, end := GP64(), GP64(), GP64()
-	vectors, elements := 64/g.vectorBytes, g.vectorBytes/4 // 16 elements at a time
-	acc, total, qs, x := g.registers[:8], g.registers[8:12], g.registers[12:14], g.registers[14:16]
+	vectors := 64 / g.vectorBytes // 16 elements at a time
+	acc, total, x := g.registers[:8], g.registers[8:12], g.registers[14:16]
 	SHLQ(Imm(2), address("scaleStep"))
 	for range rowKeys - 1 {
 		k, scale = append(k, GP64()), append(scale, GP64())
 	}
 	Label("keys")
-	for i := 1; i < rowKeys; i++ { // the last key stands in for keys after it
-		MOVQ(k[i-1], k[i])
-		MOVQ(scale[i-1], scale[i])
-		CMPQ(address("keys"), Imm(uint64(i)))
-		JLE(LabelRef("rows" + strconv.Itoa(i)))
-		ADDQ(address("step"), k[i])
-		ADDQ(address("scaleStep"), scale[i])
-		Label("rows" + strconv.Itoa(i))
-	}
+	lastKeys(k, scale)
 	for _, z := range total {
 		VXORPS(z, z, z)
 	}
@@ -49,15 +41,7 @@ func (g *generator) scoreRowInt8() {
 	CMPQ(end, address("n"))
 	CMOVQGT(address("n"), end)
 	Label("elements")
-	for v, z := range qs[:vectors] {
-		VMOVUPS(Mem{Base: q, Index: c, Scale: 4, Disp: g.vectorBytes * v}, z)
-	}
-	for i := range k {
-		for v, z := range qs[:vectors] {
-			g.widenInt8(Mem{Base: k[i], Index: c, Scale: 1, Disp: elements * v}, 14+v)
-			VFMADD231PS(x[v], z, acc[vectors*i+v])
-		}
-	}
+	g.productsOfRow(k, q, c)
 	PREFETCHT1(Mem{Base: ahead})
 	ADDQ(Imm(64), ahead)
 	ADDQ(Imm(16), c)
@@ -88,6 +72,34 @@ func (g *generator) scoreRowInt8() {
 	g.done()
 }
 
+// productsOfRow adds the products of 16 elements from element c on, of Q at address q and of each key.
+func (g *generator) productsOfRow(k []GPVirtual, q, c GPVirtual) {
+	qs := g.registers[12 : 12+64/g.vectorBytes]
+	for v, z := range qs {
+		VMOVUPS(Mem{Base: q, Index: c, Scale: 4, Disp: g.vectorBytes * v}, z)
+	}
+	for i := range k {
+		for v, z := range qs {
+			g.widenInt8(Mem{Base: k[i], Index: c, Scale: 1, Disp: g.vectorBytes / 4 * v}, 14+v)
+			VFMADD231PS(g.registers[14+v], z, g.registers[len(qs)*i+v])
+		}
+	}
+}
+
+// lastKeys sets the addresses of the second and later keys and their scales. The last key stands in
+// for keys after it.
+func lastKeys(k, scale []GPVirtual) {
+	for i := 1; i < rowKeys; i++ {
+		MOVQ(k[i-1], k[i])
+		MOVQ(scale[i-1], scale[i])
+		CMPQ(address("keys"), Imm(uint64(i)))
+		JLE(LabelRef("rows" + strconv.Itoa(i)))
+		ADDQ(address("step"), k[i])
+		ADDQ(address("scaleStep"), scale[i])
+		Label("rows" + strconv.Itoa(i))
+	}
+}
+
 // valueRowInt8 keeps the sums of 32 columns of one row of O in registers: over even and odd keys.
 func (g *generator) valueRowInt8() {
 	g.arithmetic("valueRowInt8", "func(o, p *float32, v *int8, step int, scale *float32, scaleStep, n, group, keys int, ahead uintptr)",
@@ -112,14 +124,7 @@ func (g *generator) valueRowInt8() {
 		MOVQ(address("p"), p)
 		MOVQ(address("keys"), keys)
 		key := func(acc int) {
-			weight := g.registers[8+acc/4]
-			VBROADCASTSS(Mem{Base: p, Disp: acc}, weight)
-			VBROADCASTSS(Mem{Base: by}, g.registers[10+acc/4])
-			VMULPS(g.registers[10+acc/4], weight, weight)
-			for i := range vectors {
-				g.widenInt8(Mem{Base: at, Disp: g.vectorBytes / 4 * i}, 12+i)
-				VFMADD231PS(g.registers[12+i], weight, g.registers[acc+i])
-			}
+			g.valueOfKey(acc, vectors, p, by, at)
 			ADDQ(step, at)
 			ADDQ(scaleStep, by)
 		}
@@ -154,4 +159,16 @@ func (g *generator) valueRowInt8() {
 		Label(label("end"))
 	}
 	g.done()
+}
+
+// valueOfKey adds a key's values to the vectors of sums from register acc on. acc is 0 or 4.
+func (g *generator) valueOfKey(acc, vectors int, p, by, at GPVirtual) {
+	weight, scale := g.registers[8+acc/4], g.registers[10+acc/4]
+	VBROADCASTSS(Mem{Base: p, Disp: acc}, weight)
+	VBROADCASTSS(Mem{Base: by}, scale)
+	VMULPS(scale, weight, weight)
+	for i := range vectors {
+		g.widenInt8(Mem{Base: at, Disp: g.vectorBytes / 4 * i}, 12+i)
+		VFMADD231PS(g.registers[12+i], weight, g.registers[acc+i])
+	}
 }
