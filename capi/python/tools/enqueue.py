@@ -3,22 +3,26 @@
 
     python tools/enqueue.py [--device cuda] [--rounds 60] [--calls 100]
 
-The sides take turns in one process; a number is the least, and the median, of the rounds' mean time
-of a call in microseconds. On a GPU, "enqueue" waits for nothing within a round, so that it is the
+The sides take turns in one process: PyTorch's choice of a backend, and each of its backends that
+supports the shape. A number is the least, and the median, of the rounds' mean time of a call in
+microseconds. On a GPU, "enqueue" waits for nothing within a round, so that it is the
 processor's time alone, as long as the round fits into the GPU's queue. A step is forward and
 backward of one call, and the removal of the gradients. On a CPU, set GOMAXPROCS=1 for one thread of
 flashkit.
 """
 
 import argparse
+import contextlib
 import os
 import platform
 import statistics
 import time
+import warnings
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashkit
 import flashkit.torch
@@ -30,8 +34,27 @@ SHAPES = {  # batch, heads, KV heads, rows, keys, head dim
 }
 
 
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+
+
+def alone(backend):
+    """Return a context in which PyTorch uses one backend, or its choice if backend is None."""
+    return contextlib.nullcontext() if backend is None else sdpa_kernel(backend)
+
+
+@torch.no_grad()
+def supported(theirs):
+    """Return the sides of PyTorch: its choice, and each backend that computes a call."""
+    names = {"PyTorch": None}
+    for name, backend in BACKENDS.items():
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings(action="ignore"), alone(backend):
+            theirs()
+            names[f"PyTorch, {name}"] = backend
+    return names
+
+
 def sides(shape, dtype, device):
-    """Return calls by pass and side."""
+    """Return, for each pass, calls and backends of PyTorch by side."""
     b, h, g, n, m, d = shape
     q, k, v = (torch.randn(*s, dtype=dtype, device=device) for s in ((b, h, n, d), (b, g, m, d), (b, g, m, d)))
     do, gqa = torch.randn_like(q), h != g
@@ -43,28 +66,28 @@ def sides(shape, dtype, device):
         for t in leaves:
             t.grad = None
 
-    yield "forward", {
-        "flashkit.torch": lambda: flashkit.torch.attention(q, k, v),
-        "flashkit.attention": lambda: flashkit.attention(q, k, v),
-        "PyTorch": lambda: theirs(q, k, v),
-    } | ({"flashkit.attention of NumPy": lambda a=tuple(t.numpy() for t in (q, k, v)): flashkit.attention(*a)} if device == "cpu" and dtype == torch.float32 else {})
-    yield "step", {"flashkit.torch": lambda: step(flashkit.torch.attention), "PyTorch": lambda: step(theirs)}
+    ours = {"flashkit.torch": lambda: flashkit.torch.attention(q, k, v), "flashkit.attention": lambda: flashkit.attention(q, k, v)}
+    if device == "cpu" and dtype == torch.float32:
+        arrays = [t.numpy() for t in (q, k, v)]
+        ours["flashkit.attention of NumPy"] = lambda: flashkit.attention(*arrays)
+    names = supported(lambda: theirs(q, k, v))
+    yield "forward", {name: (f, None) for name, f in ours.items()} | {name: (lambda: theirs(q, k, v), backend) for name, backend in names.items()}
+    yield "step", {"flashkit.torch": (lambda: step(flashkit.torch.attention), None)} | {name: (lambda: step(theirs), backend) for name, backend in names.items()}
 
 
 def measure(functions, rounds, calls, device):
     """Return each function's means of a call by round, in microseconds."""
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     times = {name: [] for name in functions}
-    for f in functions.values():
-        for _ in range(10):
-            f()
-    for _ in range(rounds):
-        for name, f in functions.items():
-            wait()
-            start = time.perf_counter()
-            for _ in range(calls):
-                f()
-            times[name].append((time.perf_counter() - start) / calls * 1e6)
+    for round in range(-1, rounds):  # round -1 warms up
+        for name, (f, backend) in functions.items():
+            with alone(backend):
+                wait()
+                start = time.perf_counter()
+                for _ in range(calls):
+                    f()
+                if round >= 0:
+                    times[name].append((time.perf_counter() - start) / calls * 1e6)
     wait()
     return times
 
