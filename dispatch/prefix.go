@@ -31,10 +31,12 @@ const prefixTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.F
 // Every row sees the whole prefix. So ForwardPrefix refuses a Band that hides a part of it: a limit
 // on the left, a causal band aligned top-left, and sequences whose own keys are fewer than their
 // rows under a causal band. The Band applies to a sequence's own keys. ForwardPrefix supports
-// softcap, sink, sequence lengths, pages, carry and mixed types, on the host. It returns an
+// softcap, sink, sequence lengths, pages, carry and mixed types. It returns an
 // *flashkit.UnsupportedError for other features. In 16 bits, O is rounded once more than by Forward.
 //
-// Calls of one size allocate only the first time. They copy Q, O and LSE.
+// Calls of one size allocate only the first time. On the host they copy Q, O and LSE. On a device they
+// copy nothing. Such a call must have LSE. All sequences must have QLen rows, and the rows of a head in Q,
+// O and LSE must have one stride across sequences, as with QLen 1 or in memory order [B, N, H, D].
 //
 // Source: Juravsky et al., Hydragen: high-throughput LLM inference with shared prefixes, 2024.
 func (d *Dispatcher) ForwardPrefix(ctx context.Context, p flashkit.Problem, prefix *Prefix, args *flashkit.Args) error {
@@ -49,8 +51,12 @@ func (d *Dispatcher) ForwardPrefix(ctx context.Context, p flashkit.Problem, pref
 	if reason := w.refuses(); reason != "" {
 		return &flashkit.UnsupportedError{Kernel: "ForwardPrefix", Problem: p, Reason: reason}
 	}
-	w.take()
-	w.move(true)
+	if w.call.Traits.Device {
+		w.stack()
+	} else {
+		w.take()
+		w.move(true)
+	}
 	first := w.problem(prefix)
 	if n := prefix.Len; n < 0 || n > min(len(prefix.Pages)*first.Page, math.MaxInt32) {
 		return &flashkit.ProblemError{Field: "Prefix.Len", Value: strconv.Itoa(n), Reason: fmt.Sprintf("must be from 0 to the %d keys of Pages", len(prefix.Pages)*first.Page)}
@@ -66,7 +72,9 @@ func (d *Dispatcher) ForwardPrefix(ctx context.Context, p flashkit.Problem, pref
 	if w.rows == 0 || first.KVLen == 0 {
 		return w.unpaired.do(ctx, p, flashkit.PassForward, args)
 	}
-	w.move(false)
+	if !w.call.Traits.Device {
+		w.move(false)
+	}
 	p.Carry = true
 	return w.unpaired.do(ctx, p, flashkit.PassForward, &w.own)
 }
@@ -96,8 +104,8 @@ func (w *prefixWork) refuses() string {
 	if missing := c.Features() &^ prefixTakes; missing != 0 {
 		return "a shared prefix does not support " + missing.String()
 	}
-	if c.Traits.Device {
-		return "a shared prefix does not support tensors on a device"
+	if a := c.Args; c.Traits.Device && (c.Args.LSE.IsZero() || c.Traits.PackedQ || a.Seqs != nil && a.Seqs.QLens != nil || !stackable(&a.Q) || !stackable(&a.O) || !stackable(&a.LSE)) {
+		return "a shared prefix on a device needs LSE, and rows of all sequences with one stride"
 	}
 	right := c.Band.Right() != flashkit.Unlimited
 	if c.Band.Left() != flashkit.Unlimited || right && c.Band.IsTopLeft() {
@@ -113,11 +121,32 @@ func (w *prefixWork) refuses() string {
 	return ""
 }
 
-// problem returns the problem of all rows over the prefix, and sets its arguments. The rows of all
-// sequences and of the query heads of a KV head are the rows of one head.
+// stackable reports whether the rows of a head have one stride across sequences.
+func stackable(t *flashkit.Tensor) bool {
+	n, s := t.Shape(), t.Strides()
+	return n[0] <= 1 || n[2] == 1 || s[0] == n[2]*s[2]
+}
+
+// stack sets the tensors of the call over the prefix to views of the caller's tensors on a device,
+// with the rows of all sequences as the rows of one.
+func (w *prefixWork) stack() {
+	a := w.call.Args
+	w.own = *a
+	for _, x := range [...]struct{ to, from *flashkit.Tensor }{{&w.shared.Q, &a.Q}, {&w.shared.O, &a.O}, {&w.shared.LSE, &a.LSE}} {
+		n, s := x.from.Shape(), x.from.Strides()
+		row := s[2]
+		if n[2] == 1 {
+			row = s[0]
+		}
+		*x.to = flashkit.OnDevice(x.from.Owner(), x.from.DType(), x.from.Address(), x.from.Len(), 1, n[1], n[0]*n[2], n[3]).WithStrides(0, s[1], row)
+	}
+}
+
+// problem returns the problem of all rows over the prefix, and sets its arguments. On the host, the
+// rows of all sequences and of the query heads of a KV head are the rows of one head.
 func (w *prefixWork) problem(prefix *Prefix) flashkit.Problem {
 	c := &w.call
-	p := flashkit.Problem{Batch: 1, Heads: c.KVHeads, KVHeads: c.KVHeads, QLen: w.shared.Q.Shape()[2], KVLen: prefix.K.Shape()[2], Dim: c.Dim,
+	p := flashkit.Problem{Batch: 1, Heads: w.shared.Q.Shape()[1], KVHeads: c.KVHeads, QLen: w.shared.Q.Shape()[2], KVLen: prefix.K.Shape()[2], Dim: c.Dim,
 		VDim: c.VDim, DType: c.DType, KVDType: c.KVDType, Scale: c.Scale, Carry: c.Carry}
 	p.Score.Softcap = c.Score.Softcap
 	w.shared.K, w.shared.V, w.shared.Workers = prefix.K, prefix.V, c.Args.Workers
