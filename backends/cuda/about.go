@@ -28,12 +28,12 @@ var abouts = [...]struct{ about, requires string }{
 }
 
 // setAbout sets k's description and limits. k.Scores names the order in which the products of a
-// score are added. Only decode_sm80 has an order of its own.
+// score are added. Only the decode kernels have orders of their own.
 func setAbout(k *flashkit.Kernel, id familyID) {
 	s := &families[id]
 	k.About, k.Requires = abouts[id].about, abouts[id].requires
 	k.DTypes, k.MaxDim, k.MaxRows = slices.Clone(s.dtypes), s.widest(), s.rows
-	if k.Scores = "tensor cores"; id == decodeSM80 {
+	if k.Scores = "tensor cores"; s.rows > 0 {
 		k.Scores = s.name
 	}
 }

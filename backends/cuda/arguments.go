@@ -8,6 +8,7 @@ import "github.com/flashkit-go/flashkit"
 type arguments struct {
 	mapped
 	features
+	int8Args
 	call        flashkit.Call
 	hasFeatures bool
 	seqArrays   [5][]int32     // the arrays of Sequences, indexed by seqQLens and so on
@@ -45,7 +46,7 @@ func (a *arguments) view(i int) *view {
 	if i < len(a.views) {
 		return &a.views[i]
 	}
-	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink}[i-len(a.views)]
+	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink, &a.kScale, &a.vScale}[i-len(a.views)]
 }
 
 // set fills in the arguments of a call on device tensors.

@@ -9,8 +9,8 @@ import (
 )
 
 // choose returns the family of the given name. For "" it returns the family that is predicted
-// fastest. paired means that a backward pass follows. choose then excludes decode_sm80, unless the
-// name is decode_sm80, because decode_sm80 sums scores in another order than backward kernels do.
+// fastest. paired means that a backward pass follows. choose then excludes decode kernels, unless
+// the name is theirs, because they sum scores in another order than backward kernels do.
 func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, error) {
 	x := fastest.Subject{Problem: c.Problem, Pass: c.Pass, Traits: c.Traits, Paired: paired && c.Features()&flashkit.ForwardFeatures == 0}
 	if name == "" {
@@ -29,11 +29,11 @@ func (b *Backend) choose(name string, c *flashkit.Call, paired bool) (familyID, 
 }
 
 // fastest returns the family that is predicted fastest for a call, or -1 if no family supports the
-// call. A name restricts the choice to that family; withoutDecode excludes decode_sm80.
+// call. A name restricts the choice to that family; withoutDecode excludes decode kernels.
 func (b *Backend) fastest(name string, c *flashkit.Call, withoutDecode bool) familyID {
-	return familyID(fastest.Least(len(families), func(i int) (time.Duration, bool) {
+	return familyID(fastest.Least(numKernels, func(i int) (time.Duration, bool) {
 		s := &families[i]
-		if withoutDecode && familyID(i) == decodeSM80 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
+		if withoutDecode && s.rows > 0 || !s.named(name, c.Pass) || s.refuses(&b.dev, c) != none {
 			return 0, false
 		}
 		return s.callCost(&b.dev, c), true
@@ -48,7 +48,7 @@ func (s *family) named(name string, pass flashkit.Pass) bool {
 // reasons of all families.
 func (b *Backend) refusals(name string, c *flashkit.Call) error {
 	var reasons []error
-	for i := range families {
+	for i := range numKernels {
 		if s := &families[i]; s.named(name, c.Pass) {
 			reasons = append(reasons, &flashkit.UnsupportedError{Kernel: "cuda/" + s.name, Problem: c.Problem, Reason: s.reason(&b.dev, c)})
 		}

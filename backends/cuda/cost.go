@@ -66,7 +66,7 @@ func (s *family) costWith(dev *Device, p flashkit.Problem, loose bool, x surchar
 	case p.Batch == 0 || p.QLen == 0 && s.pass == flashkit.PassForward:
 	case s.rows > 0:
 		var parts cut
-		cycles, steps, parts = decodeCycles(c, &t, p, dev, loose, x.cut)
+		cycles, steps, parts = s.decodeCycles(c, &t, p, dev, loose, x.cut)
 		us += c.joined(parts)
 	case s.pass == flashkit.PassBackward:
 		if loose {
@@ -134,7 +134,7 @@ func (s *family) wide(p *flashkit.Problem) float64 {
 const endBlocks = 4
 
 func (s *family) costsOf(t flashkit.DType) *costs {
-	if s.rows > 0 && t == flashkit.Float32 {
+	if s == &families[decodeSM80] && t == flashkit.Float32 {
 		return &decodeF32Costs
 	}
 	return s.costs

@@ -50,7 +50,7 @@ func (s *family) callCost(dev *Device, c *flashkit.Call) time.Duration {
 	if !hasFeatures(&c.Problem) {
 		return s.deviceCost(dev, c.Problem, c.Traits.Loose)
 	}
-	return s.featuredCost(dev, c)
+	return s.variant(&c.Problem).featuredCost(dev, c)
 }
 
 func (s *family) featuredCost(dev *Device, c *flashkit.Call) time.Duration {
@@ -108,7 +108,7 @@ func (s *family) sequencesCost(dev *Device, c *flashkit.Call, x surcharge) time.
 
 func (s *family) cutOf(dev *Device, p *flashkit.Problem) (x cut) {
 	t, sms := s.shape(p), max(1, dev.SMs)
-	x.splits, x.cluster = cutDecode(s.decodeTiles(p), ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9)
+	x.splits, x.cluster = cutDecode(s.decodeTiles(p), ceilDiv(seenKeys(p), t.keys), t.warps, sms*t.perSM, sms, dev.Major == 9 && s == &families[decodeSM80])
 	return x
 }
 

@@ -58,6 +58,13 @@ var decodeF32Costs = costs{
 	},
 }
 
+var decodeInt8Costs = costs{
+	bandwidth: 1.29, exposed: 0.699, extra: 3.95, first: 6.32, launch: 3.54, loose: 3.13, row: 233, unused: 0.9,
+	tiles: []tileCosts{
+		{alone: 1570, begin: 9000, step: 1220},
+	},
+}
+
 var fwdF32Costs = costs{
 	bandwidth: 1.09, edge: 0.0702, empty: 4240, exposed: 0.349, first: 8.33, launch: 5.52, loose: 1.68, plus: 15600,
 	tiles: []tileCosts{

@@ -31,7 +31,7 @@ func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchClust
 // planDecode cuts the keys into parts, with one thread block per part. It chooses the number of
 // parts with which the busiest multiprocessor has the least work. A part costs one, plus the number
 // of pieces of f.keys keys that each warp loads. If the merge is small, the block of a tile that
-// ends last merges the tile's parts. Otherwise a second kernel merges the parts.
+// ends last merges the tile's parts. Otherwise a second kernel merges the parts. decode_int8 has no such kernel.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	shares := families[id].columnShares(&p)
@@ -40,12 +40,12 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 		return d
 	}
 	slots := b.dev.SMs * max(1, f.perSM)
-	if d.splits, d.cluster = cutDecode(d.tiles, ceilDiv(seenKeys(&p), f.keys), f.threads/32, slots, b.dev.SMs, b.clusters()); d.splits == 1 || d.cluster {
+	if d.splits, d.cluster = cutDecode(d.tiles, ceilDiv(seenKeys(&p), f.keys), f.threads/32, slots, b.dev.SMs, b.clusters() && id == decodeSM80); d.splits == 1 || d.cluster {
 		return d
 	}
 	dim, parts := families[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
-	if ceilDiv(min(rows, f.rows)*dim/shares/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
+	if id == decodeInt8 || ceilDiv(min(rows, f.rows)*dim/shares/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.counters = d.tiles
 	}
 	return d
@@ -90,20 +90,21 @@ func partCost(all, pieces, warps, slots, splits int) int {
 	return ceilDiv(all*splits, slots)*(ceilDiv(ceilDiv(pieces, splits), warps)+1) + min(1, splits-1)
 }
 
-// decode launches decode_sm80. If the keys are cut into parts, it also launches the kernel that
-// merges the results of the parts, unless decode_sm80 merges them.
+// decode launches a decode kernel. If the keys are cut into parts, it also launches the kernel that
+// merges the results of the parts, unless the decode kernel merges them.
 func (l *launch) decode() error {
 	b, x := l.b, l.x
 	f, err := l.get(l.instance(1, false))
 	if err != nil {
 		return err
 	}
-	merge, err := l.get(l.featureTrait() | traitMerge)
-	if err != nil {
-		return err
+	merge, clustered := (*function)(nil), (*function)(nil)
+	if l.id == decodeSM80 {
+		if merge, err = l.get(l.featureTrait() | traitMerge); err != nil {
+			return err
+		}
 	}
-	clustered := (*function)(nil)
-	if b.clusters() {
+	if b.clusters() && l.id == decodeSM80 {
 		if clustered, err = l.get(l.featureTrait() | traitCluster); err != nil {
 			return err
 		}

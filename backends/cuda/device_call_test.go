@@ -61,6 +61,13 @@ func buffer(t flashkit.Tensor) *Buffer { return t.Owner().(*Buffer) }
 // a block of a million.
 func fillRandom(s *Stream, m *Buffer, dtype flashkit.DType, n int) error {
 	const block = 1 << 20
+	if dtype == flashkit.Int8 {
+		codes := make([]int8, n)
+		for i := range codes {
+			codes[i] = int8(rand.IntN(255) - 127)
+		}
+		return Upload(s, m, 0, codes)
+	}
 	if dtype == flashkit.Bool {
 		mask := make([]bool, min(n, block))
 		for i := range mask {
@@ -285,5 +292,5 @@ func TestArgumentsHaveViews(t *testing.T) {
 	for _, a := range allArguments {
 		names = append(names, a.Name)
 	}
-	require.Equal(t, []string{"Q", "K", "V", "O", "LSE", "DO", "DLSE", "DQ", "DK", "DV", "Bias", "DBias", "Mask", "Slopes", "Sink", "DSink"}, names)
+	require.Equal(t, []string{"Q", "K", "V", "O", "LSE", "DO", "DLSE", "DQ", "DK", "DV", "Bias", "DBias", "Mask", "Slopes", "Sink", "DSink", "KScale", "VScale"}, names)
 }

@@ -57,13 +57,13 @@ func (s *family) padded(p *flashkit.Problem) headDims {
 	return s.dims[min(s.pad(*p), len(s.dims)-1)]
 }
 
-// columnShares returns the number of blocks of decode_sm80 that divide the columns of O.
+// columnShares returns the number of blocks of a decode kernel that divide the columns of O.
 func (s *family) columnShares(p *flashkit.Problem) int {
 	d := s.padded(p)
 	return max(1, min(d.shares, ceilDiv(p.VDim, d.vDim/d.shares)))
 }
 
-// decodeTiles returns the number of tiles of query rows and columns of a call of decode_sm80.
+// decodeTiles returns the number of tiles of query rows and columns of a call of a decode kernel.
 func (s *family) decodeTiles(p *flashkit.Problem) int {
 	return p.Batch * p.KVHeads * ceilDiv(p.Heads/max(1, p.KVHeads)*p.QLen, s.shape(p).rows) * s.columnShares(p)
 }
@@ -73,7 +73,7 @@ func (s *family) widest() int { return s.dims[len(s.dims)-1].dim }
 // A blockShape describes the thread blocks of an instance on Hopper: their tile, their number of
 // warps, and the number of blocks per multiprocessor. On other GPUs some numbers differ a little.
 type blockShape struct {
-	rows, keys int // query rows and keys of a step; decode_sm80: rows of a block, keys of a warp
+	rows, keys int // query rows and keys of a step; decode kernels: rows of a block, keys of a warp
 	warps      int // per block
 	perSM      int // blocks per multiprocessor
 }
@@ -85,6 +85,7 @@ var (
 	bwdSM90Tiles      = []blockShape{{128, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}}
 	decodeTiles       = []blockShape{{128, 16, 8, 1}, {128, 16, 8, 1}, {64, 16, 4, 1}, {32, 16, 2, 1}}
 	decodeF32Tiles    = []blockShape{{64, 8, 8, 1}, {64, 8, 8, 1}, {64, 4, 8, 1}, {32, 4, 4, 1}}
+	int8Tiles         = []blockShape{{32, 16, 8, 1}}
 	fwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 3}, {64, 64, 4, 2}, {64, 32, 4, 2}, {32, 32, 2, 2}}
 	fwdSM80Tiles      = []blockShape{{128, 64, 4, 3}, {128, 64, 4, 3}, {128, 64, 4, 2}, {128, 64, 4, 2}, {128, 64, 8, 1}, {128, 64, 8, 1}, {64, 64, 8, 1}, {64, 32, 8, 1}}
 	fwdSM90Tiles      = []blockShape{{192, 128, 16, 1}, {192, 112, 16, 1}, {192, 96, 16, 1}, {128, 128, 12, 1}, {128, 128, 12, 1}, {128, 112, 12, 1}, {128, 80, 12, 1}}
@@ -98,7 +99,7 @@ func (s *family) shape(p *flashkit.Problem) *blockShape {
 }
 
 func (s *family) shapesOf(t flashkit.DType) []blockShape {
-	if s.rows > 0 && t == flashkit.Float32 {
+	if s == &families[decodeSM80] && t == flashkit.Float32 {
 		return decodeF32Tiles
 	}
 	return s.shapes

@@ -17,6 +17,9 @@ func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s Stream
 
 // enqueue launches the kernels of a call in stream order.
 func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s StreamHandle) error {
+	if p.Int8Group != 0 {
+		id = decodeInt8
+	}
 	l := launch{b, id, &families[id], p, x, s}
 	forward := l.family.pass == flashkit.PassForward
 	if forward && l.family.rows == 0 && x.whole == nil {
@@ -29,7 +32,7 @@ func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s Strea
 		return l.sumsAlone()
 	case id == fwdSM90:
 		return l.forwardHopper()
-	case id == decodeSM80:
+	case l.family.rows > 0:
 		return l.decode()
 	case forward:
 		return l.forward()
@@ -48,11 +51,14 @@ func (b *Backend) plan(id familyID, p flashkit.Problem) (w workspace, err error)
 }
 
 func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) {
+	if p.Int8Group != 0 {
+		id = decodeInt8
+	}
 	switch id {
 	case fwdSM90:
 		p, _ = packedHeads(p)
 		return planHopper(p, b.dev.SMs).workspace, nil
-	case decodeSM80:
+	case decodeSM80, decodeInt8:
 		i := families[id].instanceOf(&instanceCall{p: &p, whole: &p})
 		f, err := b.images.get(b.drv, id, i, p)
 		if err != nil {

@@ -380,13 +380,17 @@ func (f *fakeDriver) moduleCalls() {
 			f.mu.Unlock()
 			return f.join(k.name, (*joinArgs)(a), blocks*threads)
 		}
-		maps, block := (*mapped)(a), (*features)(nil)
+		maps, block, int8 := (*mapped)(a), (*features)(nil), (*int8Args)(nil)
 		if isFeatured(k.name) {
 			whole := (*struct {
 				mapped
 				features
+				int8Args
 			})(a)
 			a, block = unsafe.Pointer(&whole.params), &whole.features
+			if strings.HasPrefix(k.name, "decode_int8") {
+				int8 = &whole.int8Args
+			}
 		} else if k.hasMaps() {
 			a = unsafe.Pointer(&(*mapped)(a).params)
 		}
@@ -399,7 +403,7 @@ func (f *fakeDriver) moduleCalls() {
 		if f.idle {
 			return nil
 		}
-		return f.compute(k, l, block)
+		return f.compute(k, l, block, int8)
 	}
 	f.LaunchDependent = f.LaunchKernel
 	f.LaunchCluster = func(fn Function, blocks, threads, shared, cluster int, s StreamHandle, a unsafe.Pointer) error {

@@ -35,10 +35,12 @@ type fakeFeatured struct {
 
 	bias, dbias, mask, slopes, sink, dsink fakeView
 	carried, deltas                        *fakeView
+	scales                                 [2]*fakeView // of int8 K and V
+	scaleShift                             int32
 	seqs                                   []fakeSequence
 }
 
-func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block features, dtype flashkit.DType) {
+func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block features, dtype flashkit.DType, int8 *int8Args) {
 	x := &fakeFeatured{fakeKernel: k, f: block, fake: f, name: fn.name}
 	for _, v := range []struct {
 		to   *fakeView
@@ -54,6 +56,14 @@ func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block feat
 	if block.kvType != 0 {
 		for _, i := range []int{vK, vV} {
 			k.views[i].dtype = dtypes[block.kvType]
+		}
+	}
+	if int8 != nil {
+		x.scaleShift = int8.scaleShift
+		for i, from := range []view{int8.kScale, int8.vScale} {
+			k.views[vK+i].dtype = flashkit.Int8
+			m, _ := f.at(from.data)
+			x.scales[i] = &fakeView{memory: m, view: from, dtype: []flashkit.DType{flashkit.Float32, flashkit.Float16}[[]int32{int8.kHalf, int8.vHalf}[i]]}
 		}
 	}
 	m, _ := f.at(block.carriedLSE)
@@ -146,7 +156,13 @@ func (x *fakeFeatured) keyRows(s *fakeSequence, i, cols int) [][][]float64 {
 				page := int(uint64(j) * uint64(x.f.pageFactor) >> x.f.pageShift)
 				batch, at = int(s.pages[page]), j-page*int(x.f.page)
 			}
-			heads[g] = append(heads[g], x.elements(i, batch, g, at, cols))
+			row := x.elements(i, batch, g, at, cols)
+			if scales := x.scales[i-vK]; scales != nil {
+				for c := range row {
+					row[c] *= scales.get(batch, g, at, c/32>>x.scaleShift)
+				}
+			}
+			heads[g] = append(heads[g], row)
 		}
 	}
 	return heads

@@ -52,6 +52,8 @@ func (v *fakeView) read(x []float64, b, h, r int) {
 			x[c] = float64(half.FromF16(binary.LittleEndian.Uint16(e)))
 		case flashkit.BFloat16:
 			x[c] = float64(half.FromBF16(binary.LittleEndian.Uint16(e)))
+		case flashkit.Int8:
+			x[c] = float64(int8(e[0]))
 		default:
 			x[c] = float64(math.Float32frombits(binary.LittleEndian.Uint32(e)))
 		}
@@ -131,13 +133,16 @@ const (
 	vDV
 )
 
-func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) error {
+func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features, int8 *int8Args) error {
 	k := &fakeKernel{params: l.params, plan: fn.plan, blocks: l.blocks, arrays: map[Pointer]*fakeView{}}
 	dtype := flashkit.Float32
 	for _, t := range dtypes[1:] {
 		if strings.Contains(fn.name, "_"+t.String()) {
 			dtype = t
 		}
+	}
+	if int8 != nil {
+		dtype = dtypes[int8.dtype]
 	}
 	for i := range k.views {
 		t := dtype
@@ -156,7 +161,7 @@ func (f *fakeDriver) compute(fn *fakeFunction, l fakeLaunch, block *features) er
 		}
 	}
 	if block != nil {
-		f.computeFeatured(fn, k, *block, dtype)
+		f.computeFeatured(fn, k, *block, dtype, int8)
 		return nil
 	}
 	k.load()

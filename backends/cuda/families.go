@@ -38,6 +38,9 @@ const (
 	fwdF32
 	bwdF32
 	decodeSM80
+	decodeInt8 // of kernel decode_sm80, for int8 keys
+
+	numKernels = int(decodeInt8) // families that are kernels of the backend
 )
 
 // dtypes lists the number formats, by flashkit.DType.
@@ -53,7 +56,8 @@ var families = [...]family{
 	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, fwdF32Tiles, &fwdF32Costs, nil},
 	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, bwdF32Tiles, &bwdF32Costs, nil},
 
-	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], append(square(64, 128, 256), headDims{512, 512, 2, flashkit.AllFeatures}), 64, takesForward, decodeInstances, decodeTiles, &decodeCosts, nil},
+	decodeSM80: {"decode_sm80", flashkit.PassForward, 80, false, dtypes[:], append(square(64, 128, 256), headDims{512, 512, 2, flashkit.AllFeatures}), 64, takesForward | flashkit.FeatureInt8, decodeInstances, decodeTiles, &decodeCosts, nil},
+	decodeInt8: {"decode_int8", flashkit.PassForward, 80, false, dtypes[:], square(128), 64, takesInt8, int8Instances, int8Tiles, &decodeInt8Costs, nil},
 }
 
 // A refusal is the reason why a family cannot run a call. The refusal none means that the family
@@ -80,6 +84,9 @@ const (
 // maps require such multiples. Host tensors are copied to aligned memory first.
 func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	arch := dev.Major*10 + dev.Minor
+	if c != nil {
+		s = s.variant(&c.Problem)
+	}
 	switch {
 	case c != nil && c.Features()&^s.takes != 0:
 		return otherFeature
@@ -109,9 +116,16 @@ func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 
 // reason returns the result of refuses in words, "" if the family can run the call.
 func (s *family) reason(dev *Device, c *flashkit.Call) string {
+	if c != nil {
+		s = s.variant(&c.Problem)
+	}
 	switch s.refuses(dev, c) {
 	case otherFeature:
-		return "does not support " + (c.Features() &^ s.takes).String()
+		reason := "does not support " + (c.Features() &^ s.takes).String()
+		if c.Int8Group != 0 {
+			reason += " with keys in i8"
+		}
+		return reason
 	case looseTensor:
 		return "requires rows of the tensors on the device to begin at multiples of 16 bytes"
 	case oldDevice:
@@ -132,6 +146,15 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 		return fmt.Sprintf("supports pages of a multiple of %d keys, not %d", mappedKeys, c.Page)
 	}
 	return ""
+}
+
+// variant returns the family whose instances compute p: decode_int8 for decode_sm80 with int8 keys,
+// else s.
+func (s *family) variant(p *flashkit.Problem) *family {
+	if p.Int8Group != 0 && s == &families[decodeSM80] {
+		return &families[decodeInt8]
+	}
+	return s
 }
 
 // blocks returns an upper bound of the number of thread blocks of a launch. The driver permits

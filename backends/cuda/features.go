@@ -39,6 +39,26 @@ type features struct {
 	_                   [52]byte // the driver copies the block with the padding of its alignment to 64
 }
 
+// int8Args are the fields of struct Int8Params of kernels/decode_int8.cuh after FeatureParams.
+type int8Args struct {
+	kScale, vScale view
+	dtype          int32 // of Q and O
+	kHalf, vHalf   int32 // 1: the scales are Float16
+	scaleShift     int32 // elements 32c to 32c+31 of a row have scale c >> scaleShift
+	_              [48]byte
+}
+
+// oneScale is the shift of rows with one scale.
+const oneScale = 8
+
+// set sets the fields other than the tensors.
+func (x *int8Args) set(p *flashkit.Problem, args *flashkit.Args) {
+	*x = int8Args{dtype: int32(p.DType), kHalf: toBit(args.KScale.DType() == flashkit.Float16), vHalf: toBit(args.VScale.DType() == flashkit.Float16), scaleShift: oneScale}
+	if g := p.Int8Group; g < max(p.Dim, p.VDim) {
+		x.scaleShift = int32(g / 64) // groups of 32 or 64
+	}
+}
+
 // Sets of features.
 const (
 	plainFeatures  = flashkit.FeatureShift                                                                        // supported by plain instances of every kernel
@@ -47,6 +67,7 @@ const (
 	// Features that kernels support, beyond dense attention with a band mask.
 	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
 	takesBackward = plainFeatures | takesScores | flashkit.FeatureRagged
+	takesInt8     = plainFeatures | layoutFeatures | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureMask | flashkit.FeatureInt8
 	takesForward  = takesBackward | flashkit.FeaturePage | flashkit.FeatureCarry
 )
 
@@ -65,6 +86,7 @@ func (x *arguments) setFeatures(c *flashkit.Call) {
 		f.dbiasShape = [3]int32{int32(n[0]), int32(n[1]), int32(n[2])}
 	}
 	f.fill(p, args)
+	x.int8Args.set(p, args)
 	f.biasWide, f.dbiasWide = toBit(args.Bias.DType() == flashkit.Float32), toBit(args.DBias.DType() == flashkit.Float32)
 }
 

@@ -72,7 +72,7 @@ func (f *fit) report(when string, most int) {
 // fittedTables are the cost tables by name.
 var fittedTables = map[string]*costs{
 	"fwdSM90": &fwdSM90Costs, "fwdSM90Short": &fwdSM90ShortCosts, "fwdSM90Wide": &fwdSM90WideCosts, "fwdSM80": &fwdSM80Costs, "bwdSM90": &bwdSM90Costs, "bwdSM80": &bwdSM80Costs,
-	"fwdF32": &fwdF32Costs, "bwdF32": &bwdF32Costs, "decode": &decodeCosts, "decodeF32": &decodeF32Costs,
+	"fwdF32": &fwdF32Costs, "bwdF32": &bwdF32Costs, "decode": &decodeCosts, "decodeF32": &decodeF32Costs, "decodeInt8": &decodeInt8Costs,
 }
 
 // fittedJSON returns the numbers of all tables for mkcosts, a line each.

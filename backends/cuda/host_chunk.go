@@ -93,7 +93,7 @@ func (x *chunk) add(arg int, t *flashkit.Tensor, role flashkit.Role) {
 		if seqs != nil && seqs.QStarts != nil {
 			s.from, s.shape[2] = packedRows(seqs.QStarts)
 		}
-	case "K", "V", "DK", "DV":
+	case "K", "V", "KScale", "VScale", "DK", "DV":
 		switch {
 		case x.p.Page > 0:
 			s.pages, s.shape[0] = x.pages, len(x.pages)

@@ -134,7 +134,7 @@ func (x *images) loadOnce(slot *atomic.Pointer[function], load func() (*function
 func (k kernelKey) name() string {
 	s := &families[k.family]
 	name := s.name + k.traits.name()
-	if len(s.dtypes) > 1 {
+	if len(s.dtypes) > 1 && k.family != decodeInt8 { // decode_int8 supports all types
 		name += "_" + k.dtype.String()
 	}
 	if k.traits.perDim() {

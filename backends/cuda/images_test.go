@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,7 +97,9 @@ func instances(id familyID, arch int) (names []string) {
 		}
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dimsOf(i) {
-				names = append(names, kernelKey{id, i, dtype, dim}.name())
+				if name := (kernelKey{id, i, dtype, dim}).name(); !slices.Contains(names, name) { // decode_int8 supports all types
+					names = append(names, name)
+				}
 			}
 		}
 	}

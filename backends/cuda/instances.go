@@ -65,6 +65,7 @@ var (
 	plainInstances    = []instance{0}
 	forwardInstances  = []instance{0, traitFeatures}
 	decodeInstances   = []instance{0, traitMerge, traitFeatures, traitFeatures | traitMerge, traitCluster, traitFeatures | traitCluster}
+	int8Instances     = []instance{traitFeatures}
 	backwardInstances = []instance{0, traitDelta, traitFinish, traitFeatures, traitFeatures | traitDelta, traitFeatures | traitFinish}
 	bwdF32Instances   = []instance{0, traitDelta, traitFeatures, traitFeatures | traitDelta}
 	singleInstances   = []instance{traitFeatures | traitSoftcap, traitFeatures | traitALiBi, traitFeatures | traitBias, traitFeatures | traitMask, traitFeatures | traitKeys, traitFeatures | traitDropout}

@@ -11,8 +11,8 @@ import (
 // host, which it streams through the device. The kernels of a zero Backend, which has no device,
 // describe themselves but support no call.
 func (b *Backend) Kernels() []flashkit.Kernel {
-	list := make([]flashkit.Kernel, 0, len(families))
-	for i := range families {
+	list := make([]flashkit.Kernel, 0, numKernels)
+	for i := range numKernels {
 		s := &families[i]
 		k := flashkit.Kernel{
 			Name: "cuda/" + s.name, Pass: s.pass, Takes: s.takes,

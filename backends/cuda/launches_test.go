@@ -214,8 +214,8 @@ func parsePTX(text string) *fakeImage {
 		if rest, ok := strings.CutPrefix(line, ".global .align 4 .b8 "); ok {
 			name, numbers, _ := strings.Cut(rest, "[16] = {")
 			plan := make([]byte, 16)
-			for i, number := range strings.Split(strings.TrimSuffix(numbers, "};\n"), ", ") {
-				n, _ := strconv.Atoi(number)
+			for i, number := range strings.Split(strings.TrimSuffix(numbers, "};\n"), ",") {
+				n, _ := strconv.Atoi(strings.TrimSpace(number))
 				plan[i] = byte(n)
 			}
 			parsed.plans[name] = plan

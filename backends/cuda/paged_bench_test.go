@@ -111,7 +111,8 @@ func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float
 	}
 	o := p.OShape()
 	c.args.Q, c.args.K, c.args.V = tensor(x.q, 0, p.QShape()), tensor(x.kv, 0, keys), tensor(x.kv, pagedKeys*p.KVHeads*p.Dim, keys)
-	c.args.O, c.args.LSE = tensor(x.out, 0, o), x.out.Tensor(flashkit.Float32, 128*64*128/2, p.Batch, p.Heads, 1, 1)
+	c.args.O, c.args.LSE = tensor(x.out, 0, o), x.out.Tensor(flashkit.Float32, 128*64*128/2, p.Batch, p.Heads, p.QLen, 1)
+	x.scales(b, c, keys)
 	if p.Ragged {
 		s := &flashkit.Sequences{}
 		for range p.Batch {

@@ -136,13 +136,13 @@ func (e *Event) Close() error {
 }
 
 // Upload copies src to the buffer, from byte `from` on. It returns when src may be used again.
-func Upload[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, to *Buffer, from int, src []T) error {
+func Upload[T float32 | ~int32 | ~uint16 | ~int8 | ~bool](s *Stream, to *Buffer, from int, src []T) error {
 	return s.copy(to, from, unsafe.Pointer(unsafe.SliceData(src)), len(src)*int(unsafe.Sizeof(*new(T))), true)
 }
 
 // Download copies the buffer, from byte `from` on, to dst. It waits for the work in the stream and
 // returns when dst is complete.
-func Download[T float32 | ~int32 | ~uint16 | ~bool](s *Stream, dst []T, of *Buffer, from int) error {
+func Download[T float32 | ~int32 | ~uint16 | ~int8 | ~bool](s *Stream, dst []T, of *Buffer, from int) error {
 	return s.copy(of, from, unsafe.Pointer(unsafe.SliceData(dst)), len(dst)*int(unsafe.Sizeof(*new(T))), false)
 }
 

@@ -79,11 +79,18 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 }
 
 // allArguments are all tensors of the calls that kernels support, in the order of params.views and
-// then of features: function view finds them by their index.
-var allArguments = slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool {
-	p := flashkit.Problem{Score: flashkit.Score{ALiBi: true, Bias: true, Mask: true, Sink: true}} // the features with tensors
-	return a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) == 0
-})
+// then of features and of int8Args: function view finds them by their index.
+var allArguments = func() []flashkit.Argument {
+	with := func(p flashkit.Problem) func(a flashkit.Argument) bool {
+		return func(a flashkit.Argument) bool {
+			return a.Role(&p, flashkit.PassForward)|a.Role(&p, flashkit.PassBackward) != 0
+		}
+	}
+	scored := with(flashkit.Problem{Score: flashkit.Score{ALiBi: true, Bias: true, Mask: true, Sink: true}}) // the features with tensors
+	scaled := with(flashkit.Problem{Int8Group: 1})
+	list := slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return !scored(a) })
+	return append(list, slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return scored(a) || !scaled(a) })...)
+}()
 
 // owns returns an error if a tensor is not in memory of b.
 func (b *Backend) owns(args *flashkit.Args, pass flashkit.Pass, p *flashkit.Problem) error {

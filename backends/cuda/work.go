@@ -283,27 +283,26 @@ func (s *family) backwardCycles(c *costs, t *tile, p flashkit.Problem, sms int, 
 	return max(l.cycles(c, t, heads, sms)+first, turns, last)
 }
 
-// decodeCycles returns the cycles of decode_sm80, the steps of a block, and the partition of the
+// decodeCycles returns the cycles of a decode kernel, the steps of a block, and the partition of the
 // keys. In a step, each warp processes a piece of the keys for the query rows that it holds. Warps
 // with other rows process the same pieces.
-func decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
+func (s *family) decodeCycles(c *costs, t *tile, p flashkit.Problem, dev *Device, loose bool, by cut) (cycles, steps float64, parts cut) {
 	warpRows := t.rows / t.warps
 	rows, team := p.Heads/p.KVHeads*p.QLen, 1
 	for team < t.warps && team*warpRows < rows {
 		team *= 2
 	}
 	if by.splits == 0 {
-		by = families[decodeSM80].cutOf(dev, &p)
+		by = s.cutOf(dev, &p)
 	}
 	pieces, slots := ceilDiv(seenKeys(&p), t.keys), max(1, dev.SMs)*t.perSM
 	mine := ceilDiv(pieces, by.splits)
-	begin, step := t.begin+c.row*float64(rows)*families[decodeSM80].wide(&p), t.step*float64(min(team, mine))
+	begin, step := t.begin+c.row*float64(rows)*s.wide(&p), t.step*float64(min(team, mine))
 	step = max(t.alone, step)
 	if loose {
-		s := &families[decodeSM80]
 		row := c.loose * c.looseColumns(&p, s.padded(&p), false)
 		step += row * float64(t.keys)
 	}
 	steps = float64(ceilDiv(mine, t.warps))
-	return float64(ceilDiv(families[decodeSM80].decodeTiles(&p)*by.splits, slots)) * (begin + steps*step), steps, by
+	return float64(ceilDiv(s.decodeTiles(&p)*by.splits, slots)) * (begin + steps*step), steps, by
 }

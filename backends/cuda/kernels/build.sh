@@ -26,6 +26,7 @@ compile() { # file arch
 	mkdir -p "$work/$1"
 	if [ "$2" = ptx ]; then
 		$nvcc $FLAGS -arch=compute_89 -ptx -o "$work/$1/ptx" "$1.cu" || exit 255
+		sed -Ei 's@[ \t]*//.*$@@; s@^[ \t]+@@; s@[ \t]+@ @g; s@, @,@g; /^$/d' "$work/$1/ptx" # no comments and spaces: smaller images
 	else
 		$nvcc $FLAGS -gencode="arch=compute_$2,code=sm_$2" -cubin -Xptxas -v -o "$work/$1/sm_$arch.cubin" "$1.cu" 2>"$work/$1.sm_$arch.log" || { cat "$work/$1.sm_$arch.log" >&2; exit 255; }
 	fi
@@ -36,7 +37,7 @@ export nvcc FLAGS work
 for f in *.cu; do
 	case $f in
 	*_sm90.cu | *_sm90_*.cu) echo "${f%.cu} 90a" ;; # only this architecture has wgmma
-	layers.cu) for a in ptx 80 90; do echo "${f%.cu} $a"; done ;; # limited by memory: 8.6 and 8.9 run the cubin of 8.0
+	decode_int8.cu | layers.cu) for a in ptx 80 90; do echo "${f%.cu} $a"; done ;; # 8.6 and 8.9 run the cubin of 8.0
 	*) for a in ptx $ARCHES; do echo "${f%.cu} $a"; done ;;
 	esac
 done | xargs -P "$(nproc)" -L 1 bash -c 'compile "$@"' _
