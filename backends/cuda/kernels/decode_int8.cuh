@@ -26,7 +26,7 @@ template <int D> struct Layout {
     static constexpr int q_term = tile_rows * 2 * D, q_all = terms * q_term; // Q [terms, tile_rows, D] bf16, for all warps
     static constexpr int sums = rows * 8;                                                       // m, l [rows, 2]
     static constexpr int fits(int warps) { return ((shared_limit - q_all) / warps - sums) / slot; } // stages
-    static constexpr int warps = fits(8) >= 3 ? 8 : fits(4) >= 3 ? 4 : fits(8) >= 2 ? 8 : fits(4) >= 2 ? 4 : 2;
+    static constexpr int warps = fits(12) >= 3 ? 12 : fits(8) >= 3 ? 8 : fits(4) >= 3 ? 4 : fits(8) >= 2 ? 8 : fits(4) >= 2 ? 4 : 2;
     static constexpr int stages = fits(warps) > 4 ? 4 : fits(warps), ring = stages * slot;
     static constexpr int shared = warps * (ring + sums) + q_all, o_pitch = D + 4; // o_pitch: floats from row to row of O, which reuses the ring at the end
     static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
