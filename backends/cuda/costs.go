@@ -61,7 +61,7 @@ var decodeF32Costs = costs{
 var decodeInt8Costs = costs{
 	bandwidth: 1.29, exposed: 0.699, extra: 3.95, first: 6.32, launch: 3.54, loose: 3.13, row: 233, unused: 0.9,
 	tiles: []tileCosts{
-		{alone: 1570, begin: 9000, step: 1220},
+		{alone: 2850, begin: 14000, step: 1900},
 	},
 }
 
