@@ -141,9 +141,8 @@ template <int D> struct Tile {
         UNROLL for (int e = 0; e < 8; e++) s[e / 4][e % 4] = fmaf(sum[e / 4][e % 4], e < 4 ? (e % 2 ? x.y : x.x) : (e % 2 ? y.y : y.x), s[e / 4][e % 4]);
     }
 
-    // Adds a term of P times V, of 32 columns, to O. The scales of V multiply P. The weight of a hidden key stays 0 if the key's scale is NaN.
-    __device__ __forceinline__ void add_values(const float (&s)[2][4], int term, bool edge, uint32_t hidden, const char *slot, int c, int lane) {
-        const uint32_t at = shared_address(slot) + L::v_at + L::template place<L::v_pitch>(lane % 16, lane / 16);
+    // Sets a to a term of P times the scales of 32 columns of V. The weight of a hidden key stays 0 if the key's scale is NaN.
+    __device__ __forceinline__ void scale_weights(uint32_t (&a)[4], const float (&s)[2][4], int term, bool edge, uint32_t hidden, const char *slot, int c, int lane) {
         const float *const scale = (const float *)(slot + L::scales_at) + (L::chunks + c) * 16 + lane % 4 * 2;
         const float2 v = *(const float2 *)scale, w = *(const float2 *)(scale + 8);
         float p[8];
@@ -157,10 +156,14 @@ template <int D> struct Tile {
                 p[7] = x;
             }
         }
+        UNROLL for (int i = 0; i < 4; i++) a[i] = pack<BF16>(p[2 * i], p[2 * i + 1]);
+    }
+
+    // Adds the product of a and 32 columns of V to O.
+    __device__ __forceinline__ void add_values(const uint32_t (&a)[4], const char *slot, int c, int lane) {
         uint32_t x[4], y[4];
-        load_matrix_transposed(x, at ^ 32 * c);
+        load_matrix_transposed(x, (shared_address(slot) + L::v_at + L::template place<L::v_pitch>(lane % 16, lane / 16)) ^ 32 * c);
         UNROLL for (int i = 0; i < 4; i++) y[i] = widen.odd(x[i]), x[i] = widen.even(x[i]);
-        const uint32_t a[4] = {pack<BF16>(p[0], p[1]), pack<BF16>(p[2], p[3]), pack<BF16>(p[4], p[5]), pack<BF16>(p[6], p[7])};
         mma<BF16>(o[4 * c], a, x[0], x[1]), mma<BF16>(o[4 * c + 1], a, y[0], y[1]);
         mma<BF16>(o[4 * c + 2], a, x[2], x[3]), mma<BF16>(o[4 * c + 3], a, y[2], y[3]);
     }
@@ -171,7 +174,7 @@ template <int D> struct Tile {
         float s[2][4] = {};
         ROLLED for (int term = 0; term < terms; term++) {
             UNROLL for (int c = 0; c < L::chunks; c += 2)
-                if (c < k_chunks) product(s, slot, q + term * L::q_term, c, lane), product(s, slot, q + term * L::q_term, c + 1, lane);
+                if (c == 0 || c < k_chunks) product(s, slot, q + term * L::q_term, c, lane), product(s, slot, q + term * L::q_term, c + 1, lane);
         }
         uint32_t hidden = 0; // bit e: score e is hidden
         if (edge || x.changes) {
@@ -196,8 +199,10 @@ template <int D> struct Tile {
             UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
         }
         ROLLED for (int term = 0; term < terms; term++) {
+            uint32_t a[L::chunks][4];
+            UNROLL for (int c = 0; c < L::chunks; c++) scale_weights(a[c], s, term, edge, hidden, slot, c, lane);
             UNROLL for (int c = 0; c < L::chunks; c += 2)
-                if (c < v_chunks) add_values(s, term, edge, hidden, slot, c, lane), add_values(s, term, edge, hidden, slot, c + 1, lane);
+                if (c == 0 || c < v_chunks) add_values(a[c], slot, c, lane), add_values(a[c + 1], slot, c + 1, lane);
         }
     }
 
