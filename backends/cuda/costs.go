@@ -24,6 +24,7 @@ var bwdSM80Costs = costs{
 		{begin: 13400, step: 8910},
 		{alone: 7230, begin: 7250, step: 868},
 		{alone: 9480, begin: 9290, step: 3720},
+		{begin: 12000, step: 19000},
 	},
 }
 

@@ -81,7 +81,7 @@ type blockShape struct {
 // Block shapes by padded head dim. TestShapesAreTheKernels checks rows, keys and warps.
 var (
 	bwdF32Tiles       = []blockShape{{64, 64, 4, 3}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}, {64, 64, 4, 2}}
-	bwdSM80Tiles      = []blockShape{{64, 128, 4, 2}, {64, 128, 4, 2}, {64, 128, 8, 1}, {64, 128, 8, 1}, {64, 64, 8, 1}, {64, 64, 8, 1}}
+	bwdSM80Tiles      = []blockShape{{64, 128, 4, 2}, {64, 128, 4, 2}, {64, 128, 8, 1}, {64, 128, 8, 1}, {64, 64, 8, 1}, {64, 64, 8, 1}, {64, 32, 8, 1}}
 	bwdSM90Tiles      = []blockShape{{128, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}, {64, 128, 12, 1}}
 	decodeTiles       = []blockShape{{128, 16, 8, 1}, {128, 16, 8, 1}, {64, 16, 4, 1}, {32, 16, 2, 1}}
 	decodeF32Tiles    = []blockShape{{64, 8, 8, 1}, {64, 8, 8, 1}, {64, 4, 8, 1}, {32, 4, 4, 1}}

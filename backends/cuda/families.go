@@ -52,7 +52,7 @@ var families = [...]family{
 	fwdSM90Wide:  {"fwd_sm90_wide", flashkit.PassForward, 90, true, dtypes[1:], square(320, 512), 0, plainFeatures, plainInstances, fwdSM90WideTiles, &fwdSM90WideCosts, nil},
 	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256, 320, 512), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
 	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, bwdSM90Instances, bwdSM90Tiles, &bwdSM90Costs, &bwdSM90Plans},
-	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256), 0, takesBackward, backwardInstances, bwdSM80Tiles, &bwdSM80Costs, nil},
+	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256, 512), 0, takesBackward, backwardInstances, bwdSM80Tiles, &bwdSM80Costs, nil},
 	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, fwdF32Tiles, &fwdF32Costs, nil},
 	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, bwdF32Tiles, &bwdF32Costs, nil},
 
@@ -100,7 +100,7 @@ func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 		return none
 	case !slices.Contains(s.dtypes, c.DType):
 		return otherDType
-	case max(c.Dim, c.VDim) > s.widest():
+	case max(c.Dim, c.VDim) > s.widestOn(arch):
 		return wideHead
 	case s.rows > 0 && c.Heads/c.KVHeads*c.QLen > s.rows:
 		return manyRows
@@ -135,7 +135,7 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	case otherDType:
 		return fmt.Sprintf("supports %v, not %v", s.dtypes, c.DType)
 	case wideHead:
-		return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), max(c.Dim, c.VDim))
+		return s.wideReason(dev.Major*10+dev.Minor, max(c.Dim, c.VDim))
 	case manyRows:
 		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, c.Heads/c.KVHeads*c.QLen)
 	case longSequence:
@@ -155,6 +155,22 @@ func (s *family) variant(p *flashkit.Problem) *family {
 		return &families[decodeInt8]
 	}
 	return s
+}
+
+// widestOn returns the widest head dim on a compute capability, times 10. Wide heads of bwd_sm80
+// need more shared memory than a block has on 8.6 and 8.9, and in the PTX for newer GPUs.
+func (s *family) widestOn(arch int) int {
+	if s == &families[bwdSM80] && arch != 80 && arch != 90 {
+		return plainDim
+	}
+	return s.widest()
+}
+
+func (s *family) wideReason(arch, dim int) string {
+	if most := s.widestOn(arch); most < s.widest() {
+		return fmt.Sprintf("supports head dims up to %d on compute capability %d.%d, not %d", most, arch/10, arch%10, dim)
+	}
+	return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), dim)
 }
 
 // blocks returns an upper bound of the number of thread blocks of a launch. The driver permits

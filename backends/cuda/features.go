@@ -77,7 +77,7 @@ func hasFeatures(p *flashkit.Problem) bool { return p.Features()&^plainFeatures 
 // setFeatures fills in the features of a call, except the tensors and sequences of these features.
 func (x *arguments) setFeatures(c *flashkit.Call) {
 	x.features = features{}
-	if x.hasFeatures = hasFeatures(&c.Problem); !x.hasFeatures {
+	if x.hasFeatures = hasFeatures(&c.Problem) || c.Pass == flashkit.PassBackward && c.DType != flashkit.Float32 && max(c.Dim, c.VDim) > plainDim; !x.hasFeatures {
 		return
 	}
 	f, p, args := &x.features, &c.Problem, c.Args

@@ -97,6 +97,9 @@ func instances(id familyID, arch int) (names []string) {
 		}
 		for _, dtype := range s.dtypes {
 			for _, dim := range s.dimsOf(i) {
+				if i.perDim() && s.dims[dim].dim > s.widestOn(arch) {
+					continue
+				}
 				if name := (kernelKey{id, i, dtype, dim}).name(); !slices.Contains(names, name) { // decode_int8 supports all types
 					names = append(names, name)
 				}

@@ -102,9 +102,13 @@ func (i instance) persistent(d headDims) bool {
 	return i&(traitUp|traitColumns80|traitColumns96) != 0 || plain && d.dim <= groupedDim
 }
 
+// plainDim is the maximum padded head dim of bwd_sm80's instance without features. Wider calls
+// without features use the instance with features.
+const plainDim = 256
+
 // has reports whether the family has the instance i for the padded head dims d.
 func (s *family) has(i instance, d headDims) bool {
-	if !slices.Contains(s.instances, i) || i.needs()&^d.takes != 0 {
+	if !slices.Contains(s.instances, i) || i.needs()&^d.takes != 0 || s == &families[bwdSM80] && i == 0 && d.dim > plainDim {
 		return false
 	}
 	for ; i != 0; i &= i - 1 {
@@ -137,7 +141,7 @@ func (s *family) instanceOf(c *instanceCall) instance {
 	d := s.padded(c.p)
 	asked, i := c.p.Features()&^plainFeatures, instance(0)
 	switch {
-	case asked == 0:
+	case asked == 0 && s.has(0, d):
 		return s.schedule(c, d)
 	case asked&^layoutFeatures == 0:
 		i = s.layoutSchedule(c, d)

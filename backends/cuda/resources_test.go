@@ -169,7 +169,7 @@ func kernelRows(t *testing.T, id familyID) (rows []kernelRow) {
 			first := len(rows)
 			for _, dtype := range s.dtypes {
 				for _, arch := range arches {
-					if !i.on(arch) {
+					if !i.on(arch) || i.perDim() && s.dims[dim].dim > s.widestOn(arch) {
 						continue
 					}
 					name := kernelKey{id, i, dtype, dim}.name()

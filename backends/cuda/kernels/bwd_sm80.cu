@@ -5,7 +5,7 @@
 //   bwd_sm80_<dtype>_d<dim>    grid B*G*ceil(M/plan.keys)    writes dK and dV; adds to dq_sum
 //   bwd_sm80_finish_<dtype>    grid B*H*ceil(N/64)           writes dQ = dq_sum * scale
 //
-// <dim> is the smallest of 32, 64, 96, 128, 192 and 256 that is at least D and at least DV.
+// <dim> is the smallest of 32, 64, 96, 128, 192, 256 and 512 that is at least D and at least DV.
 // With T = B*H*ceil(N/64), the workspace consists of
 //
 //   delta     T*64*2 floats       for each row, LSE in log2 units and delta
@@ -38,6 +38,10 @@
 // of these operands are replaced by 0. A row's LSE and delta reveal such elements in Q and dO.
 // To find such elements in K, all elements of K are tested. Visible pairs still yield NaN: in dS
 // through S and dP, and in dV because the replaced elements of dO are added to dV after each tile.
+//
+// For <dim> 512, registers do not suffice for all of dQ, and shared memory holds one tile of Q and dO. So a warp computes
+// S^T or dP^T, and loads the other (see add_wide). dQ of a tile is computed while the next tile arrives. Only
+// the instance with features exists, only on compute capability 8.0 and 9.0. It assumes hidden pairs in every tile.
 //
 // With features, functions of score.cuh compute P^T and change dP^T. With a mask, the kernel
 // assumes hidden pairs in every tile.
@@ -85,12 +89,17 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
     }
     // In blocks of eight warps, each of the multiprocessor's four schedulers has two warps. The first warp adds the previous
     // dQ before it processes its tile, the second warp afterwards. So the two warps do different work at the same time.
-    const bool late = L::warps > 4 && block.warp >= 4;
+    const bool late = !L::wide && L::warps > 4 && block.warp >= 4;
     // The outer loop is over the heads of the group. The inner loop is over tiles of rows, from last to first.
     int h = work.hk * block.share, i = work.i_hi;
     auto add_before = [&](int turn) { // adds dQ of the previous tile
         const bool wrap = i == work.i_hi;
-        block.add_dq(wrap ? h - 1 : h, wrap ? work.i_lo : i + 1, turn ^ 1);
+        if constexpr (L::wide) block.add_wide_dq(wrap ? h - 1 : h, wrap ? work.i_lo : i + 1, turn ^ 1);
+        else block.add_dq(wrap ? h - 1 : h, wrap ? work.i_lo : i + 1, turn ^ 1);
+    };
+    auto add_previous = [&](int t) {
+        if (t > 1) block.end_turn();
+        if (t > 0 && (!late || t == work.steps)) add_before(t & 1);
     };
     for (int t = 0; t || work.steps; t++) {
         const int turn = t & 1, buffer = L::stages == 2 ? turn : 0;
@@ -102,15 +111,16 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
         } else {
             __syncthreads(); // the previous dS is ready; Q and dO are free
             if (t < work.steps) block.fetch(h, i, 0, turn);
+            if (L::wide) add_previous(t); // while Q and dO arrive
             copy_wait<0>();
             __syncthreads(); // Q, dO and stat have arrived
         }
         if (t == 0 && work.clear_k) block.scan_keys();
-        if (t > 1) block.end_turn();
-        if (t > 0 && (!late || t == work.steps)) add_before(turn);
+        if (!L::wide) add_previous(t);
         if (t == work.steps) break;
         const int k0 = work.k0, r0 = i * L::rows;
-        if (block.cuts(r0, k0)) Tile<T, D, features, true>(block, r0, h, buffer, turn).add(dk, dv);
+        if constexpr (L::wide) Tile<T, D, features, true>(block, r0, h, buffer, turn).add_wide(dk, dv);
+        else if (block.cuts(r0, k0)) Tile<T, D, features, true>(block, r0, h, buffer, turn).add(dk, dv);
         else Tile<T, D, features, false>(block, r0, h, buffer, turn).add(dk, dv);
         if (t > 0 && late) add_before(turn);
         if (i == work.i_lo) h++, i = work.i_hi;
@@ -124,7 +134,7 @@ template <class T, int D, bool features> __device__ __forceinline__ void backwar
 // Returns the main kernel's <dim>, which is at least D and at least DV.
 __device__ __forceinline__ int padded(const Params &p) {
     const int d = max(p.dim, p.v_dim);
-    return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : (d + 63) / 64 * 64;
+    return d <= 32 ? 32 : d > 64 && d <= 96 ? 96 : d > 256 ? 512 : (d + 63) / 64 * 64;
 }
 
 // Writes the pairs (LSE in log2 units, delta) of 64 rows of a head, where delta is
@@ -210,11 +220,16 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
 #define INSTANCE(dtype, T, D)                                                       \
     BOTH(bwd_sm80, Params, false, x, no_features, dtype, T, D)                      \
     BOTH(bwd_sm80_features, FeatureParams, true, x.p, x.f, dtype, T, D)
+#define WIDE(dtype, T) BOTH(bwd_sm80_features, FeatureParams, true, x.p, x.f, dtype, T, 512)
 #define ALL(dtype, T)                                               \
     ENDS(bwd_sm80, Params, false, x, no_features, dtype, T)         \
     ENDS(bwd_sm80_features, FeatureParams, true, x.p, x.f, dtype, T)
 ALL(f16, F16)
 ALL(bf16, BF16)
+#if SHARED_KB > 99
+WIDE(f16, F16)
+WIDE(bf16, BF16)
+#endif
 INSTANCE(f16, F16, 32)
 INSTANCE(f16, F16, 64)
 INSTANCE(f16, F16, 96)

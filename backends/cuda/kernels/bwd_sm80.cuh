@@ -36,6 +36,7 @@ constexpr Shape shape(int d) {
            : d <= 128 && SHARED_KB == 227 ? Shape{8, 2, 2, 64, 2, 1}
            : d <= 128 && SHARED_KB == 163 ? Shape{8, 2, 2, 32, 2, 1}
            : d <= 128                     ? Shape{8, 4, 2, 64, 1, 1}
+           : d > 256                      ? SHARED_KB == 227 ? Shape{8, 8, 2, 64, 1, 1} : Shape{8, 4, 1, 32, 1, 1}
            : SHARED_KB == 99              ? Shape{4, 2, 1, 32, 1, 1}
                                           : Shape{8, 4, 2, 64, SHARED_KB == 227 ? 2 : 1, 1};
 }
@@ -53,14 +54,16 @@ template <> struct WorkOf<true> { using type = FeatureWork; };
 
 // Offsets in shared memory: K and V [keys][D], Q and dO [stages][rows][D],
 // P^T [keys][rows] if split > 1, dS^T [2][keys][rows], pairs of LSE and
-// delta [2][rows], Work. At the end dK and dV replace K and V.
+// delta [2][rows], S^T and dP^T [teams][parts] if wide, Work. At the end dK and dV replace K and V.
 template <int D, bool features = false> struct Layout {
     static constexpr Shape c = shape(D);
     static constexpr int warps = c.warps, split = c.split, blocks = c.blocks, rows = c.rows, stages = c.stages;
     static constexpr int threads = 32 * warps, keys = 16 * blocks * warps / split, pitch = 2 * D, pitch_p = 2 * rows;
+    static constexpr bool wide = D > 256;                     // two warps share each part of a tile's rows: one computes S^T, the other dP^T
+    static constexpr int parts = wide ? split / 2 : split; // of a tile's query rows
     static constexpr int v = keys * pitch, q = 2 * v, dout = q + stages * rows * pitch, pt = dout + stages * rows * pitch;
     static constexpr int ds = pt + (split > 1 ? keys * pitch_p : 0), stat = ds + 2 * keys * pitch_p;
-    static constexpr int work = stat + 16 * rows, total = work + sizeof(typename WorkOf<features>::type);
+    static constexpr int sent = stat + 16 * rows, work = sent + (wide ? warps / split * parts * blocks * 2048 : 0), total = work + sizeof(typename WorkOf<features>::type);
     // A warp computes 16*X rows and Y groups of 16 columns of dS K.
     static constexpr int bands = D == 96 && warps == 8 ? 4 : 2, X = rows / bands / 16, Y = D / 16 * bands / warps;
     static_assert(total <= SHARED_KB * 1024 && X * 16 * bands == rows && Y * warps == D / 16 * bands, "shape");
@@ -198,6 +201,47 @@ template <class T, int D, bool features> struct Block {
         };
         if (p.deterministic && before == 0) each_block([](float *to, const float (&x)[4]) { *(float4 *)to = {x[0], x[1], x[2], x[3]}; });
         else each_block(add_global4);
+    }
+    // Like add_dq, for wide heads. A warp computes four groups of 16 columns at a time, for which registers suffice.
+    __device__ __forceinline__ void add_wide_dq(int h, int i, int buffer) const {
+        constexpr int pitch = L::pitch, pitch_p = L::pitch_p, X = L::X, step = L::warps / L::bands;
+        const int tile = (work.b * p.heads + h) * tiles + i;
+        if (thread == 0) work.added = tile;
+        const int band = fresh(warp) % L::bands, column = fresh(warp) / L::bands, groups = max(0, (p.dim - 16 * column + 16 * step - 1) / (16 * step)); // of 16 columns
+        const uint32_t ds = at<pitch_p>(base + L::ds + buffer * L::keys * pitch_p + place<pitch_p>(lane, true), 0, 2 * X * band);
+        const uint32_t k = at<pitch>(base + place<pitch>(lane, false), 0, 2 * column);
+        const bool guard = work.clear_k;
+        int now = p.deterministic ? load_counter(p.turn + 1 + tile) : 0;
+        const int before = p.deterministic ? work.k0 / L::keys - max(0, i * L::rows + lo()) / L::keys : 0; // number of key tiles that add earlier
+        float *to = p.dq_sum + (int64_t)tile * L::rows * D + (band * X * (D / 8) + 2 * column) * 128 + fresh(lane) * 4;
+#pragma unroll 1
+        for (int done = 0; done < groups; done += 4, to += 4 * 2 * step * 128) {
+            float x[X][8][4] = {};
+#pragma unroll 1
+            for (int j = 0; j < L::keys / 16; j++) {
+                uint32_t a[X][4];
+                for (int m = 0; m < X; m++) load_matrix_transposed(a[m], at<pitch_p>(ds, 16 * j, 2 * m));
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    uint32_t y[4];
+                    if (done + n >= groups) break;
+                    load_matrix_transposed(y, k + 16 * j * pitch + (done + n) * 32 * step);
+                    if (guard)
+                        for (int e = 0; e < 4; e++) y[e] = clear_nonfinite<T>(y[e]);
+                    for (int m = 0; m < X; m++) mma<T>(x[m][2 * n], a[m], y[0], y[1]), mma<T>(x[m][2 * n + 1], a[m], y[2], y[3]);
+                }
+            }
+            while (now < before) now = load_counter(p.turn + 1 + tile);
+#pragma unroll
+            for (int n = 0; n < 8; n++) {
+                if (done + n / 2 >= groups) break;
+                for (int m = 0; m < X; m++) {
+                    float *at = to + (m * (D / 8) + 2 * step * (n / 2) + n % 2) * 128;
+                    if (p.deterministic && before == 0) *(float4 *)at = {x[m][n][0], x[m][n][1], x[m][n][2], x[m][n][3]};
+                    else add_global4(at, x[m][n]);
+                }
+            }
+        }
     }
     // Ends the block's turn at a tile of dq_sum by raising the tile's counter. Before the call, all warps have issued their
     // adds and met at a barrier.
