@@ -91,6 +91,14 @@ def any_order():
     return flashkit().Dispatcher(any_order=True)
 
 
+@functools.cache
+def unpaired():
+    """Return a dispatcher for forward passes that no backward pass follows, like flashkit.torch.attention without gradients.
+
+    With an LSE, other dispatchers choose among the kernels that sum scores as the backward pass does, without decode_sm80."""
+    return flashkit().Dispatcher(unpaired=True)
+
+
 def tensors(torch, p):
     """Return q, k, v and do with normal random numbers."""
     new = lambda heads, rows, dim: torch.randn(p.batch, heads, rows, dim, device="cuda", dtype=getattr(torch, DTYPES[p.dtype]))
@@ -116,7 +124,7 @@ def ours(torch, p, x):
     q, k, v, do = x
     o, lse = unwritten(torch, *do.shape, dtype=do.dtype), unwritten(torch, p.batch, p.heads, p.q_len, dtype=torch.float32)
     options = dict(window(p), scale=p.scale)
-    forward = lambda: kit.attention(q, k, v, out=o, lse=lse, **options)
+    forward = lambda backend=None: kit.attention(q, k, v, out=o, lse=lse, backend=backend, **options)
     gradients = lambda backend=None: kit.attention_backward(do, q, k, v, o, lse, backend=backend, **options)
     return forward, gradients, o
 
@@ -262,7 +270,8 @@ def peer_call(torch, p, x, peer):
 
 def forward(torch, p, x, peers):
     """Return {name: call} and {name: O} of the forward pass, without peers that do not support the problem."""
-    call, _, o = ours(torch, p, x)
+    attend, _, o = ours(torch, p, x)
+    call = lambda: attend(unpaired())
     call()
     calls, results = {"flashkit": call}, {"flashkit": o}
     for peer in peers:
