@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"math"
 	"math/bits"
 
@@ -159,7 +160,7 @@ func (s *family) cutBackward(p *flashkit.Problem, sms int, pairs bool) (cut back
 		halves.skew = s.skew(&t.blockShape, *p, sms, halves)
 		take(halves)
 	}
-	for code := range s.chainCodes(&t.blockShape, p) {
+	for code := range s.chainCodes(&t.blockShape, p, sms) {
 		x := cut
 		x.skew = chains + int8(code)
 		take(x)
@@ -268,7 +269,7 @@ func (l *launch) backward() error {
 				return err
 			}
 		}
-		if err := l.run(delta, deltas, false); err != nil {
+		if err := errors.Join(l.clearSums(&w), l.run(delta, deltas, false)); err != nil {
 			return err
 		}
 		err := error(nil)

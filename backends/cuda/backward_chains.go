@@ -40,14 +40,24 @@ const (
 
 // chainCodes returns the number of codes for sums of dQ that consecutive key tiles share. With few
 // row tiles, the blocks of many key tiles wait for each other, unless each row tile has several sums
-// of dQ. The finish kernel adds these sums in order. The number is 0 if some row does not see all
-// keys, and at head dim 256, where the sums take longer than the waits.
-func (s *family) chainCodes(t *blockShape, p *flashkit.Problem) int {
+// of dQ. The finish kernel adds these sums in order. The number is 0 at head dim 256, where the sums
+// take longer than the waits, and under a mask that does not let each row see the first keys, or
+// for which another order of blocks may be chosen.
+func (s *family) chainCodes(t *blockShape, p *flashkit.Problem, sms int) int {
 	rows, keys := ceilDiv(p.QLen, t.rows), ceilDiv(p.KVLen, t.keys)
-	if banded(*p) || keys < chainedKeys*rows || keys > math.MaxInt16 || s.padded(p).dim >= wideDim {
+	if masked := banded(*p); masked && (!causalLike(p) || p.Heads > p.KVHeads || s.reverses(p, sms)) || keys < chainedKeys*rows || keys > math.MaxInt16 || s.padded(p).dim >= wideDim {
 		return 0
 	}
 	return bits.Len(uint(keys - 1))
+}
+
+// clearSums zeroes all sums of dQ if they belong to groups of key tiles, some of which a causal mask
+// hides from the first rows.
+func (l *launch) clearSums(w *backwardPlan) error {
+	if w.skew < chains || !banded(l.p) || w.dqSum == 0 {
+		return nil
+	}
+	return l.b.drv.MemsetD32Async(l.x.dqSum, 0, w.dqSum, l.s)
 }
 
 // chainCycles returns the cycles that the sums of cut add to the main kernel.
