@@ -116,7 +116,7 @@ var fwdSM90ShortCosts = costs{
 var fwdSM90WideCosts = costs{
 	bandwidth: 1, empty: 4760, exposed: 0.4, launch: 3.5,
 	tiles: []tileCosts{
-		{begin: 6000, step: 3400},
+		{begin: 9500, step: 3400},
 		{begin: 7000, step: 4050},
 	},
 }
