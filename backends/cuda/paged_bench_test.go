@@ -102,6 +102,7 @@ func newPages(b *testing.B, gpu *Backend) *pages {
 // graph or not.
 func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float64 {
 	c := &deviceCall{b: x.gpu, p: p, s: x.s}
+	c.fwdOptions.Unpaired = true
 	keys := [4]int{p.Batch, p.KVHeads, p.KVLen, p.Dim}
 	if p.Page > 0 {
 		keys[0], keys[2] = p.Batch*p.KVLen/p.Page, p.Page
