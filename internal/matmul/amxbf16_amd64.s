@@ -122,13 +122,13 @@ firstTwostep:
 	DECQ       SI
 	JNZ        firstTwostep
 	LONG $0x4b7aa2c4; LONG $0x00002f84; WORD $0x0000 // TILESTORED T0, 0(DI)(R13*1)
-	LEAQ       (AX)(R10*8), AX
-	LEAQ       (AX)(R10*8), AX
 	LONG $0x4b7aa2c4; LONG $0x00002b94; WORD $0x0000 // TILESTORED T2, 0(BX)(R13*1)
 	LEAQ       (AX)(R10*8), AX
 	LEAQ       (AX)(R10*8), AX
 	LEAQ       (DI)(R13*8), DI
 	LEAQ       (DI)(R13*8), DI
+	LEAQ       (AX)(R10*8), AX
+	LEAQ       (AX)(R10*8), AX
 	LEAQ       (DI)(R13*8), DI
 	LEAQ       (DI)(R13*8), DI
 	SUBQ       $0x20, CX
@@ -172,13 +172,13 @@ twostep:
 	DECQ   DX
 	JNZ    twostep
 	LONG $0x4b7aa2c4; LONG $0x00002f84; WORD $0x0000 // TILESTORED T0, 0(DI)(R13*1)
-	LEAQ   (AX)(R10*8), AX
-	LEAQ   (AX)(R10*8), AX
 	LONG $0x4b7aa2c4; LONG $0x00002b94; WORD $0x0000 // TILESTORED T2, 0(BX)(R13*1)
 	LEAQ   (AX)(R10*8), AX
 	LEAQ   (AX)(R10*8), AX
 	LEAQ   (DI)(R13*8), DI
 	LEAQ   (DI)(R13*8), DI
+	LEAQ   (AX)(R10*8), AX
+	LEAQ   (AX)(R10*8), AX
 	LEAQ   (DI)(R13*8), DI
 	LEAQ   (DI)(R13*8), DI
 	SUBQ   $0x20, CX
@@ -444,14 +444,14 @@ firstTwolast:
 	VADDPS     Z31, Z31, Z31
 	LONG $0x4b7aa2c4; LONG $0x00002f84; WORD $0x0000 // TILESTORED T0, 0(DI)(R13*1)
 	LONG $0x4b7aa2c4; LONG $0x00402f8c; WORD $0x0000 // TILESTORED T1, 64(DI)(R13*1)
-	LEAQ       (AX)(R10*8), AX
-	LEAQ       (AX)(R10*8), AX
 	LONG $0x4b7aa2c4; LONG $0x00002b94; WORD $0x0000 // TILESTORED T2, 0(BX)(R13*1)
 	LONG $0x4b7aa2c4; LONG $0x00402b9c; WORD $0x0000 // TILESTORED T3, 64(BX)(R13*1)
 	LEAQ       (AX)(R10*8), AX
 	LEAQ       (AX)(R10*8), AX
 	LEAQ       (DI)(R13*8), DI
 	LEAQ       (DI)(R13*8), DI
+	LEAQ       (AX)(R10*8), AX
+	LEAQ       (AX)(R10*8), AX
 	LEAQ       (DI)(R13*8), DI
 	LEAQ       (DI)(R13*8), DI
 	SUBQ       $0x20, CX
@@ -521,14 +521,14 @@ twolast:
 	VADDPS Z31, Z31, Z31
 	LONG $0x4b7aa2c4; LONG $0x00002f84; WORD $0x0000 // TILESTORED T0, 0(DI)(R13*1)
 	LONG $0x4b7aa2c4; LONG $0x00402f8c; WORD $0x0000 // TILESTORED T1, 64(DI)(R13*1)
-	LEAQ   (AX)(R10*8), AX
-	LEAQ   (AX)(R10*8), AX
 	LONG $0x4b7aa2c4; LONG $0x00002b94; WORD $0x0000 // TILESTORED T2, 0(BX)(R13*1)
 	LONG $0x4b7aa2c4; LONG $0x00402b9c; WORD $0x0000 // TILESTORED T3, 64(BX)(R13*1)
 	LEAQ   (AX)(R10*8), AX
 	LEAQ   (AX)(R10*8), AX
 	LEAQ   (DI)(R13*8), DI
 	LEAQ   (DI)(R13*8), DI
+	LEAQ   (AX)(R10*8), AX
+	LEAQ   (AX)(R10*8), AX
 	LEAQ   (DI)(R13*8), DI
 	LEAQ   (DI)(R13*8), DI
 	SUBQ   $0x20, CX

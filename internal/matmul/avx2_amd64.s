@@ -3588,7 +3588,6 @@ rows1:
 
 sums:
 	MOVQ    sums+80(FP), BX
-	MOVQ    scales+32(FP), DI
 	VMOVUPS Y0, (BX)
 	VMOVUPS Y1, 32(BX)
 	VMOVUPS Y2, 64(BX)
@@ -3601,6 +3600,7 @@ sums:
 	VMOVUPS Y9, 288(BX)
 	VMOVUPS Y10, 320(BX)
 	VMOVUPS Y11, 352(BX)
+	MOVQ    scales+32(FP), DI
 	MOVQ    $0x00000006, SI
 	CMPQ    rows+56(FP), SI
 	CMOVQLT rows+56(FP), SI
@@ -3639,12 +3639,12 @@ store:
 	JNZ     row
 	MOVQ    R8, c+0(FP)
 	MOVQ    DI, scales+32(FP)
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
 	MOVQ    rows+56(FP), BX
 	SUBQ    $0x06, BX
 	MOVQ    BX, rows+56(FP)
-	LEAQ    (CX)(DX*2), CX
-	LEAQ    (CX)(DX*2), CX
-	LEAQ    (CX)(DX*2), CX
 	TESTQ   BX, BX
 	JG      tile
 	LDMXCSR (SP)

@@ -349,7 +349,6 @@ rows1:
 
 sums:
 	MOVQ    sums+80(FP), BX
-	MOVQ    scales+32(FP), DI
 	VMOVUPS Z0, (BX)
 	VMOVUPS Z1, 64(BX)
 	VMOVUPS Z2, 128(BX)
@@ -374,6 +373,7 @@ sums:
 	VMOVUPS Z21, 1344(BX)
 	VMOVUPS Z22, 1408(BX)
 	VMOVUPS Z23, 1472(BX)
+	MOVQ    scales+32(FP), DI
 	MOVQ    $0x00000008, SI
 	CMPQ    rows+56(FP), SI
 	CMOVQLT rows+56(FP), SI
@@ -418,13 +418,13 @@ store:
 	JNZ     row
 	MOVQ    R8, c+0(FP)
 	MOVQ    DI, scales+32(FP)
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
+	LEAQ    (CX)(DX*2), CX
 	MOVQ    rows+56(FP), BX
 	SUBQ    $0x08, BX
 	MOVQ    BX, rows+56(FP)
-	LEAQ    (CX)(DX*2), CX
-	LEAQ    (CX)(DX*2), CX
-	LEAQ    (CX)(DX*2), CX
-	LEAQ    (CX)(DX*2), CX
 	TESTQ   BX, BX
 	JG      tile
 	LDMXCSR (SP)

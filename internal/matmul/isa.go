@@ -10,7 +10,7 @@ package matmul
 type isa struct {
 	name        string
 	rounded     func() *isa // returns the isa for BF16; nil if it is this isa
-	int8        *isa        // the isa for Int8; nil if it is this isa
+	int8        func() *isa // returns the isa for Int8; nil if it is this isa
 	lanes, tile int
 	flops       float64 // approximate FLOP per nanosecond
 	rows        int     // most rows of an item
@@ -64,7 +64,7 @@ func (u *isa) of(p Precision) *isa {
 		return u.rounded()
 	}
 	if p == Int8 && u.int8 != nil {
-		return u.int8
+		return u.int8()
 	}
 	return u
 }

@@ -13,7 +13,7 @@ func available() (list []*isa) {
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL {
 		if cpu.X86.HasAVX512BF16 && amx.Has() {
 			u := avx512
-			u.name, u.rounded = "amx", tiles
+			u.name, u.rounded, u.int8 = "amx", tiles, tilesInt8
 			list = append(list, &u)
 		}
 		if cpu.X86.HasAVX512BF16 {
@@ -24,18 +24,31 @@ func available() (list []*isa) {
 		list = append(list, &avx512)
 	}
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
+		if cpu.X86.HasAVXVNNI {
+			u := avx2
+			u.name, u.int8 = "avxvnni", func() *isa { return &avxvnni }
+			list = append(list, &u)
+		}
 		list = append(list, &avx2)
 	}
 	return append(list, &portable)
 }
 
 // tiles returns the routines of AMX if the process may use AMX, else the routines of AVX512-BF16.
-// It requests the permission for AMX, so only bf16 products call tiles.
+// It requests the permission for AMX, so only bf16 products call tiles. Products in 8 bits call tilesInt8.
 func tiles() *isa {
 	if amx.Allowed() {
 		return &amxbf16
 	}
 	return &avx512bf16
+}
+
+// tilesInt8 is tiles for products in 8 bits.
+func tilesInt8() *isa {
+	if cpu.X86.HasAMXInt8 && amx.Allowed() {
+		return &amxint8
+	}
+	return int8AVX512()
 }
 
 var (
@@ -59,7 +72,7 @@ var avx512 = isa{
 	finish:    finishAVX512,
 	slope:     [activations]slopeFunc{nil, slopeReLUAVX512, slopeGELUAVX512, tanhNumbers.slope(slopeLogisticAVX512), siluNumbers.slope(slopeLogisticAVX512)},
 	transpose: transposeAVX512,
-	int8:      int8AVX512(),
+	int8:      int8AVX512,
 }
 
 var avx512bf16 = isa{
@@ -78,12 +91,17 @@ var avx2 = isa{
 	finish:    finishAVX2,
 	slope:     [activations]slopeFunc{nil, slopeReLUAVX2, slopeGELUAVX2, tanhNumbers.slope(slopeLogisticAVX2), siluNumbers.slope(slopeLogisticAVX2)},
 	transpose: transposeAVX2,
-	int8:      &avx2int8,
+	int8:      func() *isa { return &avx2int8 },
 }
 
 var avx2int8 = isa{
 	name: "avx2", lanes: 16, tile: 6, flops: 120, rows: 128, wide: 1, depth: 4, adds: true, groupInt8: 2,
 	finish: finishAVX2, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX2, dots: dotsAVX2,
+}
+
+var avxvnni = isa{
+	name: "avxvnni", lanes: 16, tile: 6, flops: 240, rows: 128, wide: 1, depth: 4, adds: true, groupInt8: 4, offsetInt8: true,
+	finish: finishAVX2, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVXVNNI, dots: dotsAVXVNNI,
 }
 
 // int8AVX512 returns the routines of AVX512-VNNI, or AVX2's if the processor lacks VNNI.
@@ -97,4 +115,9 @@ func int8AVX512() *isa {
 var avx512vnni = isa{
 	name: "avx512vnni", lanes: 48, tile: 8, flops: 360, rows: 128, wide: 1, depth: 4, adds: true, groupInt8: 4, offsetInt8: true,
 	finish: finishAVX512, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX512VNNI, dots: dotsAVX512VNNI,
+}
+
+var amxint8 = isa{
+	name: "amx", lanes: 32, tile: 32, flops: 1600, rows: 128, wide: 1, depth: 64, adds: true, groupInt8: 4, offsetInt8: true,
+	finish: finishAVX512, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX512VNNI, dots: dotsAMXINT8,
 }

@@ -18,7 +18,7 @@ func available() (list []*isa) {
 
 // with returns an instruction set with other routines for Int8.
 func (u isa) with(name string, int8 *isa) *isa {
-	u.name, u.int8 = name, int8
+	u.name, u.int8 = name, func() *isa { return int8 }
 	return &u
 }
 
@@ -31,7 +31,7 @@ var neon = isa{
 	finish:    finishNEON,
 	slope:     [activations]slopeFunc{nil, slopeReLUNEON, slopeGELUNEON, tanhNumbers.slope(slopeLogisticNEON), siluNumbers.slope(slopeLogisticNEON)},
 	transpose: transposeNEON,
-	int8:      &neonInt8,
+	int8:      func() *isa { return &neonInt8 },
 }
 
 var finishNEON = [activations]finishFunc{finishNoneNEON, finishReLUNEON, finishGELUNEON, tanhNumbers.finish(finishLogisticNEON), siluNumbers.finish(finishLogisticNEON)}

@@ -143,7 +143,11 @@ func multiplyTiles(r, c int) { TDPBF16PS(4+c, 6+r, 2*r+c) }
 // powered. Without this addition the unit powers down, and the next tile store waits until the unit
 // is powered again. Neither tile products nor integer instructions keep the unit powered.
 func (g *generator) multiplyAwake(r, c int) {
-	multiplyTiles(r, c)
+	if g.quads {
+		TDPBUSD(4+c, 6+r, 2*r+c)
+	} else {
+		multiplyTiles(r, c)
+	}
 	idle := g.registers[len(g.registers)-1]
 	VADDPS(idle, idle, idle)
 }

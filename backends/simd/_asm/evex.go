@@ -26,6 +26,7 @@ func VCVTNE2PS2BF16(low, high, z VecPhysical) {
 
 // Prefixes of instructions, as their two-bit codes in EVEX and VEX.
 const (
+	prefix66 = 1
 	prefixF3 = 2
 	prefixF2 = 3
 )

@@ -16,6 +16,7 @@ type generator struct {
 	suffix      string // appended to the names of routines
 	avx512      bool   // false means AVX2
 	bf16        bool   // products take bf16 pairs, see bf16.go
+	quads       bool   // products in 8 bits multiply quads of unsigned by quads of signed integers
 	vectorBytes int
 	lanes       int   // queries of a tile
 	rowBytes    int   // bytes of a row of S, Qᵀ and Oᵀ
@@ -38,8 +39,9 @@ type generator struct {
 
 func newGenerator(name string) *generator {
 	g := &generator{suffix: name, tables: map[string]Mem{}}
+	g.quads = name == "AVXVNNI" || name == "AVX512VNNI" || name == "AMXINT8"
 	switch name {
-	case "AVX512", "AVX512BF16", "AVX512VNNI", "AMXBF16":
+	case "AVX512", "AVX512BF16", "AVX512VNNI", "AMXBF16", "AMXINT8":
 		g.avx512, g.bf16 = true, name == "AVX512BF16"
 		g.vectorBytes = 64
 		g.groups = []int{8, 4, 2, 1}
@@ -48,7 +50,7 @@ func newGenerator(name string) *generator {
 			Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23, Z24, Z25, Z26, Z27, Z28, Z29, Z30, Z31,
 		}
 		g.lanesB, g.broadcasts = g.registers[16:18], g.registers[18:22]
-	case "AVX2":
+	case "AVX2", "AVXVNNI":
 		g.vectorBytes = 32
 		g.groups = []int{6, 4, 2, 1}
 		g.registers = []VecPhysical{Y0, Y1, Y2, Y3, Y4, Y5, Y6, Y7, Y8, Y9, Y10, Y11, Y12, Y13, Y14, Y15}

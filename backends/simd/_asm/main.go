@@ -12,7 +12,7 @@
 //   - values (AVX512, AVX2) writes the routines that sum products of weights and V.
 //   - rows (AVX512, AVX2) writes the routines that copy, add and clear rows of memory.
 //   - attend (AVX512, AVX2) writes the routine that computes a whole tile of a short sequence.
-//   - matmul (all five) writes the routines of internal/matmul.
+//   - matmul (all) writes the routines of internal/matmul.
 //   - elements (AVX512, AVX2) writes the routines of internal/elements.
 //
 // Forward routines keep the queries of a tile in the lanes of two vectors. S is [keys][lanes],
@@ -28,8 +28,8 @@ import (
 )
 
 func main() {
-	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16, AVX512VNNI or AMXBF16")
-	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, attend, matmul or elements of these, matmul of AVX512BF16, AVX512VNNI and AMXBF16, else none")
+	name := flag.String("isa", "AVX512", "instruction `set`: AVX512, AVX2, AVX512BF16, AVX512VNNI, AVXVNNI, AMXBF16 or AMXINT8")
+	pass := flag.String("pass", "", "`pass` of the routines: forward or backward of AMXBF16, decode of that, AVX512 or AVX2, values, rows, attend, matmul or elements of these, matmul of AVX512BF16, AVX512VNNI, AVXVNNI, AMXBF16 and AMXINT8, else none")
 	flag.Parse()
 	write, ok := newGenerator(*name).routines()[*pass]
 	if !ok {
@@ -46,8 +46,10 @@ func (g *generator) routines() map[string]func() {
 		return map[string]func(){"": g.laneRoutines, "decode": g.decode, "values": g.valueRoutines, "rows": g.rowRoutines, "attend": func() { g.queryLanes(); g.attend() }, "matmul": g.matmul, "elements": g.elementwise}
 	case "AVX512BF16":
 		return map[string]func(){"": g.bf16Routines, "matmul": g.pairProducts}
-	case "AVX512VNNI":
+	case "AVX512VNNI", "AVXVNNI":
 		return map[string]func(){"matmul": g.int8Routines}
+	case "AMXINT8":
+		return map[string]func(){"matmul": g.tileDots}
 	}
 	return map[string]func(){"forward": g.amxForward, "backward": g.amxBackward, "decode": g.amxDecode, "matmul": g.tileMatmul}
 }

@@ -10,10 +10,10 @@ import (
 
 const int8Block = 16 // elements that extent and quantize process at a time
 
-// int8Routines emits the routines of products in 8 bits: for AVX2, and for AVX512-VNNI, which uses
-// AVX2's extent.
+// int8Routines emits the routines of products in 8 bits: for AVX2, and for AVX-VNNI and AVX512-VNNI, which
+// use AVX2's extent.
 func (g *generator) int8Routines() {
-	if !g.avx512 {
+	if !g.quads {
 		g.extent(false)
 		g.extent(true)
 	}
@@ -77,18 +77,18 @@ func (g *generator) extent(scaled bool) {
 }
 
 // quantize emits the conversion of a row to integers: of 16 bits with AVX2, of 8 unsigned bits with
-// AVX-512. It does not treat denormal numbers as 0, unlike most routines, because the integers must
+// VNNI. It does not treat denormal numbers as 0, unlike most routines, because the integers must
 // not depend on the instruction set.
 func (g *generator) quantize() {
 	does := "dst[i] to x[i]·by, rounded to a 16-bit integer, ties to even, for i < n."
-	if g.avx512 {
+	if g.quads {
 		does = "byte i of dst to x[i]·by + 128, rounded to an 8-bit integer, ties to even, for i < n."
 	}
 	g.routine("quantize", "func(dst *uint32, x *float32, n int, by float32)", "sets "+does, "n is a multiple of 16. n > 0.")
 	dst, x, n := param("dst"), param("x"), param("n")
 	z, high, by, offset := g.registers[0], g.registers[1], g.registers[2], g.registers[3]
 	floatParam("by", by)
-	if g.avx512 {
+	if g.quads {
 		VPBROADCASTD(g.everyLane("offset", []uint32{128}).Offset(0), offset)
 	}
 	Label("step")
@@ -101,10 +101,21 @@ func (g *generator) quantize() {
 	} else {
 		VMULPS(Mem{Base: x, Disp: 32}, by, high)
 		VCVTPS2DQ(high, high)
+		if g.quads {
+			VPADDD(offset, z, z)
+			VPADDD(offset, high, high)
+		}
 		VPACKSSDW(high, z, z)
 		VPERMQ(Imm(0xd8), z, z)
-		VMOVDQU(z, Mem{Base: dst})
-		ADDQ(Imm(32), dst)
+		if g.quads {
+			VEXTRACTI128(Imm(1), z, high.AsX())
+			VPACKUSWB(high.AsX(), z.AsX(), z.AsX())
+			VMOVDQU(z.AsX(), Mem{Base: dst})
+			ADDQ(Imm(16), dst)
+		} else {
+			VMOVDQU(z, Mem{Base: dst})
+			ADDQ(Imm(32), dst)
+		}
 	}
 	ADDQ(Imm(64), x)
 	SUBQ(Imm(int8Block), n)
@@ -129,23 +140,14 @@ type int8Panel struct {
 // registers. After the last step they go to memory, and a loop over rows scales them.
 func (g *generator) dotPanel() {
 	p := &int8Panel{generator: g, most: 6, vectors: 2, step: 32}
-	form := "sums of pairs. a holds pairs of 16-bit integers, b pairs of 8-bit integers"
+	form := pairDots
+	if g.quads {
+		p.step, form = 64, quadDots
+	}
 	if g.avx512 {
 		p.most, p.vectors, p.step = 8, 3, 192
-		form = "sums of quads. a holds quads of unsigned 8-bit integers, b quads of 8-bit integers"
 	}
-	width := p.vectors * g.vectorBytes / 4
-	g.arithmetic("dots", "func(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)",
-		fmt.Sprintf("computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < %d, where s is", width),
-		"b[0][x] + Σ over i < k of dot(a[r*aRow+i], b[i+2][x]). b[0] holds integers and b[1] float32 numbers.",
-		"The dots are "+form+".",
-		"",
-		"The routine stores y in c. Before the store, it adds these terms to y[r][x]:",
-		"",
-		"  - bias[x] if bias is not nil",
-		"  - the old c[r][x] if add != 0",
-		"",
-		fmt.Sprintf("Rows of c are cStep elements apart. sums is workspace, [%d][%d]. k, rows > 0.", p.most, width))
+	p.begin(form)
 	p.b, p.a, p.aRow = param("b"), param("a"), bytes(param("aRow"))
 	p.a0, p.a4, p.at, p.n, p.aRow3 = GP64(), GP64(), GP64(), GP64(), GP64()
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
@@ -157,13 +159,16 @@ func (g *generator) dotPanel() {
 	Label("tile")
 	MOVQ(p.a, p.a0)
 	LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 4}, p.a4)
-	LEAQ(Mem{Base: p.b, Disp: 8 * width}, p.at)
+	LEAQ(Mem{Base: p.b, Disp: 2 * p.vectors * g.vectorBytes}, p.at)
 	MOVQ(address("k"), p.n)
 	for _, acc := range p.acc {
 		for v, z := range acc {
-			if g.avx512 {
+			switch {
+			case g.avx512:
 				VMOVDQU32(g.part(Mem{Base: p.b}, v), z)
-			} else {
+			case g.quads:
+				VMOVDQU(g.part(Mem{Base: p.b}, v), z)
+			default:
 				VPXOR(z, z, z)
 			}
 		}
@@ -175,6 +180,27 @@ func (g *generator) dotPanel() {
 	g.done()
 }
 
+const (
+	pairDots = "sums of pairs. a holds pairs of 16-bit integers, b pairs of 8-bit integers"
+	quadDots = "sums of quads. a holds quads of unsigned 8-bit integers, b quads of 8-bit integers"
+)
+
+// begin begins the routine. form is the documentation of the dots.
+func (p *int8Panel) begin(form string) {
+	width := p.vectors * p.vectorBytes / 4
+	p.arithmetic("dots", "func(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k, rows, add int, bias *float32, sums *int32)",
+		fmt.Sprintf("computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < %d, where s is", width),
+		"b[0][x] + Σ over i < k of dot(a[r*aRow+i], b[i+2][x]). b[0] holds integers and b[1] float32 numbers.",
+		"The dots are "+form+".",
+		"",
+		"The routine stores y in c. Before the store, it adds these terms to y[r][x]:",
+		"",
+		"  - bias[x] if bias is not nil",
+		"  - the old c[r][x] if add != 0",
+		"",
+		fmt.Sprintf("Rows of c are cStep elements apart. sums is workspace, [%d][%d]. k, rows > 0.", p.most, width))
+}
+
 // sumRows emits the loop over k of a tile with the given number of rows.
 func (p *int8Panel) sumRows(rows int) {
 	name := fmt.Sprintf("rows%d", rows)
@@ -184,9 +210,12 @@ func (p *int8Panel) sumRows(rows int) {
 	}
 	Label(name)
 	for v, z := range p.lanesB {
-		if p.avx512 {
+		switch {
+		case p.avx512:
 			VMOVDQU32(p.part(Mem{Base: p.at}, v), z)
-		} else {
+		case p.quads:
+			VMOVDQU(p.part(Mem{Base: p.at}, v), z)
+		default:
 			VPMOVSXBW(Mem{Base: p.at, Disp: 16 * v}, z)
 		}
 	}
@@ -218,6 +247,10 @@ func (p *int8Panel) multiplyAdd(v int, sum VecPhysical) {
 		VPDPBUSD(p.lanesB[v], p.x, sum)
 		return
 	}
+	if p.quads {
+		vexVPDPBUSD(p.lanesB[v], p.x, sum)
+		return
+	}
 	product := p.product
 	if v == p.vectors-1 {
 		product = p.x
@@ -228,14 +261,25 @@ func (p *int8Panel) multiplyAdd(v int, sum VecPhysical) {
 
 // finish emits the end of a tile, and the jump to the next tile.
 func (p *int8Panel) finish() {
-	width := p.vectors * p.vectorBytes
 	Label("sums")
-	sums, n, scales := param("sums"), GP64(), param("scales")
+	sums := param("sums")
 	for r, acc := range p.acc {
 		for v, z := range acc {
 			VMOVUPS(z, p.part(Mem{Base: sums}, r*p.vectors+v))
 		}
 	}
+	p.scaleRows(sums, false)
+	for r := p.most; r > 0; r -= 2 {
+		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 2}, p.a)
+	}
+	p.nextTile()
+}
+
+// scaleRows emits the loop over a tile's rows that scales sums. If first is true, it also adds the first
+// terms in b[0] to the sums.
+func (p *int8Panel) scaleRows(sums GPVirtual, first bool) {
+	width := p.vectors * p.vectorBytes
+	n, scales := GP64(), param("scales")
 	MOVQ(U32(uint32(p.most)), n)
 	CMPQ(address("rows"), n)
 	CMOVQLT(address("rows"), n)
@@ -249,7 +293,13 @@ func (p *int8Panel) finish() {
 	Label("row")
 	VBROADCASTSS(Mem{Base: scales}, scale)
 	each(func(v int, z VecPhysical) {
-		VCVTDQ2PS(p.part(Mem{Base: sums}, v), z)
+		if at := p.part(Mem{Base: sums}, v); first {
+			VMOVDQU32(at, z)
+			VPADDD(p.part(Mem{Base: p.b}, v), z, z)
+			VCVTDQ2PS(z, z)
+		} else {
+			VCVTDQ2PS(at, z)
+		}
 		VMULPS(scale, z, z)
 		VMULPS(p.part(Mem{Base: p.b, Disp: width}, v), z, z)
 	})
@@ -269,12 +319,13 @@ func (p *int8Panel) finish() {
 	JNZ(LabelRef("row"))
 	MOVQ(c, address("c"))
 	MOVQ(scales, address("scales"))
+}
+
+// nextTile emits the jump to the next tile, if rows are left.
+func (p *int8Panel) nextTile() {
 	rows := param("rows")
 	SUBQ(Imm(uint64(p.most)), rows)
 	MOVQ(rows, address("rows"))
-	for r := p.most; r > 0; r -= 2 {
-		LEAQ(Mem{Base: p.a, Index: p.aRow, Scale: 2}, p.a)
-	}
 	TESTQ(rows, rows)
 	JG(LabelRef("tile"))
 }

@@ -86,31 +86,20 @@ func (p *tilePanel) block(name string, high int, fetch bool) {
 	} else {
 		p.fewTiles(name, high, steps, meanwhile)
 	}
-	for r := range high {
-		for c := range p.vectors {
-			TILESTORED(2*r+c, c*tileBytes, tileC[r], stepC)
-		}
-		down(p.a, stepA, p.a)
-	}
+	p.store(high)
 	for range high {
+		down(p.a, stepA, p.a)
 		down(tileC[0], stepC, tileC[0])
 	}
 }
 
 func (p *tilePanel) begin(name string, high int) {
-	each := func(f func(r, c int)) {
-		for r := range high {
-			for c := range p.vectors {
-				f(r, c)
-			}
-		}
-	}
 	CMPQ(address("add"), Imm(0))
 	JNE(LabelRef(name + "add"))
-	each(func(r, c int) { TILEZERO(2*r + c) })
+	p.zero(high)
 	JMP(LabelRef(name + "begun"))
 	Label(name + "add")
-	each(func(r, c int) { TILELOADD(c*tileBytes, tileC[r], stepC, 2*r+c) })
+	p.each(high, func(r, c int) { TILELOADD(c*tileBytes, tileC[r], stepC, 2*r+c) })
 	Label(name + "begun")
 }
 

@@ -42,6 +42,27 @@ func TDPBF16PS(b, a, sum int) {
 	encoded(fmt.Sprintf("TDPBF16PS T%d, T%d, T%d", b, a, sum), amxBF16, vex(prefixF3, 0x5c, b, tiles(sum, a)), nil)
 }
 
+// TDPBUSD adds the product of the tiles a, of unsigned 8-bit integers, and b, of signed ones, to sum.
+func TDPBUSD(b, a, sum int) {
+	encoded(fmt.Sprintf("TDPBUSD T%d, T%d, T%d", b, a, sum), "AMXINT8", vex(prefix66, 0x5e, b, tiles(sum, a)), nil)
+}
+
+// vexVPDPBUSD is VPDPBUSD of AVX-VNNI on 256-bit registers. Go's assembler has only the instruction of
+// AVX512-VNNI.
+func vexVPDPBUSD(x, y, sum VecPhysical) {
+	text := fmt.Sprintf("VPDPBUSD %s, %s, %s", x.Asm(), y.Asm(), sum.Asm())
+	encoded(text, "AVXVNNI", vexYMM(prefix66, 0x50, x.PhysicalIndex(), y.PhysicalIndex(), sum.PhysicalIndex()), nil)
+}
+
+// vexYMM encodes an instruction of the map 0F38, with W0, on 256-bit registers. The fields reg, vvvv and
+// rm hold the register numbers of z, y and x.
+func vexYMM(prefix, opcode byte, x, y, z Index) []byte {
+	const length256, noR = 1 << 2, 1 << 7
+	code := vex(prefix|length256, opcode, int(y), modRM{code: []byte{0xc0 | byte(z)&7<<3 | byte(x)&7}, b: byte(x >> 3)})
+	code[1] ^= byte(z>>3) * noR
+	return code
+}
+
 // A modRM holds the encoded operands of an instruction: the ModRM byte, the bytes after the ModRM
 // byte, and two bits for the instruction's prefix.
 type modRM struct {
