@@ -7,7 +7,7 @@ Each product has random dimensions, so all tails occur. Rows of A and columns of
 internal/matmul/int8.go. In every second product, elements are integers and all scales are 1: C then holds the integers
 themselves. The sums are NumPy's int64 sums. Every element must be equal.
 
-The instruction sets are this processor's best and portable Go. With --emulated they are also the three of arm64: NEON,
+The instruction sets are this processor's best, the ones that it uses if newer ones are switched off, and portable Go. With --emulated they are also the three of arm64: NEON,
 FEAT_DotProd and FEAT_I8MM, under qemu-aarch64-static.
 """
 
@@ -23,7 +23,9 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INT8 = 3  # the precision's number in requests
 LEVELS = np.float32(127)
-NATIVE = [("this processor", "", [], ""), ("portable Go", "", [], "cpu.avx2=off,cpu.avx512f=off")]
+OFF = {"": "this processor", "cpu.amxtile=off": "without AMX", "cpu.avx512f=off": "without AVX-512",
+       "cpu.avx512f=off,cpu.avxvnni=off": "without AVX-512 and AVX-VNNI", "cpu.avx2=off,cpu.avx512f=off": "portable Go"}
+NATIVE = [(title, "", [], debug) for debug, title in OFF.items()]
 ARM64 = [(cpu, "arm64", ["qemu-aarch64-static", "-cpu", cpu], "") for cpu in ("cortex-a53", "neoverse-n1", "max")]
 
 
