@@ -230,9 +230,8 @@ func rowsFrom(base, step GPVirtual, n int) (row func(r int) Mem) {
 	}
 }
 
-// turnProducts is the largest number of multiply-adds in an iteration of the loop over the inner
-// dimension k.
-const turnProducts = 60
+// The largest numbers of multiply-adds in an iteration of the loop over k, in whole tiles and in tails.
+const turnProducts, tailProducts = 60, 40
 
 // steps emits the loop over the inner dimension k. A step multiplies by one stored row of B, which
 // holds float32 elements or bf16 pairs.
@@ -244,7 +243,8 @@ func (g *generator) steps(p *panel, acc [][]VecPhysical, label string) {
 			turn = 2
 		}
 	}
-	for turn*halves*len(acc)*p.vectors > turnProducts {
+	products := halves * len(acc) * p.vectors
+	for turn*products > turnProducts || turn > 2 && turn*products > tailProducts && len(acc) < g.tileRows() {
 		turn /= 2
 	}
 	if turn > 1 {
