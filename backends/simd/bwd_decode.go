@@ -52,6 +52,7 @@ func planBwdDecode(pl *plan) {
 	keys, rows := max(1, min(decodeBlock, c.KVLen)), c.Heads/c.KVHeads*c.QLen
 	dim, vdim := pl.gradSteps()
 	n := (rows+decodePad)*(2*(dim+vdim)+3*decodeStep) + rows*(dim+vdim+2) + keys*(2*dim+2*vdim) + 4*decodeBlock + 3*decodeWidest + max(dim, vdim)
+	n += rows*ceilDiv(keys, fewestLanes) + 2*deltaRows
 	heads := c.KVHeads * pl.sequences() * pl.alike()
 	pl.headsPerItem = 1
 	if !pl.ragged && c.KVLen <= decodeBlock {
@@ -91,11 +92,12 @@ type rowGrads struct {
 	qs, dos       []float32 // Q and dO in the order of columns that isa.attend expects
 	dq            []float32 // [rows][qStep]
 	lse, delta    []float32 // [rows]
-	s, dp, ds     []float32 // [rows][decodeStep]
+	s, dp, ds     []float32 // [rows][decodeStep], or [rows][lanes] of a block with a vector of keys
 	k, v          gradKeys
 	dk, dv        []float32    // [keys of a block][padded dim], unless the tensors hold the sums
-	masks         []uint32     // of the vectors of a row of scores
-	stats         [2][]float32 // LSE and delta of the row, repeated for each of these vectors
+	masks         []uint32     // of the vectors of all rows of scores
+	stats         [2][]float32 // LSE and delta of a row, repeated for each of its vectors
+	oAt           []int        // offsets of rows of O, in bytes
 	scratch       []float32
 	nonFinite     bool // Q or dO may have NaN or infinity
 }
@@ -161,7 +163,8 @@ func (isa *decodeRoutines) setGrads(x *rowGrads, j *job, ws *pool.Arena) {
 	x.s, x.dp, x.ds = ws.Take(room*decodeStep), ws.Take(room*decodeStep), ws.Take(x.rows*decodeStep)
 	x.k, x.v = gradKeys{&j.args.K, takeInts(ws, keys), ws.Take(keys * x.qStep)}, gradKeys{&j.args.V, takeInts(ws, keys), ws.Take(keys * x.doStep)}
 	x.dk, x.dv = ws.Take(keys*x.qStep), ws.Take(keys*x.doStep)
-	x.masks, x.stats = takeWords(ws, decodeWidest), [2][]float32{ws.Take(decodeWidest), ws.Take(decodeWidest)}
+	x.masks, x.stats = takeWords(ws, max(1, x.rows*ceilDiv(keys, isa.lanes))), [2][]float32{ws.Take(decodeWidest), ws.Take(decodeWidest)}
+	x.oAt = takeInts(ws, deltaRows)
 	x.scratch = ws.Take(max(x.qStep, x.doStep, isa.lanes))
 	clear(x.q[x.rows*x.qStep:])
 	clear(x.do[x.rows*x.doStep:])
@@ -174,7 +177,6 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 	f, p, h := j.args, &j.p, x.g*x.group
 	isa.loadGroup(x.q, x.qStep, &f.Q, x.QBatch, h, x.group, x.Q0, x.N)
 	isa.loadGroup(x.do, x.doStep, &f.DO, x.QBatch, h, x.group, x.Q0, x.N)
-	isa.loadGroup(x.o, x.doStep, &f.O, x.QBatch, h, x.group, x.Q0, x.N)
 	if isa.splits(x.as) {
 		copy(x.qs, x.q)
 		copy(x.dos, x.do)
@@ -183,10 +185,13 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 			isa.splitRow(&x.dos[0], n*x.doStep)
 		}
 	}
-	for i := range x.N {
-		for g := range x.group {
-			r := i*x.group + g
-			x.delta[r] = isa.dotO(j, x, r, h+g, x.Q0+i)
+	isa.setDelta(j, x)
+	if x.group == 1 {
+		j.takeDLSE(x.delta, x.QBatch, h, x.Q0, x.N)
+		j.takeLSE(x.lse, x.QBatch, h, x.Q0, x.N)
+	} else {
+		for r := range x.rows {
+			i, g := r/x.group, r%x.group
 			j.takeDLSE(x.delta[r:], x.QBatch, h+g, x.Q0+i, 1)
 			j.takeLSE(x.lse[r:], x.QBatch, h+g, x.Q0+i, 1)
 		}
@@ -197,15 +202,38 @@ func (isa *decodeRoutines) loadGrads(x *rowGrads, j *job) {
 	}
 }
 
-// dotO returns the dot product of dO and O in row r, which is a row of head h. The instructions that
-// sum dP compute it in the same order. So dS is exactly 0 in a row that sees one key.
-func (isa *decodeRoutines) dotO(j *job, x *rowGrads, r, h, row int) float32 {
-	as, o, do := flashkit.Float32, (*byte)(unsafe.Pointer(&x.o[r*x.doStep])), x.do
-	if x.as == j.args.O.DType() && x.as != as {
-		as, o, do = x.as, &bytesOf(&j.args.O, j.args.O.Offset(x.QBatch, h, row), 1)[0], x.dos
+// deltaRows is the number of rows of dO and O that setDelta multiplies at a time.
+const deltaRows = 4
+
+// setDelta sets delta to the dot product of dO and O in each row. The instructions that sum dP compute
+// it in the same order. So dS is exactly 0 in a row that sees one key. Of the products of several rows,
+// the diagonal is used.
+func (isa *decodeRoutines) setDelta(j *job, x *rowGrads) {
+	t, as, do, h := &j.args.O, x.as, x.do, x.g*x.group
+	step, headStep := t.Strides()[2], t.Strides()[1]
+	var o *byte
+	switch {
+	case x.rows == 0:
+		return
+	case as == t.DType():
+		o = &bytesOf(t, t.Offset(x.QBatch, h, x.Q0), 1)[0]
+		if as != flashkit.Float32 {
+			do = x.dos
+		}
+	default:
+		isa.loadGroup(x.o, x.doStep, t, x.QBatch, h, x.group, x.Q0, x.N)
+		as, o, step, headStep = flashkit.Float32, (*byte)(unsafe.Pointer(&x.o[0])), x.group*x.doStep, x.doStep
 	}
-	isa.products(as, x.s, o, x.k.at, do[r*x.doStep:], x, x.doStep, j.p.VDim, 1, 1)
-	return x.s[0]
+	for r := 0; r < x.rows; r += deltaRows {
+		n := min(deltaRows, x.rows-r)
+		for c := range n {
+			x.oAt[c] = ((r+c)/x.group*step + (r+c)%x.group*headStep) * as.Size()
+		}
+		isa.products(as, x.s, o, x.oAt, do[r*x.doStep:], x, x.doStep, j.p.VDim, n, n)
+		for c := range n {
+			x.delta[r+c] = x.s[c*decodeStep+c]
+		}
+	}
 }
 
 // place sets the offsets of a block's rows, which are read in place or widened to k.buf.
@@ -239,7 +267,7 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 	hides := x.hides(from, n, lo, rows)
 	single := hides && (x.nonFinite || !allFinite(x.s[:n]))
 	isa.products(x.as, x.dp, isa.block(x, &x.v, from, n), x.v.at, x.dos[lo*x.doStep:], x, x.doStep, p.VDim, rows, n)
-	isa.rowGradients(j, x, from, n, lo, rows)
+	step := isa.rowGradients(j, x, from, n, lo, rows)
 	dk, dkStep := isa.gradRows(&j.args.DK, x, x.dk, x.qStep, from, n)
 	dv, dvStep := isa.gradRows(&j.args.DV, x, x.dv, x.doStep, from, n)
 	for key, r := 0, 0; key < n; key += r {
@@ -251,8 +279,8 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 			at, seen = (a-first)*x.group, (b-a)*x.group
 		}
 		if seen > 0 {
-			isa.add(isa.addProductT, isa.addProductTMasked, dv[key*dvStep:], dvStep, x.s[at*decodeStep+key:], decodeStep, x.do[(lo+at)*x.doStep:], x.doStep, r, seen, p.VDim)
-			isa.add(isa.addProductT, isa.addProductTMasked, dk[key*dkStep:], dkStep, x.ds[at*decodeStep+key:], decodeStep, x.q[(lo+at)*x.qStep:], x.qStep, r, seen, p.Dim)
+			isa.add(isa.addProductT, isa.addProductTMasked, dv[key*dvStep:], dvStep, x.s[at*step+key:], step, x.do[(lo+at)*x.doStep:], x.doStep, r, seen, p.VDim)
+			isa.add(isa.addProductT, isa.addProductTMasked, dk[key*dkStep:], dkStep, x.ds[at*step+key:], step, x.q[(lo+at)*x.qStep:], x.qStep, r, seen, p.Dim)
 		}
 	}
 	for row, r := 0, 0; row < rows; row += r {
@@ -264,7 +292,7 @@ func (isa *decodeRoutines) addBlock(j *job, x *rowGrads, from, n int) {
 			a, b = max(a-from, 0), min(b-from, n)
 		}
 		if a < b {
-			isa.add(isa.addProduct, isa.addProductMasked, x.dq[(lo+row)*x.qStep:], x.qStep, x.ds[row*decodeStep+a:], decodeStep, k[a*kStep:], kStep, r, b-a, p.Dim)
+			isa.add(isa.addProduct, isa.addProductMasked, x.dq[(lo+row)*x.qStep:], x.qStep, x.ds[row*step+a:], step, k[a*kStep:], kStep, r, b-a, p.Dim)
 		}
 	}
 	isa.storeGrads(&j.args.DK, x, dk, dkStep, from, n)
@@ -283,22 +311,37 @@ func (x *rowGrads) hides(from, n, lo, rows int) bool {
 	return begin > from || end < from+n
 }
 
-// rowGradients replaces x.s by P and sets x.ds to dS, for keys [from, from+n). lo is the first row.
-func (isa *decodeRoutines) rowGradients(j *job, x *rowGrads, from, n, lo, rows int) {
-	words := ceilDiv(n, isa.lanes)
+// rowGradients replaces x.s by P and sets x.ds to dS, for keys [from, from+n). lo is the first row. It
+// returns the distance between rows of P and dS.
+func (isa *decodeRoutines) rowGradients(j *job, x *rowGrads, from, n, lo, rows int) (step int) {
+	words, lse, delta := ceilDiv(n, isa.lanes), x.lse[lo:], x.delta[lo:]
 	for r := range rows {
-		if i := (lo + r) / x.group; r%x.group == 0 {
-			first, last := x.Keys(i)
-			for w := range words {
-				x.masks[w] = laneMask(first-from-w*isa.lanes, min(last-from, n)-w*isa.lanes, isa.lanes)
-			}
+		masks := x.masks[r*words:][:words]
+		if r > 0 && (r%x.group != 0 || j.p.Band == (flashkit.Band{})) {
+			copy(masks, x.masks[(r-1)*words:])
+			continue
 		}
+		first, last := x.Keys((lo + r) / x.group)
+		for w := range masks {
+			masks[w] = laneMask(first-from-w*isa.lanes, min(last-from, n)-w*isa.lanes, isa.lanes)
+		}
+	}
+	if words == 1 { // one call for all rows
+		for r := 1; r < rows; r++ {
+			copy(x.s[r*isa.lanes:][:isa.lanes], x.s[r*decodeStep:])
+			copy(x.dp[r*isa.lanes:][:isa.lanes], x.dp[r*decodeStep:])
+		}
+		isa.gradients(&x.s[0], &x.dp[0], &x.ds[0], isa.lanes, &x.masks[0], rows, &lse[0], &delta[0], float32(j.scale))
+		return isa.lanes
+	}
+	for r := range rows {
 		for w := range words {
-			x.stats[0][w], x.stats[1][w] = x.lse[lo+r], x.delta[lo+r]
+			x.stats[0][w], x.stats[1][w] = lse[r], delta[r]
 		}
 		s, dp, ds := &x.s[r*decodeStep], &x.dp[r*decodeStep], &x.ds[r*decodeStep]
-		isa.gradients(s, dp, ds, isa.lanes, &x.masks[0], words, &x.stats[0][0], &x.stats[1][0], float32(j.scale))
+		isa.gradients(s, dp, ds, isa.lanes, &x.masks[r*words], words, &x.stats[0][0], &x.stats[1][0], float32(j.scale))
 	}
+	return decodeStep
 }
 
 // gradRows returns zeros for the sums of n rows of t from key `from` on: rows of t itself if

@@ -12,6 +12,7 @@ const (
 	decodePad   = 3   // rows past the last that a register tile may touch
 
 	decodeWidest = 32 // most elements of a vector
+	fewestLanes  = 16 // of a vector of scores
 )
 
 // decodePlan is the plan of the decode kernels, which split the keys of a head (split-KV).

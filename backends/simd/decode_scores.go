@@ -29,8 +29,7 @@ type decodeScores struct {
 }
 
 func scoreFloats(c *flashkit.Call, rows int) int {
-	const fewest = 16 // lanes
-	words, n := decodeBlock/fewest, 0
+	words, n := decodeBlock/fewestLanes, 0
 	if c.Score == (flashkit.Score{}) && !hidesPairs(c) {
 		return 0
 	}
