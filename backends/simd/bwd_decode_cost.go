@@ -9,8 +9,8 @@ import "github.com/flashkit-go/flashkit"
 func (isa *decodeRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	const (
 		products = 5
-		rowTime  = 135 // of a row, beyond its elements and pairs
-		joined   = .7  // share of start, if an item has several heads
+		rowTime  = 47 // of a row, beyond its elements and pairs
+		joined   = .7 // share of start, if an item has several heads
 	)
 	t, dims := isa.gradPace, float64(pl.p.Dim+pl.p.VDim)
 	if pl.headsPerItem > 1 {

@@ -16,6 +16,7 @@ type pace struct {
 	flop    float64 // a floating point operation of a product, idle lanes included
 	pair    float64 // a pair of a row and a key: mainly the exponential
 	element float64 // an element of a row that is loaded once, or stored
+	key     float64 // backward: added to element for an element of K or V
 	pack    float64 // an element that is loaded repeatedly: forward, of K or V for each item; backward, of Q or dO for each visit of a tile; decode, of Q or O
 	widen   float64 // added to pack for an element of a 16-bit type
 	feature float64 // forward: factor of featureTimes
@@ -233,7 +234,7 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*c.tile + rowElements(p, lanes)*c.element}
-	block := float64(f.blocks)*c.start + keyElements(p, tileStep)*c.element
+	block := float64(f.blocks)*c.start + keyElements(p, tileStep)*(c.element+c.key)
 	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*visitTime + read*c.pack + converted(p, read)*c.widen
 	blocks := uneven(f.blocks, block, pair, share(p, f.keys, p.KVLen, p.QLen)/float64(max(1, heads)))
 	if !f.finish {

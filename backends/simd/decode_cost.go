@@ -7,6 +7,9 @@ import "github.com/flashkit-go/flashkit"
 // halfRow is the factor of the time of a row of Q and O that is converted from and to 16 bits.
 const halfRow = 1.25
 
+// widenedElement is the time, in nanoseconds, to convert an element of a block of K or V to float32 in a buffer.
+const widenedElement = .24
+
 // times returns the predicted times of the chunks and of their merge. The products of a key take
 // the time of their arithmetic, or the time of reading K and V if this is longer. The arithmetic is
 // counted for whole register tiles.
@@ -16,10 +19,13 @@ func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 	if c.KVType() != flashkit.Float32 {
 		element = t.widen
 	}
-	dims, pair := float64(c.Dim+c.VDim), t.pair+decodePairTime(c)
+	dims, pair, widened := float64(c.Dim+c.VDim), t.pair+decodePairTime(c), 0.
+	if c.KVType().Size() == 2 && !pl.decode.short && !isa.inPlace(c.KVType(), &c.Problem) {
+		widened = widenedElement * dims
+	}
 	return decodeTimes(pl, t, decodeItemTime, 0, func(n int) float64 {
 		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
-		return max(2*dims*rows*t.flop, dims*element) + rows*pair
+		return max(2*dims*rows*t.flop, dims*element) + widened + rows*pair
 	})
 }
 

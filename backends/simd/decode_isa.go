@@ -55,14 +55,20 @@ func fitsDecode(t tier, p flashkit.Problem) string {
 // each block must first be widened to a buffer. Without tails, rows of binary16 may still end with half a
 // group.
 func (isa *decodeRoutines) storage(j *job) flashkit.DType {
-	t, group := j.args.K.DType(), isa.split
-	if t == flashkit.Float16 {
-		group /= 2
-	}
-	if t == flashkit.Int8 || t != j.args.V.DType() || !isa.tails && (j.p.Dim%group != 0 || j.p.VDim%group != 0) {
+	t := j.args.K.DType()
+	if t != j.args.V.DType() || !isa.inPlace(t, &j.p) {
 		return flashkit.Float32
 	}
 	return t
+}
+
+// inPlace reports whether attend reads rows of K and V of type t in place.
+func (isa *decodeRoutines) inPlace(t flashkit.DType, p *flashkit.Problem) bool {
+	group := isa.split
+	if t == flashkit.Float16 {
+		group /= 2
+	}
+	return t != flashkit.Int8 && (t == flashkit.Float32 || isa.tails || p.Dim%group == 0 && p.VDim%group == 0)
 }
 
 // weigh does the work of isa.weights for any number of keys. It first pads each row of scores with

@@ -8,8 +8,8 @@ var avx2Lanes = laneRoutines{
 	keys: 192, oneBlock: 256, checksFinite: true,
 	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
 	shortPace: pace{start: 380, flop: .012, pair: .2, element: .075, widen: .08, pack: .065, feature: 1.2, few: true},
-	bwdPace:   pace{start: 800, tile: 1200, flop: .0125, pair: .65, element: .16, widen: .2, pack: .05},
-	fewPace:   pace{start: 200, tile: 600, flop: .0131, pair: .13, element: .55, widen: .035, pack: .4},
+	bwdPace:   pace{start: 830, tile: 930, flop: .0125, pair: .65, element: .084, key: .3, widen: .018, pack: .022},
+	fewPace:   pace{start: 180, tile: 580, flop: .0131, pair: .13, element: .69, widen: .0035, pack: .53},
 
 	convertRoutines: convertRoutines{
 		lanes: 16, block: 8, convert: 8, transpose: transposeAVX2,

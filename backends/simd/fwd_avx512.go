@@ -7,9 +7,9 @@ package simd
 var avx512Lanes = laneRoutines{
 	keys:      256,
 	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
-	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .065, pack: .05, feature: .8, few: true},
-	bwdPace:   pace{start: 900, tile: 770, flop: .0066, pair: .03, element: .15, widen: .06, pack: .02},
-	fewPace:   pace{start: 10, tile: 1220, flop: .0053, pair: .01, element: .32, widen: .023, pack: .26},
+	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .08, pack: .05, feature: .8, few: true},
+	bwdPace:   pace{start: 1200, tile: 820, flop: .0066, pair: .03, element: .166, key: .0725, widen: .067, pack: .002},
+	fewPace:   pace{start: 87, tile: 1260, flop: .0053, pair: .01, element: .385, widen: .032, pack: .18},
 
 	convertRoutines: convertRoutines{
 		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,

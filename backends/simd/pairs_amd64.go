@@ -26,7 +26,7 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
 // float32 products.
 var (
-	fwdPairPace = pace{start: 400, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
+	fwdPairPace = pace{start: 650, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
 	bwdPairPace = pace{start: 1600, tile: 1560, flop: .0112, pair: .01, element: .1, pack: .32}
 )
 
