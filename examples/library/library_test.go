@@ -90,11 +90,29 @@ func rerank(folder, query string, texts []string) error {
 	return nil
 }
 
+func onGPU(folder string) error {
+	gpu, err := cuda.Open()
+	if err != nil {
+		return err
+	}
+	defer gpu.Close()
+	e, err := encoder.OpenWith(ctx, folder, encoder.Options{GPU: gpu})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	fmt.Println(e.Explain())
+	return nil
+}
+
 // A published model's tiny sibling stands for a folder. It has no head that scores.
 func TestTexts(t *testing.T) {
 	require.NoError(t, nearest("../../nn/encoder/testdata/tiny", []string{"1 2", "3", "1 2"}))
 	require.Error(t, nearest(t.TempDir(), nil))
 	require.ErrorContains(t, rerank("../../nn/encoder/testdata/tiny", "1", []string{"1 2"}), "the model is no reranker")
+	if err := onGPU("../../nn/encoder/testdata/tiny"); !errors.Is(err, flashkit.ErrUnavailable) {
+		require.NoError(t, err)
+	}
 }
 
 func open() *dispatch.Dispatcher { return dispatch.New(simd.New()) }
