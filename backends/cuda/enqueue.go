@@ -17,9 +17,7 @@ func (b *Backend) launch(id familyID, p flashkit.Problem, a *arguments, s Stream
 
 // enqueue launches the kernels of a call in stream order.
 func (b *Backend) enqueue(id familyID, p flashkit.Problem, x *arguments, s StreamHandle) error {
-	if p.Int8Group != 0 {
-		id = decodeInt8
-	}
+	id = id.variant(&p)
 	l := launch{b, id, &families[id], p, x, s}
 	forward := l.family.pass == flashkit.PassForward
 	if forward && l.family.rows == 0 && x.whole == nil {
@@ -51,9 +49,7 @@ func (b *Backend) plan(id familyID, p flashkit.Problem) (w workspace, err error)
 }
 
 func (b *Backend) planParts(id familyID, p flashkit.Problem) (workspace, error) {
-	if p.Int8Group != 0 {
-		id = decodeInt8
-	}
+	id = id.variant(&p)
 	switch id {
 	case fwdSM90:
 		p, _ = packedHeads(p)

@@ -149,10 +149,17 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 }
 
 // variant returns the family whose instances compute p: decode_int8 for decode_sm80 with int8 keys,
-// else s.
+// else id.
+func (id familyID) variant(p *flashkit.Problem) familyID {
+	if id == decodeSM80 && p.Int8Group != 0 {
+		return decodeInt8
+	}
+	return id
+}
+
 func (s *family) variant(p *flashkit.Problem) *family {
-	if p.Int8Group != 0 && s == &families[decodeSM80] {
-		return &families[decodeInt8]
+	if s == &families[decodeSM80] {
+		return &families[decodeSM80.variant(p)]
 	}
 	return s
 }

@@ -74,7 +74,7 @@ __device__ __forceinline__ float element(const void *data, int64_t i, int type) 
     return type == 1 ? half : brain;
 }
 
-// The scales of a round's keys on their way to shared memory. Lane 16t+j loads those of key j of K (t = 0) or V (t = 1).
+// The scales of a round's keys on their way to shared memory. Lane 16t+j loads the scales of key j of K (t = 0) or V (t = 1).
 template <int D> struct Scales {
     using L = Layout<D>;
     const char *data;   // scales of key 0 of the sequence, or of the pool
