@@ -20,6 +20,9 @@ func QuantizeRows(to, scale, from Tensor, first, pages []int32) error {
 	if err := q.check(); err != nil {
 		return err
 	}
+	if from.empty() {
+		return nil
+	}
 	var few [512]float32 // a short row allocates nothing
 	n := from.shape[3]
 	row := few[:min(n, len(few))]
@@ -83,10 +86,10 @@ func (q *quantizing) check() error {
 	if n := scale.shape[3]; from.shape[3] < 1 || groupSize(from.shape[3], n) == 0 {
 		return problemErr("scale.shape", scale.shape, "must have 1 scale a row of %d elements, or one for each 32 or 64", from.shape[3])
 	}
-	if err := q.checkPlaces(); err != nil {
+	if err := q.checkMemory(); err != nil {
 		return err
 	}
-	return q.checkMemory()
+	return q.checkPlaces() // in proportion to the shapes, so after the memory
 }
 
 // groupSize returns the number of elements that share one of n scales of a row, or 0 for a wrong n.
@@ -114,6 +117,9 @@ func (q *quantizing) checkPlaces() error {
 			return problemErr("to.shape", q.to.shape, "must have pages of at least 1 key")
 		}
 		keys *= w
+	}
+	if q.first == nil && q.from.empty() {
+		batch = 0
 	}
 	for b := range batch {
 		at := 0

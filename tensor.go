@@ -1,6 +1,9 @@
 package flashkit
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // An Owner is the owner of a tensor's device memory, such as a buffer of package cuda.
 type Owner interface {
@@ -64,9 +67,13 @@ func Int8s[T ~int8](x []T, b, heads, rows, dim int) Tensor {
 }
 
 // Zeros returns a dense row-major tensor [b, heads, rows, dim] in new host memory, all zeros,
-// or all false for Bool.
+// or all false for Bool. If a dimension is negative, or the size exceeds 1<<47 bytes, the result
+// has no memory, and calls refuse it.
 func Zeros(t DType, b, heads, rows, dim int) Tensor {
 	n := b * heads * rows * dim
+	if min(b, heads, rows, dim) < 0 || overflows(min(math.MaxInt, 1<<47), t.Size(), b, heads, rows, dim) {
+		n = 0
+	}
 	switch t {
 	case Float16:
 		return F16(make([]uint16, n), b, heads, rows, dim)

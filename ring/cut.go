@@ -3,6 +3,7 @@ package ring
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,15 +44,18 @@ const (
 	dropoutAlign = 8   // with dropout: keys that share a random counter
 )
 
-// NewCut returns the cut of p for size ranks. seqs are the whole problem's sequences, nil if p is
+// mostRanks limits the memory of a Cut.
+const mostRanks = 1 << 16
+
+// NewCut returns the cut of p for size ranks, at most 65536. seqs are the whole problem's sequences, nil if p is
 // not Ragged. ordered makes the cut for an ordered Ring. The error is a *flashkit.ProblemError, or
 // a *flashkit.UnsupportedError for a feature of unknown Scope.
 func NewCut(p flashkit.Problem, seqs *flashkit.Sequences, size int, ordered bool) (*Cut, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if size < 1 {
-		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: "must be at least 1 rank"}
+	if size < 1 || size > mostRanks {
+		return nil, &flashkit.ProblemError{Field: "size", Value: strconv.Itoa(size), Reason: fmt.Sprintf("must be from 1 to %d ranks", mostRanks)}
 	}
 	if err := featureScopes.check(&p); err != nil {
 		return nil, err
