@@ -1,14 +1,17 @@
 package main
 
-import "runtime"
+import (
+	"runtime"
 
-// alone reports whether Go may use only one processor. Then calls use one goroutine, and the Go
-// runtime gets a second processor. With a single processor, the runtime takes it from a C thread
-// soon after a call, so that every later call must first get it back.
-var alone = func() bool {
-	if runtime.GOMAXPROCS(0) > 1 {
-		return false
+	"github.com/flashkit-go/flashkit/internal/workers"
+)
+
+// If Go may use only one processor, calls use one goroutine, and the Go runtime gets more
+// processors. After a call the runtime's monitor thread keeps the C thread's processor for a while.
+// Calls of other C threads meanwhile use the other processors. schedule.c has the other half.
+func init() {
+	if runtime.GOMAXPROCS(0) == 1 {
+		workers.Fix(1)
+		runtime.GOMAXPROCS(8)
 	}
-	runtime.GOMAXPROCS(2)
-	return true
-}()
+}

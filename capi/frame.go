@@ -126,9 +126,6 @@ func (f *frame) set(a *C.fk_args, pass flashkit.Pass, s *session) error {
 		return wrong(C.FK_ERR_VALUE, "workers", a.workers, "must be at least 1, or 0 for no limit")
 	}
 	to.Seed, to.Workers = uint64(a.seed), int(a.workers)
-	if alone {
-		to.Workers = 1
-	}
 	to.Origin = flashkit.Origin{Batch: int(a.origin_batch), Head: int(a.origin_head), Row: int(a.origin_row), Key: int(a.origin_key)}
 	return f.setSequences(a)
 }

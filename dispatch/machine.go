@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/internal/workers"
 )
 
 // A machine is the hardware and operating system that determine the speed of kernels.
@@ -31,7 +32,7 @@ type located interface {
 }
 
 func thisMachine(backends []flashkit.Backend) machine {
-	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName("/proc/cpuinfo"), Cores: runtime.GOMAXPROCS(0), Devices: map[string]device{}}
+	m := machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPU: cpuName("/proc/cpuinfo"), Cores: workers.Procs(), Devices: map[string]device{}}
 	for _, b := range backends {
 		if l, ok := b.(located); ok {
 			name, driver := l.Hardware()

@@ -2,13 +2,18 @@
  * Installs signal handlers before it loads the library. The handlers must stay installed. The
  * library must export only its interface, and it cannot be unloaded. In a second process, with the
  * argument "fault", K is not readable: the Go runtime reports the address and ends the process.
+ * Where the process has one processor, threads of the runtime have the policy SCHED_BATCH.
  */
+#include <dirent.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "flashkit.h"
 
@@ -52,9 +57,55 @@ static int reports_fault(const char *program, const char *library)
 	return pclose(other) != 0 && strcmp(line, want) == 0;
 }
 
+/* threads returns the number of other threads, or -1 if one of them does not have the policy. */
+static int threads(int policy)
+{
+	int n = 0;
+	DIR *tasks = opendir("/proc/self/task");
+	for (struct dirent *t; tasks != NULL && (t = readdir(tasks)) != NULL;) {
+		int id = atoi(t->d_name);
+		if (id == 0 || id == getpid())
+			continue;
+		if (sched_getscheduler(id) != policy)
+			return -1;
+		n++;
+	}
+	closedir(tasks);
+	return n;
+}
+
+/* schedules loads the library in a process that may use one processor, or all of them. */
+static int schedules(const char *library, int one)
+{
+	cpu_set_t set;
+	CPU_ZERO(&set);
+	CPU_SET(sched_getcpu(), &set);
+	unsetenv("GOMAXPROCS");
+	if (one && sched_setaffinity(0, sizeof set, &set) != 0)
+		return 2;
+	sched_getaffinity(0, sizeof set, &set);
+	int policy = CPU_COUNT(&set) == 1 ? SCHED_BATCH : SCHED_OTHER;
+	if (threads(policy) != 0 || sched_getscheduler(0) != SCHED_OTHER || dlopen(library, RTLD_NOW) == NULL)
+		return 2;
+	return threads(policy) < 1 || sched_getscheduler(0) != SCHED_OTHER;
+}
+
+static int inherits(const char *program, const char *library)
+{
+	char command[512];
+	int wrong = 0;
+	for (int one = 0; one < 2; one++) {
+		snprintf(command, sizeof command, "'%s' '%s' %s", program, library, one ? "one" : "all");
+		wrong |= system(command);
+	}
+	return wrong == 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "libflashkit.so.0";
+	if (argc > 2 && strcmp(argv[2], "fault") != 0)
+		return schedules(name, strcmp(argv[2], "one") == 0);
 	if (argc > 2)
 		return fault(dlopen(name, RTLD_NOW | RTLD_LOCAL));
 	struct sigaction fault = {0}, interrupt = {0}, now;
@@ -83,6 +134,8 @@ int main(int argc, char **argv)
 		return printf("FAIL %d faults, %d interrupts\n", (int)faults, (int)interrupts), 1;
 	if (!reports_fault(argv[0], name))
 		return puts("FAIL no message about K"), 1;
+	if (!inherits(argv[0], name))
+		return puts("FAIL scheduling policies"), 1;
 	if (close(d, &e) != FK_OK || dlclose(library) != 0)
 		return puts("FAIL close"), 1;
 	puts("loaded: ok");

@@ -70,7 +70,7 @@ var rooms = []struct {
 	{"backends/cuda/mkcosts", []string{"internal/outfile"}},
 	{"dispatch/default.go", []string{".", "backends/cuda", "backends/simd"}},
 	{"dispatch/sandbox.go", []string{".", "backends/wasm"}},
-	{"dispatch", []string{".", "internal/fastest", "internal/outfile"}},
+	{"dispatch", []string{".", "internal/fastest", "internal/outfile", "internal/workers"}},
 	{"cmd/flashrun", []string{anything}},
 	{"bench/peers/instructions", []string{".", "backends/simd"}},
 	{"bench/peers/product", []string{".", "backends/simd", "internal/matmul", "internal/outfile"}},

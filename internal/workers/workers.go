@@ -276,6 +276,9 @@ func Most(n int) int {
 // ProcsAge ago. The value is cached because runtime.GOMAXPROCS takes the lock of the scheduler.
 // While goroutines start and end, waiting for this lock takes longer than a small task.
 func Procs() int {
+	if n := procs.fixed.Load(); n > 0 {
+		return int(n)
+	}
 	now := int64(time.Since(started))
 	if n := procs.n.Load(); n > 0 && now < procs.until.Load() {
 		return int(n)
@@ -286,11 +289,15 @@ func Procs() int {
 	return n
 }
 
+// Fix makes Procs return n. A program calls it before it gives the Go runtime more processors than
+// tasks may use.
+func Fix(n int) { procs.fixed.Store(int64(n)) }
+
 // ProcsAge is the maximum age of the result of Procs.
 const ProcsAge = time.Millisecond
 
 // procs caches GOMAXPROCS for Procs.
 var (
 	started = time.Now()
-	procs   struct{ n, until atomic.Int64 } // until: time since started
+	procs   struct{ n, until, fixed atomic.Int64 } // until: time since started
 )
