@@ -4,27 +4,52 @@ package simd
 
 import "github.com/flashkit-go/flashkit"
 
-// bwdTimes predicts the time of a backward kernel for few query rows. An item is a KV head. The rows that
-// see a key of a block are multiplied with every key of the block.
+// bwdTimes predicts the time of a backward kernel for few query rows. An item is a KV head.
 func (isa *decodeRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	const (
 		products = 5
-		rowTime  = 47 // of a row, beyond its elements and pairs
+		rowTime  = 86 // of a row that sees a key, beyond its elements and pairs
 		joined   = .7 // share of start, if an item has several heads
+		padTime  = 23 // to convert a row of 16-bit elements from or to padded float32
 	)
 	t, dims := isa.gradPace, float64(pl.p.Dim+pl.p.VDim)
 	if pl.headsPerItem > 1 {
 		t.start *= joined
 	}
+	padded := 0. // conversions of a key's rows, one row at a time
+	switch p := &pl.p; {
+	case p.DType == flashkit.Float32 || pad(p.Dim) == p.Dim && pad(p.VDim) == p.VDim:
+	case isa.inPlace(p.DType, p):
+		padded = 3 // K, dK, dV
+	default:
+		padded = 5 // K twice, V, dK, dV
+	}
 	of := ofSequences(pl.call, func(p flashkit.Problem) timedPhase {
-		heads, seen := float64(max(1, p.Batch*p.KVHeads)), visibleKeys(&p)
-		rows, keys := float64(p.Heads/p.KVHeads*p.QLen), float64(seen)
-		blocks := float64(max(1, ceilDiv(seen, decodeBlock)))
-		elements := rows*t.element + keys*t.pack + converted(&p, (rows+keys)*t.widen)
-		head := t.start*blocks + rows*rowTime + dims*elements + float64(p.KVLen-seen)*dims*float64(p.DType.Size())*clearByte
-		head += pairs(&p, 1, min(decodeBlock, max(1, p.KVLen))) / heads * (products*dims*t.flop + t.pair)
+		seen, group := visibleKeys(&p), p.Heads/p.KVHeads
+		rows, keys := float64(group*p.QLen), float64(seen)
+		blocks, pairs := blockPairs(&p)
+		elements := rows*t.element + keys*t.pack + converted(&p, rows*t.widen)
+		head := t.start*float64(max(1, blocks)) + float64(group*seenRows(&p))*rowTime + keys*padded*padTime + dims*elements
+		head += float64(p.KVLen-seen)*dims*float64(p.DType.Size())*clearByte + float64(group*pairs)*(products*dims*t.flop+t.pair)
 		return timedPhase{nanoseconds: float64(p.Batch*p.KVHeads) * head, longest: head}
 	})
 	of.items = pl.work[0].Items
 	return [3]timedPhase{of}
+}
+
+// blockPairs returns the number of blocks of a head's visible keys, and the number of pairs of a row and a key
+// that the kernel multiplies. The rows that see a key of a block are multiplied with every key of the block.
+func blockPairs(p *flashkit.Problem) (blocks, pairs int) {
+	if p.QLen == 0 {
+		return 0, 0
+	}
+	from, _ := p.Keys(0)
+	_, end := p.Keys(p.QLen - 1)
+	for ; from < end; from += decodeBlock {
+		n := min(decodeBlock, end-from)
+		first, _ := p.Queries(from)
+		_, last := p.Queries(from + n - 1)
+		blocks, pairs = blocks+1, pairs+(last-first)*n
+	}
+	return blocks, pairs
 }

@@ -90,6 +90,17 @@ func visibleKeys(p *flashkit.Problem) int {
 	return max(0, end-first)
 }
 
+// touchedKeys returns the number of keys of the blocks that have a visible key. Blocks begin at multiples of
+// the given number of keys.
+func touchedKeys(p *flashkit.Problem, keys int) int {
+	if p.QLen == 0 {
+		return 0
+	}
+	first, _ := p.Keys(0)
+	_, end := p.Keys(p.QLen - 1)
+	return max(0, ceilDiv(end, keys)-first/keys) * keys
+}
+
 // pairs returns the number of pairs of a row and a key that tiles of rows x keys compute, over all
 // heads. It includes padding, and pairs outside the band in the tiles at its edges.
 func pairs(p *flashkit.Problem, rows, keys int) float64 { return foldedPairs(p, 1, rows, keys) }
@@ -101,8 +112,8 @@ func foldedPairs(p *flashkit.Problem, fold, rows, keys int) float64 {
 	if edge < rows {
 		edge = ceilDiv(min(rows, seen), fold)
 	}
-	n, m := ceilDiv(seen, rows)*rows, ceilDiv(p.KVLen, keys)*keys
-	sum := float64(fold) * float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(m) / float64(max(1, p.KVLen))
+	n, m, all := ceilDiv(seen, rows)*rows, touchedKeys(p, keys), ceilDiv(p.KVLen, keys)*keys
+	sum := float64(fold) * float64(p.Area()) * float64(n) / float64(max(1, seen)) * float64(all) / float64(max(1, p.KVLen))
 	for _, side := range [2]int{p.Band.Left(), p.Band.Right()} {
 		if side != flashkit.Unlimited {
 			sum += float64(n) * float64(edge+min(keys, p.KVLen)-2) / 2
@@ -131,14 +142,9 @@ func paddedDims(p *flashkit.Problem, step int) float64 {
 	return float64((ceilDiv(p.Dim, step) + ceilDiv(p.VDim, step)) * step)
 }
 
-// rowElements returns the number of elements of Q and O. keyElements returns the number of elements
-// of K and V. Rows and keys are rounded up to a multiple of lanes.
+// rowElements returns the number of elements of Q and O. Rows are rounded up to a multiple of lanes.
 func rowElements(p *flashkit.Problem, lanes int) float64 {
 	return float64(p.Batch*p.Heads) * float64(ceilDiv(p.QLen, lanes)*lanes) * float64(p.Dim+p.VDim)
-}
-
-func keyElements(p *flashkit.Problem, lanes int) float64 {
-	return float64(p.Batch*p.KVHeads) * float64(ceilDiv(p.KVLen, lanes)*lanes) * float64(p.Dim+p.VDim)
 }
 
 // converted returns x if K and V must be widened, or 0 if K and V are float32. x is a number of
@@ -234,7 +240,10 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*c.tile + rowElements(p, lanes)*c.element}
-	block := float64(f.blocks)*c.start + keyElements(p, tileStep)*(c.element+c.key)
+	touched := touchedKeys(p, f.keys) // of the other keys, dK and dV are cleared
+	loaded, cleared := ceilDiv(min(touched, p.KVLen), tileStep)*tileStep, max(0, p.KVLen-touched)*p.DType.Size()
+	block := float64(ceilDiv(touched, f.keys))*c.start + float64(p.Dim+p.VDim)*(float64(loaded)*(c.element+c.key)+float64(cleared)*clearByte)
+	block *= float64(heads)
 	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*visitTime + read*c.pack + converted(p, read)*c.widen
 	blocks := uneven(f.blocks, block, pair, share(p, f.keys, p.KVLen, p.QLen)/float64(max(1, heads)))
 	if !f.finish {

@@ -8,7 +8,7 @@ import "github.com/flashkit-go/flashkit"
 const halfRow = 1.25
 
 // widenedElement is the time, in nanoseconds, to convert an element of a block of K or V to float32 in a buffer.
-const widenedElement = .24
+const widenedElement = .15
 
 // times returns the predicted times of the chunks and of their merge. The products of a key take
 // the time of their arithmetic, or the time of reading K and V if this is longer. The arithmetic is
@@ -56,13 +56,13 @@ const decodeItemTime = 500
 
 // shortItemTime and shortRowTime are the times to begin and end a short head, and one of its rows, in
 // nanoseconds.
-const shortItemTime, shortRowTime = 60, 17
+const shortItemTime, shortRowTime = 160, 83
 
 // decodeTimes returns the phases of the chunks and of their merge. item is the time to begin and end
 // an item, and block the time to begin a block of keys. key returns the time per key, for a KV head with the given number of rows. All times are
 // in nanoseconds.
 func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) float64) (f [3]timedPhase) {
-	chunk := 60. // to merge a row of a chunk
+	chunk := 165. // to end or merge a row of a chunk
 	if pl.decode.short {
 		item, chunk = shortItemTime, shortRowTime
 	}
@@ -73,11 +73,8 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 	for b := range pl.sequences() {
 		d := pl.splitOf(b)
 		x := d.span()
-		keys, rows, blocks := float64(d.last-d.first), float64(d.rows), d.blocks(pl.call)
-		if pl.decode.short {
-			blocks = 1
-		}
-		each := key(d.rows) + ((block+t.start*rows)*float64(blocks)+chunk*rows*float64(d.chunks))/max(1, keys)
+		keys, rows := float64(d.last-d.first), float64(d.rows)
+		each := (d.blockTimes(block, t.start, key) + chunk*rows*float64(d.chunks)) / max(1, keys)
 		ends := item + rows*row
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
@@ -89,15 +86,23 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 	return f
 }
 
-// blocks returns the approximate number of blocks of a KV head's keys. Each edge of the band adds
-// about one block.
-func (d *kvSplit) blocks(c *flashkit.Call) int {
-	keys := d.last - d.first
-	n := ceilDiv(keys, d.block)
-	for _, side := range [2]int{c.Band.Left(), c.Band.Right()} {
-		if side != flashkit.Unlimited {
-			n += min(1, d.N-1)
-		}
+// blockTimes returns the time of all blocks of a KV head. block is the time to begin a block, row the time per
+// row of a block. key returns the time per key that the given number of rows see.
+func (d *kvSplit) blockTimes(block, row float64, key func(rows int) float64) (sum float64) {
+	allFrom, allTo := d.last, d.last // keys that all rows see
+	if d.N > 0 {
+		allFrom, _ = d.Keys(d.N - 1)
+		_, allTo = d.Keys(0)
 	}
-	return max(0, min(n, keys))
+	for from := d.first; from < d.last; {
+		x, blocks := d.cut(from, d.last), 1
+		if from >= allFrom && from < allTo {
+			x.n, x.rows, blocks = allTo-from, d.rows, ceilDiv(allTo-from, d.block)
+		}
+		if x.rows > 0 {
+			sum += float64(blocks)*(block+row*float64(x.rows)) + float64(x.n)*key(x.rows)
+		}
+		from += x.n
+	}
+	return sum
 }

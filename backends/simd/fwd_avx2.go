@@ -6,10 +6,10 @@ package simd
 // in a forward pass, and keys in a backward pass.
 var avx2Lanes = laneRoutines{
 	keys: 192, oneBlock: 256, checksFinite: true,
-	fwdPace:   pace{start: 1100, flop: .0093, pair: .16, element: .05, widen: .29, pack: .42, feature: 1.2},
-	shortPace: pace{start: 380, flop: .012, pair: .2, element: .075, widen: .08, pack: .065, feature: 1.2, few: true},
-	bwdPace:   pace{start: 830, tile: 930, flop: .0125, pair: .65, element: .084, key: .3, widen: .018, pack: .022},
-	fewPace:   pace{start: 180, tile: 580, flop: .0131, pair: .13, element: .69, widen: .0035, pack: .53},
+	fwdPace:   pace{start: 380, flop: .0092, pair: .35, element: .32, widen: .023, pack: .18, feature: 1.2},
+	shortPace: pace{start: 380, flop: .0096, pair: .16, element: .088, widen: .144, pack: .076, feature: 1.2, few: true},
+	bwdPace:   pace{start: 305, tile: 730, flop: .0088, pair: .5, element: .29, key: .37},
+	fewPace:   pace{start: 740, tile: 400, flop: .0116, pair: .14, element: .5, pack: .15},
 
 	convertRoutines: convertRoutines{
 		lanes: 16, block: 8, convert: 8, transpose: transposeAVX2,

@@ -6,10 +6,10 @@ package simd
 // rows in a forward pass, and keys in a backward pass.
 var avx512Lanes = laneRoutines{
 	keys:      256,
-	fwdPace:   pace{start: 1000, flop: .0058, pair: .14, element: .24, widen: .22, pack: .21, feature: .8},
-	shortPace: pace{start: 285, flop: .0064, pair: .16, element: .1, widen: .08, pack: .05, feature: .8, few: true},
-	bwdPace:   pace{start: 1200, tile: 820, flop: .0066, pair: .03, element: .166, key: .0725, widen: .067, pack: .002},
-	fewPace:   pace{start: 87, tile: 1260, flop: .0053, pair: .01, element: .385, widen: .032, pack: .18},
+	fwdPace:   pace{start: 620, flop: .0058, pair: .17, element: .2, widen: .023, pack: .036, feature: .8},
+	shortPace: pace{start: 200, flop: .0064, pair: .17, element: .087, widen: .057, pack: .014, feature: .8, few: true},
+	bwdPace:   pace{start: 1340, tile: 274, flop: .0047, pair: .023, element: .38, key: .106, widen: .035, pack: .002},
+	fewPace:   pace{start: 112, tile: 590, flop: .0053, pair: .01, element: .407, widen: .026, pack: .24},
 
 	convertRoutines: convertRoutines{
 		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,

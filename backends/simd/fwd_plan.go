@@ -105,7 +105,8 @@ func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
 // attendTile computes all tiles.
 func (isa *laneRoutines) paceOf(pl *plan) *pace {
 	p := &pl.p
-	if isa.takesWhole(pl) && p.KVLen <= isa.mostOneBlock() && !masksPairs(pl.call) {
+	oneBlock := p.KVLen <= isa.mostOneBlock() || !pl.ragged && touchedKeys(p, isa.keys) <= isa.keys
+	if isa.takesWhole(pl) && oneBlock && !masksPairs(pl.call) {
 		return &isa.shortPace
 	}
 	return &isa.fwdPace

@@ -26,8 +26,8 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
 // float32 products.
 var (
-	fwdPairPace = pace{start: 650, flop: .0098, pair: .13, element: .17, pack: .13, feature: 1}
-	bwdPairPace = pace{start: 1600, tile: 1560, flop: .0112, pair: .01, element: .1, pack: .32}
+	fwdPairPace = pace{start: 1520, flop: .0098, pair: .14, element: .093, pack: .148, feature: 1}
+	bwdPairPace = pace{start: 2320, tile: 1280, flop: .008, pair: .01, element: .617, pack: .32}
 )
 
 // pairPace adapts pace c to this processor's pairRate. c was measured on a processor with pairRate

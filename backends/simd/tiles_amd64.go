@@ -17,10 +17,10 @@ import (
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
-	fwdTilePace  = pace{start: 1200, flop: .0006, pair: .24, element: .21, pack: .23, feature: .7}
-	fwdPlanePace = pace{start: 5400, flop: .0044, pair: .24, element: .25, widen: .19, pack: .8, feature: 1}
-	bwdPlanePace = pace{start: 4000, tile: 280, flop: .0048, pair: .53, element: .14, pack: .85}
-	bwdTilePace  = pace{start: 780, tile: 1000, flop: .0008, pair: .51, element: .11, pack: .69}
+	fwdTilePace  = pace{start: 1400, flop: .0006, pair: .15, element: .12, pack: .24, feature: .7}
+	fwdPlanePace = pace{start: 3600, flop: .0044, pair: .24, element: .24, widen: .19, pack: .57, feature: 1}
+	bwdPlanePace = pace{start: 4535, tile: 281, flop: .0034, pair: 1.33, element: .68, pack: .85}
+	bwdTilePace  = pace{start: 1360, tile: 870, flop: .0006, pair: .56, element: .65, pack: .41}
 )
 
 // crowded returns pace c of float32 tile products, slowed if there are many workers. Two threads
