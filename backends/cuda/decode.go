@@ -31,7 +31,7 @@ func (b *Backend) clusters() bool { return b.dev.Major == 9 && b.drv.LaunchClust
 // planDecode cuts the keys into parts, with one thread block per part. It chooses the number of
 // parts with which the busiest multiprocessor has the least work. A part costs one, plus the number
 // of pieces of f.keys keys that each warp loads. If the merge is small, the block of a tile that
-// ends last merges the tile's parts. Otherwise a second kernel merges the parts. decode_int8 has no such kernel.
+// ends last merges the tile's parts. Otherwise a second kernel merges the parts.
 func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d decodePlan) {
 	rows := p.Heads / p.KVHeads * p.QLen
 	shares := families[id].columnShares(&p)
@@ -45,7 +45,7 @@ func (b *Backend) planDecode(f *function, id familyID, p flashkit.Problem) (d de
 	}
 	dim, parts := families[id].padded(&p).dim, p.Batch*p.Heads*p.QLen*d.splits
 	d.partO, d.partLSE = parts*dim, 2*parts
-	if id == decodeInt8 || ceilDiv(min(rows, f.rows)*dim/shares/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
+	if ceilDiv(min(rows, f.rows)*dim/shares/4, f.threads)*ceilDiv(d.splits, 16) <= 3 {
 		d.counters = d.tiles
 	}
 	return d
@@ -98,11 +98,10 @@ func (l *launch) decode() error {
 	if err != nil {
 		return err
 	}
-	merge, clustered := (*function)(nil), (*function)(nil)
-	if l.id == decodeSM80 {
-		if merge, err = l.get(l.featureTrait() | traitMerge); err != nil {
-			return err
-		}
+	clustered := (*function)(nil)
+	merge, err := b.images.get(b.drv, decodeSM80, l.featureTrait()|traitMerge, l.family.parts(l.p))
+	if err != nil {
+		return err
 	}
 	if b.clusters() && l.id == decodeSM80 {
 		if clustered, err = l.get(l.featureTrait() | traitCluster); err != nil {

@@ -13,14 +13,18 @@ import (
 // graphs.
 func BenchmarkInt8(b *testing.B) {
 	x := newPages(b, benchGPU(b))
-	for _, batch := range []int{1, 8, 32} {
-		for _, page := range []int{0, 64} {
-			p := flashkit.Problem{Batch: batch, Heads: 32, KVHeads: 8, QLen: 1, KVLen: 32768, Dim: 128, VDim: 128, DType: flashkit.BFloat16, Page: page, Ragged: page > 0}
-			wide := x.time(b, p, page > 0, true)
-			for _, group := range []int{128, 32} {
-				p.Int8Group = group
-				narrow := x.time(b, p, page > 0, true)
-				fmt.Printf("%-55s %8.4f ms, bf16 keys %8.4f ms: %.3f\n", p, narrow, wide, wide/narrow)
+	for _, dim := range []int{128, 64} {
+		for _, kvHeads := range []int{8, 32, 1} {
+			for _, batch := range []int{1, 4, 16} {
+				for _, page := range []int{0, 64} {
+					p := flashkit.Problem{Batch: batch, Heads: 32, KVHeads: kvHeads, QLen: 1, KVLen: 32768, Dim: dim, VDim: dim, DType: flashkit.BFloat16, Page: page, Ragged: page > 0}
+					wide := x.time(b, p, page > 0, true)
+					for _, group := range []int{dim, 32} {
+						p.Int8Group = group
+						narrow := x.time(b, p, page > 0, true)
+						fmt.Printf("%-55s %8.4f ms, bf16 keys %8.4f ms: %.3f\n", p, narrow, wide, wide/narrow)
+					}
+				}
 			}
 		}
 	}

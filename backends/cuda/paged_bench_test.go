@@ -111,7 +111,7 @@ func (x *pages) time(b *testing.B, p flashkit.Problem, device, graph bool) float
 		return m.Tensor(flashkit.BFloat16, from, s[0], s[1], s[2], s[3])
 	}
 	o := p.OShape()
-	c.args.Q, c.args.K, c.args.V = tensor(x.q, 0, p.QShape()), tensor(x.kv, 0, keys), tensor(x.kv, pagedKeys*p.KVHeads*p.Dim, keys)
+	c.args.Q, c.args.K, c.args.V = tensor(x.q, 0, p.QShape()), tensor(x.kv, 0, keys), tensor(x.kv, pagedKeys*8*128, keys)
 	c.args.O, c.args.LSE = tensor(x.out, 0, o), x.out.Tensor(flashkit.Float32, 128*64*128/2, p.Batch, p.Heads, p.QLen, 1)
 	x.scales(b, c, keys)
 	if p.Ragged {

@@ -19,23 +19,20 @@ constexpr int shared_limit = 99 << 10; // the image for 8.0 also runs on 8.6 and
 
 // Layout of shared memory. Rows and keys are per warp; sizes are in bytes.
 template <int D> struct Layout {
-    static constexpr int size = 1, rows = 16, keys = 16, columns = D, quads = D / 4, chunks = D / 32;
-    static constexpr int pitch = D, v_pitch = D; // bytes per row of K; of V
-    static constexpr int v_at = keys * D, scales_at = 2 * v_at, slot = scales_at + 2 * chunks * keys * 4; // a stage: K, V, float32 scales [K or V, chunks, keys]
-    static constexpr int teams = 2, tile_rows = teams * rows, terms = 3;
-    static constexpr int q_term = tile_rows * 2 * D, q_all = terms * q_term; // Q [terms, tile_rows, D] bf16, for all warps
-    static constexpr int sums = rows * 8;                                                       // m, l [rows, 2]
-    static constexpr int fits(int warps) { return ((shared_limit - q_all) / warps - sums) / slot; } // stages
-    static constexpr int warps = fits(12) >= 3 ? 12 : fits(8) >= 3 ? 8 : fits(4) >= 3 ? 4 : fits(8) >= 2 ? 8 : fits(4) >= 2 ? 4 : 2;
-    static constexpr int stages = fits(warps) > 4 ? 4 : fits(warps), ring = stages * slot;
-    static constexpr int shared = warps * (ring + sums) + q_all, o_pitch = D + 4; // o_pitch: floats from row to row of O, which reuses the ring at the end
-    static_assert(stages >= 2 && ring >= rows * o_pitch * 4);
+    static constexpr int rows = 8, keys = 32, quads = D / 4, chunks = D / 32, units = D / 16, stages = 2;
+    static constexpr int v_at = keys * D, slot = 2 * v_at;                                 // a stage: K, V
+    static constexpr int flag_at = 2 * chunks * keys * 4, scales = flag_at + 128;          // float32 scales [K or V, groups, keys], flag
+    static constexpr int teams = 4, tile_rows = teams * rows, terms = 2;
+    static constexpr int q_chunk = rows * 2 * 32, q_tile = chunks * q_chunk, q_term = teams * q_tile; // Q [terms, teams, chunks, rows, 4, 16], for all warps
+    static constexpr int q_all = terms * q_term + tile_rows * 4;                           // then the unit of each row
+    static constexpr int ring = stages * slot, warp_bytes = ring + scales, sums = rows * 8; // sums: m, l [rows, 2]
+    static constexpr bool fits(int warps) { return warps * (warp_bytes + sums) + q_all <= shared_limit; }
+    static constexpr int warps = fits(12) ? 12 : fits(8) ? 8 : 4;
+    static constexpr int shared = warps * (warp_bytes + sums) + q_all, o_pitch = D + 16; // o_pitch: floats from row to row of O, which reuses the ring at the end
+    static_assert(fits(warps) && ring >= rows * o_pitch * 4 && warp_bytes % 128 == 0);
 
-    // Returns the offset of the 16-byte unit u of row r. For each u, the units of eight consecutive rows are in different banks,
-    // and so are units 2u and 2u+1 of four rows.
-    template <int pitch> static __device__ __forceinline__ int place(int r, int u) { return r * pitch + (u ^ (r % 4 * 2 | r / 4 % 2)) * 16; }
-    // Returns the offset of 8 elements u of row r of Q. Each lane's four registers of mma's operand a are together.
-    static __device__ __forceinline__ int q_place(int r, int u) { return r / 16 * 32 * D + u / 4 * 1024 + (r % 8 * 4 + u % 4) * 16 + r / 8 % 2 * 4; }
+    // Returns the offset of the 16-byte unit u of row r. For each u, the units of eight consecutive rows are in different banks.
+    static __device__ __forceinline__ int place(int r, int u) { return r * D + (u ^ r % 8) * 16; }
 };
 
 template <> __device__ __forceinline__ void copy_elements16<1>(uint32_t to, const void *from, int bytes) {
@@ -43,29 +40,32 @@ template <> __device__ __forceinline__ void copy_elements16<1>(uint32_t to, cons
         asm volatile("st.shared.u8 [%0], %1;" ::"r"(to + e), "r"(e < bytes ? (uint32_t)((const uint8_t *)from)[e] : 0) : "memory");
 }
 
-// Widen converts int8 elements to bf16. The sums are exact: the seven lower bits plus 128, minus 128 or 256. The constants stay in
-// registers, so that one instruction takes two of them.
-struct Widen {
-    uint32_t low = 0x007f007f, sign = 0x00800080, plus = 0x43004300, minus = 0xc300c300;
-    __device__ __forceinline__ Widen() { asm volatile("" : "+r"(low), "+r"(sign), "+r"(plus), "+r"(minus)); }
-    __device__ __forceinline__ uint32_t even(uint32_t x) const { // bytes 0 and 2
-        uint32_t y;
-        asm("{.reg .b32 a, b; lop3.b32 a, %1, %2, %3, 0xea; lop3.b32 b, %1, %4, %5, 0xea; fma.rn.bf16x2 %0, a, %6, b;}"
-            : "=r"(y) : "r"(x), "r"(low), "r"(plus), "r"(sign), "r"(minus), "r"(0x3f803f80));
-        return y;
-    }
-    __device__ __forceinline__ uint32_t odd(uint32_t x) const { return even(x >> 8); }
-};
-
-// A float32 number is the sum of three bf16 terms, and a float16 number the sum of two. take_term returns the next term of x
-// and y, and leaves the rest in x and y. For the weights, rounded terms do as well.
-__device__ __forceinline__ uint32_t take_term(float &x, float &y) {
-    const uint32_t a = __float_as_uint(x), b = __float_as_uint(y);
-    x = fabsf(x) < infinity ? x - __uint_as_float(a & 0xffff0000) : 0, y = fabsf(y) < infinity ? y - __uint_as_float(b & 0xffff0000) : 0;
-    return __byte_perm(a, b, 0x7632);
+// Adds the product of a and b to d. a is a row-major 16x32 matrix, and b is a column-major 32x8 matrix, of int8.
+__device__ __forceinline__ void mma8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ float rounded(float x) { return widen<BF16>((uint16_t)pack<BF16>(x, 0)); }
-__device__ __forceinline__ int terms_of(int type) { return 3 - type; }
+
+// Fixed has the units of a fixed-point format for floats of at most `top` in magnitude: a power of two, so that no float is above
+// 32639 units, the sum 256 hi + lo of two signed bytes. A second term has the rest, in units of unit / kRest.
+constexpr float kRest = 65024; // 254 * 256: half a unit is 32512 of these
+constexpr float kBits = (3 << 22) + 128; // a float plus kBits has the rounded float, plus 128, in its lower bits: byte 1 is hi, and byte 0 is lo + 128
+struct Fixed {
+    float inverse, unit;
+    __device__ __forceinline__ Fixed(float top) {
+        const uint32_t bits = max(__float_as_uint(top * 1.004f) & 0x7f800000, 15u << 23);
+        inverse = __uint_as_float((268u << 23) - bits), unit = __uint_as_float(bits - (14u << 23));
+    }
+    // Returns what rounding x to units leaves, in units.
+    __device__ __forceinline__ float rest(float x) const { return fmaf(x, inverse, kBits - fmaf(x, inverse, kBits)); }
+};
+// Rounds factor times four floats. Packs the bytes hi to x, and the bytes lo to y.
+__device__ __forceinline__ void pack_bytes(uint32_t &x, uint32_t &y, const float *from, float factor) {
+    uint32_t bits[4];
+    UNROLL for (int i = 0; i < 4; i++) bits[i] = __float_as_uint(fmaf(from[i], factor, kBits));
+    const uint32_t a = __byte_perm(bits[0], bits[1], 0x4051), b = __byte_perm(bits[2], bits[3], 0x4051);
+    x = __byte_perm(a, b, 0x5410), y = __byte_perm(a, b, 0x7632) ^ 0x80808080;
+}
 
 __device__ __forceinline__ float element(const void *data, int64_t i, int type) {
     if (type == 0) return ((const float *)data)[i];
@@ -74,146 +74,215 @@ __device__ __forceinline__ float element(const void *data, int64_t i, int type) 
     return type == 1 ? half : brain;
 }
 
-// The scales of a round's keys on their way to shared memory. Lane 16t+j loads the scales of key j of K (t = 0) or V (t = 1).
+// Rows copies K or V, 32 keys at once. Each lane copies 16 bytes of every 8th key, and of the key four after it if rows have more
+// than 64 bytes.
+template <int D> struct Rows {
+    static_assert(D == 128, "a row has 8 units");
+    const char *data;  // the lane's 16 bytes of its first key, if this is key 0 of the sequence, or of the pool
+    int64_t row, page; // bytes from one key, and from one page, to the next
+    int first, place;  // the lane's first key of a round; offset of its destination
+    int bytes;         // of a row from the lane's first byte on
+    bool narrow, aligned;
+
+    __device__ __forceinline__ Rows(const View &v, int dim, int kv_batch, int g, int key0, bool paged, int lane)
+        : row(v.row), page(paged ? v.batch : 0), first(dim > 64 ? lane >> 3 : lane >> 2), narrow(dim <= 64) {
+        const int unit = lane & (narrow ? 3 : 7);
+        data = (const char *)v.data + kv_batch * v.batch + g * v.head + key0 * row;
+        aligned = (((uintptr_t)data | row | page) & 15) == 0, data += first * row + unit * 16;
+        bytes = dim - unit * 16, place = fresh(Layout<D>::place(first, unit));
+    }
+    // begin is the offset of key `lane` from key 0. There are 32 keys. Eight keys in a row are `row` bytes apart.
+    __device__ __forceinline__ void fetch(uint32_t to, int64_t begin) const {
+        to += place;
+        UNROLL for (int i = 0; i < 4; i++) {
+            const char *const from = data + __shfl_sync(lanes, begin, 8 * i);
+            copy_async16_if(to + 8 * D * i, from, bytes > 0);
+            if (!narrow) copy_async16_if((to ^ 64) + 8 * D * i + 4 * D, from + 4 * row, bytes > 0);
+        }
+    }
+    // Like fetch, for any keys, of which the first `keys` exist. The others become zeros.
+    __device__ __forceinline__ void fetch_each(uint32_t to, int64_t begin, int keys) const {
+        ROLLED for (int i = 0; i < 32; i += narrow ? 8 : 4) {
+            const char *const from = data + __shfl_sync(lanes, begin, i + first) - first * row;
+            const uint32_t there = to + (place ^ i % 8 * 16) + i * D;
+            const int count = i + first < keys ? max(0, min(16, bytes)) : 0;
+            if (aligned) copy_async16(there, count > 0 ? from : data, count);
+            else copy_elements16<1>(there, from, count);
+        }
+    }
+};
+
+// The scales of a round's keys of K or V on their way to shared memory. Lane j loads the scales of key j.
 template <int D> struct Scales {
     using L = Layout<D>;
     const char *data;   // scales of key 0 of the sequence, or of the pool
     int64_t row, batch; // bytes from one key, and from one page, to the next
-    int chunks, shift;
+    int groups;
     bool half;
-    float x[L::chunks];
+    uint32_t x[L::chunks];
 
-    __device__ __forceinline__ Scales(const Int8Params &a, int kv_batch, int g, int key0, int lane)
-        : chunks(((lane < 16 ? a.x.p.dim : a.x.p.v_dim) + 31) / 32), shift(a.shift), half(lane < 16 ? a.k_half : a.v_half) {
-        const View &v = lane < 16 ? a.k_scale : a.v_scale;
+    __device__ __forceinline__ Scales(const View &v, int dim, int shift, bool half, int kv_batch, int g, int key0) : groups(((dim - 1) / 32 >> shift) + 1), half(half) {
         const int size = half ? 2 : 4;
         row = v.row * size, batch = v.batch * size;
         data = (const char *)v.data + kv_batch * batch + g * v.head * size + key0 * row;
     }
-    __device__ __forceinline__ void load(int64_t offset, bool exists) {
-        const char *at = data + offset;
-        UNROLL for (int c = 0; c < L::chunks; c++) {
-            x[c] = c > 0 && c & (1 << shift) - 1 ? x[c > 0 ? c - 1 : 0] : 0;
-            if (exists && c < chunks && !(c & (1 << shift) - 1)) x[c] = half ? widen<F16>(((const uint16_t *)at)[c >> shift]) : ((const float *)at)[c >> shift];
+    __device__ __forceinline__ void load(int page, int slot, bool exists) {
+        const char *from = data + slot * row;
+        if (page) from += page * batch;
+        UNROLL for (int i = 0; i < L::chunks; i++) {
+            x[i] = 0;
+            if (exists && i < groups) x[i] = half ? ((const uint16_t *)from)[i] : ((const uint32_t *)from)[i];
         }
     }
-    __device__ __forceinline__ void store(char *slot, int lane) const {
-        UNROLL for (int c = 0; c < L::chunks; c++) ((float *)(slot + L::scales_at))[(lane / 16 * L::chunks + c) * 16 + lane % 16] = x[c];
+    // Stores the scales and reports whether all are finite.
+    __device__ __forceinline__ bool store(float *to, int lane) const {
+        bool finite = true;
+        UNROLL for (int i = 0; i < L::chunks; i++) {
+            if (i >= groups) break;
+            const float y = half ? widen<F16>((uint16_t)x[i]) : __uint_as_float(x[i]);
+            to[i * L::keys + lane] = y, finite = finite && fabsf(y) < infinity;
+        }
+        return finite;
     }
 };
 
-// A warp's 16 rows and their sums. Lane 4g+t holds rows g and g+8, and columns 16i+4t to 16i+4t+3 of O: elements e and e+2 in
-// o[2i], and e+1 and e+3 in o[2i+1].
+// A warp's 8 rows and their sums. Lane 4g+t holds row g: scores of keys 8i+2t and 8i+2t+1, and columns 16u+4t to 16u+4t+3 of O in o[u].
 template <int D> struct Tile {
     using L = Layout<D>;
-    float o[D / 8][4] = {}, m[2] = {-infinity, -infinity}, l[2] = {};
-    int first[2], last[2]; // first and last visible key of each of the lane's two rows
-    RowOf rows[2];
+    float o[L::units][4] = {}, m = -infinity, l = 0;
+    int first, last; // first and last visible key of the row
+    RowOf row;
     const char *q; // the lane's first 16 bytes of Q
-    int terms, k_chunks, v_chunks;
-    Widen widen;
+    float unit;    // of Q
+    int terms;     // of the weights
+    int k_chunks, v_chunks, shift;
+    int k_place, v_place; // offsets of the lane's addresses for load_matrix
 
     __device__ __forceinline__ Tile(const Int8Params &a, const char *rows_of_q, const Band &band, const RowScores<F32> &x, int head, int lane)
-        : q(rows_of_q + lane * 16), terms(terms_of(a.type)), k_chunks((a.x.p.dim + 31) / 32), v_chunks((a.x.p.v_dim + 31) / 32) {
-        UNROLL for (int h = 0; h < 2; h++) {
-            const int r = lane / 4 + 8 * h;
-            first[h] = band.first(r), last[h] = band.last(r), rows[h] = x.row(band.n(r), head + band.head(r));
+        : first(band.first(lane / 4)), last(band.last(lane / 4)), row(x.row(band.n(lane / 4), head + band.head(lane / 4))), q(rows_of_q + lane * 16),
+          terms(a.type == 0 ? L::terms : 1), k_chunks((a.x.p.dim + 31) / 32), v_chunks((a.x.p.v_dim + 31) / 32), shift(a.shift),
+          k_place(fresh(L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2))), v_place(fresh(L::v_at + L::place(lane, 0))) {}
+
+    // Sets s to the dot products of Q and the keys. Sums of integers are exact; the last chunk of a group scales them.
+    __device__ __forceinline__ void product(float (&s)[8], const char *slot, const float *scales, int lane) const {
+        const uint32_t k = shared_address(slot) + k_place;
+        int sum[8][4] = {}; // of the first term, then of the second
+        UNROLL for (int c = 0; c < L::chunks; c++) {
+            if (c >= k_chunks) break;
+            uint32_t low[4], high[4];
+            load_matrix(low, k ^ 32 * c), load_matrix(high, (k ^ 32 * c) + 16 * D);
+            UNROLL for (int term = 0; term < L::terms; term++) {
+                const uint4 x = *(const uint4 *)(q + term * L::q_term + c * L::q_chunk);
+                int(*const y)[4] = sum + 4 * term;
+                mma8(y[0], {x.x, x.y, x.z, x.w}, low[0], low[1]), mma8(y[1], {x.x, x.y, x.z, x.w}, low[2], low[3]);
+                mma8(y[2], {x.x, x.y, x.z, x.w}, high[0], high[1]), mma8(y[3], {x.x, x.y, x.z, x.w}, high[2], high[3]);
+            }
+            if (c + 1 < k_chunks && (c + 1 & (1 << shift) - 1)) continue;
+            const float *const scale = scales + (c >> shift) * L::keys + lane % 4 * 2;
+            UNROLL for (int e = 0; e < 8; e++) {
+                const int *const x = sum[e / 2] + e % 2, *const y = sum[4 + e / 2] + e % 2;
+                s[e] = fmaf(fmaf(y[0] * 256 + y[2], 1 / kRest, x[0] * 256 + x[2]), scale[e / 2 * 8 + e % 2], s[e]);
+            }
+            UNROLL for (int i = 0; i < 32; i++) sum[i / 4][i % 4] = 0;
         }
+        UNROLL for (int e = 0; e < 8; e++) s[e] *= unit;
     }
 
-    // Adds the product of 32 columns of a term of Q and keys to s. The lane holds elements 8t to 8t+7 of them: a permutation of the order
-    // in mma, the same for Q.
-    __device__ __forceinline__ void product(float (&s)[2][4], const char *slot, const char *at, int c, int lane) {
-        const int t = lane % 4, g = lane / 4;
-        float sum[2][4] = {};
-        uint32_t k[2][4];
-        UNROLL for (int half = 0; half < 2; half++) {
-            const uint2 x = *(const uint2 *)(slot + L::template place<L::pitch>(8 * half + g, 2 * c + t / 2) + t % 2 * 8);
-            k[half][0] = widen.even(x.x), k[half][1] = widen.odd(x.x), k[half][2] = widen.even(x.y), k[half][3] = widen.odd(x.y);
-        }
-        const uint4 a = *(const uint4 *)(at + c * 1024), b = *(const uint4 *)(at + c * 1024 + 512);
-        UNROLL for (int half = 0; half < 2; half++) {
-            mma<BF16>(sum[half], {a.x, a.y, a.z, a.w}, k[half][0], k[half][1]);
-            mma<BF16>(sum[half], {b.x, b.y, b.z, b.w}, k[half][2], k[half][3]);
-        }
-        const float *const scale = (const float *)(slot + L::scales_at) + c * 16 + 2 * t;
-        const float2 x = *(const float2 *)scale, y = *(const float2 *)(scale + 8);
-        UNROLL for (int e = 0; e < 8; e++) s[e / 4][e % 4] = fmaf(sum[e / 4][e % 4], e < 4 ? (e % 2 ? x.y : x.x) : (e % 2 ? y.y : y.x), s[e / 4][e % 4]);
-    }
-
-    // Sets a to a term of P times the scales of 32 columns of V. The weight of a hidden key stays 0 if the key's scale is NaN.
-    __device__ __forceinline__ void scale_weights(uint32_t (&a)[4], const float (&s)[2][4], int term, bool edge, uint32_t hidden, const char *slot, int c, int lane) {
-        const float *const scale = (const float *)(slot + L::scales_at) + (L::chunks + c) * 16 + lane % 4 * 2;
-        const float2 v = *(const float2 *)scale, w = *(const float2 *)(scale + 8);
-        float p[8];
-        UNROLL for (int e = 0; e < 8; e++) p[e] = s[e / 4][e % 4] * (e < 4 ? (e % 2 ? v.y : v.x) : (e % 2 ? w.y : w.x));
-        if (edge || term > 0) {
-            ROLLED for (int e = 0; e < 8; e++) { // the weights rotate
-                float x = hidden >> e & 1 ? 0 : p[0];
-                if (term > 0) x = fabsf(x) < infinity ? x - rounded(x) : 0;
-                if (term > 1) x -= rounded(x);
-                UNROLL for (int i = 0; i < 7; i++) p[i] = p[i + 1];
-                p[7] = x;
+    // Adds the product of a term of P and the values to O. The first chunk of a group multiplies P by the group's scales.
+    __device__ __forceinline__ void add_values(const float (&p)[8], int term, const char *slot, const float *scales, int lane) {
+        const uint32_t v = shared_address(slot) + v_place;
+        uint32_t a[4];
+        float unit = 0;
+        UNROLL for (int c = 0; c < L::chunks; c++) {
+            if (c >= v_chunks) break;
+            if (c == 0 || !(c & (1 << shift) - 1)) {
+                const float *const scale = scales + (L::chunks + (c >> shift)) * L::keys + lane % 4 * 2;
+                float x[8], top = 0;
+                UNROLL for (int i = 0; i < 4; i++) {
+                    const float2 y = *(const float2 *)(scale + 8 * i);
+                    x[2 * i] = p[2 * i] * y.x, x[2 * i + 1] = p[2 * i + 1] * y.y;
+                    top = fmaxf(top, fmaxf(fabsf(x[2 * i]), fabsf(x[2 * i + 1])));
+                }
+                const Fixed fixed(quad_max(top));
+                float factor = fixed.inverse;
+                if (unit = fixed.unit; term > 0) {
+                    ROLLED for (int e = 0; e < 8; e++) { // the weights rotate
+                        const float rest = fixed.rest(x[0]);
+                        UNROLL for (int i = 0; i < 7; i++) x[i] = x[i + 1];
+                        x[7] = rest;
+                    }
+                    factor = kRest, unit *= 1 / kRest;
+                }
+                pack_bytes(a[0], a[1], x, factor), pack_bytes(a[2], a[3], x + 4, factor);
+            }
+            UNROLL for (int u = 2 * c; u < 2 * c + 2; u++) {
+                uint32_t x[4];
+                load_matrix_transposed(x, v ^ 16 * u); // keys 8i+2t and 8i+2t+1 of columns 2g and 2g+1
+                int even[4] = {}, odd[4] = {};
+                mma8(even, a, __byte_perm(x[0], x[1], 0x6420), __byte_perm(x[2], x[3], 0x6420));
+                mma8(odd, a, __byte_perm(x[0], x[1], 0x7531), __byte_perm(x[2], x[3], 0x7531));
+                UNROLL for (int i = 0; i < 4; i++) o[u][i] = fmaf((i % 2 ? odd : even)[i / 2] * 256 + (i % 2 ? odd : even)[i / 2 + 2], unit, o[u][i]);
             }
         }
-        UNROLL for (int i = 0; i < 4; i++) a[i] = pack<BF16>(p[2 * i], p[2 * i + 1]);
     }
 
-    // Adds the product of a and 32 columns of V to O.
-    __device__ __forceinline__ void add_values(const uint32_t (&a)[4], const char *slot, int c, int lane) {
-        uint32_t x[4], y[4];
-        load_matrix_transposed(x, (shared_address(slot) + L::v_at + L::template place<L::v_pitch>(lane % 16, lane / 16)) ^ 32 * c);
-        UNROLL for (int i = 0; i < 4; i++) y[i] = widen.odd(x[i]), x[i] = widen.even(x[i]);
-        mma<BF16>(o[4 * c], a, x[0], x[1]), mma<BF16>(o[4 * c + 1], a, y[0], y[1]);
-        mma<BF16>(o[4 * c + 2], a, x[2], x[3]), mma<BF16>(o[4 * c + 3], a, y[2], y[3]);
-    }
-
-    // Adds keys `key` to `key` + 15 to the softmax sums. edge is true if some row does not see all of these keys.
-    // Columns are in pairs of chunks, as branches between instructions cost time.
-    __device__ __forceinline__ void step(const char *slot, int key, bool edge, float c, int lane, const RowScores<F32> &x) {
-        float s[2][4] = {};
-        ROLLED for (int term = 0; term < terms; term++) {
-            UNROLL for (int c = 0; c < L::chunks; c += 2)
-                if (c == 0 || c < k_chunks) product(s, slot, q + term * L::q_term, c, lane), product(s, slot, q + term * L::q_term, c + 1, lane);
+    // Adds P V to O key by key, for scales that are not finite. Skips the keys that are hidden from the row.
+    __device__ __forceinline__ void add_each(float (&p)[8], uint32_t hidden, const char *slot, const float *scales, int lane) {
+        ROLLED for (int e = 0; e < 8; e++) { // the weights rotate
+            ROLLED for (int t = 0; t < 4; t++) {
+                const float x = __shfl_sync(lanes, p[0], lane & 28 | t);
+                const bool hides = __shfl_sync(lanes, hidden, lane & 28 | t) >> e & 1;
+                const int j = e / 2 * 8 + 2 * t + e % 2;
+                ROLLED for (int u = 0; u < L::units; u++) { // and so does O
+                    const char4 y = *(const char4 *)(slot + L::v_at + L::place(j, u) + lane % 4 * 4);
+                    const float z = x * scales[(L::chunks + (min(u / 2, v_chunks - 1) >> shift)) * L::keys + j];
+                    float4 a = {o[0][0], o[0][1], o[0][2], o[0][3]};
+                    if (!hides) a = {fmaf(z, y.x, a.x), fmaf(z, y.y, a.y), fmaf(z, y.z, a.z), fmaf(z, y.w, a.w)};
+                    UNROLL for (int i = 0; i < D / 4 - 4; i++) o[i / 4][i % 4] = o[i / 4 + 1][i % 4];
+                    o[L::units - 1][0] = a.x, o[L::units - 1][1] = a.y, o[L::units - 1][2] = a.z, o[L::units - 1][3] = a.w;
+                }
+            }
+            const float x = p[0];
+            UNROLL for (int i = 0; i < 7; i++) p[i] = p[i + 1];
+            p[7] = x;
         }
+    }
+
+    // Adds keys `key` to `key` + 31 to the softmax sums. edge is true if some row does not see all of these keys.
+    __device__ __forceinline__ void step(const char *slot, const float *scales, int key, bool edge, float c, int lane, const RowScores<F32> &x) {
+        float s[8] = {};
+        product(s, slot, scales, lane);
         uint32_t hidden = 0; // bit e: score e is hidden
         if (edge || x.changes) {
             ROLLED for (int e = 0; e < 8; e++) { // the scores rotate, so that there is one copy of the code
-                const int j = key + e / 4 * 8 + lane % 4 * 2 + e % 2, h = e / 2 % 2;
-                const RowOf r = {h ? rows[1].n : rows[0].n, 0, h ? rows[1].slope : rows[0].slope, nullptr, h ? rows[1].mask : rows[0].mask};
-                float y = x.changes ? x.of(r, s[0][0], j) : s[0][0];
-                const bool hides = j < (h ? first[1] : first[0]) || j > (h ? last[1] : last[0]) || x.hides(r, j);
+                const int j = key + e / 2 * 8 + lane % 4 * 2 + e % 2;
+                const float y = x.changes ? x.of(row, s[0], j) : s[0];
+                const bool hides = j < first || j > last || x.hides(row, j);
                 hidden |= hides << e;
-                UNROLL for (int i = 0; i < 7; i++) s[i / 4][i % 4] = s[(i + 1) / 4][(i + 1) % 4];
-                s[1][3] = hides ? -infinity : y;
+                UNROLL for (int i = 0; i < 7; i++) s[i] = s[i + 1];
+                s[7] = hides ? -infinity : y;
             }
         }
-        float grow[2];
-        UNROLL for (int h = 0; h < 2; h++) {
-            const Beneath top(fmaxf(m[h], butterfly_max<1, 4>(fmaxf(fmaxf(s[0][2 * h], s[0][2 * h + 1]), fmaxf(s[1][2 * h], s[1][2 * h + 1])))), c);
-            grow[h] = top.rescale(m[h]), m[h] = top.m;
-            UNROLL for (int e = 0; e < 4; e++) s[e / 2][2 * h + e % 2] = top.weight(s[e / 2][2 * h + e % 2]);
-            l[h] = l[h] * grow[h] + ((s[0][2 * h] + s[0][2 * h + 1]) + (s[1][2 * h] + s[1][2 * h + 1]));
+        const Beneath top(fmaxf(m, quad_max(fmaxf(fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])), fmaxf(fmaxf(s[4], s[5]), fmaxf(s[6], s[7]))))), c);
+        float grow = exp2_approx(__fmul_rn(m, c) - top.base), base = top.base;
+        if (__any_sync(lanes, top.far())) { // subtract the maximum from a far row's scores before scaling
+            if (top.far()) grow = top.rescale(m), base = 0;
+            UNROLL for (int e = 0; e < 8; e++) s[e] -= top.far() ? top.m : 0;
         }
-        if (__any_sync(lanes, grow[0] != 1 || grow[1] != 1)) {
-            UNROLL for (int i = 0; i < D / 2; i++) o[i / 4][i % 4] *= grow[i / 2 % 2];
+        m = top.m;
+        UNROLL for (int e = 0; e < 8; e++) s[e] = exp2_approx(fmaf(s[e], c, -base));
+        l = l * grow + (((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));
+        if (__any_sync(lanes, grow != 1)) {
+            UNROLL for (int i = 0; i < D / 4; i++) o[i / 4][i % 4] *= grow;
         }
-        ROLLED for (int term = 0; term < terms; term++) {
-            uint32_t a[L::chunks][4];
-            UNROLL for (int c = 0; c < L::chunks; c++) scale_weights(a[c], s, term, edge, hidden, slot, c, lane);
-            UNROLL for (int c = 0; c < L::chunks; c += 2)
-                if (c == 0 || c < v_chunks) add_values(a[c], slot, c, lane), add_values(a[c + 1], slot, c + 1, lane);
-        }
+        if (*(const int *)((const char *)scales + L::flag_at)) return add_each(s, hidden, slot, scales, lane);
+        ROLLED for (int term = 0; term < terms; term++) add_values(s, term, slot, scales, lane);
     }
 
-    // Writes O [16, o_pitch] and m, l [16].
+    // Writes O [8, o_pitch] and m, l [8].
     __device__ __forceinline__ void store(float *to, float2 *to_sums, int lane) {
-        UNROLL for (int h = 0; h < 2; h++) {
-            const int row = lane / 4 + 8 * h;
-            UNROLL for (int i = 0; i < D / 16; i++)
-                *(float4 *)(to + row * L::o_pitch + 16 * i + lane % 4 * 4) = {o[2 * i][2 * h], o[2 * i + 1][2 * h], o[2 * i][2 * h + 1], o[2 * i + 1][2 * h + 1]};
-            const float sum = butterfly_sum<1, 4>(l[h]);
-            if (lane % 4 == 0) to_sums[row] = {m[h], sum};
-        }
+        UNROLL for (int u = 0; u < L::units; u++) *(float4 *)(to + lane / 4 * L::o_pitch + 16 * u + lane % 4 * 4) = {o[u][0], o[u][1], o[u][2], o[u][3]};
+        const float sum = butterfly_sum<1, 4>(l);
+        if (lane % 4 == 0) to_sums[lane / 4] = {m, sum};
     }
 };

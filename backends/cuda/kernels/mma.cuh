@@ -6,6 +6,13 @@
 struct F16 {};  // element types, as template arguments
 struct BF16 {};
 
+// Returns x. The compiler recomputes expressions of the returned value instead of keeping
+// their results in registers.
+__device__ __forceinline__ int fresh(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }

@@ -28,13 +28,6 @@ template <int pitch> __device__ __forceinline__ uint32_t at(uint32_t place, int 
     return (place ^ ((chunk & mask) << 4)) + row * pitch + ((chunk & ~mask) << 4);
 }
 
-// Returns x. The compiler recomputes expressions of the returned value instead of keeping
-// their results in registers.
-__device__ __forceinline__ int fresh(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // Returns the offset in a tile of the chunk that lane l addresses for ldmatrix.
 //
 //	across = false    chunk l/16 of row l%16: for load_matrix of mma's operand a, and for
