@@ -4,7 +4,7 @@
     python encoders.py bin/peers-encoders MODELS --threads 1 --cells minilm:1x16,bert:8x128 --sides onnx,openvino --rounds 3
 
 MODELS has the folders that encoders_models.py writes: minilm has published weights, the others random weights in the
-published shapes. A cell is a model and a batch: 8x128 is 8 texts of 128 tokens, 16xmixed is 16 texts of 8 to 512 tokens,
+published shapes. A cell is a model and a batch: 8x128 is 8 texts of 128 tokens, 16xmixed is 16 texts of 8 to 512 tokens, 32xshort 32 of 8 to 128,
 10x256 of the reranker is 10 pairs of 256 tokens. Texts are random words of one token each, of the seed that is printed.
 
 ours and hugot get texts, and tokenize them within the timed call. The others get token ids, so their calls do less. A
@@ -14,7 +14,8 @@ division by the length, or the label's sigmoid, are part of each call.
 
 Sides: onnx is the graph exported from transformers, onnx-fused the same by onnxruntime.transformers' optimizer, openvino is
 converted from PyTorch, torch is transformers with scaled_dot_product_attention, hugot is its Go backend (--hugot PROGRAM).
-bf16 and bf16-weights are ours in another precision, openvino-bf16 and torch-bf16 the others', where the processor has it.
+bf16, bf16-weights, int8 and int8-calibrated are ours in another precision, openvino-bf16 and torch-bf16 the others', where
+the processor has it. onnx-int8 is ONNX Runtime's dynamic quantization, openvino-int8 is NNCF's static one.
 Each side is a process of its own, and they are timed in turns, in another order each round.
 """
 
@@ -74,7 +75,8 @@ def batch(folder, shape, seed):
     """Return a request: texts, perhaps with a query, and the ids and types that a tokenizer makes of them."""
     count, length = shape.split("x", 1)
     count = int(count)
-    lengths = np.linspace(8, 512, count).round().astype(int).tolist() if length == "mixed" else [int(length)] * count
+    most = {"mixed": 512, "short": 128}.get(length)
+    lengths = np.linspace(8, most, count).round().astype(int).tolist() if most else [int(length)] * count
     rng, vocabulary = random.Random(seed), words(folder)
     draw = lambda n: rng.choices(vocabulary, k=n)
     join = lambda chosen: " ".join(w for w, _ in chosen)
@@ -131,11 +133,12 @@ def openvino_side(folder, precision, threads):
     import openvino
 
     core = openvino.Core()
-    if precision not in [s.lower() for s in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")] + ["f32"]:
+    if precision not in [s.lower() for s in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")] + ["f32", "int8"]:
         raise SystemExit("the processor has no " + precision)
-    prepared(folder, "model.xml")
-    more = dict(INFERENCE_NUM_THREADS=threads, INFERENCE_PRECISION_HINT=precision, PERFORMANCE_HINT="LATENCY")
-    compiled = core.compile_model(str(folder / "model.xml"), "CPU", more)
+    file, hint = ("int8.xml", "f32") if precision == "int8" else ("model.xml", precision)
+    prepared(folder, file)
+    more = dict(INFERENCE_NUM_THREADS=threads, INFERENCE_PRECISION_HINT=hint, PERFORMANCE_HINT="LATENCY")
+    compiled = core.compile_model(str(folder / file), "CPU", more)
     request, count = compiled.create_infer_request(), len(compiled.inputs)
     prepare = lambda part: [openvino.Tensor(x) for x in part[:count]]
 
@@ -169,7 +172,7 @@ def torch_side(folder, precision, threads):
 def side_of(side, folder, threads):
     library, _, kind = side.partition("-")
     if library == "onnx":
-        return onnx_side(folder, "fused.onnx" if kind == "fused" else "model.onnx", threads)
+        return onnx_side(folder, {"fused": "fused.onnx", "int8": "dynamic8.onnx"}.get(kind, "model.onnx"), threads)
     return (openvino_side if library == "openvino" else torch_side)(folder, kind or "f32", threads)
 
 
@@ -247,9 +250,13 @@ class Process:
         self.process.wait(30)
 
 
+def is_ours(side):
+    return side == "ours" or side.startswith(("bf16", "int8"))
+
+
 def command(args, side, folder, threads):
     """Return the command of a side. The precisions of ours are sides too."""
-    if side == "ours" or side.startswith("bf16"):
+    if is_ours(side):
         return [args.ours, folder] + [side] * (side != "ours")
     if side == "hugot":
         prepared(folder, "hidden.onnx")
@@ -264,7 +271,7 @@ def measure(args, folder, shape, threads):
     first = {}
     for s in ["ours", *args.sides]:
         p = Process(command(args, s, folder, threads), threads)
-        request = texts if s in ("ours", "hugot") or s.startswith("bf16") else r
+        request = texts if s == "hugot" or is_ours(s) else r
         first[s] = p.ask(request, 0, True) if p.alive else {}
         if p.alive:
             sides[s] = p
@@ -276,7 +283,7 @@ def measure(args, folder, shape, threads):
     for _ in range(args.rounds):
         random.shuffle(order)
         for s in order:
-            reply = sides[s].ask(texts if s in ("ours", "hugot") or s.startswith("bf16") else {}, args.seconds)
+            reply = sides[s].ask(texts if s == "hugot" or is_ours(s) else {}, args.seconds)
             turns[s].append(reply["median"])
             best[s] = min(best[s], reply["best"])
     vectors = {s: np.array(first[s]["results"]).reshape(len(r["texts"]), -1) for s in sides}

@@ -6,9 +6,11 @@ import shutil
 import sys
 import zipfile
 
+import numpy as np
 import torch
 
 SEED = 1  # of the random weights
+TEXTS = 100  # that NNCF sees
 SHAPES = {"minilm": "all-MiniLM-L6-v2", "bert": "BERT-base, random weights", "modernbert": "ModernBERT-base, random weights",
           "reranker": "BERT-base with one label, random weights"}
 POSITIONS = {"minilm": 512, "bert": 512, "modernbert": 8192, "reranker": 512}
@@ -114,6 +116,33 @@ def convert(folder, path):
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
+def dynamic(path, seven):
+    """Write the graph in ONNX Runtime's dynamic 8 bits, with a scale for each channel. Weights of 7 bits do not saturate without VNNI."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(path.parent / "model.onnx", path, per_channel=True, reduce_range=seven, weight_type=QuantType.QInt8)
+
+
+def static(folder, path):
+    """Write OpenVINO's graph in 8 bits, as NNCF quantizes transformers with TEXTS sentences of Python's reference."""
+    import pydoc_data.topics
+
+    import nncf
+    import openvino
+    from tokenizers import Tokenizer
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+    import int8_sentences
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    topics = pydoc_data.topics.topics
+    texts = int8_sentences.sentences("\n\n".join(topics[n] for n in sorted(topics)))[:TEXTS]
+    items = [{"input_ids": np.array([e.ids]), "attention_mask": np.ones((1, len(e.ids)), np.int64)} for e in tokenizer.encode_batch(texts)]
+    model = openvino.Core().read_model(folder / "model.xml")
+    openvino.save_model(nncf.quantize(model, nncf.Dataset(items), model_type=nncf.ModelType.TRANSFORMER, subset_size=TEXTS), path, compress_to_fp16=False)
+
+
 def files(folder, sample, positions):
     """Write the files beside the weights: the tokenizer of the sample and mean pooling."""
     for name in ("tokenizer.json", "vocab.txt"):
@@ -176,6 +205,12 @@ def graph(folder, name):
         return
     if name == "model.xml":
         convert(folder, path)
+    elif name == "int8.xml":
+        graph(folder, "model.xml")
+        static(folder, path)
+    elif name in ("dynamic7.onnx", "dynamic8.onnx"):
+        graph(folder, "model.onnx")
+        dynamic(path, name == "dynamic7.onnx")
     elif name == "model.onnx":
         export(folder, path, "eager")
     elif name == "hidden.onnx":

@@ -14,9 +14,13 @@ type calibration struct {
 	peaks   map[string][]float32
 }
 
-// calibrate returns the magnitudes that texts cause in the float32 model of a folder. Only products
-// of normed rows have them: there, a few features are much larger than the others in all rows.
+// calibrate returns the magnitudes that the texts of Options.Calibration cause in the float32 model of
+// a folder, or nil without such texts. Only products of normed rows have them: there, a few features
+// are much larger than the others in all rows.
 func calibrate(ctx context.Context, dir string, o Options) (*calibration, error) {
+	if len(o.Calibration) == 0 {
+		return nil, nil
+	}
 	c := &calibration{true, map[string][]float32{}}
 	texts := o.Calibration
 	o.Precision, o.Calibration, o.Float32, o.Progress, o.Workers = "f32", nil, nil, nil, 1

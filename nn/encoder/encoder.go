@@ -87,13 +87,16 @@ func OpenWith(ctx context.Context, dir string, o Options) (*Encoder, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	e := &Encoder{options: o}
-	if len(o.Calibration) > 0 {
-		var err error
-		if e.smooth, err = calibrate(ctx, dir, o); err != nil {
-			return nil, err
-		}
+	smooth, err := calibrate(ctx, dir, o)
+	if err != nil {
+		return nil, err
 	}
+	return openSmoothed(ctx, dir, o, smooth)
+}
+
+// openSmoothed is OpenWith after the calibration.
+func openSmoothed(ctx context.Context, dir string, o Options, smooth *calibration) (*Encoder, error) {
+	e := &Encoder{options: o, smooth: smooth}
 	if err := e.open(ctx, dir); err != nil {
 		return nil, errors.Join(err, e.gpu.free())
 	}

@@ -57,6 +57,31 @@ func ExampleOpenWith() {
 	// Output: 6 flashkit: texts[1] = 15 tokens: must have at most 8
 }
 
+// Three products stay in float32, so that the cosines of the texts' vectors are at least 0.9998.
+func ExampleKeepFloat32() {
+	ctx := context.Background()
+	texts := []string{"It is cold.", "The weather is cold.", "A woman plays the guitar.", "A man eats pasta."}
+	o := encoder.Options{Precision: "int8", Calibration: texts}
+	var err error
+	if o.Float32, err = encoder.KeepFloat32(ctx, "testdata/tiny", o, texts, 0.9998); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, name := range o.Float32 {
+		fmt.Println(name)
+	}
+	e, err := encoder.OpenWith(ctx, "testdata/tiny", o)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer e.Close()
+	// Output:
+	// encoder.layer.0.attention.output.dense.weight
+	// encoder.layer.1.attention.output.dense.weight
+	// encoder.layer.1.attention.self.query.weight
+}
+
 // Progress is called after each group of texts.
 func ExampleOptions() {
 	ctx := context.Background()

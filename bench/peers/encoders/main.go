@@ -2,9 +2,11 @@
 // command once for each number of threads, and alternates the command's measurements with
 // measurements of other libraries.
 //
-//	encoders FOLDER [PRECISION]
+//	encoders FOLDER [PRECISION [LEAST TEXTS]]
 //
-// PRECISION is a value of encoder.Options.Precision. Requests and replies are lines of JSON on the
+// PRECISION is a value of encoder.Options.Precision, or int8-calibrated, which is int8 with a
+// calibration. With LEAST, products stay in float32, so that the cosines of the texts in the file
+// TEXTS, one a line, are at least LEAST. The first line of the output has their names. Requests and replies are lines of JSON on the
 // standard input and output. A request has texts, or a query and texts, and a duration in seconds. A
 // call tokenizes and embeds the texts, or scores them. A reply has the median and the shortest time
 // of a call, the number of calls, and the allocations per call. If the request asks for results, the
@@ -20,6 +22,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,25 +45,62 @@ type reply struct {
 }
 
 func main() {
-	if len(os.Args) != 2 && len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "encoders: usage: encoders FOLDER [PRECISION]")
+	if n := len(os.Args); n != 2 && n != 3 && n != 5 {
+		fmt.Fprintln(os.Stderr, "encoders: usage: encoders FOLDER [PRECISION [LEAST TEXTS]]")
 		os.Exit(2)
 	}
-	if err := run(context.Background(), os.Args[1], strings.Join(os.Args[2:], "")); err != nil {
+	ctx := context.Background()
+	o, err := options(ctx, os.Args[1], os.Args[2:])
+	if err == nil {
+		err = run(ctx, os.Args[1], o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "encoders:", err)
 		os.Exit(1)
 	}
 }
 
+// sentences are the texts of a calibration.
+var sentences = []string{
+	"The river rose after three days of rain, and the old bridge was closed.",
+	"How do I reset the password of my account?",
+	"Revenue grew by 12 % in the third quarter, mostly in Asia.",
+	"Cells divide, and each of the two has the same genes.",
+}
+
+// options returns the options of the command line.
+func options(ctx context.Context, dir string, args []string) (encoder.Options, error) {
+	o := encoder.Options{Overflow: encoder.Refuse}
+	if len(args) > 0 {
+		o.Precision = strings.TrimSuffix(args[0], "-calibrated")
+		if o.Precision != args[0] {
+			o.Calibration = sentences
+		}
+	}
+	if len(args) < 3 {
+		return o, nil
+	}
+	least, err := strconv.ParseFloat(args[1], 64)
+	if err != nil {
+		return o, err
+	}
+	texts, err := os.ReadFile(args[2])
+	if err != nil {
+		return o, err
+	}
+	o.Float32, err = encoder.KeepFloat32(ctx, dir, o, strings.Split(strings.TrimSpace(string(texts)), "\n"), least)
+	return o, err
+}
+
 // run answers requests.
-func run(ctx context.Context, dir, precision string) error {
-	e, err := encoder.OpenWith(ctx, dir, encoder.Options{Precision: precision, Overflow: encoder.Refuse})
+func run(ctx context.Context, dir string, o encoder.Options) error {
+	e, err := encoder.OpenWith(ctx, dir, o)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	in, out := json.NewDecoder(bufio.NewReader(os.Stdin)), json.NewEncoder(os.Stdout)
-	if err := out.Encode(struct{}{}); err != nil {
+	if err := out.Encode(map[string][]string{"float32": o.Float32}); err != nil {
 		return err
 	}
 	for in.More() {
