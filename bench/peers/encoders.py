@@ -325,6 +325,14 @@ def table(args, found):
         "rows": rows, "notes": [f"Medians of {args.rounds} rounds in turns."]})
 
 
+def rates(found):
+    """Print the rows of a table of precisions: each side's texts a second in each cell, and its peak memory."""
+    print("side, " + ", ".join(f"{row['model']}:{row['shape']} x{row['threads']}" for row in found) + ", MB")
+    for side in found[0]["turns"]:
+        cells = [f"{row['texts'] / statistics.median(row['turns'][side]):.3g}" if side in row["turns"] else "" for row in found]
+        print(", ".join([side, *cells, str(round(max(row["peak"].get(side, 0) for row in found)))]))
+
+
 def main():
     args = arguments()
     print(f"{results.machine()}; seed {args.seed}; {', '.join(results.versions(*PACKAGES.values()))}")
@@ -340,6 +348,7 @@ def main():
                 if args.json:
                     args.json.write_text(json.dumps(found, indent=1))
     print(LEGEND)
+    rates(found)
     if args.results:
         table(args, found)
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/flashkit-go/flashkit"
@@ -90,6 +91,9 @@ func OpenWith(ctx context.Context, dir string, o Options) (*Encoder, error) {
 	smooth, err := calibrate(ctx, dir, o)
 	if err != nil {
 		return nil, err
+	}
+	if smooth != nil {
+		runtime.GC() // otherwise the weights in float32 would stay in memory while the files are read again
 	}
 	return openSmoothed(ctx, dir, o, smooth)
 }

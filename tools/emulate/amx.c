@@ -1,5 +1,5 @@
-// Runs a static Go program on Linux and amd64 as if the processor had AMX-BF16 and AVX512-BF16. It
-// needs AVX-512, FSGSBASE (Linux 5.9) and membarrier.
+// Runs a static Go program on Linux and amd64 as if the processor had AMX-BF16, AMX-INT8 and
+// AVX512-BF16. It needs AVX-512, FSGSBASE (Linux 5.9) and membarrier.
 //
 //	cc -O2 -fPIE -pie -fno-stack-protector -fno-plt -pthread -o amx tools/emulate/*.c
 //	amx program arguments...    run a program made by CGO_ENABLED=0 go build
@@ -12,7 +12,7 @@
 // these instructions itself.
 //
 // The program is loaded into this process. Illegal instructions overwrite the program's CPUID
-// instructions. The SIGILL handler then returns CPUID's result with the bits of AMX-BF16 and
+// instructions. The SIGILL handler then returns CPUID's result with the bits of AMX and
 // AVX512-BF16 set. Other instructions that the processor lacks raise SIGILL once. The handler
 // overwrites such an instruction with a jump to a stub, and the stub calls emulate. A seccomp
 // filter keeps the program from replacing the handler. Goroutine stacks are too small for C. So
@@ -117,14 +117,14 @@ static void replace(uint8_t *p, int length, instruction *in) {
 }
 
 // Bits of CPUID leaf 7: the AMX bits in EDX, AVX512_BF16 in EAX of subleaf 1.
-enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AVX512_BF16 = 1 << 5 };
+enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, AVX512_BF16 = 1 << 5 };
 
 static void identify(greg_t *g) {
 	uint32_t leaf = g[REG_RAX], sub = g[REG_RCX], a, b, c, d;
 	__cpuid_count(leaf, sub, a, b, c, d);
 	if (leaf == 7 && sub == 0) {
 		a = a ? a : 1;
-		d |= AMX_BF16 | AMX_TILE;
+		d |= AMX_BF16 | AMX_TILE | AMX_INT8;
 	}
 	if (leaf == 7 && sub == 1)
 		a |= AVX512_BF16;

@@ -153,13 +153,18 @@ static void store(block *t, int tile, uint8_t *p, uint64_t stride) {
 VECTORS static inline __m512 low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 VECTORS static inline __m512 high(__m512i pairs) { return _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(0xffff0000))); }
 
+// fits refuses tiles whose shapes do not fit together for a product.
+static void fits(const block *t, int dst, int a, int b) {
+	configured(t, dst), configured(t, a), configured(t, b);
+	if (dst == a || dst == b || a == b || t->rows[dst] != t->rows[a] || t->row_bytes[dst] != t->row_bytes[b] || t->row_bytes[a] / 4 != t->rows[b])
+		refuse("amx: a product's tiles are the same, or do not fit together\n");
+}
+
 // products computes TDPBF16PS. Each 32-bit element of a and b is a pair of bf16 numbers. products
 // sums the products of lower numbers and the products of upper numbers separately, then adds the
 // two sums to dst. Elements outside a tile's configured shape are 0 and stay 0.
 VECTORS static void products(block *t, int dst, int a, int b) {
-	configured(t, dst), configured(t, a), configured(t, b);
-	if (dst == a || dst == b || a == b || t->rows[dst] != t->rows[a] || t->row_bytes[dst] != t->row_bytes[b] || t->row_bytes[a] / 4 != t->rows[b])
-		refuse("amx: TDPBF16PS: tiles are the same, or do not fit together\n");
+	fits(t, dst, a, b);
 	for (int m = 0; m < t->rows[dst]; m++) {
 		__m512 lows = _mm512_setzero_ps(), highs = _mm512_setzero_ps();
 		for (int k = 0; k < t->rows[b]; k++) {
@@ -173,6 +178,19 @@ VECTORS static void products(block *t, int dst, int a, int b) {
 		__m512 sum = _mm512_add_ps(_mm512_loadu_ps(t->tile[dst][m]), _mm512_add_ps(lows, highs));
 		_mm512_storeu_ps(t->tile[dst][m], _mm512_maskz_mov_ps(columns, sum));
 	}
+}
+
+// integers computes TDPBUSD: sums of products of a's unsigned and b's signed bytes, modulo 2^32.
+static void integers(block *t, int dst, int a, int b) {
+	fits(t, dst, a, b);
+	for (int m = 0; m < t->rows[dst]; m++)
+		for (int n = 0; n < t->row_bytes[dst] / 4; n++) {
+			uint32_t sum;
+			memcpy(&sum, t->tile[dst][m] + 4 * n, 4);
+			for (int k = 0; k < t->row_bytes[a]; k++)
+				sum += t->tile[a][m][k] * (int8_t)t->tile[b][k / 4][4 * n + k % 4];
+			memcpy(t->tile[dst][m] + 4 * n, &sum, 4);
+		}
 }
 
 VECTORS static void dot(block *t, int dst, int a, int b) {
@@ -210,6 +228,7 @@ void emulate(block *t, const instruction *in) {
 	case TILELOADD: load(t, in->dst, p, stride); break;
 	case TILESTORED: store(t, in->dst, p, stride); break;
 	case TDPBF16PS: products(t, in->dst, in->a, in->b); break;
+	case TDPBUSD: integers(t, in->dst, in->a, in->b); break;
 	case VDPBF16PS: dot(t, in->dst, in->a, in->b); break;
 	case VCVTNE2PS2BF16: convert(t, in->dst, in->a, in->b); break;
 	}
@@ -246,8 +265,8 @@ static int decodeTile(const uint8_t *p, instruction *in) {
 	if ((p[1] & 31) != 2 || p[2] & 0x84 || extended)
 		return 0;
 	in->dst = p[4] >> 3 & 7;
-	if (what == (0x5c00 | PF3) && registers && !x && !b && v < 8) {
-		in->op = TDPBF16PS, in->a = p[4] & 7, in->b = v;
+	if ((what == (0x5c00 | PF3) || what == (0x5e00 | P66)) && registers && !x && !b && v < 8) {
+		in->op = what == (0x5c00 | PF3) ? TDPBF16PS : TDPBUSD, in->a = p[4] & 7, in->b = v;
 		return 5;
 	}
 	if (v)

@@ -21,8 +21,9 @@
 #include "amx.h"
 
 // testTiles loads a and b into tiles 7 and 3, with the shapes of config. It adds their product to
-// c. It then stores a tile of zeros at a + 1024 bytes.
+// c. It then stores a tile of zeros at a + 1024 bytes. testIntegers does this with TDPBUSD.
 HIDDEN void testTiles(const uint8_t *config, void *c, void *a, void *b, uint64_t stride);
+HIDDEN void testIntegers(const uint8_t *config, void *c, void *a, void *b, uint64_t stride);
 
 // testVectors loads z into the vector registers, executes VECTOR_TESTS and stores the registers in
 // z. It returns the carry flag, which must be 1 because testVectors sets it before.
@@ -34,27 +35,31 @@ HIDDEN int testVectors(uint32_t z[32][16]);
 #define AS_TEXT(name, dst, a, b) "	" #name " %zmm" #b ", %zmm" #a ", %zmm" #dst "\n"
 #define AS_STEP(name, dst, a, b) {name, dst, a, b},
 
+#define TILES(name, product) \
+	name ":\n" \
+	"	ldtilecfg (%rdi)\n" \
+	"	movq %rcx, %r11\n" \
+	"	leaq -64(%rdx), %r10\n" \
+	"	movq %r8, %r9\n" \
+	"	tileloadd (%rsi,%r8,1), %tmm0\n" \
+	"	tileloadd 64(%r10,%r9,1), %tmm7\n" \
+	"	tileloaddt1 (%r11,%r8,1), %tmm3\n" \
+	"	" product " %tmm3, %tmm7, %tmm0\n" \
+	"	tilestored %tmm0, (%rsi,%r9,1)\n" \
+	"	tilezero %tmm7\n" \
+	"	shrq $1, %r8\n" \
+	"	tilestored %tmm7, 1024(%rdx,%r8,2)\n" \
+	"	tilerelease\n" \
+	"	ret\n"
+
 extern uint8_t tests[] HIDDEN;
 
 __asm__(
 	".text\n"
 	".p2align 12\n"
 	"tests:\n"
-	"testTiles:\n"
-	"	ldtilecfg (%rdi)\n"
-	"	movq %rcx, %r11\n"
-	"	leaq -64(%rdx), %r10\n"
-	"	movq %r8, %r9\n"
-	"	tileloadd (%rsi,%r8,1), %tmm0\n"
-	"	tileloadd 64(%r10,%r9,1), %tmm7\n"
-	"	tileloaddt1 (%r11,%r8,1), %tmm3\n"
-	"	tdpbf16ps %tmm3, %tmm7, %tmm0\n"
-	"	tilestored %tmm0, (%rsi,%r9,1)\n"
-	"	tilezero %tmm7\n"
-	"	shrq $1, %r8\n"
-	"	tilestored %tmm7, 1024(%rdx,%r8,2)\n"
-	"	tilerelease\n"
-	"	ret\n"
+	TILES("testTiles", "tdpbf16ps")
+	TILES("testIntegers", "tdpbusd")
 	"testVectors:\n"
 	EACH(ALL, "vmovdqu64 64*\\i(%rdi), %zmm\\i")
 	"	stc\n"
@@ -119,6 +124,16 @@ static void plainVectors(uint32_t z[32][16]) {
 }
 
 enum { STRIDE = 20, WORDS = 16 * STRIDE }; // words of a row and of a matrix in memory
+
+static void plainIntegers(int rows, int quads, int columns, uint32_t *c, uint32_t *a, const uint32_t *b) {
+	for (int m = 0; m < rows; m++)
+		for (int n = 0; n < columns; n++)
+			for (int k = 0; k < quads; k++)
+				for (int shift = 0; shift < 32; shift += 8)
+					c[m * STRIDE + n] += (uint8_t)(a[m * STRIDE + k] >> shift) * (int8_t)(b[k * STRIDE + n] >> shift);
+	for (int m = 0; m < rows; m++)
+		memset(a + 256 + m * STRIDE, 0, 4 * quads);
+}
 
 static void plainTiles(int rows, int pairs, int columns, uint32_t *c, uint32_t *a, const uint32_t *b) {
 	for (int m = 0; m < rows; m++)
@@ -188,7 +203,15 @@ static int testOnce(uint64_t *state, int kind, int tiles) {
 	memcpy(c[1], c[0], sizeof c[0]), memcpy(a[1], a[0], sizeof a[0]);
 	testTiles(config, c[0], a[0], b, 4 * STRIDE);
 	plainTiles(rows, pairs, columns, c[1], a[1], b);
-	return differ("tiles, c", c[0], c[1], WORDS) || differ("tiles, a", a[0], a[1], 256 + WORDS);
+	if (differ("tiles, c", c[0], c[1], WORDS) || differ("tiles, a", a[0], a[1], 256 + WORDS))
+		return 1;
+	fill(state, 2, c[0], WORDS), fill(state, 2, a[0], 256 + WORDS), fill(state, 2, b, WORDS);
+	memcpy(c[1], c[0], sizeof c[0]), memcpy(a[1], a[0], sizeof a[0]);
+	testIntegers(config, c[0], a[0], b, 4 * STRIDE);
+	plainIntegers(rows, pairs, columns, c[1], a[1], b);
+	if (memcmp(c[0], c[1], sizeof c[0]) || memcmp(a[0], a[1], sizeof a[0]))
+		return puts("amx: integers differ"), 1;
+	return 0;
 }
 
 enum { THREADS = 4, CASES = 3000 };
