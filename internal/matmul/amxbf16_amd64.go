@@ -4,22 +4,22 @@
 
 package matmul
 
-// multiply1AMXBF16 computes sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b
+// multiply1AMXBF16 computes sums[r][x] = Σ over i < k of dot(a[r/16][i/16][r%16][i%16], b[i][x]), where a and b
 // hold bf16 pairs. If add != 0, the routine adds the old sums[r][x] to the new value. Rows of sums
 // and b are contiguous and have 16 columns. The routine rounds rows up to a multiple of 16, so a
 // and sums must have room for these rows.
-// The routine prefetches into L2 the memory that begins at address ahead and has the size of b. It
-// ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
+// For every 32 rows and 16 of k, the routine prefetches fetch cache lines into L2, from address ahead
+// on. It ignores aRow, c, cStep and bias. k is a multiple of 16. fetch, k, rows > 0.
 //
 //go:noescape
 func multiply1AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 
-// multiply2AMXBF16 computes sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b
+// multiply2AMXBF16 computes sums[r][x] = Σ over i < k of dot(a[r/16][i/16][r%16][i%16], b[i][x]), where a and b
 // hold bf16 pairs. If add != 0, the routine adds the old sums[r][x] to the new value. Rows of sums
 // and b are contiguous and have 32 columns. The routine rounds rows up to a multiple of 16, so a
 // and sums must have room for these rows.
-// The routine prefetches into L2 the memory that begins at address ahead and has the size of b. It
-// ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.
+// For every 32 rows and 16 of k, the routine prefetches fetch cache lines into L2, from address ahead
+// on. It ignores aRow, c, cStep and bias. k is a multiple of 16. fetch, k, rows > 0.
 //
 //go:noescape
 func multiply2AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)

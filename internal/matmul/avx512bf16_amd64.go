@@ -57,7 +57,8 @@ func multiply3AVX512BF16(sums *float32, a *uint32, b *uint32, aRow int, k int, r
 
 // roundRowsAVX512BF16 rounds each row of src to bf16. The first n elements of a row of src go to
 // the same row of dst. In dst, zeros follow these elements, up to a multiple of 32. Rows of dst are
-// dstStep pairs of bf16 apart. Rows of src are srcStep elements apart. n, rows > 0.
+// dstStep pairs of bf16 apart, and groups of 16 pairs of a row dstNext pairs. Rows of src are srcStep
+// elements apart. n, rows > 0.
 //
 //go:noescape
-func roundRowsAVX512BF16(dst *uint32, dstStep int, src *float32, srcStep int, n int, rows int)
+func roundRowsAVX512BF16(dst *uint32, dstStep int, dstNext int, src *float32, srcStep int, n int, rows int)

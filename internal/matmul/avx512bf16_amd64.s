@@ -3001,55 +3001,57 @@ end:
 	VZEROUPPER
 	RET
 
-// func roundRowsAVX512BF16(dst *uint32, dstStep int, src *float32, srcStep int, n int, rows int)
+// func roundRowsAVX512BF16(dst *uint32, dstStep int, dstNext int, src *float32, srcStep int, n int, rows int)
 // Requires: AVX, AVX512BF16, AVX512F
-TEXT ·roundRowsAVX512BF16(SB), NOSPLIT, $0-48
+TEXT ·roundRowsAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ  dst+0(FP), AX
 	MOVQ  dstStep+8(FP), DX
 	SHLQ  $0x02, DX
-	MOVQ  src+16(FP), BX
-	MOVQ  srcStep+24(FP), SI
-	SHLQ  $0x02, SI
-	MOVQ  n+32(FP), DI
-	MOVQ  rows+40(FP), R8
-	MOVQ  DI, CX
+	MOVQ  dstNext+16(FP), BX
+	SHLQ  $0x02, BX
+	MOVQ  src+24(FP), SI
+	MOVQ  srcStep+32(FP), DI
+	SHLQ  $0x02, DI
+	MOVQ  n+40(FP), R8
+	MOVQ  rows+48(FP), R9
+	MOVQ  R8, CX
 	ANDL  $0x1f, CX
-	MOVQ  $0x00000001, R9
-	SHLQ  CL, R9
-	DECQ  R9
-	KMOVW R9, K1
-	SHRQ  $0x10, R9
-	KMOVW R9, K2
+	MOVQ  $0x00000001, R10
+	SHLQ  CL, R10
+	DECQ  R10
+	KMOVW R10, K1
+	SHRQ  $0x10, R10
+	KMOVW R10, K2
 
 row:
 	MOVQ AX, CX
-	MOVQ BX, R9
-	MOVQ DI, R10
-	SHRQ $0x05, R10
+	MOVQ SI, R10
+	MOVQ R8, R11
+	SHRQ $0x05, R11
 	JZ   tail
 
 columns:
-	VMOVUPS (R9), Z0
-	VMOVUPS 64(R9), Z1
+	VMOVUPS (R10), Z0
+	VMOVUPS 64(R10), Z1
 	LONG $0x4877f262; WORD $0xc072 // VCVTNE2PS2BF16 Z0, Z1, Z0
 	VMOVUPS Z0, (CX)
-	ADDQ    $0x00000080, R9
-	ADDQ    $0x40, CX
-	DECQ    R10
+	ADDQ    $0x00000080, R10
+	ADDQ    BX, CX
+	DECQ    R11
 	JNZ     columns
 
 tail:
-	TESTQ     $0x0000001f, DI
+	TESTQ     $0x0000001f, R8
 	JZ        next
-	VMOVUPS.Z (R9), K1, Z0
-	VMOVUPS.Z 64(R9), K2, Z1
+	VMOVUPS.Z (R10), K1, Z0
+	VMOVUPS.Z 64(R10), K2, Z1
 	LONG $0x4877f262; WORD $0xc072 // VCVTNE2PS2BF16 Z0, Z1, Z0
 	VMOVUPS   Z0, (CX)
 
 next:
 	ADDQ DX, AX
-	ADDQ SI, BX
-	DECQ R8
+	ADDQ DI, SI
+	DECQ R9
 	JNZ  row
 	VZEROUPPER
 	RET

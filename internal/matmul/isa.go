@@ -18,7 +18,7 @@ type isa struct {
 	wide        int     // vectors of a wide panel
 	depth       int     // pairs and integers pad K to a multiple of depth
 	adds        bool    // multiply can add to C
-	tiles       bool    // AMX: multiply writes only sums, in whole tiles
+	tiles       bool    // AMX in bf16: multiply writes only sums, in whole tiles
 	groupInt8   int     // Int8: the number of rows of B that are together; if it is 2, A holds 16-bit integers
 	offsetInt8  bool    // Int8: A holds unsigned integers
 	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1
@@ -27,7 +27,7 @@ type isa struct {
 	vector    vectorFunc   // one row of A; nil if multiply does this work
 	widen     [3]widenFunc // A in float32, B in pairs
 	pairs     [3]pairsFunc // A in pairs that roundRows made, B in pairs
-	roundRows func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)
+	roundRows func(dst *uint32, dstStep, dstNext int, src *float32, srcStep, n, rows int)
 	finish    [activations]finishFunc
 	slope     [activations]slopeFunc // nil for None
 	extent    extentFunc             // Int8: these four are nil in portable Go

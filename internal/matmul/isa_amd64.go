@@ -57,7 +57,7 @@ var (
 )
 
 var amxbf16 = isa{
-	name: "amx", lanes: 16, tile: 16, flops: 800, rows: 128, block: 1 << 18, wide: 2, depth: 32, fetch: []int{1}, tiles: true,
+	name: "amx", lanes: 16, tile: 16, flops: 800, rows: 512, block: 1 << 18, wide: 2, depth: 32, fetch: []int{1}, tiles: true,
 	pairs:     [3]pairsFunc{multiply1AMXBF16, multiply2AMXBF16},
 	roundRows: roundRowsAVX512BF16,
 	finish:    finishAVX512,

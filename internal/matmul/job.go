@@ -21,10 +21,10 @@ type job struct {
 	kBlock  int   // number of products in a partial sum
 	copies  bool  // A is copied part by part, because it is strided or rounded
 	copied  int   // offset of the copy in a worker's memory, after the sums
-	rounded int   // offset of the pairs of A's part
+	rounded int   // offset of the pairs of A's part, with AMX of all its columns
 	widened int   // offset of a part of B, widened to float32; with Int8, of a tile's sums
 	scales  int   // with Int8, offset of the scales of A's rows
-	held    []int // with Int8, the first row of each worker's integers, or -1
+	held    []int // with Int8 and AMX, the first row in each worker's memory, or -1
 	plain   bool  // C is the product plus at most a bias and the old C
 	adds    int   // 2 if multiply adds the old C, else 0
 	vector  bool  // C has one row, computed by isa.vector
@@ -37,12 +37,11 @@ type job struct {
 }
 
 const (
-	panelGroup = 4       // panels of an item if rows of A do not fit the L2 cache with a panel
-	copyGroup  = 12      // most panels of an item that copies A: their sums fit the L2 cache too
-	mostK      = 384     // most products of a partial sum: its part of a panel fits the L2 cache
-	elements   = 1 << 13 // elements of an item of an elementwise call
-	packRows   = 64      // rows of B in an item of packing
-	smallTime  = 10_000  // nanoseconds of work that are worth one more goroutine
+	panelGroup = 4      // panels of an item if rows of A do not fit the L2 cache with a panel
+	copyGroup  = 12     // most panels of an item that copies A: their sums fit the L2 cache too
+	mostK      = 384    // most products of a partial sum: its part of a panel fits the L2 cache
+	packRows   = 64     // rows of B in an item of packing
+	smallTime  = 10_000 // nanoseconds of work that are worth one more goroutine
 )
 
 // plan splits a product into items. The length of a partial sum affects the bits of C, so this
@@ -56,16 +55,20 @@ func (j *job) plan() {
 	if a.B.made == BF16 {
 		unit = 32
 	}
-	j.kBlock = max(unit, equalParts(k, mostK, unit)) // not 0 even for K = 0, because block advances by it
+	longest, most := mostK, u.rows
+	if u.tiles {
+		longest, most = heldK, u.heldRows(k)
+	}
+	j.kBlock = max(unit, equalParts(k, longest, unit)) // not 0 even for K = 0, because block advances by it
 	time := 2 * float64(m) * float64(k) * float64(a.B.n) / u.flops
 	j.workers = min(workers.Most(a.Workers), 1+int(min(time/smallTime, 1<<20)))
 	tile := u.tile
-	j.rows, j.group, j.copies = equalParts(m, u.rows, tile), 1, a.A.ColStride != 1 || a.B.made >= BF16
+	j.rows, j.group, j.copies = equalParts(m, most, tile), 1, a.A.ColStride != 1 || a.B.made >= BF16
 	j.vector = m == 1 && u.vector != nil && a.B.made == Float32 && !j.copies
 	switch {
 	case j.vector:
 		j.group = vectorPanels
-	case a.B.made == Int8:
+	case a.B.made == Int8, j.isa.tiles:
 		j.group = j.cut.count()
 	case j.copies:
 		j.group = equalParts(j.cut.count(), copyGroup, 1)
@@ -74,6 +77,8 @@ func (j *job) plan() {
 	}
 	for j.tooFew(tile) {
 		switch {
+		case j.isa.tiles && j.group > heldGroup:
+			j.group = equalParts(j.cut.count(), j.group/2, 1)
 		case j.group == 1 || j.copies && j.rows >= 8*tile:
 			j.rows = equalParts(m, j.rows/2, tile)
 		case j.copies:
@@ -107,13 +112,19 @@ func (j *job) layout() int {
 	if j.args.B.made == Int8 {
 		return j.layoutInt8()
 	}
-	part := j.rows * j.kBlock
-	j.copied = j.sumsOf(j.group)
+	part, panels := j.rows*j.kBlock, j.group
+	if j.isa.tiles {
+		panels = 1
+	}
+	j.copied = j.sumsOf(panels)
 	j.rounded = j.copied
 	if j.args.A.ColStride != 1 || j.copies && j.isa.roundRows == nil {
 		j.rounded += part
 	}
 	j.widened = j.rounded
+	if j.isa.tiles {
+		return j.rounded + j.rows*j.isa.pairsOf(j.args.B.k)
+	}
 	if j.args.B.made == BF16 && j.isa.roundRows != nil {
 		j.widened += part / 2
 	}
@@ -156,13 +167,6 @@ func (j *job) hold(floats int) {
 	}
 }
 
-// planElements splits an elementwise call into items.
-func (j *job) planElements() {
-	j.items = int64((len(j.x) + elements - 1) / elements)
-	time := 20 * float64(len(j.x)) / chosen.flops
-	j.workers = int(min(int64(workers.Most(0)), 1+int64(time/smallTime), j.items))
-}
-
 // planPacking splits the packing of B into items. args.A holds B.
 func (j *job) planPacking(most int) {
 	j.items = j.packed.items(&j.args.A)
@@ -194,6 +198,10 @@ func (j *job) Work(slot int) {
 func (j *job) block(slot, row, first int) {
 	if j.args.B.made == Int8 {
 		j.blockInt8(slot, row, first)
+		return
+	}
+	if j.isa.tiles {
+		j.blockHeld(slot, row, first)
 		return
 	}
 	work := j.work[slot]
@@ -228,6 +236,10 @@ func (j *job) block(slot, row, first int) {
 func (j *job) follows(panel, first, last, from, n int) int {
 	k, ahead := j.args.B.k, first+j.group*j.workers
 	switch {
+	case j.isa.tiles && from+n < k:
+		from += n
+	case panel+1 < last && j.isa.tiles:
+		panel, from = panel+1, 0
 	case panel+1 < last:
 		panel++
 	case from+n < k:
@@ -302,7 +314,7 @@ func (j *job) multiply(p *part, c, bias *float32, next int) {
 		return
 	}
 	i := p.width/j.isa.lanes - 1
-	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1)|j.adds, j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows)
+	at, add, cStep, ahead, fetch := b.at(p.col, p.from, p.width), min(p.from, 1)|j.adds, j.args.C.RowStride, b.ahead(next), j.fetchTiles(p.rows, p.width)
 	switch {
 	case b.made == Float32:
 		j.isa.multiply[i](&p.sums[0], &p.a.Data[0], &b.memory[at], p.a.RowStride, p.n, p.rows, add, c, cStep, bias, ahead, fetch)
@@ -331,8 +343,11 @@ func (j *job) multiplyPortable(p *part, work []float32) {
 // fetchTiles returns the number of tiles over which the prefetches of the next part of B are
 // spread. This is the largest number in j.isa.fetch that is at most the number of whole tiles in
 // the given rows, or 1. A burst of prefetches would delay reads of A and B, and then leave memory
-// idle.
-func (j *job) fetchTiles(rows int) int {
+// idle. With AMX, see fetchLines.
+func (j *job) fetchTiles(rows, width int) int {
+	if j.isa.tiles {
+		return j.fetchLines(rows, width)
+	}
 	most := 1
 	for _, n := range j.isa.fetch {
 		if n*j.isa.tile <= rows {
@@ -365,25 +380,6 @@ func (j *job) finish(p *part) {
 		add = 1
 	}
 	j.isa.finish[a.Activation](a.C.at(row, col), a.C.RowStride, &p.sums[0], p.width, bias, before, a.Before.RowStride, residual, a.Residual.RowStride, p.rows, cols, add)
-}
-
-// elements applies an activation, or its derivative, to the elements of one item. from is the index
-// of the first of these elements.
-func (j *job) elements(from int) {
-	n := min(elements, len(j.x)-from)
-	dst, x, act := j.dst[from:][:n], j.x[from:][:n], j.args.Activation
-	switch {
-	case j.dy == nil && chosen.finish[act] != nil:
-		chosen.finish[act](&dst[0], 0, &x[0], 0, nil, nil, 0, nil, 0, 1, n, 0)
-	case j.dy == nil:
-		for i, v := range x {
-			dst[i] = act.of(v)
-		}
-	case chosen.slope[act] != nil:
-		chosen.slope[act](&dst[0], &x[0], &j.dy[from], n)
-	default:
-		act.slopePortable(dst, x, j.dy[from:][:n])
-	}
 }
 
 func (j *job) canceled() bool {

@@ -70,6 +70,6 @@ func (j *job) round(a *Matrix, work []float32) *uint32 {
 		return nil
 	}
 	pairs := (*uint32)(unsafe.Pointer(&work[j.rounded]))
-	j.isa.roundRows(pairs, j.kBlock/2, &a.Data[0], a.RowStride, a.Cols, a.Rows)
+	j.isa.roundRows(pairs, j.kBlock/2, lineWords, &a.Data[0], a.RowStride, a.Cols, a.Rows)
 	return pairs
 }

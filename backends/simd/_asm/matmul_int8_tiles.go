@@ -14,7 +14,7 @@ func (g *generator) tileDots() {
 	Load(Param("aRow"), stepA)
 	SHLQ(Imm(2), stepA)
 	p.b = param("b")
-	t := &tilePanel{generator: g, vectors: p.vectors}
+	t := &tilePanel{generator: g, vectors: p.vectors, stepOfA: tileBytes}
 	Label("tile")
 	Load(Param("a"), tileA[0])
 	down(tileA[0], stepA, tileA[1])

@@ -14,11 +14,12 @@ func (g *generator) pairProducts() {
 }
 
 func (g *generator) roundRows() {
-	g.routine("roundRows", "func(dst *uint32, dstStep int, src *float32, srcStep, n, rows int)",
+	g.routine("roundRows", "func(dst *uint32, dstStep, dstNext int, src *float32, srcStep, n, rows int)",
 		"rounds each row of src to bf16. The first n elements of a row of src go to",
 		"the same row of dst. In dst, zeros follow these elements, up to a multiple of 32. Rows of dst are",
-		"dstStep pairs of bf16 apart. Rows of src are srcStep elements apart. n, rows > 0.")
-	dst, dstStep, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
+		"dstStep pairs of bf16 apart, and groups of 16 pairs of a row dstNext pairs. Rows of src are srcStep",
+		"elements apart. n, rows > 0.")
+	dst, dstStep, dstNext, src, srcStep, n, rows := param("dst"), bytes(param("dstStep")), bytes(param("dstNext")), param("src"), bytes(param("srcStep")), param("n"), param("rows")
 	low, high := g.registers[0], g.registers[1]
 	// K1 and K2 select the elements after the last whole group of 32: K1 the first 16 elements, K2
 	// the others.
@@ -44,7 +45,7 @@ func (g *generator) roundRows() {
 	VCVTNE2PS2BF16(low, high, low)
 	VMOVUPS(low, Mem{Base: to})
 	ADDQ(U32(128), from)
-	ADDQ(Imm(64), to)
+	ADDQ(dstNext, to)
 	DECQ(left)
 	JNZ(LabelRef("columns"))
 	Label("tail")

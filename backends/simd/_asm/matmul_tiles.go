@@ -19,36 +19,28 @@ func (g *generator) tileMatmul() {
 func (g *generator) tilePanel(vectors int) {
 	g.routine(fmt.Sprintf("multiply%d", vectors),
 		"func(sums *float32, a, b *uint32, aRow, k, rows, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)",
-		"computes sums[r][x] = Σ over i < k of dot(a[r*aRow+i], b[i][x]), where a and b",
+		"computes sums[r][x] = Σ over i < k of dot(a[r/16][i/16][r%16][i%16], b[i][x]), where a and b",
 		"hold bf16 pairs. If add != 0, the routine adds the old sums[r][x] to the new value. Rows of sums",
 		fmt.Sprintf("and b are contiguous and have %d columns. The routine rounds rows up to a multiple of 16, so a", tileRows*vectors),
 		"and sums must have room for these rows.",
-		"The routine prefetches into L2 the memory that begins at address ahead and has the size of b. It",
-		"ignores c, cStep, bias and fetch. k is a multiple of 16. k, rows > 0.")
+		"For every 32 rows and 16 of k, the routine prefetches fetch cache lines into L2, from address ahead",
+		"on. It ignores aRow, c, cStep and bias. k is a multiple of 16. fetch, k, rows > 0.")
 	g.takeTiles()
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)
 		MOVQ(stepB, stepC)
 	}
-	p := &tilePanel{g, vectors, param("a"), param("rows"), param("ahead")}
-	Load(Param("aRow"), stepA)
-	SHLQ(Imm(2), stepA)
+	p := &tilePanel{g, vectors, tileRows * tileBytes, param("a"), param("rows"), param("ahead")}
+	MOVQ(U32(tileBytes), stepA)
 	Load(Param("sums"), tileC[0])
 	CMPQ(p.rows, Imm(tileRows))
-	JG(LabelRef("firstTwo"))
-	p.block("firstOne", 1, true)
-	JMP(LabelRef("end"))
-	p.block("firstTwo", 2, true)
+	JLE(LabelRef("one"))
+	p.block("two", 2)
 	SUBQ(Imm(2*tileRows), p.rows)
 	JLE(LabelRef("end"))
-	Label("next")
 	CMPQ(p.rows, Imm(tileRows))
-	JLE(LabelRef("one"))
-	p.block("two", 2, false)
-	SUBQ(Imm(2*tileRows), p.rows)
-	JG(LabelRef("next"))
-	JMP(LabelRef("end"))
-	p.block("one", 1, false)
+	JG(LabelRef("two"))
+	p.block("one", 1)
 	Label("end")
 	TILERELEASE()
 	g.done()
@@ -57,27 +49,35 @@ func (g *generator) tilePanel(vectors int) {
 type tilePanel struct {
 	*generator
 	vectors        int
+	stepOfA        uint32 // bytes between the tiles of A of two steps
 	a, rows, ahead GPVirtual
 }
 
 // block emits the products of the next 16·high rows of A, where high is 1 or 2. It then advances
-// past these rows of A. If fetch is true, the code also prefetches.
-func (p *tilePanel) block(name string, high int, fetch bool) {
+// past these rows of A.
+func (p *tilePanel) block(name string, high int) {
 	Label(name)
-	MOVQ(p.a, tileA[0])
+	for r := range high { // the tiles of 16 rows of A have k·64 bytes
+		MOVQ(p.a, tileA[r])
+		size := param("k")
+		SHLQ(Imm(6), size)
+		ADDQ(size, p.a)
+	}
 	if high == 2 {
-		down(tileA[0], stepA, tileA[1])
 		down(tileC[0], stepC, tileC[1])
 	}
 	Load(Param("b"), tileB)
 	p.begin(name, high)
+	phase := 0
 	meanwhile := func() {
-		for at := 0; fetch && at < tileRows*p.vectors*p.vectorBytes; at += line {
-			PREFETCHT1(Mem{Base: p.ahead, Disp: at})
-		}
-		if fetch {
-			ADDQ(U32(uint32(tileRows*p.vectors*p.vectorBytes)), p.ahead)
-		}
+		phase++
+		label := fmt.Sprint(name, "fetch", phase)
+		lines := param("fetch")
+		Label(label)
+		PREFETCHT1(Mem{Base: p.ahead})
+		ADDQ(Imm(line), p.ahead)
+		DECQ(lines)
+		JNZ(LabelRef(label))
 	}
 	steps := param("k")
 	SHRQ(Imm(4), steps)
@@ -88,7 +88,6 @@ func (p *tilePanel) block(name string, high int, fetch bool) {
 	}
 	p.store(high)
 	for range high {
-		down(p.a, stepA, p.a)
 		down(tileC[0], stepC, tileC[0])
 	}
 }
@@ -115,7 +114,7 @@ func (p *tilePanel) fourTiles(name string, steps GPVirtual, meanwhile func()) {
 	JZ(LabelRef(name + "last"))
 	Label(name + "step")
 	meanwhile()
-	p.phaseAB(tilesOfA(func(r int) { ADDQ(Imm(tileBytes), tileA[r]) }), tilesOfB(func() { down(tileB, stepB, tileB) }))
+	p.phaseAB(tilesOfA(func(r int) { ADDQ(U32(p.stepOfA), tileA[r]) }), tilesOfB(func() { down(tileB, stepB, tileB) }))
 	DECQ(steps)
 	JNZ(LabelRef(name + "step"))
 	Label(name + "last")
@@ -135,7 +134,7 @@ func (p *tilePanel) fewTiles(name string, high int, steps GPVirtual, meanwhile f
 		for c := range p.vectors {
 			p.multiplyAwake(r, c)
 		}
-		ADDQ(Imm(tileBytes), tileA[r])
+		ADDQ(U32(p.stepOfA), tileA[r])
 	}
 	meanwhile()
 	down(tileB, stepB, tileB)
