@@ -6,8 +6,22 @@
 
 // func multiply1AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 // Requires: AMXBF16, AVX, AVX512F, MMX+
-TEXT ·multiply1AMXBF16(SB), NOSPLIT, $0-96
-	LEAQ tileShape<>+0(SB), R11
+TEXT ·multiply1AMXBF16(SB), NOSPLIT, $64-96
+	LEAQ      tileShape<>+0(SB), R11
+	VMOVDQU32 (R11), Z0
+	VMOVDQU32 Z0, (SP)
+	MOVQ      rows+40(FP), AX
+	CMPQ      AX, $0x10
+	JGE       configure
+	MOVB      AL, 48(SP)
+	MOVB      AL, 49(SP)
+	MOVB      AL, 50(SP)
+	MOVB      AL, 51(SP)
+	MOVB      AL, 54(SP)
+	MOVB      AL, 55(SP)
+
+configure:
+	LEAQ (SP), R11
 	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
 	MOVQ $0x00000080, R12
 	MOVQ R12, R13
@@ -135,8 +149,22 @@ GLOBL tileShape<>(SB), RODATA|NOPTR, $64
 
 // func multiply2AMXBF16(sums *float32, a *uint32, b *uint32, aRow int, k int, rows int, add int, c *float32, cStep int, bias *float32, ahead *byte, fetch int)
 // Requires: AMXBF16, AVX, AVX512F, MMX+
-TEXT ·multiply2AMXBF16(SB), NOSPLIT, $0-96
-	LEAQ tileShape<>+0(SB), R11
+TEXT ·multiply2AMXBF16(SB), NOSPLIT, $64-96
+	LEAQ      tileShape<>+0(SB), R11
+	VMOVDQU32 (R11), Z0
+	VMOVDQU32 Z0, (SP)
+	MOVQ      rows+40(FP), AX
+	CMPQ      AX, $0x10
+	JGE       configure
+	MOVB      AL, 48(SP)
+	MOVB      AL, 49(SP)
+	MOVB      AL, 50(SP)
+	MOVB      AL, 51(SP)
+	MOVB      AL, 54(SP)
+	MOVB      AL, 55(SP)
+
+configure:
+	LEAQ (SP), R11
 	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
 	MOVQ $0x00000080, R12
 	MOVQ R12, R13

@@ -6,7 +6,7 @@ package matmul
 
 // dotsAMXINT8 computes y[r][x] = s·scales[r]·b[1][x] for r < rows and x < 32, where s is
 // b[0][x] + Σ over i < k of dot(a[r*aRow+i], b[i+2][x]). b[0] holds integers and b[1] float32 numbers.
-// The dots are sums of quads. a holds quads of unsigned 8-bit integers, b quads of 8-bit integers. The routine reads whole tiles of 16 rows of a. k is a multiple of 16.
+// The dots are sums of quads. a holds quads of unsigned 8-bit integers, b quads of 8-bit integers. The quads of a are in tiles, a[r/16][i/16][r%16][i%16], with aRow = k. k is a multiple of 16.
 //
 // The routine stores y in c. Before the store, it adds these terms to y[r][x]:
 //

@@ -6,22 +6,37 @@
 
 // func dotsAMXINT8(c *float32, cStep int, a *uint32, aRow int, scales *float32, b *uint32, k int, rows int, add int, bias *float32, sums *int32)
 // Requires: AMXBF16, AMXINT8, AVX, AVX512F, CMOV, MMX+, SSE
-TEXT ·dotsAMXINT8(SB), NOSPLIT, $8-88
-	STMXCSR (SP)
-	MOVL    $0x00009fc0, 4(SP)
-	LDMXCSR 4(SP)
-	LEAQ    tileShape<>+0(SB), R11
+TEXT ·dotsAMXINT8(SB), NOSPLIT, $72-88
+	STMXCSR   (SP)
+	MOVL      $0x00009fc0, 4(SP)
+	LDMXCSR   4(SP)
+	LEAQ      tileShape<>+0(SB), R11
+	VMOVDQU32 (R11), Z0
+	VMOVDQU32 Z0, 8(SP)
+	MOVQ      rows+56(FP), AX
+	CMPQ      AX, $0x10
+	JGE       configure
+	MOVB      AL, 56(SP)
+	MOVB      AL, 57(SP)
+	MOVB      AL, 58(SP)
+	MOVB      AL, 59(SP)
+	MOVB      AL, 62(SP)
+	MOVB      AL, 63(SP)
+
+configure:
+	LEAQ 8(SP), R11
 	LONG $0x4978c2c4; BYTE $0x03 // LDTILECFG (R11)
-	MOVQ    $0x00000080, R12
-	MOVQ    R12, R13
-	MOVQ    aRow+24(FP), R10
-	SHLQ    $0x02, R10
-	MOVQ    b+40(FP), AX
+	MOVQ $0x00000080, R12
+	MOVQ R12, R13
+	MOVQ $0x00000040, R10
+	MOVQ b+40(FP), AX
 
 tile:
 	MOVQ a+16(FP), R8
-	LEAQ (R8)(R10*8), R9
-	LEAQ (R9)(R10*8), R9
+	MOVQ k+48(FP), CX
+	SHLQ $0x06, CX
+	ADDQ R8, CX
+	MOVQ CX, R9
 	MOVQ sums+80(FP), DI
 	LEAQ (DI)(R13*8), BX
 	LEAQ (BX)(R13*8), BX
@@ -83,12 +98,12 @@ twostep:
 	LONG $0x4b7b82c4; LONG $0x000023a4; WORD $0x0000 // TILELOADD 0(R11)(R12*1), T4
 	LONG $0x5e51e2c4; BYTE $0xce // TDPBUSD T5, T6, T1
 	VADDPS     Z31, Z31, Z31
-	ADDQ       $0x00000040, R8
+	ADDQ       $0x00000400, R8
 	LONG $0x4b7b82c4; LONG $0x000010b4; WORD $0x0000 // TILELOADD 0(R8)(R10*1), T6
 	LONG $0x5e51e2c4; BYTE $0xdf // TDPBUSD T5, T7, T3
 	VADDPS     Z31, Z31, Z31
 	LONG $0x4b7b82c4; LONG $0x004023ac; WORD $0x0000 // TILELOADD 64(R11)(R12*1), T5
-	ADDQ       $0x00000040, R9
+	ADDQ       $0x00000400, R9
 	LONG $0x4b7b82c4; LONG $0x000011bc; WORD $0x0000 // TILELOADD 0(R9)(R10*1), T7
 	DECQ       CX
 	JNZ        twostep
@@ -152,7 +167,7 @@ fewstep:
 	VADDPS     Z31, Z31, Z31
 	LONG $0x5e51e2c4; BYTE $0xce // TDPBUSD T5, T6, T1
 	VADDPS     Z31, Z31, Z31
-	ADDQ       $0x00000040, R8
+	ADDQ       $0x00000400, R8
 	PREFETCHT0 4096(R11)
 	PREFETCHT0 4160(R11)
 	PREFETCHT0 4224(R11)
@@ -238,10 +253,14 @@ store:
 	MOVQ    SI, c+0(FP)
 	MOVQ    BX, scales+32(FP)
 	MOVQ    a+16(FP), R8
-	LEAQ    (R8)(R10*8), R8
-	LEAQ    (R8)(R10*8), R8
-	LEAQ    (R8)(R10*8), R8
-	LEAQ    (R8)(R10*8), R8
+	MOVQ    k+48(FP), CX
+	SHLQ    $0x06, CX
+	ADDQ    R8, CX
+	MOVQ    CX, R8
+	MOVQ    k+48(FP), CX
+	SHLQ    $0x06, CX
+	ADDQ    R8, CX
+	MOVQ    CX, R8
 	MOVQ    R8, a+16(FP)
 	MOVQ    rows+56(FP), CX
 	SUBQ    $0x20, CX

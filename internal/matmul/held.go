@@ -5,6 +5,7 @@ package matmul
 // multiply loads them, [rows/16][pairs/16][16 rows][16 pairs].
 
 const (
+	tileRows  = 16      // rows of a tile of AMX
 	heldK     = 768     // most products of a partial sum: with AMX, C has the same bits for any number
 	heldBytes = 1 << 20 // most bytes of A's rounded rows: they fit the L2 cache with a panel
 	heldGroup = 6       // fewest panels of an item, unless workers lack items: each worker rounds A

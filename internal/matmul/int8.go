@@ -161,7 +161,7 @@ func (j *job) blockInt8(slot, row, first int) {
 // quantize converts rows of A to integers and scales in a worker's memory.
 func (j *job) quantize(work []float32, row, rows int) {
 	a, k, step := j.args.A, j.args.B.k, j.isa.stepOf(j.args.B.k)
-	ints := words(work[j.rounded:][:rows*step])
+	ints := words(work[j.rounded:j.scales])
 	if k == 0 {
 		clear(ints)
 		clear(work[j.scales:][:rows])
@@ -180,7 +180,15 @@ func (j *job) quantize(work []float32, row, rows int) {
 			most = j.isa.scaleRow(scaled, x, by)
 			x = scaled
 		}
-		work[j.scales+r] = j.isa.quantizeRow(ints[r*step:][:step], x, most)
+		if !j.isa.tilesInt8 {
+			work[j.scales+r] = j.isa.quantizeRow(ints[r*step:][:step], x, most)
+			continue
+		}
+		at := r/tileRows*tileRows*step + r%tileRows*lineWords
+		for from := 0; from < k; from += 4 * lineWords {
+			work[j.scales+r] = j.isa.quantizeRow(ints[at:][:lineWords], x[from:min(from+4*lineWords, k)], most)
+			at += tileRows * lineWords
+		}
 	}
 }
 
@@ -251,7 +259,7 @@ func (j *job) partInt8(p *part, work []float32) {
 			bias = &a.Bias[p.col]
 		}
 	}
-	ints, scales := words(work[j.rounded:][:p.rows*step]), work[j.scales:][:p.rows]
+	ints, scales := words(work[j.rounded:j.scales]), work[j.scales:][:p.rows]
 	if u.dots == nil {
 		dotsPortable(p.sums, ints, scales, b[:a.B.depth()*p.width], p.width)
 	} else {

@@ -19,6 +19,7 @@ type isa struct {
 	depth       int     // pairs and integers pad K to a multiple of depth
 	adds        bool    // multiply can add to C
 	tiles       bool    // AMX in bf16: multiply writes only sums, in whole tiles
+	tilesInt8   bool    // AMX in 8 bits: rows of A are in tiles, as in blockHeld
 	groupInt8   int     // Int8: the number of rows of B that are together; if it is 2, A holds 16-bit integers
 	offsetInt8  bool    // Int8: A holds unsigned integers
 	fetch       []int   // numbers of tiles that multiply can spread prefetches over, ascending from 1

@@ -118,6 +118,6 @@ var avx512vnni = isa{
 }
 
 var amxint8 = isa{
-	name: "amx", lanes: 32, tile: 32, flops: 1600, rows: 128, wide: 1, depth: 64, adds: true, groupInt8: 4, offsetInt8: true,
+	name: "amx", lanes: 32, tile: 32, flops: 1600, rows: 128, wide: 1, depth: 64, adds: true, tilesInt8: true, groupInt8: 4, offsetInt8: true,
 	finish: finishAVX512, extent: extentAVX2, scale: scaleAVX2, quantize: quantizeAVX512VNNI, dots: dotsAMXINT8,
 }

@@ -69,14 +69,39 @@ var (
 
 // takeTiles configures the tiles and sets the row strides of B and C to rowBytes.
 func (g *generator) takeTiles() {
-	// The table holds palette 1, the bytes per row of each of the eight tiles, and the number of
-	// rows of each tile.
-	shape := g.table("tileShape", func() {
+	LEAQ(g.tileShape(), tileB)
+	g.configure()
+}
+
+// takeFewRows does the work of takeTiles. If rows is less than 16, the tiles of A and C have only this
+// number of rows, so that loads and products take less time.
+func (g *generator) takeFewRows(rows Op) {
+	shape, z, n := AllocLocal(64), g.registers[0], GP64()
+	LEAQ(g.tileShape(), tileB)
+	VMOVDQU32(Mem{Base: tileB}, z)
+	VMOVDQU32(z, shape)
+	MOVQ(rows, n)
+	CMPQ(n, Imm(tileRows))
+	JGE(LabelRef("configure"))
+	for _, tile := range []int{0, 1, 2, 3, 6, 7} {
+		MOVB(n.As8(), shape.Offset(48+tile))
+	}
+	Label("configure")
+	LEAQ(shape, tileB)
+	g.configure()
+}
+
+// tileShape returns a table with palette 1, the bytes per row of each of the eight tiles, and the number
+// of rows of each tile.
+func (g *generator) tileShape() Mem {
+	return g.table("tileShape", func() {
 		for i, word := range [8]uint64{1, 0, 0x0040004000400040, 0x0040004000400040, 0, 0, 0x1010101010101010, 0} {
 			DATA(8*i, U64(word))
 		}
 	})
-	LEAQ(shape, tileB)
+}
+
+func (g *generator) configure() {
 	LDTILECFG(tileB)
 	MOVQ(U32(uint32(g.rowBytes)), stepB)
 	MOVQ(stepB, stepC)

@@ -3,21 +3,21 @@ package main
 import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
 )
 
 // tileDots emits the product of A's rows and a panel of B in 8 bits, with AMX. A block is 32 rows of A,
 // or at most 16. Its sums go to memory, and a loop over rows scales them.
 func (g *generator) tileDots() {
 	p := &int8Panel{generator: g, most: 2 * tileRows, vectors: 2}
-	p.begin(quadDots + ". The routine reads whole tiles of 16 rows of a. k is a multiple of 16")
-	g.takeTiles()
-	Load(Param("aRow"), stepA)
-	SHLQ(Imm(2), stepA)
+	p.begin(quadDots + ". The quads of a are in tiles, a[r/16][i/16][r%16][i%16], with aRow = k. k is a multiple of 16")
+	g.takeFewRows(address("rows"))
+	MOVQ(U32(tileBytes), stepA)
 	p.b = param("b")
-	t := &tilePanel{generator: g, vectors: p.vectors, stepOfA: tileBytes}
+	t := &tilePanel{generator: g, vectors: p.vectors, stepOfA: tileRows * tileBytes}
 	Label("tile")
 	Load(Param("a"), tileA[0])
-	down(tileA[0], stepA, tileA[1])
+	p.nextRows(tileA[0], tileA[1])
 	Load(Param("sums"), tileC[0])
 	down(tileC[0], stepC, tileC[1])
 	LEAQ(Mem{Base: p.b, Disp: 2 * g.rowBytes}, tileB)
@@ -36,12 +36,20 @@ func (g *generator) tileDots() {
 	Label("sums")
 	p.scaleRows(param("sums"), true)
 	Load(Param("a"), tileA[0])
-	down(tileA[0], stepA, tileA[0])
-	down(tileA[0], stepA, tileA[0])
+	p.nextRows(tileA[0], tileA[0])
+	p.nextRows(tileA[0], tileA[0])
 	MOVQ(tileA[0], address("a"))
 	p.nextTile()
 	TILERELEASE()
 	g.done()
+}
+
+// nextRows sets to to the address of the 16 rows of A after the rows at from.
+func (p *int8Panel) nextRows(from, to GPPhysical) {
+	size := param("k")
+	SHLQ(Imm(6), size)
+	ADDQ(from, size)
+	MOVQ(size, to)
 }
 
 // fetchTiles emits the prefetch of a later step's tiles of B.

@@ -25,7 +25,7 @@ func (g *generator) tilePanel(vectors int) {
 		"and sums must have room for these rows.",
 		"For every 32 rows and 16 of k, the routine prefetches fetch cache lines into L2, from address ahead",
 		"on. It ignores aRow, c, cStep and bias. k is a multiple of 16. fetch, k, rows > 0.")
-	g.takeTiles()
+	g.takeFewRows(address("rows"))
 	if vectors == 1 {
 		MOVQ(U32(uint32(g.vectorBytes)), stepB)
 		MOVQ(stepB, stepC)
