@@ -17,7 +17,7 @@ import (
 //
 // KeepFloat32 opens the model once for each product and embeds the texts, with only that product
 // in o.Precision. A few hundred texts like the program's texts are enough. o.Progress is called
-// after each product. The list depends on the processor with bf16, but not with int8.
+// after each product. The list does not depend on o.Workers, but it may depend on the processor.
 func KeepFloat32(ctx context.Context, dir string, o Options, texts []string, least float64) ([]string, error) {
 	if err := o.check(); err != nil {
 		return nil, err
