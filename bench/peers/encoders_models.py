@@ -112,7 +112,8 @@ def convert(folder, path):
     import openvino
 
     shapes = [(name, [-1, -1]) for name in inputs(folder.name)]
-    model = openvino.convert_model(module(folder, "sdpa"), example_input=dict(zip(inputs(folder.name), example(folder.name))), input=shapes)
+    attention = "eager" if json.loads((folder / "config.json").read_text())["model_type"] == "mpnet" else "sdpa"  # transformers has no other for MPNet
+    model = openvino.convert_model(module(folder, attention), example_input=dict(zip(inputs(folder.name), example(folder.name))), input=shapes)
     openvino.save_model(model, path, compress_to_fp16=False)
 
 
