@@ -1,4 +1,4 @@
-"""Repeated calls of NumPy arrays, which set new addresses only."""
+"""Repeated calls of NumPy arrays and PyTorch tensors, which set new addresses only."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +15,12 @@ def d():
         yield d
 
 
+@pytest.fixture(params=["NumPy", "PyTorch"])
+def of(request):
+    """Return the function that makes an array of the package from NumPy's."""
+    return np.asarray if request.param == "NumPy" else pytest.importorskip("torch").from_numpy
+
+
 def problem(rng, b=2, h=4, g=2, n=5, m=7, d=16, dv=8):
     normal = lambda *s: rng.standard_normal(s).astype(np.float32)
     return normal(b, h, n, d), normal(b, g, m, d), normal(b, g, m, dv)
@@ -28,37 +34,38 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("form", OPTIONS)
-def test_same_bits_as_the_first_call(rng, d, form, monkeypatch):
+def test_same_bits_as_the_first_call(rng, d, form, of, monkeypatch):
     def draw():
         given = {}
         for name, x in OPTIONS[form].items():
             if name == "mask":
-                x = rng.random(x) < 0.8
+                x = of(rng.random(x) < 0.8)
             elif isinstance(x, tuple) and name != "window":
-                x = rng.standard_normal(x).astype(np.float32)
+                x = of(rng.standard_normal(x).astype(np.float32))
             given[name] = x
-        return problem(rng), given
+        return map(of, problem(rng)), given
 
     for _ in range(4):
         (q, k, v), given = draw()
         want_grad = {"d_bias": "bias" in given, "d_sink": "sink" in given}
         got = flashkit.attention(q, k, v, backend=d, return_lse=True, **given)
-        do = rng.standard_normal(got[0].shape).astype(np.float32)
+        do = of(rng.standard_normal(got[0].shape).astype(np.float32))
         g = flashkit.attention_backward(do, q, k, v, *got, backend=d, **want_grad, **given)
         with monkeypatch.context() as m:
             m.setattr(_prepared, "_works", False)
             expected = flashkit.attention(q, k, v, backend=d, return_lse=True, **given)
             h = flashkit.attention_backward(do, q, k, v, *expected, backend=d, **want_grad, **given)
         for a, b in zip((*got, *g), (*expected, *h)):
-            assert a is b is None or np.array_equal(a, b)
+            assert a is b is None or type(a) is type(b) is type(do) and np.array_equal(a, b)
     assert bool(d._prepared) == (form not in ("dropout", "lengths"))
 
 
-def test_repeated_calls_are_kept(rng, d, monkeypatch):
-    q, k, v = problem(rng)
+def test_repeated_calls_are_kept(rng, d, of, monkeypatch):
+    q, k, v = map(of, problem(rng))
     flashkit.attention(q, k, v, backend=d)
+    flashkit.attention(q, k, v, backend=d)  # PyTorch may be unknown before the first call
     monkeypatch.setattr(flashkit._dispatcher, "Call", None)  # what describes a call anew
-    flashkit.attention(*problem(rng), backend=d)
+    flashkit.attention(*map(of, problem(rng)), backend=d)
     with pytest.raises(TypeError):
         flashkit.attention(q, k[:, :, :6], v[:, :, :6], backend=d)
 
@@ -89,6 +96,49 @@ def test_errors_are_those_of_the_first_call(rng, d):
     for wrong in ({"scale": True}, {"shift": True}, {"window": (True, 0)}, {"causal": 1.0}):
         with pytest.raises(flashkit.OptionError):
             flashkit.attention(q, k, v, backend=d, **{"scale": 1.0, "causal": True, "shift": 1, "window": (1, 0)} | wrong)
+
+
+def test_tensors_that_are_not_kept(rng, d, randn):
+    """A tensor with a gradient, a transform, a tangent or other memory gets no kept call of a plain tensor."""
+    import torch
+
+    q = randn(1, 2, 3, 4)
+    for _ in range(3):
+        flashkit.attention(q, q, q, backend=d)
+    plain = flashkit.attention(q, q, q, backend=d)
+    r = q.clone().requires_grad_()
+    with pytest.raises(flashkit.OptionError, match="requires a gradient"):
+        flashkit.attention(r, q, q, backend=d)
+    with torch.no_grad():
+        assert torch.equal(flashkit.attention(r, q, q, backend=d), plain)
+    with pytest.raises(flashkit.Error):
+        torch.func.vmap(lambda x: flashkit.attention(x, x, x, backend=d))(q[None])
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(flashkit.UnsupportedError):
+        flashkit.attention(torch.autograd.forward_ad.make_dual(q, q), q, q, backend=d)
+    negative = torch._neg_view(q)
+    with pytest.raises(flashkit.StrideError):
+        flashkit.attention(negative, q, q, backend=d)
+    for other in (q.to_sparse(), q.to_mkldnn(), torch.nested.nested_tensor([torch.ones(2, 3, 4)]), q.to("meta"), q.double()):
+        with pytest.raises((flashkit.Error, RuntimeError)):
+            flashkit.attention(other, q, q, backend=d)
+    for strides in ((24, 4, 8, 1), (24, 12, 4, 1), (0, 0, 4, 1)):  # each has its own call
+        x = torch.randn(64).as_strided(q.shape, strides)
+        for _ in range(2):
+            got = flashkit.attention(x, q, q, backend=d)
+            assert torch.equal(got, flashkit.attention(x.contiguous(), q, q, backend=d)) and got.is_contiguous()
+
+
+def test_outputs_of_tensors(rng, d, randn):
+    import torch
+
+    q = randn(1, 2, 3, 4)
+    for _ in range(4):
+        out, lse = torch.full((1, 2, 3, 4), torch.nan), torch.full((1, 2, 3), torch.nan)
+        r = flashkit.attention(q, q, q, out=out, lse=lse, return_lse=True, backend=d)
+        assert r[0] is out and r[1] is lse and out.isfinite().all() and lse.isfinite().all()
+        assert out._version == lse._version == 1  # autograd sees the change
+    with torch.inference_mode():
+        assert torch.equal(flashkit.attention(q, q, q, backend=d), out)
 
 
 def test_closed(rng):

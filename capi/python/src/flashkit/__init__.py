@@ -84,12 +84,13 @@ def attention_backward(
     that returns LSE sums scores in the order of this pass, if both have the same backend.
     """
     d, call = _dispatcher.shared(backend), None
-    if q.__class__ is np.ndarray and _prepared.kept(options):
+    if (q.__class__ is np.ndarray or q.__class__ is _prepared.Tensor) and _prepared.kept(options):
         arrays: Any = d_o, q, k, v, o, lse, d_lse, *(options.get(name) for name in _prepared.OPTIONAL)
         rest = {name: x for name, x in options.items() if name not in _prepared.OPTIONAL}
         call = _prepared.find(d, ("backward", d_bias, d_sink, *rest.items(), *map(type, rest.values()), str(rest.get("window"))), arrays)
         if call is not None and call.handle is not None and (g := call.backward(arrays, d_bias, d_sink)) is not None:
             return Gradients(*g)
+    _prepared.look()
     if _arrays.forward_mode():
         rest = {name: options.get(name) for name in ("bias", "slopes", "sink")}
         _arrays.without_tangents(d_o=d_o, q=q, k=k, v=v, o=o, lse=lse, d_lse=d_lse, **rest)

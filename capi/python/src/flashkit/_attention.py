@@ -124,7 +124,7 @@ def attention(
     """
     d, call = _dispatcher.shared(backend), None
     if (
-        q.__class__ is _ndarray and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
+        (q.__class__ is _ndarray or q.__class__ is _prepared.Tensor) and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
         and ranges is None and kscale is None and vscale is None and rowmax is None and keymass is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
     ):  # fmt: skip
         kinds = (  # as True, 1 and 1.0 are equal keys
@@ -132,9 +132,13 @@ def attention(
             carry.__class__, dropout.__class__, seed.__class__, None if window is None else str(window),
         )  # fmt: skip
         key = causal, window, top_left, shift, scale, softcap, layout, dtype, workers, return_lse, kinds
-        call = _prepared.find(d, key, (q, k, v, bias, mask, slopes, sink, out, lse))
-        if call is not None and call.handle is not None and (r := call.forward(q, k, v, (bias, mask, slopes, sink), out, lse)) is not None:
+        arrays = q, k, v, bias, mask, slopes, sink, out, lse
+        call = _prepared.find(d, key, arrays)
+        if call is not None and call.handle is not None and (r := call.forward(arrays)) is not None:
+            if out is not None or lse is not None:
+                _arrays.written(out, lse)
             return tuple(r) if return_lse else r[0]
+    _prepared.look()
     if _arrays.forward_mode():
         _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(
