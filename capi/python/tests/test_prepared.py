@@ -128,6 +128,25 @@ def test_tensors_that_are_not_kept(rng, d, randn):
             assert torch.equal(got, flashkit.attention(x.contiguous(), q, q, backend=d)) and got.is_contiguous()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_traced(d, randn, kept):
+    """A graph of PyTorch's tracers would have the memory of O, but not the call that writes it."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    q = randn(1, 2, 3, 4)
+    for _ in range(3 * kept):
+        flashkit.attention(q, q, q, backend=d)
+    f = lambda x: flashkit.attention(x, x, x, backend=d)
+    with pytest.raises(flashkit.UnsupportedError, match="traces"):
+        torch.jit.trace(f, q)
+    with pytest.raises(flashkit.UnsupportedError, match="traces"):
+        make_fx(f)(q)
+    with pytest.raises(flashkit.UnsupportedError, match="traces"):
+        make_fx(lambda x: flashkit.attention_backward(x, x, x, x, x, x[..., 0].contiguous(), backend=d)[0])(q)
+    assert torch.allclose(torch.compile(f, backend="eager")(q), f(q))
+
+
 def test_outputs_of_tensors(rng, d, randn):
     import torch
 

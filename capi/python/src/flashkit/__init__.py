@@ -91,6 +91,7 @@ def attention_backward(
         if call is not None and call.handle is not None and (g := call.backward(arrays, d_bias, d_sink)) is not None:
             return Gradients(*g)
     _prepared.look()
+    _prepared.refuse_traced(q)
     if _arrays.forward_mode():
         rest = {name: options.get(name) for name in ("bias", "slopes", "sink")}
         _arrays.without_tangents(d_o=d_o, q=q, k=k, v=v, o=o, lse=lse, d_lse=d_lse, **rest)

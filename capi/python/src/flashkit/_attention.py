@@ -139,6 +139,7 @@ def attention(
                 _arrays.written(out, lse)
             return tuple(r) if return_lse else r[0]
     _prepared.look()
+    _prepared.refuse_traced(q)
     if _arrays.forward_mode():
         _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
     options: Options = dict(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _errors
 
 _MOST = 256  # calls that a dispatcher keeps
 
@@ -42,22 +42,30 @@ _compiling: Any = None
 _modes: Any = None
 _transforms: Any = None
 _tracing: Any = None
+_proxies: Any = None
 _recording: Any = None
 _forward_mode: Any = None
 
 
 def look() -> None:
     """Keep calls of PyTorch tensors from now on, if PyTorch is imported."""
-    global Tensor, _torch, _compiling, _modes, _transforms, _tracing, _recording, _forward_mode
+    global Tensor, _torch, _compiling, _modes, _transforms, _tracing, _proxies, _recording, _forward_mode
     if Tensor is not None or (torch := sys.modules.get("torch")) is None:
         return
     try:
         compiling, forward_mode, c = torch.compiler.is_dynamo_compiling, torch.autograd.forward_ad, torch._C
         _modes, _transforms, _tracing = c._len_torch_dispatch_stack, c._are_functorch_transforms_active, c._get_tracing_state
+        _proxies = partial(c._get_dispatch_mode, c._TorchDispatchModeKey.PROXY)
     except AttributeError:  # PyTorch is old, or not imported whole
         return
     _torch, _compiling, _forward_mode, _recording = torch, compiling, forward_mode, torch.is_grad_enabled
     Tensor = torch.Tensor
+
+
+def refuse_traced(q: Any) -> None:
+    """Refuse a call that PyTorch traces. Its graph would have the result's memory, but nothing that writes it."""
+    if Tensor is not None and isinstance(q, Tensor) and not _compiling() and (_tracing() is not None or _proxies() is not None):
+        raise _errors.UnsupportedError("flashkit: q: PyTorch traces this call, and its graph would lack it; call flashkit.torch.attention", "q")
 
 
 def _maker(x: Any) -> Any:
@@ -96,7 +104,7 @@ class Prepared:
             self.make = [partial(_empty, x.shape, x.dtype) for x in outputs]
         order = INPUTS if function == "fk_backward" else FORWARD
         self.given: Any = itemgetter(*(i for i, name in enumerate(order) if name in fields))
-        self.gpu = outputs[0].device if args.q.device >= _abi.CUDA else None
+        self.stream = None if args.q.device < _abi.CUDA else partial(_torch._C._cuda_getCurrentRawStream, outputs[0].device.index)
         self.free: list[_Frame] = []
         self.function = _abi.library()[function]  # this object of it converts no arguments
         self.function.restype = ctypes.c_int
@@ -117,8 +125,8 @@ class Prepared:
             if self.tensors:
                 for slot, x in zip(f.slots, (*self.given(arrays), *outputs)):
                     slot.value = x.data_ptr()
-                if self.gpu is not None:
-                    f.args.stream = _torch.cuda.current_stream(self.gpu).cuda_stream
+                if self.stream is not None:
+                    f.args.stream = self.stream()
             else:
                 for slot, x in zip(f.slots, (*self.given(arrays), *outputs)):
                     slot.value = _pointer(id(x) + _HEAD).value
