@@ -21,6 +21,10 @@ type MultiHeadAttention struct {
 	// Causal must be false.
 	Band flashkit.Band
 
+	// Precision is Float32 or BF16. BF16 rounds q, k, v, the result and, on some processors, the
+	// attention weights to bf16. It is for Forward and ForwardBias, for inference with flash attention.
+	Precision Precision
+
 	// SharedPrefix makes Decode read the pages that all sequences of the cache share only once, for all
 	// of them. These are the leading full pages of forks. The results are equal up to rounding.
 	SharedPrefix bool
@@ -80,7 +84,7 @@ func (m *MultiHeadAttention) ForwardBias(s *Step, q, k, v Tensor, bias []float32
 	p := m.problemOf(s, &q, &k, &v, &y)
 	p.Score.Bias = true
 	s.args.Bias = flashkit.F32(bias, 1, m.Heads, q.T, k.T)
-	s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
+	m.attend(s, p, &q, &k, &v, &y)
 	return y
 }
 
@@ -111,7 +115,7 @@ func (m *MultiHeadAttention) forward(s *Step, q, k, v Tensor) (y Tensor, kept []
 		s.args.LSE = lse.heads(m.Heads)
 		s.ok(s.engine.training.Forward(s.ctx, p, &s.args))
 	default:
-		s.ok(s.engine.attention.Forward(s.ctx, p, &s.args))
+		m.attend(s, p, &q, &k, &v, &y)
 	}
 	s.Push(m, q)
 	s.Push(m, k)
@@ -197,6 +201,8 @@ func (m *MultiHeadAttention) checkDecode(s *Step, q, k, v *Tensor, c *KVCache) e
 	switch {
 	case s.train:
 		return trainingError("Decode")
+	case m.Precision != Float32:
+		return problem("MultiHeadAttention.Precision", uint8(m.Precision), "must be Float32 for Decode")
 	case c == nil:
 		return problem("MultiHeadAttention: cache", "nil", "must be given")
 	case q.Starts != nil || !q.Rows.equal(&k.Rows):
@@ -253,6 +259,8 @@ func (m *MultiHeadAttention) accepts(s *Step, q, k, v *Tensor) bool {
 		return s.ok(problem(layer+".Band", m.Band, "must not stand beside Causal"))
 	case !(m.Dropout >= 0 && m.Dropout < 1):
 		return s.ok(problem(layer+".Dropout", m.Dropout, "must be at least 0 and less than 1"))
+	case !s.ok(m.checkPrecision(s)):
+		return false
 	case !s.accepts(layer, "q", q, 0, nil) || !s.accepts(layer, "k", k, 0, nil) || !s.accepts(layer, "v", v, 0, &k.Rows):
 		return false
 	case q.Features%m.Heads != 0:

@@ -47,8 +47,8 @@ const (
 	SiLU     Activation = Activation(matmul.SiLU)     // x / (1 + exp(-x))
 )
 
-// A Precision is the number type of the factors in a Linear layer's products: the weights and the
-// rows. Sums are float32.
+// A Precision is the number type of the factors in a layer's products, such as the weights and the
+// rows of a Linear. Sums are float32.
 type Precision uint8
 
 // The precisions. bf16 has 8 of float32's 24 significant bits.

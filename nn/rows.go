@@ -31,6 +31,7 @@ type rowWork struct {
 	dropout       *Dropout
 	seed          uint64
 	x, y, z, last Tensor
+	half          []uint16  // elements of x or y in bf16, without gaps
 	part          []float32 // sums of each block, consecutive
 	sums          []float64 // one sum per block
 	targets       []int32

@@ -47,3 +47,13 @@ func addAVX2(sum *float32, x *float32, step int, cols int, rows int)
 //
 //go:noescape
 func adamWAVX2(x *float32, mean *float32, square *float32, grad *float32, by *float32, n int)
+
+// widenBF16AVX2 sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 8.
+//
+//go:noescape
+func widenBF16AVX2(dst *float32, src *uint16, n int)
+
+// narrowBF16AVX2 rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.
+//
+//go:noescape
+func narrowBF16AVX2(dst *uint16, src *float32, n int)

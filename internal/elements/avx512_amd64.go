@@ -47,3 +47,13 @@ func addAVX512(sum *float32, x *float32, step int, cols int, rows int)
 //
 //go:noescape
 func adamWAVX512(x *float32, mean *float32, square *float32, grad *float32, by *float32, n int)
+
+// widenBF16AVX512 sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 0.
+//
+//go:noescape
+func widenBF16AVX512(dst *float32, src *uint16, n int)
+
+// narrowBF16AVX512 rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 0.
+//
+//go:noescape
+func narrowBF16AVX512(dst *uint16, src *float32, n int)

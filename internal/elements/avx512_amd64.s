@@ -661,3 +661,91 @@ end:
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET
+
+// func widenBF16AVX512(dst *float32, src *uint16, n int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·widenBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), DX
+	MOVQ n+16(FP), CX
+
+next:
+	CMPQ      CX, $0x10
+	JL        tail
+	VMOVDQU16 (DX), Y0
+	VPMOVZXWD Y0, Z1
+	VPSLLD    $0x10, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $0x00000020, DX
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x10, CX
+	JMP       next
+
+tail:
+	TESTQ       CX, CX
+	JZ          done
+	MOVL        $0x0000ffff, BX
+	SHLL        CL, BX
+	NOTL        BX
+	KMOVW       BX, K1
+	VMOVDQU16.Z (DX), K1, Y0
+	VPMOVZXWD   Y0, Z1
+	VPSLLD      $0x10, Z1, Z1
+	VMOVUPS     Z1, K1, (AX)
+
+done:
+	VZEROUPPER
+	RET
+
+// func narrowBF16AVX512(dst *uint16, src *float32, n int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·narrowBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), DX
+	MOVQ         n+16(FP), CX
+	MOVL         $0x00000001, BX
+	VPBROADCASTD BX, Z29
+	MOVL         $0x00007fff, BX
+	VPBROADCASTD BX, Z30
+	MOVL         $0x00000040, BX
+	VPBROADCASTD BX, Z31
+
+next:
+	CMPQ      CX, $0x10
+	JL        tail
+	VMOVUPS   (DX), Z0
+	VCMPPS    $0x03, Z0, Z0, K2
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    Z29, Z1, Z2
+	VPADDD    Z30, Z2, Z2
+	VPADDD    Z0, Z2, Z2
+	VPSRLD    $0x10, Z2, Z2
+	VPORD     Z31, Z1, K2, Z2
+	VPMOVDW   Z2, Y3
+	VMOVDQU16 Y3, (AX)
+	ADDQ      $0x00000040, DX
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x10, CX
+	JMP       next
+
+tail:
+	TESTQ     CX, CX
+	JZ        done
+	MOVL      $0x0000ffff, BX
+	SHLL      CL, BX
+	NOTL      BX
+	KMOVW     BX, K1
+	VMOVUPS.Z (DX), K1, Z0
+	VCMPPS    $0x03, Z0, Z0, K2
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    Z29, Z1, Z2
+	VPADDD    Z30, Z2, Z2
+	VPADDD    Z0, Z2, Z2
+	VPSRLD    $0x10, Z2, Z2
+	VPORD     Z31, Z1, K2, Z2
+	VPMOVDW   Z2, Y3
+	VMOVDQU16 Y3, K1, (AX)
+
+done:
+	VZEROUPPER
+	RET

@@ -12,6 +12,9 @@ type isa struct {
 	gradients func(dx, x, dy, weight, moments, dWeight, dBias *float32, cols, rows int)
 	add       func(sum, x *float32, step, cols, rows int)
 	adamW     func(x, mean, square, grad, by *float32, n int)
+	widen     func(dst *float32, src *uint16, n int)
+	narrow    func(dst *uint16, src *float32, n int)
+	convert   int // fewest elements that widen and narrow accept
 }
 
 // Norm sets each row of dst to (x - mean) / sqrt(variance + eps) * weight + bias, with the row's

@@ -29,6 +29,12 @@ func TestNothingOutsideIsTouched(t *testing.T) {
 				way.rowsOf(y, x, weight, bias, moments, 1e-5)
 				way.gradientsOf(place(3*n, end), x, y, weight, moments, bias, place(n, end))
 				way.addTo(bias, x, n, 3)
+				halves := unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(place((n+1)/2, end)))), (n+1)/2*2)
+				if end {
+					halves = halves[len(halves)-n:]
+				}
+				way.toBF16(halves[:n], weight)
+				way.fromBF16(weight, halves[:n])
 				way.update(&AdamW{Eps: 1}, x, y, place(3*n, end), place(3*n, end))
 			}
 		}

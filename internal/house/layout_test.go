@@ -28,6 +28,7 @@ var rooms = []struct {
 	{"convert.go", []string{"internal/half"}},
 	{".", nil},
 	{"internal/matmul", []string{".", "internal/amx", "internal/half", "internal/workers"}},
+	{"internal/elements", []string{"internal/half"}},
 	{"internal/peertest", []string{".", "internal/nccl", "internal/ringtest", "internal/slow", "ring", "ring/nccl", "ring/peer", "backends/cuda"}},
 	{"internal/ringtest", []string{".", "conformance/oracle", "internal/half", "ring"}},
 	{"internal/nccl", []string{"internal/sharedlib"}},

@@ -155,6 +155,8 @@ func (b *block) products() []*nn.Linear {
 	return []*nn.Linear{b.qkv, b.out, b.feed.Gate, b.feed.Up, b.feed.Down}
 }
 
+func (b *block) settle() { b.attention.Precision = attentionPrecision(b.qkv) }
+
 func (b *block) normed() []*nn.Linear { return []*nn.Linear{b.qkv, b.feed.Gate, b.feed.Up} }
 
 // halves returns two layers with the first and the second half of a layer's output features. If w

@@ -138,6 +138,7 @@ type layer interface {
 	forward(s *nn.Step, bias []float32, x nn.Tensor)
 	onGPU(p *gpuPass)       // computes the layer on a GPU, for the rows of p
 	products() []*nn.Linear // in their order of use
+	settle()                // sets the attention's precision, given the products' precisions
 	normed() []*nn.Linear   // the products whose rows are the results of a norm
 }
 
@@ -181,6 +182,7 @@ func loadLayers(c *config, w *nn.Init, n int, load func(k int) layer) ([]layer, 
 		}
 		c.smooth.apply(l.normed())
 		c.keep(l.products())
+		l.settle()
 		if c.gpu != nil {
 			if err := c.gpu.load(l.products()); err != nil {
 				return nil, err
@@ -203,6 +205,14 @@ func loadLayers(c *config, w *nn.Init, n int, load func(k int) layer) ([]layer, 
 		layers = append(layers, l)
 	}
 	return layers, w.Err()
+}
+
+// attentionPrecision returns the precision of attention between the given product and the next.
+func attentionPrecision(qkv *nn.Linear) nn.Precision {
+	if qkv.Precision == nn.BF16 {
+		return nn.BF16
+	}
+	return nn.Float32
 }
 
 // layerOf returns the Init of a numbered layer.

@@ -26,13 +26,12 @@ var bertNames = postNormNames{
 
 // loadPostNorm returns n layers.
 func loadPostNorm(c *config, w *nn.Init, n, hidden, heads, between int, eps float64, act nn.Activation, p nn.Precision, names postNormNames) ([]layer, error) {
-	attention := nn.NewMultiHeadAttention(heads)
 	return loadLayers(c, w, n, func(k int) layer {
 		in := layerOf(w, names.layers, k)
 		square := func(name string) *nn.Linear { return newLinear(in.In(name), hidden, hidden, true, p) }
 		q, key, v := square(names.query), square(names.key), square(names.value)
 		l := &postNorm{
-			attention: attention,
+			attention: nn.NewMultiHeadAttention(heads),
 			out:       square(names.out), attentionNorm: newNorm(in.In(names.norm), hidden, eps),
 			up: newLinear(in.In(names.up), hidden, between, true, p), down: newLinear(in.In(names.down), between, hidden, true, p),
 			outputNorm: newNorm(in.In(names.normDown), hidden, eps),
@@ -43,6 +42,7 @@ func loadPostNorm(c *config, w *nn.Init, n, hidden, heads, between int, eps floa
 }
 
 func (l *postNorm) products() []*nn.Linear { return []*nn.Linear{l.qkv, l.out, l.up, l.down} }
+func (l *postNorm) settle()                { l.attention.Precision = attentionPrecision(l.qkv) }
 func (l *postNorm) normed() []*nn.Linear   { return []*nn.Linear{l.qkv, l.up} }
 
 func (l *postNorm) forward(s *nn.Step, bias []float32, x nn.Tensor) {

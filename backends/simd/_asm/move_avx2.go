@@ -12,17 +12,25 @@ func (g *generator) convertAVX2() {
 			VCVTPH2PS(src, Y0)
 			VMOVUPS(Y0, dst)
 		})
+	g.widenBF16AVX2()
+	g.conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.", 4, 2,
+		func(src, dst Mem) {
+			VMOVUPS(src, Y0)
+			VCVTPS2PH(Imm(0), Y0, dst) // to nearest, ties to even
+		})
+	g.narrowBF16AVX2()
+}
+
+func (g *generator) widenBF16AVX2() {
 	g.conversionAVX2("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 8.", 2, 4,
 		func(src, dst Mem) {
 			VPMOVZXWD(src, Y0)
 			VPSLLD(Imm(16), Y0, Y0)
 			VMOVUPS(Y0, dst)
 		})
-	g.conversionAVX2("narrowF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.", 4, 2,
-		func(src, dst Mem) {
-			VMOVUPS(src, Y0)
-			VCVTPS2PH(Imm(0), Y0, dst) // to nearest, ties to even
-		})
+}
+
+func (g *generator) narrowBF16AVX2() {
 	one, half, quiet := Y13, Y14, Y15
 	g.conversionAVX2("narrowBF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 8.", 4, 2,
 		func(src, dst Mem) {

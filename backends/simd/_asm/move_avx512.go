@@ -13,6 +13,17 @@ func (g *generator) convertAVX512() {
 			VCVTPH2PS(Y0, Z1)
 			store(Z1)
 		})
+	g.widenBF16AVX512()
+	g.conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 0.", 4, 2,
+		func(load, store func(Op)) {
+			load(Z0)
+			VCVTPS2PH(Imm(0), Z0, Y1) // to nearest, ties to even
+			store(Y1)
+		})
+	g.narrowBF16AVX512()
+}
+
+func (g *generator) widenBF16AVX512() {
 	g.conversionAVX512("widenBF16", "func(dst *float32, src *uint16, n int)", "sets dst[i] to the float32 value of the bfloat16 number src[i], for i < n. n >= 0.", 2, 4,
 		func(load, store func(Op)) {
 			load(Y0)
@@ -20,12 +31,9 @@ func (g *generator) convertAVX512() {
 			VPSLLD(Imm(16), Z1, Z1)
 			store(Z1)
 		})
-	g.conversionAVX512("narrowF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest binary16 number, ties to even, and stores it in dst[i], for i < n. n >= 0.", 4, 2,
-		func(load, store func(Op)) {
-			load(Z0)
-			VCVTPS2PH(Imm(0), Z0, Y1) // to nearest, ties to even
-			store(Y1)
-		})
+}
+
+func (g *generator) narrowBF16AVX512() {
 	one, half, quiet := Z29, Z30, Z31
 	g.conversionAVX512("narrowBF16", "func(dst *uint16, src *float32, n int)", "rounds src[i] to the nearest bfloat16 number, ties to even, and stores it in dst[i], for i < n. n >= 0.", 4, 2,
 		func(load, store func(Op)) {

@@ -11,6 +11,13 @@ func (g *generator) elementwise() {
 	g.normGradients()
 	g.addTo()
 	g.adamW()
+	if g.avx512 {
+		g.widenBF16AVX512()
+		g.narrowBF16AVX512()
+	} else {
+		g.widenBF16AVX2()
+		g.narrowBF16AVX2()
+	}
 }
 
 // normRows emits the routine that computes the layer norm of each row. The routine reads a row
