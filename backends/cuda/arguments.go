@@ -46,7 +46,7 @@ func (a *arguments) view(i int) *view {
 	if i < len(a.views) {
 		return &a.views[i]
 	}
-	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink, &a.kScale, &a.vScale}[i-len(a.views)]
+	return [...]*view{&a.bias, &a.dbias, &a.mask, &a.slopes, &a.sink, &a.dsink, &a.kScale, &a.vScale, &a.params.views[rowMaxView], &a.ranges}[i-len(a.views)]
 }
 
 // set fills in the arguments of a call on device tensors.

@@ -68,6 +68,13 @@ func fillRandom(s *Stream, m *Buffer, dtype flashkit.DType, n int) error {
 		}
 		return Upload(s, m, 0, codes)
 	}
+	if dtype == flashkit.Int32 { // ends of ranges, in any order
+		ends := make([]int32, n)
+		for i := range ends {
+			ends[i] = rand.Int32N(64)
+		}
+		return Upload(s, m, 0, ends)
+	}
 	if dtype == flashkit.Bool {
 		mask := make([]bool, min(n, block))
 		for i := range mask {
@@ -292,5 +299,5 @@ func TestArgumentsHaveViews(t *testing.T) {
 	for _, a := range allArguments {
 		names = append(names, a.Name)
 	}
-	require.Equal(t, []string{"Q", "K", "V", "O", "LSE", "DO", "DLSE", "DQ", "DK", "DV", "Bias", "DBias", "Mask", "Slopes", "Sink", "DSink", "KScale", "VScale"}, names)
+	require.Equal(t, []string{"Q", "K", "V", "O", "LSE", "DO", "DLSE", "DQ", "DK", "DV", "Bias", "DBias", "Mask", "Slopes", "Sink", "DSink", "KScale", "VScale", "RowMax", "Ranges"}, names)
 }

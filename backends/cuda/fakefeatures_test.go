@@ -79,6 +79,7 @@ func (f *fakeDriver) computeFeatured(fn *fakeFunction, k *fakeKernel, block feat
 		x.sumSink()
 	case strings.HasPrefix(fn.name, "sums_dbias"):
 		x.sumBias()
+	case strings.Contains(fn.name, "_bounds"): // forward reads the ranges themselves
 	case strings.Contains(fn.name, "_delta"):
 		x.sumDeltas()
 	case strings.Contains(fn.name, "_finish"):
@@ -182,7 +183,7 @@ func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float
 	scores, slopes, seen = make([]float64, s.keys), make([]float64, s.keys), make([]bool, s.keys)
 	for j := range scores {
 		scores[j] = math.Inf(-1)
-		if j < i+s.lo || j > i+s.hi || x.mask.view.data != 0 && x.mask.memory[x.mask.at(s.b, h, i, j)] == 0 {
+		if j < i+s.lo || j > i+s.hi || !x.inRanges(s.b, h, i, j) || x.mask.view.data != 0 && x.mask.memory[x.mask.at(s.b, h, i, j)] == 0 {
 			continue
 		}
 		dot := 0.0
@@ -206,6 +207,18 @@ func (x *fakeFeatured) scores(s *fakeSequence, h, i int) (scores, slopes []float
 		}
 	}
 	return scores, slopes, seen
+}
+
+// inRanges reports whether a range of the row has the key.
+func (x *fakeFeatured) inRanges(b, h, i, j int) bool {
+	v := &x.f.ranges
+	for r := range int(x.f.rangeCount) {
+		ends := x.list(v.data+Pointer(4*(int(v.batch)*b+int(v.head)*h+int(v.row)*i+2*r)), 2)
+		if int(ends[0]) <= j && j < int(ends[1]) {
+			return true
+		}
+	}
+	return x.f.rangeCount == 0
 }
 
 // kept returns the dropout factor of a weight.
@@ -273,9 +286,23 @@ func (x *fakeFeatured) decode() {
 
 // row computes a row of O and LSE.
 func (x *fakeFeatured) row(s *fakeSequence, h, i int) {
-	o, lse := make([]float64, x.vDim), math.Inf(-1)
+	o, lse, most := make([]float64, x.vDim), math.Inf(-1), math.Inf(-1)
 	if i < s.rows {
 		o, lse = x.sum(s, h, i)
+	}
+	if to := &x.views[vDLSE]; to.view.data != 0 { // RowMax
+		if scores, _, _ := x.scores(s, h, i); i < s.rows {
+			for _, y := range scores {
+				most = max(most, y)
+			}
+			if x.f.carry != 0 && !math.IsInf(x.carried.get(0, 0, 0, x.index(s.b, h, i)), -1) {
+				most = max(most, to.get(s.qBatch, h, s.q0+i, 0))
+			}
+			if math.IsInf(most, 1) {
+				most = math.NaN()
+			}
+		}
+		to.set(s.qBatch, h, s.q0+i, 0, most)
 	}
 	for c, y := range o {
 		x.views[vO].set(s.qBatch, h, s.q0+i, c, y)

@@ -47,11 +47,11 @@ const (
 var dtypes = [...]flashkit.DType{flashkit.Float32, flashkit.Float16, flashkit.BFloat16}
 
 var families = [...]family{
-	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
+	fwdSM90:      {"fwd_sm90", flashkit.PassForward, 90, true, dtypes[1:], hopperDims(plainFeatures|layoutFeatures, headDims{80, 80, 1, plainFeatures}, headDims{96, 96, 1, plainFeatures}), 0, takesForward | flashkit.FeatureRanges | flashkit.FeatureRowMax, fwdSM90Instances, fwdSM90Tiles, &fwdSM90Costs, &fwdSM90Plans},
 	fwdSM90Short: {"fwd_sm90_short", flashkit.PassForward, 90, true, dtypes[1:], square(64, 80, 128), 0, plainFeatures, plainInstances, fwdSM90ShortTiles, &fwdSM90ShortCosts, nil},
 	fwdSM90Wide:  {"fwd_sm90_wide", flashkit.PassForward, 90, true, dtypes[1:], square(320, 512), 0, plainFeatures, plainInstances, fwdSM90WideTiles, &fwdSM90WideCosts, nil},
 	fwdSM80:      {"fwd_sm80", flashkit.PassForward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256, 320, 512), 0, takesForward, forwardInstances, fwdSM80Tiles, &fwdSM80Costs, nil},
-	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward, bwdSM90Instances, bwdSM90Tiles, &bwdSM90Costs, &bwdSM90Plans},
+	bwdSM90:      {"bwd_sm90", flashkit.PassBackward, 90, true, dtypes[1:], hopperDims(plainFeatures), 0, takesBackward | flashkit.FeatureRanges, bwdSM90Instances, bwdSM90Tiles, &bwdSM90Costs, &bwdSM90Plans},
 	bwdSM80:      {"bwd_sm80", flashkit.PassBackward, 80, false, dtypes[1:], square(32, 64, 96, 128, 192, 256, 512), 0, takesBackward, backwardInstances, bwdSM80Tiles, &bwdSM80Costs, nil},
 	fwdF32:       {"fwd_f32", flashkit.PassForward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesForward | flashkit.FeatureMixed, forwardInstances, fwdF32Tiles, &fwdF32Costs, nil},
 	bwdF32:       {"bwd_f32", flashkit.PassBackward, 80, false, dtypes[:1], square(32, 64, 128, 256, 512), 0, takesBackward, bwdF32Instances, bwdF32Tiles, &bwdF32Costs, nil},
@@ -88,7 +88,7 @@ func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 		s = s.variant(&c.Problem)
 	}
 	switch {
-	case c != nil && c.Features()&^s.takes != 0:
+	case c != nil && s.unsupported(c) != 0:
 		return otherFeature
 	case c != nil && s.hopper && c.Traits.Loose:
 		return looseTensor
@@ -104,7 +104,7 @@ func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 		return wideHead
 	case s.rows > 0 && c.Heads/c.KVHeads*c.QLen > s.rows:
 		return manyRows
-	case max(c.QLen, c.KVLen) > reach:
+	case max(c.QLen, c.KVLen) > s.reach(c):
 		return longSequence
 	case blocks(&c.Problem) > math.MaxInt32:
 		return manyBlocks
@@ -114,6 +114,16 @@ func (s *family) refuses(dev *Device, c *flashkit.Call) refusal {
 	return none
 }
 
+// unsupported returns the features of a call that the family does not support. Ranges and row maxima
+// are not supported together with features of scores or weights.
+func (s *family) unsupported(c *flashkit.Call) flashkit.Feature {
+	asked, takes := c.Features(), s.takes
+	if asked&takes&rangedFeatures != 0 {
+		takes &^= takesScores &^ flashkit.FeatureSink
+	}
+	return asked &^ takes
+}
+
 // reason returns the result of refuses in words, "" if the family can run the call.
 func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	if c != nil {
@@ -121,9 +131,12 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	}
 	switch s.refuses(dev, c) {
 	case otherFeature:
-		reason := "does not support " + (c.Features() &^ s.takes).String()
-		if c.Int8Group != 0 {
+		reason := "does not support " + s.unsupported(c).String()
+		switch {
+		case c.Int8Group != 0:
 			reason += " with keys in i8"
+		case c.Features()&^s.takes == 0:
+			reason += " with " + (c.Features() & rangedFeatures).String()
 		}
 		return reason
 	case looseTensor:
@@ -139,7 +152,7 @@ func (s *family) reason(dev *Device, c *flashkit.Call) string {
 	case manyRows:
 		return fmt.Sprintf("supports at most %d query rows per KV head, not %d", s.rows, c.Heads/c.KVHeads*c.QLen)
 	case longSequence:
-		return fmt.Sprintf("supports sequence lengths up to %d, not %d", reach, max(c.QLen, c.KVLen))
+		return fmt.Sprintf("supports sequence lengths up to %d, not %d", s.reach(c), max(c.QLen, c.KVLen))
 	case manyBlocks:
 		return fmt.Sprintf("supports up to %d thread blocks, not %.0f", math.MaxInt32, blocks(&c.Problem))
 	case oddPage:
@@ -178,6 +191,14 @@ func (s *family) wideReason(arch, dim int) string {
 		return fmt.Sprintf("supports head dims up to %d on compute capability %d.%d, not %d", most, arch/10, arch%10, dim)
 	}
 	return fmt.Sprintf("supports head dims up to %d, not %d", s.widest(), dim)
+}
+
+// reach returns the maximum sequence length of a call. With ranges, blocks of bwd_sm90 list row tiles.
+func (s *family) reach(c *flashkit.Call) int {
+	if s == &families[bwdSM90] && c.Score.Ranges != 0 {
+		return listedKeys
+	}
+	return reach
 }
 
 // blocks returns an upper bound of the number of thread blocks of a launch. The driver permits

@@ -36,7 +36,10 @@ type features struct {
 	dbiasApart          int32
 	first               [4]uint32 // batch, head, row, key
 	keySlots, rowSlots  int32
-	_                   [52]byte // the driver copies the block with the padding of its alignment to 64
+	rangeCount          int32
+	ranges              view
+	rowBounds           Pointer
+	_                   [8]byte // the driver copies the block with the padding of its alignment to 64
 }
 
 // int8Args are the fields of struct Int8Params of kernels/decode_int8.cuh after FeatureParams.
@@ -63,6 +66,7 @@ func (x *int8Args) set(p *flashkit.Problem, args *flashkit.Args) {
 const (
 	plainFeatures  = flashkit.FeatureShift                                                                        // supported by plain instances of every kernel
 	layoutFeatures = flashkit.FeatureRagged | flashkit.FeaturePage | flashkit.FeatureSink | flashkit.FeatureCarry // features that leave scores unchanged
+	rangedFeatures = flashkit.FeatureRanges | flashkit.FeatureRowMax                                              // features of traitRanges, which also supports layoutFeatures
 
 	// Features that kernels support, beyond dense attention with a band mask.
 	takesScores   = flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask | flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin
@@ -109,7 +113,7 @@ func (f *features) fill(p *flashkit.Problem, args *flashkit.Args) {
 	case flashkit.BFloat16:
 		f.kvType = 2
 	}
-	f.carry = toBit(p.Carry)
+	f.carry, f.rangeCount = toBit(p.Carry), int32(p.Score.Ranges)
 	if f.page = int32(min(p.Page, reach)); p.Page > 0 {
 		f.pageFactor, f.pageShift = divisor(uint32(f.page))
 	}

@@ -188,3 +188,25 @@ func TestCostOfSequences(t *testing.T) {
 		require.Less(t, s.callCost(&b.dev, short), s.callCost(&b.dev, full)/2, s.name)
 	}
 }
+
+// Ranges and row maxima do not combine with features of scores or weights. Refusals name these.
+func TestRangedRefusals(t *testing.T) {
+	hopper := &Device{Name: "GPU", Major: 9}
+	for _, x := range []struct {
+		id            familyID
+		problem, want string
+	}{
+		{fwdSM90, "b1-h2-g1-n9-m21-d64-bf16-causal-ranges2-sink-ragged-page16-carry-rowmax", ""},
+		{fwdSM90, "b1-h2-g1-n9-m21-d64-bf16-bias-mask-ranges1", "does not support bias,mask with ranges"},
+		{fwdSM90, "b1-h2-g1-n9-m21-d64-bf16-softcap5-ranges1-rowmax", "does not support softcap with ranges,rowmax"},
+		{fwdSM90, "b1-h2-g1-n9-m21-d64-bf16-dropout0.25-rowmax", "does not support dropout with rowmax"},
+		{fwdSM90, "b1-h2-g1-n9-m21-d64-bf16-keymass", "does not support keymass"},
+		{fwdSM80, "b1-h2-g1-n9-m21-d64-bf16-ranges1", "does not support ranges"},
+		{bwdSM90, "b1-h2-g1-n131072-m21-d64-bf16-window5.5-ranges2-sink-ragged", ""},
+		{bwdSM90, "b1-h2-g1-n131073-m21-d64-bf16-ranges2", "supports sequence lengths up to 131072, not 131073"},
+		{bwdSM90, "b1-h2-g1-n9-m21-d64-bf16-alibi-ranges1", "does not support alibi with ranges"},
+	} {
+		s := &families[x.id]
+		require.Equal(t, x.want, s.reason(hopper, &flashkit.Call{Problem: problem(t, x.problem), Pass: s.pass}), x.problem)
+	}
+}

@@ -80,7 +80,8 @@ func TestEveryFeaturedInstance(t *testing.T) {
 		if s.hopper && s.pass == flashkit.PassBackward {
 			forms = append(forms, all.String()+"-sink-ragged", many.String()+"-sink-ragged")
 		}
-		for _, form := range []string{"-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry"} {
+		for _, form := range []string{"-softcap5-alibi", "-softcap5", "-alibi", "-bias", "-mask", "-dropout0.1", "-softcap5-alibi-bias-mask-sink-dropout0.1", "-alibi-ragged-page8", "-mask-sink-ragged-page16-carry",
+			"-ranges1", "-ranges2-sink-ragged", "-rowmax", "-softcap5-ragged-rowmax", "-softcap5-bias-ranges2"} {
 			forms = append(forms, p.String()+form)
 		}
 		for _, name := range forms {

@@ -34,6 +34,9 @@ func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
 		h.counters = 1
+		if p.Score.Ranges != 0 {
+			h.rowBounds = boundsOfRows * p.Batch * p.Heads * ceilDiv(p.QLen, hopperRows)
+		}
 		return h
 	}
 	s := &families[fwdSM90]
@@ -197,6 +200,18 @@ func warpgroupTurns(dealt bool, rows int) int8 {
 	return 1
 }
 
+// boundRanges launches the kernel that finds the bounds of the ranges of keys, if the call has ranges.
+func (l *launch) boundRanges() error {
+	if l.p.Score.Ranges == 0 {
+		return nil
+	}
+	f, err := l.get(traitFeatures | traitBounds | traitRanges)
+	if err != nil {
+		return err
+	}
+	return l.run(f, ceilDiv(l.p.Batch*l.p.Heads*ceilDiv(l.p.QLen, hopperRows)*hopperRows, f.rows), true)
+}
+
 // forwardHopper launches fwd_sm90, and the merge of split-KV parts.
 func (l *launch) forwardHopper() error {
 	p, x := &l.p, l.x
@@ -226,7 +241,7 @@ func (l *launch) forwardHopper() error {
 	dealt, even := h.counters > 0, h.cycles == 0 && h.counters == 0
 	if x.hasFeatures {
 		x.rows, x.pageBox = rowTiles{tall: int32(ceilDiv(p.QLen, f.rows))}, int32(box)
-		dealt, even = banded(*p) || p.Ragged || p.Score.Mask, !banded(*p)
+		dealt, even = banded(*p) || p.Ragged || p.Score.Mask || p.Score.Ranges != 0, !banded(*p) && p.Score.Ranges == 0
 		if x.rowSlots = x.slots(seqQStarts, p.QLen, f.rows, l.b.eager); x.rowSlots > 0 {
 			x.rows.tall, even = int32(ceilDiv(int(x.rowSlots), p.Batch)), false // the mean number of slots of a sequence
 		}
@@ -246,6 +261,9 @@ func (l *launch) forwardHopper() error {
 		if !dealt {
 			x.counters = 0
 		} else if err := l.b.drv.MemsetD32Async(x.counters, 0, 1, l.s); err != nil {
+			return err
+		}
+		if err := l.boundRanges(); err != nil {
 			return err
 		}
 		if err := l.run(f, blocks, true); err != nil || h.splits == 1 {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ type images struct {
 
 	mu      sync.Mutex
 	modules [len(families)]Module
+	ranges  [len(families)]Module                             // of instances with traitRanges
 	loaded  [len(families)]atomic.Pointer[[]instanceFunction] // each list is replaced as a whole, so that calls read it without a lock
 
 	sums Module // module of kernels/sums.cu
@@ -73,7 +75,11 @@ func (x *images) get(d *Driver, s familyID, i instance, p flashkit.Problem) (*fu
 	if f := x.find(k); f != nil {
 		return f, nil
 	}
-	f, err := x.loadFrom(d, &x.modules[s], families[s].name, k.name())
+	module := &x.modules[s]
+	if i&traitRanges != 0 {
+		module = &x.ranges[s]
+	}
+	f, err := x.loadFrom(d, module, families[s].file(i), k.name())
 	if err == nil {
 		all := []instanceFunction{{k, f}}
 		if old := x.loaded[s].Load(); old != nil {
@@ -183,7 +189,7 @@ func loadFunction(d *Driver, m Module, name string) (*function, error) {
 
 func (x *images) close(d *Driver) error {
 	var all error
-	for _, m := range append(x.modules[:], x.sums, x.joins, x.layers) {
+	for _, m := range slices.Concat(x.modules[:], x.ranges[:], []Module{x.sums, x.joins, x.layers}) {
 		if m != 0 {
 			all = errors.Join(all, d.ModuleUnload(m))
 		}

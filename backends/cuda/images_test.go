@@ -52,17 +52,19 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 			if arch < families[id].arch {
 				continue
 			}
-			image, err := readImage(imageFiles, families[id].name, arch)
-			require.NoError(t, err)
-			parsed, err := parseImage(image)
-			require.NoError(t, err)
-			for _, name := range instances(familyID(id), arch) {
-				require.True(t, parsed.functions[name], "sm_%d lacks %s", arch, name)
-				plan := parsed.plans[name+"_plan"]
-				require.Len(t, plan, 16, name)
-				threads, bytes := int32(binary.LittleEndian.Uint32(plan)), int32(binary.LittleEndian.Uint32(plan[4:]))
-				require.True(t, threads >= 32 && threads <= 1024 && threads%32 == 0, "%s has %d threads", name, threads)
-				require.True(t, bytes >= 0 && int(bytes) <= most, "%s on sm_%d has %d bytes of shared memory", name, arch, bytes)
+			for _, file := range families[id].files() {
+				image, err := readImage(imageFiles, file, arch)
+				require.NoError(t, err)
+				parsed, err := parseImage(image)
+				require.NoError(t, err)
+				for _, name := range instances(familyID(id), arch, file) {
+					require.True(t, parsed.functions[name], "sm_%d lacks %s", arch, name)
+					plan := parsed.plans[name+"_plan"]
+					require.Len(t, plan, 16, name)
+					threads, bytes := int32(binary.LittleEndian.Uint32(plan)), int32(binary.LittleEndian.Uint32(plan[4:]))
+					require.True(t, threads >= 32 && threads <= 1024 && threads%32 == 0, "%s has %d threads", name, threads)
+					require.True(t, bytes >= 0 && int(bytes) <= most, "%s on sm_%d has %d bytes of shared memory", name, arch, bytes)
+				}
 			}
 		}
 		if families[id].arch > 80 {
@@ -70,7 +72,7 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 		}
 		ptx, err := readImage(imageFiles, families[id].name, 120)
 		require.NoError(t, err)
-		for _, name := range instances(familyID(id), 120) {
+		for _, name := range instances(familyID(id), 120, families[id].name) {
 			require.Contains(t, string(ptx), ".entry "+name+"(")
 		}
 	}
@@ -88,11 +90,21 @@ func TestImagesHoldEveryKernel(t *testing.T) {
 	require.LessOrEqual(t, size, 12<<20, "bytes of all images")
 }
 
-// instances returns the names of a family's kernels for an architecture.
-func instances(id familyID, arch int) (names []string) {
+// files returns the names of the source files of a family's instances.
+func (s *family) files() (names []string) {
+	for _, i := range s.instances {
+		if name := s.file(i); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// instances returns the names of a family's kernels of a source file, for an architecture.
+func instances(id familyID, arch int, file string) (names []string) {
 	s := &families[id]
 	for _, i := range s.instances {
-		if !i.on(arch) {
+		if !i.on(arch) || s.file(i) != file {
 			continue
 		}
 		for _, dtype := range s.dtypes {

@@ -19,6 +19,7 @@ const (
 	traitDelta   // backward: computes delta, the sums of dO∘O by row, and zeroes the counters
 	traitFinish  // backward: rounds dQ, to which blocks of the main kernel have added in float32
 	traitMerge   // decode: merges the split-KV parts
+	traitBounds  // fwd_sm90: finds the bounds of the ranges of keys
 	traitSums    // bwd_sm90: adds up dK and dV of the parts of a group
 	traitCluster // decode: the blocks of the split-KV parts form a cluster
 
@@ -32,6 +33,7 @@ const (
 	traitMask
 	traitKeys // a mask that is equal for all rows: the kernel first lists the key tiles with visible keys, and skips the others
 	traitDropout
+	traitRanges // ranges of keys and row maxima; in an image of its own
 
 	// Main kernels with other schedules.
 	traitSplit     // fwd_sm90: split-KV
@@ -52,9 +54,9 @@ var traits = [...]struct {
 	from, to int
 }{
 	{"features", 0, math.MaxInt},
-	{"delta", 0, math.MaxInt}, {"finish", 0, math.MaxInt}, {"merge", 0, math.MaxInt}, {"sums", 0, math.MaxInt}, {"cluster", 0, math.MaxInt},
+	{"delta", 0, math.MaxInt}, {"finish", 0, math.MaxInt}, {"merge", 0, math.MaxInt}, {"bounds", 0, math.MaxInt}, {"sums", 0, math.MaxInt}, {"cluster", 0, math.MaxInt},
 	{"layout", 0, math.MaxInt}, {"shaped", 0, math.MaxInt}, {"softcap", 0, math.MaxInt}, {"alibi", 0, math.MaxInt}, {"bias", 0, math.MaxInt},
-	{"mask", 0, math.MaxInt}, {"keys", 0, math.MaxInt}, {"dropout", 0, math.MaxInt},
+	{"mask", 0, math.MaxInt}, {"keys", 0, math.MaxInt}, {"dropout", 0, math.MaxInt}, {"ranges", 0, math.MaxInt},
 	{"split", 0, math.MaxInt}, {"parts", 0, math.MaxInt}, {"pairs", 0, groupedDim}, {"groups", 0, groupedDim}, {"up", upDim, upDim},
 	{"wide", wideDim, wideDim}, {"columns80", narrowedDim, narrowedDim}, {"columns96", narrowedDim, narrowedDim}, {"once", 0, groupedDim},
 }
@@ -69,10 +71,19 @@ var (
 	backwardInstances = []instance{0, traitDelta, traitFinish, traitFeatures, traitFeatures | traitDelta, traitFeatures | traitFinish}
 	bwdF32Instances   = []instance{0, traitDelta, traitFeatures, traitFeatures | traitDelta}
 	singleInstances   = []instance{traitFeatures | traitSoftcap, traitFeatures | traitALiBi, traitFeatures | traitBias, traitFeatures | traitMask, traitFeatures | traitKeys, traitFeatures | traitDropout}
-	fwdSM90Instances  = slices.Concat(forwardInstances, []instance{traitFeatures | traitLayout, traitFeatures | traitShaped}, singleInstances, []instance{traitSplit})
+	fwdSM90Instances  = slices.Concat(forwardInstances, []instance{traitFeatures | traitLayout, traitFeatures | traitShaped}, singleInstances, []instance{traitFeatures | traitRanges, traitFeatures | traitBounds | traitRanges, traitSplit})
 	bwdSM90Instances  = slices.Concat(backwardInstances, []instance{traitFeatures | traitLayout}, singleInstances, []instance{traitParts, traitPairs, traitSums, traitGroups, traitUp, traitWide,
-		traitColumns80, traitColumns96, traitOnce, traitFeatures | traitGroups, traitFeatures | traitUp})
+		traitColumns80, traitColumns96, traitOnce, traitFeatures | traitGroups, traitFeatures | traitUp,
+		traitFeatures | traitRanges, traitFeatures | traitDelta | traitRanges, traitFeatures | traitFinish | traitRanges})
 )
+
+// file returns the name of the source file of a family's instance.
+func (s *family) file(i instance) string {
+	if i&traitRanges != 0 {
+		return s.name + "_ranges"
+	}
+	return s.name
+}
 
 func (i instance) name() (name string) {
 	for ; i != 0; i &= i - 1 {
@@ -82,7 +93,7 @@ func (i instance) name() (name string) {
 }
 
 // perDim reports whether the kernel is compiled for each padded head dim separately.
-func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitSums) == 0 }
+func (i instance) perDim() bool { return i&(traitDelta|traitFinish|traitBounds|traitSums) == 0 }
 
 // needs returns the features that headDims.takes must contain. If one of these features is missing
 // there, the instance does not exist for those head dims.
@@ -227,6 +238,8 @@ func (s *family) scoreTrait(c *instanceCall, asked flashkit.Feature) instance {
 		return traitMask
 	case asked == flashkit.FeatureDropout && t.drops:
 		return traitDropout
+	case asked&^rangedFeatures == 0:
+		return traitRanges
 	}
 	return 0
 }

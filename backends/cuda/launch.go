@@ -24,7 +24,10 @@ func (l *launch) get(i instance) (*function, error) { return l.b.images.get(l.b.
 // featureTrait returns traitFeatures for a call with features, and 0 for other calls. All kernels
 // of a call with features have the trait.
 func (l *launch) featureTrait() instance {
-	if l.x.hasFeatures {
+	switch {
+	case l.p.Score.Ranges != 0:
+		return traitFeatures | traitRanges
+	case l.x.hasFeatures:
 		return traitFeatures
 	}
 	return 0
@@ -125,7 +128,7 @@ func carriedWords(p *flashkit.Problem) int {
 
 const (
 	backwardRows    = 64  // bwd_sm80 pads its workspace to a multiple of this many query rows
-	hopperRows      = 128 // bwd_sm90 pads its workspace to a multiple of this many query rows
+	hopperRows      = 128 // fwd_sm90 with ranges and bwd_sm90 pad its workspace to a multiple of this many query rows
 	hopperDQColumns = 64  // columns of dQ that share a counter in bwd_sm90
 )
 
@@ -141,7 +144,11 @@ func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	s := &families[id]
 	if id == bwdSM90 {
 		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.padded(&p).dim
-		return workspace{delta: 2 * rows, dqSum: rows * dim, counters: 1 + rows/backwardRows*dim/hopperDQColumns}
+		w := workspace{delta: 2 * rows, dqSum: rows * dim, counters: 1 + rows/backwardRows*dim/hopperDQColumns}
+		if p.Score.Ranges != 0 {
+			w.rowBounds = boundsOfRows * p.Batch * p.KVHeads * ceilDiv(p.QLen, hopperRows)
+		}
+		return w
 	}
 	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
@@ -168,8 +175,12 @@ func (f *function) run(launch func(Function, int, int, int, StreamHandle, unsafe
 // A workspace holds the sizes of a call's temporary arrays, in words of 4 bytes.
 type workspace struct {
 	delta, dqSum, counters, partO, partLSE int
-	carried, seqInts                       int
+	carried, seqInts, rowBounds            int
 }
+
+// boundsOfRows is the number of words for the bounds of the ranges of hopperRows rows of a head: see
+// kernels/ranges.cuh.
+const boundsOfRows = 16
 
 // maxSeqWords returns an upper bound of the words of a call's sequence arrays.
 func maxSeqWords(p *flashkit.Problem) int {
@@ -189,16 +200,16 @@ type workArray struct {
 	words int
 }
 
-func (w *workspace) arrays(a *arguments) [7]workArray {
+func (w *workspace) arrays(a *arguments) [8]workArray {
 	return [...]workArray{
 		{&a.params.delta, w.delta}, {&a.dqSum, w.dqSum}, {&a.counters, w.counters}, {&a.partO, w.partO}, {&a.partLSE, w.partLSE},
-		{&a.carriedLSE, w.carried}, {&a.seqAt, w.seqInts},
+		{&a.carriedLSE, w.carried}, {&a.seqAt, w.seqInts}, {&a.rowBounds, w.rowBounds},
 	}
 }
 
 func (w *workspace) bytes() int {
 	n := 0
-	for _, words := range [...]int{w.delta, w.dqSum, w.counters, w.partO, w.partLSE, w.carried, w.seqInts} {
+	for _, words := range [...]int{w.delta, w.dqSum, w.counters, w.partO, w.partLSE, w.carried, w.seqInts, w.rowBounds} {
 		n += ceilDiv(4*words, granule) * granule
 	}
 	return n

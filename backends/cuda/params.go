@@ -21,6 +21,9 @@ type params struct {
 	tile                                          int16
 }
 
+// rowMaxView is the index of dLSE in params.views. In forward passes it is the view of RowMax.
+const rowMaxView = 6
+
 // view is struct View of kernels/params.cuh: a strided tensor. batch, head and row are strides in
 // elements.
 type view struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -158,11 +159,15 @@ func kernelRows(t *testing.T, id familyID) (rows []kernelRow) {
 		arches = []int{90}
 	}
 	for _, arch := range arches {
-		image, err := readImage(imageFiles, s.name, arch)
-		require.NoError(t, err)
-		images[arch], err = resourcesOf(image)
-		require.NoError(t, err)
-		require.Len(t, images[arch], len(instances(id, arch)), "%s for sm_%d", s.name, arch)
+		images[arch] = map[string]resources{}
+		for _, file := range s.files() {
+			image, err := readImage(imageFiles, file, arch)
+			require.NoError(t, err)
+			list, err := resourcesOf(image)
+			require.NoError(t, err)
+			require.Len(t, list, len(instances(id, arch, file)), "%s for sm_%d", file, arch)
+			maps.Copy(images[arch], list)
+		}
 	}
 	for _, i := range s.instances {
 		for _, dim := range s.dimsOf(i) {

@@ -79,7 +79,7 @@ func (m *Buffer) Tensor(t flashkit.DType, from, b, heads, rows, dim int) flashki
 }
 
 // allArguments are all tensors of the calls that kernels support, in the order of params.views and
-// then of features and of int8Args: function view finds them by their index.
+// then of the function view, which finds them by their index.
 var allArguments = func() []flashkit.Argument {
 	with := func(p flashkit.Problem) func(a flashkit.Argument) bool {
 		return func(a flashkit.Argument) bool {
@@ -87,9 +87,11 @@ var allArguments = func() []flashkit.Argument {
 		}
 	}
 	scored := with(flashkit.Problem{Score: flashkit.Score{ALiBi: true, Bias: true, Mask: true, Sink: true}}) // the features with tensors
-	scaled := with(flashkit.Problem{Int8Group: 1})
 	list := slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return !scored(a) })
-	return append(list, slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return scored(a) || !scaled(a) })...)
+	for _, more := range []func(a flashkit.Argument) bool{with(flashkit.Problem{Int8Group: 1}), with(flashkit.Problem{RowMax: true, Score: flashkit.Score{Ranges: 1}})} {
+		list = append(list, slices.DeleteFunc(flashkit.Arguments(), func(a flashkit.Argument) bool { return scored(a) || !more(a) })...)
+	}
+	return list
 }()
 
 // owns returns an error if a tensor is not in memory of b.

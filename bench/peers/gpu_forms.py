@@ -1,4 +1,4 @@
-"""gpu.py --groups forms: softcap, sinks, ALiBi, masks and biases, compared with FlexAttention and cuDNN.
+"""gpu.py --groups forms,ranges: softcap, sinks, ALiBi, masks, biases and ranges of keys, compared with FlexAttention and cuDNN.
 
 FlexAttention is compiled for the form: masks become block masks, sinks use its log-sum-exp, other forms are score_mod
 functions. PyTorch's cuDNN and efficient backends take forms that are masks or biases. cuDNN's frontend (1.20 or newer) takes
@@ -13,6 +13,7 @@ import gpu_peers
 FORM_PEERS = ["flex", "cudnn", "efficient", "frontend"]
 KEYS = ["padding", "holes", "blocks"]  # masks of keys that are the same for all rows
 FORMS = ["softcap", "sink", "alibi", "mask", *KEYS, "bias"]
+RANGES = ["documents", "uneven", "prefix", "window"]  # ranges of keys: 8 equal documents, 8 others, a prefix of a quarter, a window of a quarter with 4 sinks
 CAP = 30.0
 
 
@@ -29,11 +30,35 @@ class Form:
         return f"{self.name} {self.form}"
 
     def flops(self, backward):
-        return self.p.flops(backward)
+        if self.form not in RANGES:
+            return self.p.flops(backward)
+        return self.p.flops(backward) * self.share()
+
+    def ends(self):
+        """Return the ends of each row's ranges: first key, key after the last, and so on."""
+        n = self.p.q_len
+        if self.form == "prefix":
+            return [[0, max(n // 4, i + 1)] for i in range(n)]
+        if self.form == "window":
+            return [[0, min(4, max(0, i + 1 - n // 4)), max(0, i + 1 - n // 4), i + 1] for i in range(n)]
+        lengths = [n // 8] * 8 if self.form == "documents" else [n * x // 64 for x in (5, 13, 2, 17, 1, 11, 8, 7)]
+        starts = [sum(lengths[:i]) for i in range(8)]
+        return [[s, s + x] for s, x in zip(starts, lengths) for _ in range(x)]
+
+    def share(self):
+        """Return the share of the problem's pairs that the ranges show."""
+        p, pairs, all_ = self.p, 0, 0
+        for i, row in enumerate(self.ends()):
+            lo, hi = max(0, i + p.lo), min(p.kv_len, i + p.hi + 1)
+            all_ += max(0, hi - lo)
+            pairs += sum(max(0, min(b, hi) - max(a, lo)) for a, b in zip(row[::2], row[1::2]))
+        return pairs / all_
 
     def made(self, torch):
         """Return the form's arguments as keywords of flashkit.attention."""
         p = self.p
+        if self.form in RANGES:
+            return {"ranges": torch.tensor(self.ends(), device="cuda", dtype=torch.int32)[None, None]}
         single = dict(device="cuda", dtype=torch.float32)
         if self.form == "softcap":
             return {"softcap": CAP}
@@ -71,6 +96,13 @@ class Form:
         p, on = self.p, None
         if p.hi < p.kv_len - 1 or p.lo > 1 - p.q_len:
             on = (j >= i + p.lo) & (j <= i + p.hi)
+        if "ranges" in self.given:
+            r = self.given["ranges"]
+            end = lambda e: r[0, 0, i, e]
+            within = (j >= end(0)) & (j < end(1))
+            if r.shape[-1] == 4:
+                within = within | (j >= end(2)) & (j < end(3))
+            return within if on is None else on & within
         if "mask" not in self.given:
             return on
         m = self.given["mask"][b, 0, i if self.form == "mask" else 0, j]
@@ -145,7 +177,7 @@ class Form:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         p, x = self.p, dict(self.given)
-        masked = p.hi < p.kv_len - 1 or "mask" in x
+        masked = p.hi < p.kv_len - 1 or "mask" in x or "ranges" in x
         block = create_block_mask(lambda b, h, i, j: self.seen(b, i, j), p.batch if "mask" in x else None, None, p.q_len, p.kv_len, device="cuda") if masked else None
         self.leaves = []
         if self.form == "bias":
@@ -275,3 +307,8 @@ class Scored(gpu_peers.Frontend):
 def form_cells():
     square = ["b4-h16-g16-n4096-m4096-d128-bf16", "b4-h32-g32-n4096-m4096-d64-bf16"]
     return [Form(form, name) for name in [n + mask for n in square for mask in ("", "-causal")] + ["b4-h32-g8-n2048-m2048-d128-bf16"] for form in FORMS]
+
+
+def range_cells():
+    square = ["b4-h16-g16-n4096-m4096-d128-bf16", "b4-h16-g16-n4096-m4096-d64-bf16", "b1-h32-g8-n16384-m16384-d128-bf16"]
+    return [Form(form, name + mask) for name in square for form, mask in (("documents", ""), ("documents", "-causal"), ("uneven", "-causal"), ("prefix", ""), ("window", ""))]

@@ -7,7 +7,7 @@ timed by events, after the L2 cache was flushed. If calls are short, the device 
 enqueued, so that the interpreter's time does not count. The pass "graph" is the forward pass in a CUDA graph of 20 calls,
 with a warm cache.
 
-gpu_layouts.py and gpu_forms.py describe the groups packed, paged and forms, which have their own peers.
+gpu_layouts.py and gpu_forms.py describe the groups packed, paged, forms and ranges, which have their own peers.
 
 Every result is compared with float64 on rows of the last head; outputs are filled with NaN before. The error of flashkit
 must be at most 1.5 times the largest error of a peer, or four rounding errors of the type. Otherwise the cell is marked
@@ -60,7 +60,7 @@ def groups():
     all_["f16"] = [(name(4, 16, 16, 4096, 4096, d, mask, dtype="f16"), both) for d in (64, 128) for mask in masks]
     all_["f32"] = [(name(2, 8, 8, 4096, 4096, d, mask, dtype="f32"), both) for d in (64, 128) for mask in masks] + [(name(4, 8, 8, 1000, 1000, 64, dtype="f32"), both)]
     ways = {gpu_layouts.Packed: both, gpu_layouts.Paged: one, gpu_forms.Form: both}
-    for group, cells in (("packed", gpu_layouts.packed_cells()), ("paged", gpu_layouts.paged_cells()), ("forms", gpu_forms.form_cells())):
+    for group, cells in (("packed", gpu_layouts.packed_cells()), ("paged", gpu_layouts.paged_cells()), ("forms", gpu_forms.form_cells()), ("ranges", gpu_forms.range_cells())):
         all_[group] = [(c, ways[type(c)]) for c in cells]
     return all_
 

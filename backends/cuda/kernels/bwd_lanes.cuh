@@ -67,6 +67,42 @@ template <class S> __device__ __forceinline__ void find(const Params &p, const F
     }
 }
 
+// Sets the block's Listed, and the fields of Work that depend on it. All threads of the block call list_rows.
+template <class S> __device__ __forceinline__ void list_rows(const Params &p, const Features &f, Shared<S> sh) {
+    constexpr int blocks = S::rows / 64;
+    volatile Work &w = sh.work();
+    volatile Listed &l = sh.listed();
+    const int lane = threadIdx.x % 32, j = w.key0 / S::keys, low = w.to, high = w.from;
+    const int4 *some = bounds_of(p, f, p.kv_heads, w.batch, w.kv_head, 0), *whole = bounds_of(p, f, p.kv_heads, w.batch, w.kv_head, 1);
+    for (int first = (low / 32 + threadIdx.x / 32) * 32; first <= high; first += S::threads) {
+        const int tile = first + lane;
+        const bool seen = tile >= low && tile <= high && runs_of(some + tile * blocks, blocks).has(j);
+        bool all = seen;
+        for (int i = 0; i < blocks && seen; i++) all &= whole_tile(whole[tile * blocks + i], j);
+        const uint32_t rows = __ballot_sync(~0u, seen), wholes = __ballot_sync(~0u, all);
+        if (lane == 0) l.rows[first / 32] = rows, l.whole[first / 32] = wholes;
+    }
+    __syncthreads(); // the tiles are listed
+    if (threadIdx.x == 0) {
+        int count = 0, hides = 0;
+        for (int word = low / 32; word <= high / 32; word++) {
+            const uint32_t rows = l.rows[word];
+            if (!rows) continue;
+            if (!count) w.to = 32 * word + __ffs(rows) - 1;
+            w.from = w.begin = 32 * word + 31 - __clz(rows);
+            count += __popc(rows), hides |= rows != l.whole[word];
+        }
+        w.steps = count * (p.heads / p.kv_heads), w.hides = hides, l.bounds = some;
+    }
+    __syncthreads(); // the work is set
+}
+
+// Returns the tile of rows that is visited after `tile`, which is not the last.
+template <class S> __device__ __forceinline__ int next_tile(Shared<S> sh, int tile) {
+    if constexpr (S::ranged) return sh.listed().below(tile);
+    else return tile + S::step;
+}
+
 // walk calls visit(head, tile) for each of the block's query heads and tiles of rows. The outer loop is over heads. The
 // inner loop begins at tile w.begin, continues from w.from after tile w.to, and ends before w.begin. If S::by_rows, the
 // outer loop is over tiles, and the inner loop over heads.
@@ -75,7 +111,7 @@ template <class S> __device__ __forceinline__ int first_head(const Params &p, vo
     return w.kv_head * group + (S::split ? w.part * (group / p.splits) : 0);
 }
 template <class S> __device__ __forceinline__ int last_head(const Params &p, volatile Work &w) { return first_head<S>(p, w) + p.heads / p.kv_heads / (S::split ? p.splits : 1) - 1; }
-template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+template <class S, class F, class Next> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit, Next next) {
     if constexpr (S::by_rows) {
         const int end = last_head<S>(p, w);
 #pragma unroll 1
@@ -88,9 +124,15 @@ template <class S, class F> __device__ __forceinline__ void walk(const Params &p
 #pragma unroll 1
     for (int n = w.steps; n > 0; n--) {
         visit(head, tile);
-        tile = tile == w.to ? w.from : tile + S::step;
+        tile = tile == w.to ? w.from : next(tile);
         if (tile == w.begin) head++;
     }
+}
+template <class S, class F> __device__ __forceinline__ void walk(const Params &p, volatile Work &w, F visit) {
+    walk<S>(p, w, visit, [](int tile) { return tile + S::step; });
+}
+template <class S, class F> __device__ __forceinline__ void walk(const Params &p, Shared<S> sh, F visit) {
+    walk<S>(p, sh.work(), visit, [&](int tile) { return next_tile(sh, tile); });
 }
 
 // dq_sum is an array of blocks of 64x64 elements, of shape [sums, B, H, R/rows, rows/64, dim/64]. rows is S::rows, and R is N
@@ -102,8 +144,10 @@ template <class S> __device__ __forceinline__ int64_t block_of(const Params &p, 
     return ((bh * (padded_rows(p) / S::rows) + tile) * S::dq_shares + w.share) * S::dq_blocks + group;
 }
 template <class S> __device__ __forceinline__ int earlier(const Bounds<S> &e, volatile Work &w, int tile) {
-    if constexpr (S::features)
+    if constexpr (S::features) {
+        if constexpr (S::ranged) return runs_of((const int4 *)e.sh.listed().bounds + tile * (S::rows / 64), S::rows / 64).before(w.key0 / S::keys);
         if constexpr (S::marks) return marked(e.sh.marks().seen, max(0, tile * S::rows + e.lo()) / S::keys, w.key0 / S::keys);
+    }
     if (S::skews && chained(e.p)) return chained_before(e.p, w.key0 / S::keys);
     if (S::skews && e.p.skew && !in_second(e.p, w.last, tile)) return w.key0 / S::keys - max(0, first_tile(e.p, tile));
     if (S::up) return min(e.keys() - 1, min((tile + 1) * S::rows, e.rows()) - 1 + e.hi()) / S::keys - w.key0 / S::keys;
@@ -133,7 +177,7 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         if (w.steps) bulk_load(sh.stats(group, 0), stats_at<S>(p, w, group, first_head<S>(p, w), w.begin), S::rows * 4, sh.q_full(group, 0));
     }
     [[maybe_unused]] const int last = last_head<S>(p, w), next_head = padded_rows(p) / S::rows * S::dq_shares * S::dq_blocks;
-    walk<S>(p, w, [&](int head, int tile) {
+    walk<S>(p, sh, [&](int head, int tile) {
         const int64_t block = block_of<S>(p, w, head, tile, group);
         float *to = p.dq_sum + block * 4096;
         int *turn = p.turn + 1 + (S::releases ? block - group : block); // if release() ends turns, the two warpgroups share one counter per tile
@@ -151,7 +195,8 @@ template <class S> __device__ __forceinline__ void add(const Params &p, Shared<S
         if constexpr (S::by_rows) { // prefetch the next tile's counter
             const int back = head == last ? S::step * S::dq_blocks * S::dq_shares - (last - first_head<S>(p, w)) * next_head : next_head;
             seen = head < last || tile != w.to ? load_counter(turn + back) : 0;
-        } else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
+        } else if constexpr (S::ranged) seen = tile != w.to ? load_counter(turn + (next_tile(sh, tile) - tile) * S::dq_blocks * S::dq_shares) : 0;
+        else seen = tile != w.to && tile + S::step != w.begin ? load_counter(turn + S::step * S::dq_blocks * S::dq_shares) : 0;
         if (p.deterministic || before == 0) {
             if constexpr (S::staged) store_wait();
             if constexpr (S::releases) barrier_wait(sh.dq_told(group), parity ^ 1), barrier_arrive(sh.dq_added(group)); // this lane is at most one turn ahead of `release`
@@ -173,7 +218,7 @@ template <class S, int least, int most> __device__ __forceinline__ void fetch(co
     Ring<S::stages> ring = ring_at<S>(1, before<S>(w));
     const Bounds<S> e{p, sh};
     bool first = true;
-    walk<S>(p, w, [&](int head, int tile) {
+    walk<S>(p, sh, [&](int head, int tile) {
 #pragma unroll 1
         for (int part = least; part <= most; part++) {
             const uint32_t full = sh.q_full(part, ring.stage);
@@ -202,7 +247,7 @@ template <class S> __device__ __forceinline__ void release(const Params &p, Shar
     volatile Work &w = sh.work();
     int parity = before<S>(w) % 2;
     if constexpr (S::once) wait_for_dependency(); // the counters are 0
-    walk<S>(p, w, [&](int head, int tile) {
+    walk<S>(p, sh, [&](int head, int tile) {
         const bool tells = p.deterministic || earlier<S>({p, sh}, w, tile) == 0;
 #pragma unroll 1
         for (int group = 0; group < 2; group++) barrier_wait(sh.dq_added(group), parity);

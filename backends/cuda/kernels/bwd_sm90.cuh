@@ -1,7 +1,7 @@
 // Parts of bwd_sm90: the shapes of tiles, a block's shared memory and work, the replacement of non-finite elements by 0,
 // masks, and the kernels delta, finish and sums.
 #pragma once
-#include "score_tiles.cuh"
+#include "bwd_sm90_ranges.cuh"
 
 struct MapParams {
     TensorMap q, k, v, dout;
@@ -21,7 +21,8 @@ constexpr float odd_delta = 2e38f;
 //	kUpwards    the last keys come first, and the first tile of rows comes first
 //	kPairs      clusters of two blocks
 //	kOnce       all blocks run at the same time
-constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096;
+//	kRanges     ranges of keys
+constexpr int kLayout = 1, kSoftcap = 2, kALiBi = 4, kBias = 8, kMask = 16, kDropout = 32, kAll = 63, kParts = 64, kKeys = 128, kGroups = 256, kStays = 512, kUpwards = 1024, kPairs = 2048, kOnce = 4096, kRanges = 8192;
 
 // A block's work: a tile of keys of one KV head, and the tiles of rows that see these keys.
 struct Work {
@@ -77,14 +78,14 @@ template <bool x> struct Constant {
 
 template <int knows, class Type, int dim_, int columns_, int rows_, int stages_, int parts_> struct Shape {
     using T = Type;
-    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys), sure = knows != kAll;
+    static constexpr bool split = knows & kParts, pair = knows & kPairs, features = knows & ~(kParts | kGroups | kStays | kUpwards | kPairs | kOnce), by_rows = knows & kGroups, shapes = features && knows & ~(kLayout | kKeys | kRanges), sure = knows != kAll;
     static constexpr bool knows_cap = knows & kSoftcap, knows_alibi = knows & kALiBi, knows_bias = knows & kBias, knows_mask = knows & kMask, knows_dropout = knows & kDropout;
-    static constexpr bool lies = features && !(knows & (kAll | kKeys) & ~kLayout); // no other feature than sequences
+    static constexpr bool lies = features && !(knows & (kAll | kKeys | kRanges) & ~kLayout); // no other feature than sequences
     static constexpr bool changes = knows_cap || knows_alibi || knows_bias; // changes scores before pairs are hidden
     static constexpr int dim = dim_, rows = rows_, keys = 128, stages = stages_; // stages: number of stages of Q, and of dO
     static constexpr int columns = columns_; // columns of dK and dV that a block computes
     static constexpr int parts = parts_, part_rows = rows / parts; // number of parts of a tile's exponentials (two parts use fewer registers); rows per part
-    static constexpr bool marks = knows & kKeys;
+    static constexpr bool marks = knows & kKeys, ranged = knows & kRanges;
     static constexpr bool two_bodies = sure && (dim == 64 || dim == 128 && (knows_cap || knows_bias)); // the loop over tiles has two bodies; one body has no branches for hidden pairs
     static constexpr bool ends_in_both = two_bodies && by_rows && !features; // both bodies hide missing keys, to save registers
     static constexpr int threads = 384, panels = dim / 64, v_panels = panels, own_panels = (columns + 63) / 64, shares = panels / own_panels; // panels of 64 columns
@@ -104,7 +105,7 @@ template <int knows, class Type, int dim_, int columns_, int rows_, int stages_,
     static constexpr int v_row_tile = row_tile, q_at = 2 * key_tile, ds_at = q_at + 2 * stages * row_tile; // offsets in shared memory
     static constexpr int dq_at = ds_at + 2 * ds_tile, stats_at = dq_at + (staged ? dq_slots * 16384 : 0);
     static constexpr int odd_at = stats_at + 2 * stages * rows * 4, work_at = odd_at + keys * 4, sequence_at = work_at + (int)sizeof(Work) * works;
-    static constexpr int marks_at = sequence_at + (features ? 48 * works : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : 0) + 7) / 8 * 8;
+    static constexpr int marks_at = sequence_at + (features ? 48 * works : 0), barriers_at = (marks_at + (marks ? sizeof(Marks) : ranged ? sizeof(Listed) : 0) + 7) / 8 * 8;
     // Each warp has memory for a 16-bit bias, [bias_rows][16 keys], or for a mask, [rows][16 keys].
     static constexpr int bias_at = (barriers_at + 8 * barriers + 15) / 16 * 16, bias_rows = 64, bias_bytes = knows_bias && dim <= 128 ? 8 * bias_rows * 32 : 0;
     static constexpr int mask_bytes = knows_mask && sure && dim <= 128 ? 8 * rows * 16 : 0;
@@ -127,6 +128,7 @@ template <class S> struct Shared {
     __device__ __forceinline__ volatile Work &work(int later = 0) const { return *(Work *)(base + S::work_at + (S::works > 1 ? (turn + later) % S::works * sizeof(Work) : 0)); }
     __device__ __forceinline__ volatile Sequence &sequence() const { return *(Sequence *)(base + S::sequence_at + (S::works > 1 ? turn % S::works * 48 : 0)); }
     __device__ __forceinline__ volatile Marks &marks() const { return *(Marks *)(base + S::marks_at); }
+    __device__ __forceinline__ volatile Listed &listed() const { return *(Listed *)(base + S::marks_at); }
     __device__ __forceinline__ uint32_t bias(int warp) const { return at + S::bias_at + warp * S::bias_rows * 32; }
     __device__ __forceinline__ uint32_t mask(int warp) const { return at + S::bias_at + warp * S::rows * 16; }
     __device__ __forceinline__ uint32_t k_full(int part) const { return at + S::barriers_at + 8 * part; }
@@ -334,9 +336,13 @@ __device__ __forceinline__ int marked(const volatile uint32_t *seen, int first, 
     return n;
 }
 
-// Reports whether at least one of 64 rows of a head may see a key. Only a mask that is equal for all rows is tested. If the
+// Reports whether at least one of 64 rows of a head may see a key. Only ranges, and a mask that is equal for all rows, are tested. If the
 // result is false, no block has written dq_sum for these rows.
-template <bool features> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
+template <bool features, bool ranged> __device__ __forceinline__ bool some_seen(const Params &p, const Features &f, const Extent<features> &e, int b, int h, int row) {
+    if constexpr (ranged) {
+        const int4 x = bounds_of(p, f, p.kv_heads, b, h / (p.heads / p.kv_heads), 0)[row / 64];
+        return x.x < x.y || x.z < x.w;
+    }
     if (!features || !f.mask.data || f.mask.row) return true;
     const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head;
     const bool aligned = chunks16(f.mask);
@@ -351,21 +357,34 @@ template <bool features> __device__ __forceinline__ bool some_seen(const Params 
     return false;
 }
 
-// Clears the bits of masked pairs in `shown`, which has a word for each of the lane's two keys. The tile's rows begin at `row`,
-// and the warp's 16 keys at `key`. Each lane reads some rows of the mask; then the lanes exchange bits.
-template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2], const Params &p, const Features &f, int b, int h, int row, int key) {
+// Clears the bits of hidden pairs in `shown`, which has a word for each of the lane's two keys. read(r) returns 16 bits for the
+// warp's 16 keys in row r of the tile. Each lane reads some rows; then the lanes exchange bits.
+template <class S, class Read> __device__ __forceinline__ void hide_rows(uint32_t (&shown)[2], Read read) {
     const int lane = threadIdx.x % 32;
-    const bool aligned = ((uint64_t)f.mask.data & 15) == 0 && ((f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
-    const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head + key;
     uint32_t bits[2] = {};
     each<S::rows / 64>([&](int block) {
-        auto read = [&](int r) { return mask_row(mask + min(row + 64 * block + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); };
-        const uint32_t two = read(lane) | read(lane + 32) << 16;
+        const uint32_t two = read(64 * block + lane) | read(64 * block + lane + 32) << 16;
         uint32_t own = 0; // bytes: bits of the first and of the second key in 32 rows, then in the next 32 rows
         each<8>([&](int i) { own |= (__shfl_sync(~0u, two, 8 * (i / 2) + lane % 4 * 2 + i % 2) >> lane / 4 & 0x01010101) << i; });
         bits[0] |= __byte_perm(own, 0, 0x4420) << 16 * block, bits[1] |= __byte_perm(own, 0, 0x4431) << 16 * block;
     });
     shown[0] &= bits[0], shown[1] &= bits[1];
+}
+
+// Clears the bits of masked pairs in `shown`. The tile's rows begin at `row`, and the warp's 16 keys at `key`.
+template <class S> __device__ __forceinline__ void mask_tile(uint32_t (&shown)[2], const Params &p, const Features &f, int b, int h, int row, int key) {
+    const bool aligned = ((uint64_t)f.mask.data & 15) == 0 && ((f.mask.batch | f.mask.head | f.mask.row) & 15) == 0;
+    const uint8_t *mask = (const uint8_t *)f.mask.data + b * f.mask.batch + h * f.mask.head + key;
+    hide_rows<S>(shown, [&](int r) { return mask_row(mask + min(row + r, p.q_len - 1) * f.mask.row, p.kv_len - key, aligned); });
+}
+
+// Clears the bits of pairs outside the ranges in `shown`. The sequence has `rows` rows.
+template <class S> __device__ __forceinline__ void range_tile(uint32_t (&shown)[2], const Features &f, int b, int h, int rows, int row, int key) {
+    auto below = [&](int end) { return (1u << min(max(end - key, 0), 16)) - 1; };
+    hide_rows<S>(shown, [&](int r) {
+        const RowRanges x = ranges_of(f, b, h, min(row + r, rows - 1));
+        return below(x.end[0]) & ~below(x.begin[0]) | below(x.end[1]) & ~below(x.begin[1]);
+    });
 }
 
 // Copies dS of the warpgroup's 64 keys from shared memory to dBias.
@@ -435,7 +454,7 @@ template <bool features> __device__ __forceinline__ Rows64 rows64(const Params &
 
 // Writes dQ = dq_sum * scale for 64 rows of a head, or 0 for rows that see no key. A thread writes 8 columns of rows r and
 // r+8, because a float4 of dq_sum holds two columns of row r and two columns of row r+8.
-template <class T, bool features> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
+template <class T, bool features, bool ranged> __device__ __forceinline__ void finish(const Params &p, const Features &f) {
     const int quarters = !features && chained(p) ? 4 : 1, quarter = blockIdx.x % quarters; // a block writes 16 rows if there are many sums
     const Rows64 place = rows64<features>(p, f, blockIdx.x / quarters);
     const int bh = place.bh, tile = place.tile, chunks = (p.dim + 7) / 8;
@@ -454,7 +473,7 @@ template <class T, bool features> __device__ __forceinline__ void finish(const P
     const bool aligned = aligned16(p.dq);
     wait_for_dependency();
     const Extent<features> e(p, f, bh / p.heads);
-    const bool some = some_seen<features>(p, f, e, bh / p.heads, bh % p.heads, tile * 64);
+    const bool some = some_seen<features, ranged>(p, f, e, bh / p.heads, bh % p.heads, tile * 64);
     auto sees = [&](int r) { return some && (!features || r < e.rows()) && max(0, r + e.lo()) <= min(e.keys() - 1, r + e.hi()); };
     for (int j = quarter * 8 * chunks + threadIdx.x; j < (quarter + 1) * 32 / quarters * chunks; j += 256) {
         const int chunk = j % chunks, g = j / chunks % 8, m = j / chunks / 8, row = tile * 64 + m * 16 + g;
@@ -507,7 +526,7 @@ template <class T> __device__ __forceinline__ void sum_parts(const Params &p) {
 // weight. A row without visible keys gets LSE = Inf, so P = 0. Rows after the last row get zeros, or LSE = Inf if rows of
 // another sequence may follow.
 constexpr int delta_shared = 1024 + 4 * 8192; // 1024 to align
-template <class T, bool features> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
+template <class T, bool features, bool ranged> __device__ __forceinline__ void delta(const Params &p, const Features &f) {
     const Rows64 place = rows64<features>(p, f, blockIdx.x);
     const int bh = place.bh, tile = place.tile, tiles = (p.q_len + 63) / 64, row0 = tile * 64;
     const int64_t heads = (int64_t)p.batch * p.heads, padded = padded_rows(p), counters = 1 + heads * padded / 64 * panels_of<features>(p) * (features ? 1 : sums_of(p, (p.kv_len + 127) / 128)), threads = (int64_t)gridDim.x * 128;
@@ -519,6 +538,8 @@ template <class T, bool features> __device__ __forceinline__ void delta(const Pa
     const int b = bh / p.heads, h = bh % p.heads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Extent<features> e(p, f, b);
     if (features && row0 >= (e.rows() + 127) / 128 * 128) return; // these rows are never read
+    if constexpr (ranged)
+        if (warp == 0 && h % (p.heads / p.kv_heads) == 0) bound_rows<true>(p, f, e.s, p.kv_heads, b, h / (p.heads / p.kv_heads), row0);
     const int own = row0 + threadIdx.x; // row whose LSE the thread converts; the load of LSE overlaps the copies
     const bool strange = features && (f.q_starts || f.q_lens); // rows of another sequence or padding may follow
     const float lse = own < e.rows() ? stat_of_lse(stat_of(p.lse, e.q_batch(), h, e.q0() + own)) : strange ? infinity : 0;

@@ -36,9 +36,10 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::stage(bool some, 
     });
 }
 
-// Reports whether the key belongs to the sequence and the mask shows it to row i. The bounds lo and hi are not tested.
+// Reports whether the key belongs to the sequence and the mask or the ranges show it to row i. The bounds lo and hi are not tested.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::takes_part(int head, int i, int key) const {
     if constexpr (S::knows_mask || S::marks) return key < e.keys() && Scores<T>(p, f, Sequence{}, w.batch, head).takes_part(i, key);
+    else if constexpr (S::ranged) return key < e.keys() && ranges_of(f, w.batch, head, i).has(key);
     else return !S::features || key < e.keys();
 }
 
@@ -64,7 +65,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::add_lost() {
     if constexpr (S::pair) { // all tiles of rows, because dV includes the sums of the other block
         for (int head = first_head<S>(p, w), n = p.heads / p.kv_heads; n > 0; n--, head++)
             for (int tile = 0; tile * S::rows < e.rows(); tile++) add_tile(head, tile);
-    } else walk<S>(p, w, add_tile);
+    } else walk<S>(p, sh, add_tile);
 }
 
 // Copies the staged dK (part 0) or dV (part 1) to tensor v. Writes zeros if `some` is false, because then no row sees the

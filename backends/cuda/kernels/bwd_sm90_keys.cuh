@@ -156,6 +156,7 @@ template <class S> __device__ __forceinline__ void KeyTile<S>::load_stats(int wh
 template <class S> __device__ __forceinline__ void KeyTile<S>::advance(int n) {
     if constexpr (S::stays) ring.stage = (n + 1) % S::stages, ring.parity = (n + 1) / S::stages % 2, buffer = (n + 1) % 2;
     else ring.next(), buffer ^= 1;
-    if constexpr (!S::by_rows) tile = tile == to ? from : tile + S::step;
+    if constexpr (S::ranged) tile = tile == to ? from : sh.listed().below(tile);
+    else if constexpr (!S::by_rows) tile = tile == to ? from : tile + S::step;
     else if (--left == 0) left = heads, tile += S::step;
 }

@@ -51,7 +51,8 @@ template <class S> __device__ __forceinline__ bool KeyTile<S>::keeps(int i, int 
 // count.
 template <class S> __device__ __forceinline__ bool KeyTile<S>::cut() const {
     const int row0 = tile * S::rows;
-    if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
+    if constexpr (S::ranged) return !sh.listed().is_whole(tile);
+    else if constexpr (S::features) return row0 < whole_from || row0 > whole_to || S::knows_mask && !S::sure && f.mask.data;
     // Rows after the last row are zeros with LSE and delta 0, so they add nothing to stored results.
     else return key0 < min(row0 + S::rows, e.rows()) - 1 + e.lo() || min(key0 + S::keys, e.keys()) - 1 > row0 + e.hi();
 }
@@ -97,7 +98,7 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
         if constexpr (S::marks)
             if (!(sh.marks().own[(k - key0) / 32] >> (k - key0) % 32 & 1)) seen = 0;
         v.shown[half] = seen;
-        if constexpr (!S::knows_mask) hide(half, seen);
+        if constexpr (!S::knows_mask && !S::ranged) hide(half, seen);
     });
     if constexpr (S::knows_mask) {
         if (staged_hides) {
@@ -106,6 +107,10 @@ template <class S> template <class Edge> __device__ __forceinline__ void KeyTile
             const bool ends = tile == to;
             if (v.n + 1 < end) prefetch_mask(head + ends, (ends ? from : tile + S::step) * S::rows);
         } else if (S::sure || f.mask.data) mask_tile<S>(v.shown, p, f, w.batch, head, tile * S::rows, key0 + group * 64 + fresh(thread) / 32 * 16);
+        hide(0, v.shown[0]), hide(1, v.shown[1]);
+    }
+    if constexpr (S::ranged) {
+        range_tile<S>(v.shown, f, w.batch, head, e.rows(), tile * S::rows, key0 + group * 64 + fresh(thread) / 32 * 16);
         hide(0, v.shown[0]), hide(1, v.shown[1]);
     }
 }

@@ -14,7 +14,7 @@
 
 template <int knows, class Type, int dim_, int v_dim_> struct WideShape {
     using T = Type;
-    static constexpr bool split = knows & kParts, features = false, lies = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
+    static constexpr bool split = knows & kParts, features = false, ranged = false, lies = false, by_rows = false, pair = false, releases = false, stays = false, skews = true;
     static constexpr int works = 1, step = -1;
     static constexpr bool up = false, once = false;
     static constexpr int dim = dim_, v_dim = v_dim_; // columns of Q and K; columns of V and dO

@@ -1,6 +1,6 @@
 // A block of fwd_sm90: its kinds, shapes, shared memory, and work.
 #pragma once
-#include "score_tiles.cuh"
+#include "ranges.cuh"
 
 // The features of an instance:
 //
@@ -9,8 +9,9 @@
 //	shaped                                 layout, softcap and ALiBi
 //	softcap, alibi, bias, mask, dropout    layout and the feature of this name
 //	keys                                   layout and a mask that is equal for all rows
+//	ranges                                 layout and ranges of keys
 //	any                                    all features
-enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, dropout, any };
+enum class Kind { plain, split, layout, shaped, softcap, alibi, bias, mask, keys, ranges, dropout, any };
 
 // The time at which a warpgroup lets the next warpgroup issue products. Without turns, all warpgroups would wait for
 // products at the same time. begin: after the first scores of a tile of rows. issue: after the products of a tile of keys
@@ -21,7 +22,8 @@ constexpr Turn turn_of(Kind kind, int dim, int v_dim) {
     if (kind == Kind::plain) return wide ? Turn::begin : dim == 96 || v_dim == 192 ? Turn::none : Turn::issue;
     if (dim > 128) return Turn::none;
     switch (kind) {
-    case Kind::layout: return wide ? Turn::begin : Turn::values;
+    case Kind::layout:
+    case Kind::ranges: return wide ? Turn::begin : Turn::values;
     case Kind::alibi: return Turn::issue;
     case Kind::softcap: return wide ? Turn::none : Turn::begin;
     case Kind::bias: return Turn::values;
@@ -48,7 +50,7 @@ struct alignas(16) Work {
     int from, full_to, open_from, open_to; // lowest tile; highest tile of which every row sees all keys; tiles of V before open_from or after open_to are cut (see fwd_sm90.cu)
     int head, kv_head, batch;
     int odd;  // 1: a cut tile of V has non-finite elements
-    int part; // Kind::split: index of the part of the keys; Kind::keys: index of the mask's Known
+    int part; // Kind::split: index of the part of the keys; Kind::keys: index of the mask's Known; Kind::ranges: see key_tile
     __device__ __forceinline__ int4 extent() const volatile { return *(const int4 *)this; } // row0, end, count, edges
     __device__ __forceinline__ int tile(int n) const volatile {
         return n < right ? full_to + right - n : n < edges ? from + n - right : full_to + edges - n;
@@ -56,6 +58,24 @@ struct alignas(16) Work {
     __device__ __forceinline__ bool cut(int n) const volatile { return n < edges && (tile(n) < open_from || tile(n) > open_to); }
 };
 static_assert(sizeof(Work) == 64);
+
+// Returns the number of the nth tile of keys. In instances of Kind::ranges, Work has no numbers for the tiles between two
+// ranges: the tiles from w.open_from on have the numbers that follow these w.part tiles. Tile n, if it is no edge, has number
+// w.open_to - n. All edges are cut.
+template <class S> __device__ __forceinline__ int key_tile(const volatile Work &w, int n) {
+    if constexpr (S::ranges) {
+        if (n >= w.edges) return w.open_to - n;
+        const int tile = w.tile(n);
+        return tile < w.open_from ? tile : tile + w.part;
+    } else {
+        return w.tile(n);
+    }
+}
+template <class S> __device__ __forceinline__ bool cut_tile(const volatile Work &w, int n) {
+    if constexpr (S::ranges) return n < w.edges;
+    else return w.cut(n);
+}
+
 __device__ __forceinline__ bool banded(const Params &p) { return p.hi < p.kv_len - 1 || p.q_len - 1 + p.lo > 0; }
 
 // A mask that is equal for all rows. Bit i of seen[j] is 1 if some key of tile 32 j + i is visible. Bit i of whole[j] is 1
@@ -80,7 +100,7 @@ struct MapParams {
 template <Kind kind_, class Type, int dim_, int v_dim_, int groups_, int keys_, int q_stages_, int stages_, bool keep_q_> struct Shape {
     using T = Type;
     static constexpr bool split = kind_ == Kind::split, features = kind_ >= Kind::layout, reads = kind_ == Kind::any, shapes = kind_ == Kind::shaped || reads;
-    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, drops = kind_ == Kind::dropout; // one feature alone
+    static constexpr bool caps = kind_ == Kind::softcap, tilts = kind_ == Kind::alibi, biases = kind_ == Kind::bias, masks = kind_ == Kind::mask, lists = kind_ == Kind::keys, ranges = kind_ == Kind::ranges, drops = kind_ == Kind::dropout; // one feature alone
     static constexpr bool finds = features && !lists; // a separate lane finds tiles
     static constexpr bool sorts = kind_ == Kind::layout; // sorts up to 32 packed sequences by length
     static constexpr int dim = dim_, v_dim = v_dim_, keys = keys_; // row length of Q and K; row length of V and O; keys per tile

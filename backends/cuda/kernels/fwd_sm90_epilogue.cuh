@@ -73,7 +73,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_carried(const
 }
 
 // Sets down[r] to the factor that turns o into O in the thread's row r (0 or 1). With features, also merges the sink and
-// the earlier keys into m, l and o, and converts m to natural units.
+// the earlier keys into m, l and o, converts m to natural
+// units, and writes the row maximum.
 template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batch, int q_row, int real) {
     each<2>([&](int r) {
         down[r] = l[r] == 0 ? 0 : __fdividef(1, l[r]);
@@ -85,6 +86,9 @@ template <class S> __device__ __forceinline__ void RowTile<S>::divide(int q_batc
             const int i = row + 8 * r;
             const float carried = f.carry && i < real ? f.carried_lse[((int64_t)w.batch * g.p.heads + w.head) * g.p.q_len + i] : -infinity;
             m[r] = most[r] > -infinity ? most[r] * g.natural : m[r] * kLn2;
+            if constexpr (S::ranges)
+                if (g.p.dlse.data && g.lane % 4 == 0 && i < rows_end)
+                    store_row_max((float *)g.p.dlse.data + q_batch * g.p.dlse.batch + w.head * g.p.dlse.head + (q_row + i) * g.p.dlse.row, i < real ? m[r] : -infinity, i < real ? l[r] : 0, carried);
             end_row(m[r], l[r], own[r], before[r], f.keep, g.sh.place(w).sink, carried, i < real);
             down[r] = own[r];
         });
@@ -114,12 +118,14 @@ template <class S> __device__ __forceinline__ void RowTile<S>::add_odd(int real)
         const int r = i % 16, column = i / 16, see = top_row + g.warp * 16 + r;
         float sum = 0;
         for (int n = 0; n < (S::lists ? w.right : edges); n++) {
-            const int end = min(min((w.tile(n) + 1) * S::keys, keys()), see + hi() + 1);
+            const int end = min(min((key_tile<S>(w, n) + 1) * S::keys, keys()), see + hi() + 1);
 #pragma unroll 1
-            for (int j = max(w.tile(n) * S::keys, see + lo()); (S::lists || w.cut(n)) && j < end; j++) {
+            for (int j = max(key_tile<S>(w, n) * S::keys, see + lo()); (S::lists || cut_tile<S>(w, n)) && j < end; j++) {
                 float x;
                 if constexpr (S::features) {
                     if (see >= real || (S::masks || S::lists || S::reads) && !Scores<T>(p, f, seq, w.batch, w.head).takes_part(see, j)) continue;
+                    if constexpr (S::ranges)
+                        if (f.range_count && !ranges_of(f, w.batch, w.head, see).has(j)) continue;
                     x = widen<T>(((const uint16_t *)p.v.data)[key_place(p.v, f, seq, w.batch, w.kv_head, j) + column]);
                 } else {
                     x = widen<T>(value[j * p.v.row + column]);

@@ -69,7 +69,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
                 volatile Slot &to = sh.slot(stage);
                 to.shown[0] = shown.x, to.shown[1] = shown.y, to.shown[2] = shown.z, to.shown[3] = shown.w, to.tile = tile;
             });
-        } else from(w.tile(n), [] {});
+        } else from(key_tile<S>(w, n), [] {});
     };
     auto fetch_v = [&](volatile Work &w, int n, int listed) {
         auto from = [&](int tile, bool cut, auto note) {
@@ -81,7 +81,7 @@ template <class S> __device__ __forceinline__ void fetch(const MapParams &a, con
                 sh.slot(stage).cut = looked;
                 if (!looked) barrier_arrive(sh.v_raw(stage));
             });
-        } else from(w.tile(n), w.cut(n), [] {});
+        } else from(key_tile<S>(w, n), cut_tile<S>(w, n), [] {});
     };
 
     // Each tile of K is loaded before the previous tile of V. The first tile of K of the next Work is loaded before the last
@@ -135,7 +135,10 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
     uint32_t raw = 0; // bit i: the parity of v_raw(i)
     [[maybe_unused]] int tile = blockIdx.x, drawn = -1; // drawn: the next tile's number, drawn early after a short tile
     [[maybe_unused]] auto find = [&](int nth) {
-        if (thread == 0) Finder<S>(a, f, sh)(tile, sh.work(nth)), barrier_arrive(sh.found());
+        if (thread == 0) Finder<S>(a, f, sh)(tile, sh.work(nth));
+        if constexpr (S::ranges)
+            if (thread < 32 && f.range_count) bound<S>(a.p, f, sh.work(nth));
+        if (thread == 0) barrier_arrive(sh.found());
         __syncwarp();
     };
     if constexpr (S::finds) find(0);
@@ -155,7 +158,7 @@ template <class S> __device__ __forceinline__ void look(const MapParams &a, cons
         }
 #pragma unroll 1
         for (int n = 0; n < (S::finds ? w.edges : w.count); n++, v.next()) { // other tiles are not cut
-            if (!S::lists && !w.cut(n)) continue;
+            if (!S::lists && !cut_tile<S>(w, n)) continue;
             barrier_wait(sh.v_raw(v.stage), raw >> v.stage & 1);
             raw ^= 1 << v.stage;
             if constexpr (S::lists) {

@@ -42,7 +42,7 @@ __device__ __forceinline__ int before(const volatile Known &known, int tile) {
 
 // Reports whether tiles of V may be cut: some row may not see all keys of a tile.
 template <class S> __device__ __forceinline__ bool cuts(const Params &p, const Features &f) {
-    return banded(p) || S::features && (S::reads || S::masks || S::lists || f.q_lens || f.kv_starts || f.kv_lens || f.page);
+    return banded(p) || S::features && (S::reads || S::masks || S::lists || S::ranges || f.q_lens || f.kv_starts || f.kv_lens || f.page);
 }
 
 // Returns the number of heads, from 1 to `heads`, whose K and V fit into the L2 cache together. A head has `keys` keys.
@@ -201,7 +201,8 @@ template <class S> struct Finder {
             at.q_batch = e.q_batch(), at.q0 = e.q0(), at.kv_batch = e.kv_batch(), at.key0 = e.s.key0, at.diagonal = e.s.diagonal;
         }
         w.count = to - from + 1, w.right = to - full_to, w.edges = to - full_to + max(0, min(open_from, full_to + 1) - from);
-        w.from = from, w.full_to = full_to, w.open_from = open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : S::lists ? band_to : full_to;
+        w.from = from, w.full_to = full_to, w.open_from = S::ranges ? kReach : open_from, w.open_to = row0 + hi + 1 >= e.keys() && !(S::features && (e.keys() != p.kv_len || f.kv_starts || f.page)) ? to : S::lists ? band_to : full_to;
+        if constexpr (S::ranges) w.open_to = full_to + w.edges;
         w.first = w.tile(0);
     }
 };
@@ -217,6 +218,34 @@ __device__ __forceinline__ void select(volatile Work &w, const volatile Known &k
     count = __reduce_add_sync(~0u, count);
     if (lane == 0) w.count = w.edges = count, w.part = side, w.first = count ? before(known, w.from + w.right) : 0;
     __syncwarp(); // all lanes see w
+}
+
+// Kind::ranges: sets the tiles of keys of w. These are the tiles in which some row sees a key. A tile is an edge if some row does
+// not see all of its keys. Of two runs of tiles that are no edges, the shorter one becomes edges. Runs in one warp.
+template <class S> __device__ __forceinline__ void bound(const Params &p, const Features &f, volatile Work &w) {
+    __syncwarp(); // w is set
+    if (w.row0 < 0) return;
+    // Lane 8 i + 4 j + k loads number k of array j for the i-th 64 rows.
+    const int lane = threadIdx.x % 32, blocks = (w.end - w.row0 + 63) / 64, at = w.row0 / 64 + min(lane / 8, blocks - 1);
+    int x = ((const int *)(bounds_of(p, f, p.heads, w.batch, w.head, lane / 4 % 2) + at))[lane % 4];
+    each<2>([&](int i) {
+        const int y = __shfl_xor_sync(~0u, x, 8 << i);
+        x = lane % 2 == lane / 4 % 2 ? min(x, y) : max(x, y);
+    });
+    int from[2], to[2], whole_from[2], whole_to[2]; // in tiles of keys
+    each<2>([&](int r) {
+        from[r] = __shfl_sync(~0u, x, 2 * r) / S::keys, to[r] = (__shfl_sync(~0u, x, 2 * r + 1) + S::keys - 1) / S::keys;
+        whole_from[r] = (__shfl_sync(~0u, x, 2 * r + 4) + S::keys - 1) / S::keys, whole_to[r] = __shfl_sync(~0u, x, 2 * r + 5) / S::keys;
+    });
+    if (lane) return;
+    const int low = from[1] < from[0], begin = min(from[0], from[1]);
+    const int gap = to[1 - low] ? max(0, from[1 - low] - to[low]) : 0, gap_from = gap ? to[low] : kReach;
+    const int count = max(0, max(to[0], to[1]) - begin - gap), which = whole_to[1] - whole_from[1] > whole_to[0] - whole_from[0];
+    const int length = count ? max(0, whole_to[which] - whole_from[which]) : 0, moved = whole_from[which] >= gap_from ? gap : 0;
+    const int full_to = length ? whole_to[which] - moved - 1 : begin - 1;
+    w.count = count, w.edges = count - length, w.right = begin + count - 1 - full_to;
+    w.from = begin, w.full_to = full_to, w.open_from = gap_from, w.open_to = whole_to[which] - 1 + count - length, w.part = gap;
+    w.first = key_tile<S>(w, 0);
 }
 
 // Returns a tile's Slot::shown.

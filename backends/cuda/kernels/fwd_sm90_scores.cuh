@@ -13,7 +13,8 @@ template <class S> __device__ __forceinline__ void RowTile<S>::take_slope() {
     g.c = steep ? kLog2E : g.unit, g.natural = steep ? 1 : S::shapes && g.f.cap_in != 0 ? g.f.cap : g.p.scale;
 }
 
-// Sets scores to -inf for pairs that lo and hi exclude, for keys after the last key and, with S::lists, for masked keys.
+// Sets scores to -inf for pairs that lo and hi exclude, for keys after the last key and, with S::lists or S::ranges, for
+// masked keys.
 // Tests 64 keys at a time, because often every row sees all 64 keys.
 template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int tile) {
     const int key = tile * S::keys, low = lo(), high = hi(), last = keys();
@@ -21,10 +22,21 @@ template <class S> __device__ __forceinline__ void RowTile<S>::hide_band(int til
     each<2>([&](int r) {
         const int from = row + 8 * r + low, to = min(row + 8 * r + high + 1, last), first = key + g.lane % 4 * 2;
         seen[r] = columns_before(to - first) & ~columns_before(from - first);
+        if constexpr (S::ranges)
+            if (g.f.range_count) {
+                const RowRanges x = ranges_of(g.f, w.batch, w.head, min(row + 8 * r, g.sh.place(w).rows - 1));
+                uint32_t within = 0;
+                each<2>([&](int k) { within |= columns_before(x.end[k] - first) & ~columns_before(x.begin[k] - first); });
+                seen[r] &= within;
+            }
         if constexpr (S::lists) seen[r] &= shown;
     });
     each<(S::keys + 63) / 64>([&](int half) {
-        if (!S::lists && key + 64 * half >= top_row + 63 + low && key + 64 * half + 64 <= min(top_row + high + 1, last)) return;
+        if constexpr (S::ranges) {
+            const uint32_t all = (1u << min(16, (S::keys - 64 * half) / 4)) - 1;
+            if (__all_sync(~0u, ((seen[0] & seen[1]) >> 16 * half & all) == all)) return;
+        }
+        if (!S::lists && !S::ranges && key + 64 * half >= top_row + 63 + low && key + 64 * half + 64 <= min(top_row + high + 1, last)) return;
         each<32>([&](int i) {
             const int bit = 16 * half + i % 16, at = 32 * half + i % 16 / 2 * 4 + i / 16 * 2 + i % 2;
             if (at < S::keys / 2) s[at] = seen[i / 16] & 1u << bit ? s[at] : -infinity;

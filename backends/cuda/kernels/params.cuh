@@ -12,7 +12,7 @@ struct View {
 
 struct Params {
     View q, k, v, o, lse; // lse is a float32 natural logarithm; forward kernels accept lse.data = null
-    View dout, dlse;      // dlse is float32; dlse.data may be null
+    View dout, dlse;      // dlse is float32; dlse.data may be null. Forward: dlse is the row maximum [batch, heads, rows] in natural units, or null
     View dq, dk, dv;
 
     // Workspace, each row-major.
@@ -74,6 +74,9 @@ struct Features {
     int dbias_apart;              // 1: no element of DBias is a sum over batches, heads or rows. bwd_sm90 then writes DBias in the tiles that it visits; the host has zeroed the other tiles
     uint32_t first_batch, first_head, first_row, first_key; // position of the call's first element in the larger problem of which the call is a part, else 0; for the dropout counters. first_key is a multiple of 8
     int key_slots, row_slots;     // fwd_sm90 and bwd_sm90: upper bounds of the numbers of key tiles and row tiles of all packed sequences; 0: every sequence gets the number of tiles of the longest
+    int range_count;              // ranges of each row, 1 or 2; 0: none
+    View ranges;                  // [batch, heads, rows, 2 range_count] int32: each range's first key and the key after its last. On the device the values are not checked
+    int *row_bounds;              // workspace of fwd_sm90 and bwd_sm90 with ranges: see ranges.cuh; else null
 };
 
 // The argument block of kernels with features.
