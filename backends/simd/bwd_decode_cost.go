@@ -8,9 +8,9 @@ import "github.com/flashkit-go/flashkit"
 func (isa *decodeRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	const (
 		products = 5
-		rowTime  = 86 // of a row that sees a key, beyond its elements and pairs
+		rowTime  = 83 // of a row that sees a key, beyond its elements and pairs
 		joined   = .7 // share of start, if an item has several heads
-		padTime  = 23 // to convert a row of 16-bit elements from or to padded float32
+		padTime  = 22 // to convert a row of 16-bit elements from or to padded float32
 	)
 	t, dims := isa.gradPace, float64(pl.p.Dim+pl.p.VDim)
 	if pl.headsPerItem > 1 {

@@ -241,7 +241,7 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*c.tile + rowElements(p, lanes)*c.element}
 	touched := touchedKeys(p, f.keys) // of the other keys, dK and dV are cleared
-	loaded, cleared := ceilDiv(min(touched, p.KVLen), tileStep)*tileStep, max(0, p.KVLen-touched)*p.DType.Size()
+	loaded, cleared := ceilDiv(min(touched, p.KVLen), lanes)*lanes, max(0, p.KVLen-touched)*p.DType.Size()
 	block := float64(ceilDiv(touched, f.keys))*c.start + float64(p.Dim+p.VDim)*(float64(loaded)*(c.element+c.key)+float64(cleared)*clearByte)
 	block *= float64(heads)
 	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*visitTime + read*c.pack + converted(p, read)*c.widen

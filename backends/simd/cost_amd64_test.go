@@ -5,6 +5,7 @@ package simd
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -99,5 +100,52 @@ func TestCostOfBackwardPlan(t *testing.T) {
 			f := timedPhases(p, 0)[kernel]
 			assert.Equal(t, []int{pl.work[0].Items, pl.work[1].Items}, []int{f[0].items, f[1].items}, "%s of %s", kernel, name)
 		}
+	}
+}
+
+// Few query rows, many keys and windows. In each row, the kernel fast took less time than the kernel slow: slow's
+// time was the given multiple of fast's on one core of a Zen 3 (AVX2) or of a Xeon (AVX-512). Dispatch chooses
+// backward kernels by the sum with the forward kernel.
+func TestCostOrdersMeasuredKernels(t *testing.T) {
+	b := New()
+	defer b.Close()
+	costs := map[string]flashkit.Kernel{}
+	for _, k := range b.Kernels() {
+		costs[k.Name] = k
+	}
+	for _, x := range []struct {
+		problem, fast, slow string
+		measured            float64
+	}{
+		{"b25-h64-g8-n8-m965-d128-bf16-window14.128", "bwd_decode_avx2", "bwd_avx2", 1.87},
+		{"b1-h8-g4-n4-m116-d64-f16-window2.0", "bwd_decode_avx2", "bwd_avx2", 3.61},
+		{"b1-h128-g16-n4-m504-d64-f16-window4.0", "bwd_decode_avx2", "bwd_avx2", 2.44},
+		{"b1-h2-g2-n8-m3315-d32-f16", "bwd_decode_avx2", "bwd_avx2", 1.38},
+		{"b1-h4-g4-n8-m2698-d256-f16", "bwd_decode_avx2", "bwd_avx2", 1.32},
+		{"b1-h3-g3-n8-m564-d128-bf16-causal", "bwd_decode_avx2", "bwd_avx2", 1.3},
+		{"b13-h1-g1-n35-m35-d72-bf16-window307.0", "bwd_avx2", "bwd_decode_avx2", 1.45},
+		{"b1-h4-g2-n16-m984-d256-f32", "fwd_avx2", "decode_avx2", 1.2},
+		{"b1-h12-g3-n4-m1475-d72-bf16", "fwd_avx2", "decode_avx2", 1.36},
+		{"b1-h8-g4-n16-m4526-d96-f32-window500.128", "fwd_avx2", "decode_avx2", 1.87},
+		{"b1-h2-g2-n18-m427-d80-bf16-window4.0", "fwd_avx2", "decode_avx2", 1.44},
+		{"b8-h6-g3-n16-m88-d128-f32-causal-alibi-sink", "fwd_avx2", "decode_avx2", 1.57},
+		{"b25-h12-g12-n5-m93-d96-bf16-window198.0", "decode_avx2", "fwd_avx2", 1.45},
+		{"b43-h5-g1-n4-m1348-d32-f32", "bwd_decode_avx512", "bwd_avx512", 1.78},
+		{"b22-h2-g2-n8-m2804-d32-f32", "bwd_decode_avx512", "bwd_avx512", 1.6},
+		{"b8-h1-g1-n12-m83-d128-bf16-window2.0", "bwd_decode_avx512", "bwd_fewkeys_avx512", 2.1},
+		{"b1-h8-g8-n2-m923-d160-bf16-causal", "bwd_decode_avx512", "bwd_amxbf16", 1.76},
+		{"b64-h12-g12-n9-m9-d32-f32", "bwd_decode_avx512", "bwd_fewkeys_avx512", 1.28},
+		{"b14-h12-g12-n18-m18-d64-f32", "bwd_decode_avx512", "bwd_fewkeys_avx512", 1.31},
+		{"b11-h2-g2-n16-m983-d64-f16-window88.0", "fwd_avx512", "decode_avx512", 1.88},
+		{"b1-h8-g8-n16-m460-d80-f32-window3.128", "fwd_avx2", "decode_avx512", 1.46},
+	} {
+		p := parsed(t, x.problem)
+		cost := func(name string) time.Duration {
+			k := costs["simd/"+name]
+			c := p.Ask(k.Pass)
+			c.Workers = 1
+			return k.Cost(c)
+		}
+		assert.Less(t, cost(x.fast), cost(x.slow), "%s: %s took %v times as long as %s", x.problem, x.slow, x.measured, x.fast)
 	}
 }

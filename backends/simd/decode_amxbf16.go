@@ -25,7 +25,7 @@ import (
 
 var amxDecode = decodeRoutines{
 	laneRoutines: &avx512Lanes, tails: true,
-	pace:    pace{start: 87, flop: .001, pair: .39, pack: .19, widen: .062},
+	pace:    pace{start: 139, flop: .001, pair: .41, pack: .194, widen: .0745},
 	attend:  avx512Decode.attend, // for non-finite values
 	weights: decodeWeightsAVX512,
 }

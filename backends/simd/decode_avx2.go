@@ -5,8 +5,8 @@ package simd
 // avx2Decode has the routines of decode_avx2. A vector holds 8 elements of a row.
 var avx2Decode = decodeRoutines{
 	laneRoutines: &avx2Lanes, rows: 2, split: 16,
-	pace:     pace{start: 25, flop: .0119, pair: 1.2, element: .072, pack: .2, widen: .061},
-	gradPace: pace{start: 650, flop: .0093, pair: .87, element: .36, pack: .3, widen: .17},
+	pace:     pace{start: 13, flop: .0118, pair: 1.54, element: .071, pack: .33, widen: .051},
+	gradPace: pace{start: 778, flop: .008, pair: 1.45, element: .284, pack: .274, widen: .104},
 
 	attend:  [...]attendFunc{attendF32AVX2, attendF16AVX2, attendBF16AVX2},
 	weights: decodeWeightsAVX2,

@@ -56,15 +56,21 @@ const decodeItemTime = 500
 
 // shortItemTime and shortRowTime are the times to begin and end a short head, and one of its rows, in
 // nanoseconds.
-const shortItemTime, shortRowTime = 160, 83
+const shortItemTime, shortRowTime = 170, 65
+
+// scoreRowTime is the time of the score features per row of a block, in nanoseconds.
+const scoreRowTime = 41
 
 // decodeTimes returns the phases of the chunks and of their merge. item is the time to begin and end
-// an item, and block the time to begin a block of keys. key returns the time per key, for a KV head with the given number of rows. All times are
-// in nanoseconds.
+// an item, and block the time to begin a block of keys. key returns the time per key, for a KV head with the given
+// number of rows. All times are in nanoseconds.
 func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) float64) (f [3]timedPhase) {
-	chunk := 165. // to end or merge a row of a chunk
+	chunk, start := 91., t.start // to end or merge a row of a chunk, and to begin a row of a block
 	if pl.decode.short {
 		item, chunk = shortItemTime, shortRowTime
+	}
+	if pl.p.Score != (flashkit.Score{}) {
+		start += scoreRowTime
 	}
 	row := float64(pl.p.Dim+pl.p.VDim) * t.pack
 	if pl.p.DType != flashkit.Float32 {
@@ -74,7 +80,7 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 		d := pl.splitOf(b)
 		x := d.span()
 		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := (d.blockTimes(block, t.start, key) + chunk*rows*float64(d.chunks)) / max(1, keys)
+		each := (d.blockTimes(block, start, key) + chunk*float64(d.seenRows()*d.chunks)) / max(1, keys)
 		ends := item + rows*row
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
@@ -84,6 +90,16 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 	}
 	f[0].items, f[1].items = pl.work[0].Items, pl.work[1].Items
 	return f
+}
+
+// seenRows returns the number of rows that see a key.
+func (d *kvSplit) seenRows() int {
+	if d.first >= d.last {
+		return 0
+	}
+	first, _ := d.Queries(d.first)
+	_, end := d.Queries(d.last - 1)
+	return (end - first) * d.group
 }
 
 // blockTimes returns the time of all blocks of a KV head. block is the time to begin a block, row the time per

@@ -6,10 +6,10 @@ package simd
 // in a forward pass, and keys in a backward pass.
 var avx2Lanes = laneRoutines{
 	keys: 192, oneBlock: 256, checksFinite: true,
-	fwdPace:   pace{start: 380, flop: .0092, pair: .35, element: .32, widen: .023, pack: .18, feature: 1.2},
-	shortPace: pace{start: 380, flop: .0096, pair: .16, element: .088, widen: .144, pack: .076, feature: 1.2, few: true},
-	bwdPace:   pace{start: 305, tile: 730, flop: .0088, pair: .5, element: .29, key: .37},
-	fewPace:   pace{start: 740, tile: 400, flop: .0116, pair: .14, element: .5, pack: .15},
+	fwdPace:   pace{start: 437, flop: .0096, pair: .6, element: .22, widen: .073, pack: .083, feature: 1.2},
+	shortPace: pace{start: 307, flop: .0105, pair: .155, element: .128, widen: .131, pack: .052, feature: 1.2, few: true},
+	bwdPace:   pace{start: 1740, tile: 470, flop: .0084, pair: 1.18, element: .104, key: .327},
+	fewPace:   pace{start: 845, tile: 493, flop: .0109, pair: .24, element: .327, pack: .151},
 
 	convertRoutines: convertRoutines{
 		lanes: 16, block: 8, convert: 8, transpose: transposeAVX2,

@@ -6,10 +6,10 @@ package simd
 // rows in a forward pass, and keys in a backward pass.
 var avx512Lanes = laneRoutines{
 	keys:      256,
-	fwdPace:   pace{start: 620, flop: .0058, pair: .17, element: .2, widen: .023, pack: .036, feature: .8},
-	shortPace: pace{start: 200, flop: .0064, pair: .17, element: .087, widen: .057, pack: .014, feature: .8, few: true},
-	bwdPace:   pace{start: 1340, tile: 274, flop: .0047, pair: .023, element: .38, key: .106, widen: .035, pack: .002},
-	fewPace:   pace{start: 112, tile: 590, flop: .0053, pair: .01, element: .407, widen: .026, pack: .24},
+	fwdPace:   pace{start: 673, flop: .0058, pair: .144, element: .16, widen: .01, pack: .026, feature: .8},
+	shortPace: pace{start: 185, flop: .0064, pair: .172, element: .093, widen: .054, pack: .008, feature: .8, few: true},
+	bwdPace:   pace{start: 1686, tile: 583, flop: .0047, pair: .02, element: .084, key: .264, widen: .0226, pack: .002},
+	fewPace:   pace{start: 678, tile: 562, flop: .0053, pair: .01, element: .276, widen: .0186, pack: .165},
 
 	convertRoutines: convertRoutines{
 		lanes: 32, block: 16, convert: 1, transpose: transposeAVX512,

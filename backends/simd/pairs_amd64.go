@@ -26,8 +26,8 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
 // float32 products.
 var (
-	fwdPairPace = pace{start: 1520, flop: .0098, pair: .14, element: .093, pack: .148, feature: 1}
-	bwdPairPace = pace{start: 2320, tile: 1280, flop: .008, pair: .01, element: .617, pack: .32}
+	fwdPairPace = pace{start: 1155, flop: .0098, pair: .127, element: .07, pack: .112, feature: 1}
+	bwdPairPace = pace{start: 2500, tile: 879, flop: .008, pair: .01, element: .527, pack: .279}
 )
 
 // pairPace adapts pace c to this processor's pairRate. c was measured on a processor with pairRate

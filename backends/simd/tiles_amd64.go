@@ -17,10 +17,10 @@ import (
 func fitsAMXBF16(p flashkit.Problem) string { return fitsPairs(amxbf16(), p) }
 
 var (
-	fwdTilePace  = pace{start: 1400, flop: .0006, pair: .15, element: .12, pack: .24, feature: .7}
-	fwdPlanePace = pace{start: 3600, flop: .0044, pair: .24, element: .24, widen: .19, pack: .57, feature: 1}
-	bwdPlanePace = pace{start: 4535, tile: 281, flop: .0034, pair: 1.33, element: .68, pack: .85}
-	bwdTilePace  = pace{start: 1360, tile: 870, flop: .0006, pair: .56, element: .65, pack: .41}
+	fwdTilePace  = pace{start: 1302, flop: .0006, pair: .127, element: .169, pack: .175, feature: .7}
+	fwdPlanePace = pace{start: 2864, flop: .0044, pair: .388, element: .326, widen: .222, pack: .478, feature: 1}
+	bwdPlanePace = pace{start: 4145, tile: 278, flop: .0034, pair: 2.16, element: .654, pack: .85}
+	bwdTilePace  = pace{start: 2635, tile: 549, flop: .0006, pair: .295, element: .499, pack: .364}
 )
 
 // crowded returns pace c of float32 tile products, slowed if there are many workers. Two threads
