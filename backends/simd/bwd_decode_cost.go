@@ -8,11 +8,12 @@ import "github.com/flashkit-go/flashkit"
 func (isa *decodeRoutines) bwdTimes(pl *plan) [3]timedPhase {
 	const (
 		products = 5
-		rowTime  = 83 // of a row that sees a key, beyond its elements and pairs
+		anyRow   = 29 // of a row, beyond its elements
+		rowTime  = 54 // of a row that sees a key, beyond anyRow and its pairs
 		joined   = .7 // share of start, if an item has several heads
 		padTime  = 22 // to convert a row of 16-bit elements from or to padded float32
 	)
-	t, dims := isa.gradPace, float64(pl.p.Dim+pl.p.VDim)
+	t, dims := isa.adapted(&isa.gradPace), float64(pl.p.Dim+pl.p.VDim)
 	if pl.headsPerItem > 1 {
 		t.start *= joined
 	}
@@ -29,7 +30,7 @@ func (isa *decodeRoutines) bwdTimes(pl *plan) [3]timedPhase {
 		rows, keys := float64(group*p.QLen), float64(seen)
 		blocks, pairs := blockPairs(&p)
 		elements := rows*t.element + keys*t.pack + converted(&p, rows*t.widen)
-		head := t.start*float64(max(1, blocks)) + float64(group*seenRows(&p))*rowTime + keys*padded*padTime + dims*elements
+		head := t.start*float64(max(1, blocks)) + float64(group*seenRows(&p))*rowTime + rows*anyRow + keys*padded*padTime + dims*elements
 		head += float64(p.KVLen-seen)*dims*float64(p.DType.Size())*clearByte + float64(group*pairs)*(products*dims*t.flop+t.pair)
 		return timedPhase{nanoseconds: float64(p.Batch*p.KVHeads) * head, longest: head}
 	})

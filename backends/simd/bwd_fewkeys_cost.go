@@ -13,7 +13,7 @@ func (isa *laneRoutines) fewKeysTimes(pl *plan) [3]timedPhase {
 
 func (isa *laneRoutines) fewKeysTime(p flashkit.Problem) timedPhase {
 	const products = 5
-	c, heads, seen := &isa.fewPace, float64(p.Batch*p.Heads), seenRows(&p)
+	c, heads, seen := isa.adapted(&isa.fewPace), float64(p.Batch*p.Heads), seenRows(&p)
 	tiles := heads * float64(ceilDiv(seen, isa.lanes))
 	items, dims := float64(p.Batch*p.KVHeads*isa.rowChunks(&p, p.QLen)), float64(p.Dim+p.VDim)
 	elements := tiles * float64(isa.lanes) * dims

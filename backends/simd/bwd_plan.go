@@ -119,7 +119,8 @@ func (pl *plan) cutBlocks() {
 }
 
 func (isa *laneRoutines) bwdTimes(pl *plan) [3]timedPhase {
-	return isa.bwdPace.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
+	c := isa.adapted(&isa.bwdPace)
+	return c.backward(pl.call, isa.lanes, edgeGroup, isa.cut(pl))
 }
 
 func (isa *laneRoutines) cut(pl *plan) bwdCut {

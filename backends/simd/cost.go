@@ -21,6 +21,22 @@ type pace struct {
 	widen   float64 // added to pack for an element of a 16-bit type
 	feature float64 // forward: factor of featureTimes
 	few     bool    // forward: the routine is attendTile, which skips idle lanes in products
+	narrow  slowing // of an AVX-512 kernel: applies if wideRate is 1
+}
+
+// slowing has factors of a pace: products of flop and pair, other of start, tile, key and pack. Elements that are
+// read once, or widened, take as long.
+type slowing struct{ products, other float64 }
+
+// slowed returns c with its times multiplied by the factors of by.
+func (c pace) slowed(by slowing) pace {
+	for _, t := range []*float64{&c.flop, &c.pair} {
+		*t *= by.products
+	}
+	for _, t := range []*float64{&c.start, &c.tile, &c.key, &c.pack} {
+		*t *= by.other
+	}
+	return c
 }
 
 // Costs that all kernels share, in nanoseconds.
@@ -197,7 +213,8 @@ func (c *pace) forwardOf(p *flashkit.Problem, feature float64, fold, lanes, step
 	tile, products := float64(tiles)*(c.start+float64(lanes*(p.Dim+p.VDim))*c.element), all*dims
 	if c.few { // scores of whole vectors of rows, and values of rows
 		tile -= float64((tiles*lanes-fold*p.QLen)*p.VDim) * c.element
-		products = foldedPairs(p, fold, lanes/2, step)*float64(p.Dim) + foldedPairs(p, fold, 1, step)*float64(p.VDim)
+		seen := fold * seenRows(p)
+		products = foldedPairs(p, fold, lanes/2, step)*float64(p.Dim) + all*float64(seen)/float64(max(1, ceilDiv(seen, lanes)*lanes))*float64(p.VDim)
 	}
 	tile *= float64(heads)
 	pair := products*2*c.flop + all*(c.pair+feature) + read*c.pack + converted(p, read)*c.widen
@@ -230,6 +247,16 @@ func (c *pace) backward(call *flashkit.Call, lanes, edge int, f bwdCut) [3]timed
 	return sum
 }
 
+// unseenRows returns the time of the rows of a backward pass that see no key: delta is computed, and dQ is cleared.
+func unseenRows(p *flashkit.Problem) float64 {
+	const element, halfElement = .3, .7 // of a row of Q and dO
+	elements := float64(p.Batch*p.Heads) * float64(p.QLen-seenRows(p)) * float64(p.Dim+p.VDim)
+	if p.DType != flashkit.Float32 {
+		return elements * halfElement
+	}
+	return elements * element
+}
+
 const tileStep = 32 // rows or columns in a product of AMX tiles
 
 // backwardOf does the work of backward for sequences of equal lengths. feature is the time of the
@@ -240,6 +267,7 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*c.tile + rowElements(p, lanes)*c.element}
+	tile.nanoseconds += unseenRows(p)
 	touched := touchedKeys(p, f.keys) // of the other keys, dK and dV are cleared
 	loaded, cleared := ceilDiv(min(touched, p.KVLen), lanes)*lanes, max(0, p.KVLen-touched)*p.DType.Size()
 	block := float64(ceilDiv(touched, f.keys))*c.start + float64(p.Dim+p.VDim)*(float64(loaded)*(c.element+c.key)+float64(cleared)*clearByte)

@@ -106,14 +106,17 @@ func (pl *plan) longestPairs(n int, keys bool) float64 {
 	return share(&p, n, of, across) * float64(p.Area())
 }
 
-// halfTime is the time, in nanoseconds, that the portable kernels need to widen an f16 element.
-// bf16 elements need no such time: their exponents have the format of float32.
-const halfTime = 3
+// halfTime and brainTime are the times, in nanoseconds, that the portable kernels need to convert an f16 or
+// a bf16 element.
+const halfTime, brainTime = 3, 1
 
-// halfTimes returns the time to widen the elements if their type is f16.
+// halfTimes returns the time to convert elements of type t, 0 for float32.
 func halfTimes(t flashkit.DType, elements float64) float64 {
-	if t == flashkit.Float16 {
+	switch t {
+	case flashkit.Float16:
 		return elements * halfTime
+	case flashkit.BFloat16:
+		return elements * brainTime
 	}
 	return 0
 }

@@ -14,7 +14,7 @@ const widenedElement = .15
 // the time of their arithmetic, or the time of reading K and V if this is longer. The arithmetic is
 // counted for whole register tiles.
 func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
-	t, c := &isa.pace, pl.call
+	t, c := isa.adapted(&isa.pace), pl.call
 	element := t.element
 	if c.KVType() != flashkit.Float32 {
 		element = t.widen
@@ -23,7 +23,7 @@ func (isa *decodeRoutines) times(pl *plan) [3]timedPhase {
 	if c.KVType().Size() == 2 && !pl.decode.short && !isa.inPlace(c.KVType(), &c.Problem) {
 		widened = widenedElement * dims
 	}
-	return decodeTimes(pl, t, decodeItemTime, 0, func(n int) float64 {
+	return decodeTimes(pl, &t, decodeItemTime, 0, func(n int) float64 {
 		rows := float64(ceilDiv(n, isa.rows) * isa.rows)
 		return max(2*dims*rows*t.flop, dims*element) + widened + rows*pair
 	})

@@ -98,7 +98,8 @@ func (isa *laneRoutines) onePart(pl *plan) bool {
 }
 
 func (isa *laneRoutines) fwdTimes(pl *plan) [3]timedPhase {
-	return isa.paceOf(pl).forward(pl, isa.lanes, 1, itemRows)
+	c := isa.adapted(isa.paceOf(pl))
+	return c.forward(pl, isa.lanes, 1, itemRows)
 }
 
 // paceOf returns the pace of a forward pass. It returns shortPace if the problem alone shows that

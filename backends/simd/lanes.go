@@ -23,7 +23,8 @@ type laneRoutines struct {
 	fwdPace      pace
 	shortPace    pace // of a forward pass whose tiles attendTile computes
 	bwdPace      pace
-	fewPace      pace // of the backward kernel for few keys: start is an item, pack an element of K and V for each item
+	fewPace      pace            // of the backward kernel for few keys: start is an item, pack an element of K and V for each item
+	adapt        func(pace) pace // adapts a pace to this processor; may be nil
 
 	convertRoutines
 	forwardRoutines
@@ -37,6 +38,14 @@ type laneRoutines struct {
 	maskBits    func(masks *uint32, mask *bool, step, rows int)
 	fetch       func(from *byte, step, bytes, rows int)
 	dropWeights func(s *float32, keys, key int, rows *uint32, head, batch uint32, seed uint64, below uint32)
+}
+
+// adapted returns pace c of the routines, adapted to this processor.
+func (isa *laneRoutines) adapted(c *pace) pace {
+	if isa.adapt == nil {
+		return *c
+	}
+	return isa.adapt(*c)
 }
 
 // forwardRoutines have the query rows of a tile in the lanes.

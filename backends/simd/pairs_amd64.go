@@ -3,9 +3,7 @@
 package simd
 
 import (
-	"math"
 	"sync"
-	"time"
 
 	"github.com/flashkit-go/flashkit"
 )
@@ -26,15 +24,15 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
 // float32 products.
 var (
-	fwdPairPace = pace{start: 1155, flop: .0098, pair: .127, element: .07, pack: .112, feature: 1}
-	bwdPairPace = pace{start: 2500, tile: 879, flop: .008, pair: .01, element: .527, pack: .279}
+	fwdPairPace = pace{start: 1155, flop: .0098, pair: .127, element: .07, pack: .112, feature: 1, narrow: slowing{.72, 1.24}}
+	bwdPairPace = pace{start: 2500, tile: 879, flop: .008, pair: .01, element: .527, pack: .279, narrow: slowing{1.04, .85}}
 )
 
-// pairPace adapts pace c to this processor's pairRate. c was measured on a processor with pairRate
-// 1.
+// pairPace adapts pace c to this processor's pairRate and wideRate. c was measured on a processor with
+// pairRate 1 and wideRate 2.
 func pairPace(c pace) pace {
 	c.flop /= pairRate()
-	return c
+	return widePace(c)
 }
 
 // pairRate is this processor's rate of bf16 pair products relative to float32: 2, 1 or 1/2. No CPU
@@ -44,18 +42,7 @@ var pairRate = sync.OnceValue(func() float64 {
 	if !avx512bf16.has {
 		return 1
 	}
-	const rounds, tries = 256, 8
-	rate := func(l peakLoop) float64 { // of this core alone; peakLoop.rate uses all cores and takes longer
-		best := time.Hour
-		for range tries {
-			start := time.Now()
-			l.run(rounds)
-			best = min(best, time.Since(start))
-		}
-		return l.flops / float64(max(1, best))
-	}
-	ratio := rate(loopAVX512BF16) / rate(loopAVX512)
-	return math.Exp2(max(-1, min(math.Round(math.Log2(ratio)), 1)))
+	return relativeRate(loopAVX512BF16, loopAVX512)
 })
 
 // foldHeads folds the query heads of each KV head, if the call has no feature that may differ between
