@@ -22,6 +22,7 @@ var int8Traps = []trap{
 	{name: "int8_lowest", catches: "the element -128 taken for -127", problem: "b1-h2-g1-n5-m9-d8-f32-int8group8", fill: lowestCodes},
 	{name: "int8_nan_scale", catches: "0 * NaN from the scale of a key that no row sees", problem: "b1-h2-g1-n5-m21-d8-f32-causal-topleft-int8group8", fill: nanScales(nan)},
 	{name: "int8_query", catches: "Q rounded to bf16", problem: "b1-h2-g1-n5-m9-d8-f32-int8group8", fill: wideQuery, types: dtypes[:1]},
+	{name: "int8_large_query", catches: "Q rounded to 15 bits below the largest element of its row", problem: "b1-h2-g1-n5-m9-d8-f32-int8group8", fill: largeQuery, types: dtypes[1:]},
 	{name: "int8_bias", catches: "a bias multiplied by the scale of the key", problem: "b1-h2-g1-n5-m9-d8-f32-bias-int8group8"},
 	{name: "int8_tile", catches: "scales of a tile's first key for the tile", problem: "b1-h2-g1-n2-m40-d32-f32-int8group32"},
 }

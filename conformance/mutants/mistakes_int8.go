@@ -1,6 +1,10 @@
 package mutants
 
-import "github.com/flashkit-go/flashkit"
+import (
+	"math"
+
+	"github.com/flashkit-go/flashkit"
+)
 
 // int8Mistakes are mistakes in int8 keys and values.
 var int8Mistakes = []mistake{
@@ -57,6 +61,18 @@ var int8Mistakes = []mistake{
 			rounded := make([]float32, len(q))
 			for i := range q {
 				rounded[i] = roundedTo(flashkit.BFloat16, q[i])
+			}
+			return rounded
+		}
+	}},
+	{"int8_large_query", func(s *faults) {
+		s.query = func(c *call, q []float32) []float32 {
+			top, rounded := float32(0), make([]float32, len(q))
+			for _, x := range q {
+				top = max(top, x, -x)
+			}
+			for i := range q {
+				rounded[i] = float32(math.Round(float64(q[i]/top*(1<<15)))) * top / (1 << 15)
 			}
 			return rounded
 		}

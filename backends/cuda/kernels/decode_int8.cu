@@ -22,7 +22,7 @@ template <int D> __device__ __forceinline__ void load_q(char *to, const Int8Para
     using L = Layout<D>;
     static_assert(D == 128, "each lane has four elements");
     const View &v = a.x.p.q;
-    const int lane = threadIdx.x % 32;
+    const unsigned lane = threadIdx.x % 32;
     ROLLED for (int row = threadIdx.x / 32; row < count; row += L::warps) {
         const unsigned r = band.row + row, h = g * band.group + r % band.group;
         const int64_t at = e.q_batch() * v.batch + h * v.head + (e.q0() + r / band.group) * v.row + 4 * lane;
@@ -51,33 +51,35 @@ template <int D> struct Fetch {
     Rows<D> k, v;
     Scales<D> k_scales, v_scales;
     char *ring;
-    int b, mine, end, rounds, lane; // mine: first key of the warp's first round; end: end of the block's part
+    int b, mine, end; // the warp's first key of a round, relative to the block's; end of the block's part
+    unsigned lane;
     bool whole;                     // fetch does for rounds of 32 keys
     int page_ahead;                 // page table entry of the lane's key of the next round
 
-    __device__ __forceinline__ Fetch(const Int8Params &a, const Extent<true> &e, const Band &band, char *ring, int b, int g, int warp, int lane)
+    __device__ __forceinline__ Fetch(const Int8Params &a, const Extent<true> &e, const Band &band, char *ring, int b, int g, int warp, unsigned lane)
         : Fetch(a, band, ring, b, a.x.f.page ? 0 : e.kv_batch(), g, a.x.f.page ? 0 : e.s.key0, warp, lane) {}
-    __device__ __forceinline__ Fetch(const Int8Params &a, const Band &band, char *ring, int b, int kv_batch, int g, int key0, int warp, int lane)
+    __device__ __forceinline__ Fetch(const Int8Params &a, const Band &band, char *ring, int b, int kv_batch, int g, int key0, int warp, unsigned lane)
         : f(a.x.f), k(a.x.p.k, a.x.p.dim, kv_batch, g, key0, f.page, lane), v(a.x.p.v, a.x.p.v_dim, kv_batch, g, key0, f.page, lane),
           k_scales(a.k_scale, a.x.p.dim, a.shift, a.k_half, kv_batch, g, key0), v_scales(a.v_scale, a.x.p.v_dim, a.shift, a.v_half, kv_batch, g, key0),
-          ring(ring), b(b), mine(band.begin + warp * L::keys), end(band.end), rounds((band.end - band.begin + step - 1) / step), lane(lane),
+          ring(ring), b(b), mine(warp * L::keys), end(band.end), lane(lane),
           whole(k.aligned && v.aligned && ((a.x.p.dim | a.x.p.v_dim) & 15) == 0 && (f.page & 7) == 0) {
-        page_ahead = look_up(0);
+        page_ahead = look_up(band.begin);
     }
     __device__ __forceinline__ int nth_of(int j) const { return (int)((uint64_t)(uint32_t)j * f.page_factor >> f.page_shift); }
-    __device__ __forceinline__ int look_up(int round) const {
-        const int j = mine + round * step + lane;
+    __device__ __forceinline__ int look_up(int from) const {
+        const int j = from + mine + lane;
         return f.page && j < end ? f.pages[(int64_t)b * f.page_width + nth_of(j)] : 0;
     }
-    __device__ __forceinline__ void start(int round) {
-        if (round >= rounds) return;
-        const uint32_t to = shared_address(ring) + round % 2 * L::slot;
-        const int first = mine + round * step;
+    // Starts the copies of the round whose first key of the block is `from`.
+    __device__ __forceinline__ void start(int from, int stage) {
+        if (from >= end) return;
+        const uint32_t to = shared_address(ring) + stage * L::slot;
+        const int first = from + mine;
         int page = 0, slot = first + lane; // of the lane's key
         const bool exists = slot < end;
         int64_t k_begin = slot * k.row, v_begin = slot * v.row;
         if (f.page) {
-            page = page_ahead, page_ahead = look_up(round + 1), slot -= nth_of(slot) * f.page;
+            page = page_ahead, page_ahead = look_up(from + step), slot -= nth_of(slot) * f.page;
             k_begin = page * k.page + slot * k.row, v_begin = page * v.page + slot * v.row;
         }
         if (whole && end - first >= L::keys) {
@@ -109,24 +111,26 @@ template <int D, class F> __device__ __forceinline__ void walk(Tile<D> &sums, Fe
         if (team == 1) __syncwarp();
         else asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(32 * team) : "memory");
     };
-    ROLLED for (int round = -1; round < keys.rounds; round++) {
-        if (round >= 0) {
+    constexpr int step = Fetch<D>::step;
+    ROLLED for (int from = band.begin - step, stage = 1; from < band.end; from += step, stage ^= 1) {
+        const bool starts = from < band.begin;
+        if (!starts) {
             meet(); // the last round is processed
             keys.store_scales();
             copy_wait<0>();
             meet(); // the team's keys have arrived
         }
-        keys.start(round + 1), copy_commit();
-        if (round < 0) {
+        keys.start(from + step, stage ^ 1), copy_commit();
+        if (starts) {
             load();
             continue;
         }
         for (int w = mates; w < mates + team; w++) {
-            const int key = band.begin + round * Fetch<D>::step + w * L::keys;
+            const int key = from + w * L::keys;
             if (key > last || key + L::keys <= first) continue;
             const char *const its = shared + w * L::warp_bytes;
             const bool edge = key < all_first || key + L::keys - 1 > all_last || always;
-            sums.step(its + round % 2 * L::slot, (const float *)(its + L::ring), key, edge, c, keys.lane, scores);
+            sums.step(its + stage * L::slot, (const float *)(its + L::ring), key, edge, c, keys.lane, scores);
         }
     }
 }
@@ -157,7 +161,8 @@ template <int D> __device__ void decode(const Int8Params &a) {
     char *const shared = (char *)__cvta_shared_to_generic(fresh(shared_address(memory)));
     char *const q = shared + W * L::warp_bytes;
     float2 *const warp_sums = (float2 *)(q + L::q_all);
-    const int warp = fresh(threadIdx.x / 32), lane = fresh(threadIdx.x % 32);
+    const int warp = fresh(threadIdx.x / 32);
+    const unsigned lane = fresh(threadIdx.x % 32);
     const unsigned group = (unsigned)p.heads / p.kv_heads;
     const int team = group * p.q_len > 2 * R ? 4 : group * p.q_len > R ? 2 : 1; // number of warps that hold different rows
     const unsigned tiles = (group * p.q_len + team * R - 1) / (team * R), tile = blockIdx.x % tiles, x = blockIdx.x / tiles;

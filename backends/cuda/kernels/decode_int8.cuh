@@ -32,7 +32,7 @@ template <int D> struct Layout {
     static_assert(fits(warps) && ring >= rows * o_pitch * 4 && warp_bytes % 128 == 0);
 
     // Returns the offset of the 16-byte unit u of row r. For each u, the units of eight consecutive rows are in different banks.
-    static __device__ __forceinline__ int place(int r, int u) { return r * D + (u ^ r % 8) * 16; }
+    static __device__ __forceinline__ int place(unsigned r, unsigned u) { return r * D + (u ^ r % 8) * 16; }
 };
 
 template <> __device__ __forceinline__ void copy_elements16<1>(uint32_t to, const void *from, int bytes) {
@@ -84,9 +84,9 @@ template <int D> struct Rows {
     int bytes;         // of a row from the lane's first byte on
     bool narrow, aligned;
 
-    __device__ __forceinline__ Rows(const View &v, int dim, int kv_batch, int g, int key0, bool paged, int lane)
-        : row(v.row), page(paged ? v.batch : 0), first(dim > 64 ? lane >> 3 : lane >> 2), narrow(dim <= 64) {
-        const int unit = lane & (narrow ? 3 : 7);
+    __device__ __forceinline__ Rows(const View &v, int dim, int kv_batch, int g, int key0, bool paged, unsigned lane)
+        : row(v.row), page(paged ? v.batch : 0), first(dim > 64 ? lane / 8 : lane / 4), narrow(dim <= 64) {
+        const int unit = lane % (narrow ? 4 : 8);
         data = (const char *)v.data + kv_batch * v.batch + g * v.head + key0 * row;
         aligned = (((uintptr_t)data | row | page) & 15) == 0, data += first * row + unit * 16;
         bytes = dim - unit * 16, place = fresh(Layout<D>::place(first, unit));
@@ -121,8 +121,8 @@ template <int D> struct Scales {
     bool half;
     uint32_t x[L::chunks];
 
-    __device__ __forceinline__ Scales(const View &v, int dim, int shift, bool half, int kv_batch, int g, int key0) : groups(((dim - 1) / 32 >> shift) + 1), half(half) {
-        const int size = half ? 2 : 4;
+    __device__ __forceinline__ Scales(const View &v, int dim, int shift, bool half, int kv_batch, int g, int key0) : groups(((unsigned)(dim - 1) / 32 >> shift) + 1), half(half) {
+        const unsigned size = half ? 2 : 4;
         row = v.row * size, batch = v.batch * size;
         data = (const char *)v.data + kv_batch * batch + g * v.head * size + key0 * row;
     }
@@ -135,7 +135,7 @@ template <int D> struct Scales {
         }
     }
     // Stores the scales and reports whether all are finite.
-    __device__ __forceinline__ bool store(float *to, int lane) const {
+    __device__ __forceinline__ bool store(float *to, unsigned lane) const {
         bool finite = true;
         UNROLL for (int i = 0; i < L::chunks; i++) {
             if (i >= groups) break;
@@ -158,13 +158,13 @@ template <int D> struct Tile {
     int k_chunks, v_chunks, shift;
     int k_place, v_place; // offsets of the lane's addresses for load_matrix
 
-    __device__ __forceinline__ Tile(const Int8Params &a, const char *rows_of_q, const Band &band, const RowScores<F32> &x, int head, int lane)
+    __device__ __forceinline__ Tile(const Int8Params &a, const char *rows_of_q, const Band &band, const RowScores<F32> &x, int head, unsigned lane)
         : first(band.first(lane / 4)), last(band.last(lane / 4)), row(x.row(band.n(lane / 4), head + band.head(lane / 4))), q(rows_of_q + lane * 16),
-          terms(a.type == 0 ? L::terms : 1), k_chunks((a.x.p.dim + 31) / 32), v_chunks((a.x.p.v_dim + 31) / 32), shift(a.shift),
+          terms(a.type == 0 ? L::terms : 1), k_chunks((unsigned)(a.x.p.dim + 31) / 32), v_chunks((unsigned)(a.x.p.v_dim + 31) / 32), shift(a.shift),
           k_place(fresh(L::place(lane / 16 * 8 + lane % 8, lane / 8 % 2))), v_place(fresh(L::v_at + L::place(lane, 0))) {}
 
     // Sets s to the dot products of Q and the keys. Sums of integers are exact; the last chunk of a group scales them.
-    __device__ __forceinline__ void product(float (&s)[8], const char *slot, const float *scales, int lane) const {
+    __device__ __forceinline__ void product(float (&s)[8], const char *slot, const float *scales, unsigned lane) const {
         const uint32_t k = shared_address(slot) + k_place;
         int sum[8][4] = {}; // of the first term, then of the second
         UNROLL for (int c = 0; c < L::chunks; c++) {
@@ -189,7 +189,7 @@ template <int D> struct Tile {
     }
 
     // Adds the product of a term of P and the values to O. The first chunk of a group multiplies P by the group's scales.
-    __device__ __forceinline__ void add_values(const float (&p)[8], int term, const char *slot, const float *scales, int lane) {
+    __device__ __forceinline__ void add_values(const float (&p)[8], int term, const char *slot, const float *scales, unsigned lane) {
         const uint32_t v = shared_address(slot) + v_place;
         uint32_t a[4];
         float unit = 0;
@@ -227,7 +227,7 @@ template <int D> struct Tile {
     }
 
     // Adds P V to O key by key, for scales that are not finite. Skips the keys that are hidden from the row.
-    __device__ __forceinline__ void add_each(float (&p)[8], uint32_t hidden, const char *slot, const float *scales, int lane) {
+    __device__ __forceinline__ void add_each(float (&p)[8], uint32_t hidden, const char *slot, const float *scales, unsigned lane) {
         ROLLED for (int e = 0; e < 8; e++) { // the weights rotate
             ROLLED for (int t = 0; t < 4; t++) {
                 const float x = __shfl_sync(lanes, p[0], lane & 28 | t);
@@ -249,7 +249,7 @@ template <int D> struct Tile {
     }
 
     // Adds keys `key` to `key` + 31 to the softmax sums. edge is true if some row does not see all of these keys.
-    __device__ __forceinline__ void step(const char *slot, const float *scales, int key, bool edge, float c, int lane, const RowScores<F32> &x) {
+    __device__ __forceinline__ void step(const char *slot, const float *scales, int key, bool edge, float c, unsigned lane, const RowScores<F32> &x) {
         float s[8] = {};
         product(s, slot, scales, lane);
         uint32_t hidden = 0; // bit e: score e is hidden
@@ -280,7 +280,7 @@ template <int D> struct Tile {
     }
 
     // Writes O [8, o_pitch] and m, l [8].
-    __device__ __forceinline__ void store(float *to, float2 *to_sums, int lane) {
+    __device__ __forceinline__ void store(float *to, float2 *to_sums, unsigned lane) {
         UNROLL for (int u = 0; u < L::units; u++) *(float4 *)(to + lane / 4 * L::o_pitch + 16 * u + lane % 4 * 4) = {o[u][0], o[u][1], o[u][2], o[u][3]};
         const float sum = butterfly_sum<1, 4>(l);
         if (lane % 4 == 0) to_sums[lane / 4] = {m, sum};
