@@ -1,6 +1,7 @@
 package ring_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func TestPlanRefuses(t *testing.T) {
 		l    ring.Link
 	}{
 		{0, flashkit.PassForward, ring.Machine{FLOPs: 1}, ring.Link{Rate: 1e9}},
-		{1 << 40, flashkit.PassForward, ring.Machine{FLOPs: 1}, ring.Link{Rate: 1e9}},
+		{math.MaxInt, flashkit.PassForward, ring.Machine{FLOPs: 1}, ring.Link{Rate: 1e9}},
 		{2, 7, ring.Machine{FLOPs: 1}, ring.Link{Rate: 1e9}},
 		{2, flashkit.PassForward, ring.Machine{}, ring.Link{Rate: 1e9}},
 		{2, flashkit.PassForward, ring.Machine{FLOPs: 1}, ring.Link{}},
