@@ -33,10 +33,7 @@ func partsCycles(bytes, each, sms int) float64 { return mergeCycles + float64(by
 func planHopper(p flashkit.Problem, sms int) (h hopperPlan) {
 	h.splits = 1
 	if hasFeatures(&p) {
-		h.counters = 1
-		if p.Score.Ranges != 0 {
-			h.rowBounds = boundsOfRows * p.Batch * p.Heads * ceilDiv(p.QLen, hopperRows)
-		}
+		h.counters, h.rowBounds = 1, boundWords(&p, p.Heads)
 		return h
 	}
 	s := &families[fwdSM90]

@@ -144,11 +144,7 @@ func backwardWorkspace(id familyID, p flashkit.Problem) workspace {
 	s := &families[id]
 	if id == bwdSM90 {
 		rows, dim := p.Batch*p.Heads*ceilDiv(p.QLen, hopperRows)*hopperRows, s.padded(&p).dim
-		w := workspace{delta: 2 * rows, dqSum: rows * dim, counters: 1 + rows/backwardRows*dim/hopperDQColumns}
-		if p.Score.Ranges != 0 {
-			w.rowBounds = boundsOfRows * p.Batch * p.KVHeads * ceilDiv(p.QLen, hopperRows)
-		}
-		return w
+		return workspace{delta: 2 * rows, dqSum: rows * dim, counters: 1 + rows/backwardRows*dim/hopperDQColumns, rowBounds: boundWords(&p, p.KVHeads)}
 	}
 	padded := p.Batch * p.Heads * ceilDiv(p.QLen, backwardRows)
 	return workspace{
@@ -178,9 +174,15 @@ type workspace struct {
 	carried, seqInts, rowBounds            int
 }
 
-// boundsOfRows is the number of words for the bounds of the ranges of hopperRows rows of a head: see
-// kernels/ranges.cuh.
-const boundsOfRows = 16
+// boundWords returns the number of words for the bounds of the ranges of keys, if the problem has ranges. Bounds are of
+// each hopperRows rows of one of the given number of sets of heads: see kernels/ranges.cuh.
+func boundWords(p *flashkit.Problem, sets int) int {
+	const words = 16
+	if p.Score.Ranges == 0 {
+		return 0
+	}
+	return words * p.Batch * sets * ceilDiv(p.QLen, hopperRows)
+}
 
 // maxSeqWords returns an upper bound of the words of a call's sequence arrays.
 func maxSeqWords(p *flashkit.Problem) int {
