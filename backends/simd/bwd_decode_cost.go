@@ -41,16 +41,13 @@ func (isa *decodeRoutines) bwdTimes(pl *plan) [3]timedPhase {
 // blockPairs returns the number of blocks of a head's visible keys, and the number of pairs of a row and a key
 // that the kernel multiplies. The rows that see a key of a block are multiplied with every key of the block.
 func blockPairs(p *flashkit.Problem) (blocks, pairs int) {
-	if p.QLen == 0 {
-		return 0, 0
-	}
-	from, _ := p.Keys(0)
-	_, end := p.Keys(p.QLen - 1)
-	for ; from < end; from += decodeBlock {
+	s := seqOf(p)
+	first, end := seenOf(&s)
+	for from := first; from < end; from += decodeBlock {
 		n := min(decodeBlock, end-from)
-		first, _ := p.Queries(from)
-		_, last := p.Queries(from + n - 1)
-		blocks, pairs = blocks+1, pairs+(last-first)*n
+		lo, _ := s.Queries(from)
+		_, hi := s.Queries(from + n - 1)
+		blocks, pairs = blocks+1, pairs+(hi-lo)*n
 	}
 	return blocks, pairs
 }

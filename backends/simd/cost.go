@@ -86,35 +86,31 @@ func (f timedPhase) time(n int) float64 {
 	return t + helpTime*float64(n-1)
 }
 
+// seqOf returns the sequence of each batch element of a problem with equal lengths.
+func seqOf(p *flashkit.Problem) flashkit.Seq {
+	lo, hi := p.Band.Diagonals(p.QLen, p.KVLen)
+	return flashkit.Seq{N: p.QLen, M: p.KVLen, Lo: lo, Hi: hi}
+}
+
 // seenRows returns the number of query rows that see at least one key.
 func seenRows(p *flashkit.Problem) int {
-	if p.KVLen == 0 {
-		return 0
-	}
-	first, _ := p.Queries(0)
-	_, end := p.Queries(p.KVLen - 1)
-	return max(0, end-first)
+	s := seqOf(p)
+	return seeingRows(&s)
 }
 
 // visibleKeys returns the number of keys that at least one query row sees.
 func visibleKeys(p *flashkit.Problem) int {
-	if p.QLen == 0 {
-		return 0
-	}
-	first, _ := p.Keys(0)
-	_, end := p.Keys(p.QLen - 1)
-	return max(0, end-first)
+	s := seqOf(p)
+	first, end := seenOf(&s)
+	return end - first
 }
 
 // touchedKeys returns the number of keys of the blocks that have a visible key. Blocks begin at multiples of
 // the given number of keys.
 func touchedKeys(p *flashkit.Problem, keys int) int {
-	if p.QLen == 0 {
-		return 0
-	}
-	first, _ := p.Keys(0)
-	_, end := p.Keys(p.QLen - 1)
-	return max(0, ceilDiv(end, keys)-first/keys) * keys
+	s := seqOf(p)
+	first, end := seenOf(&s)
+	return (ceilDiv(end, keys) - first/keys) * keys
 }
 
 // pairs returns the number of pairs of a row and a key that tiles of rows x keys compute, over all

@@ -80,7 +80,7 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 		d := pl.splitOf(b)
 		x := d.span()
 		keys, rows := float64(d.last-d.first), float64(d.rows)
-		each := (d.blockTimes(block, start, key) + chunk*float64(d.seenRows()*d.chunks)) / max(1, keys)
+		each := (d.blockTimes(block, start, key) + chunk*float64(d.group*seeingRows(&d.Seq)*d.chunks)) / max(1, keys)
 		ends := item + rows*row
 		f[0].nanoseconds += float64(d.heads) * (keys*each + ends*float64(x.Tiles))
 		f[0].longest = max(f[0].longest, float64(x.Length)*each+ends)
@@ -90,16 +90,6 @@ func decodeTimes(pl *plan, t *pace, item, block float64, key func(rows int) floa
 	}
 	f[0].items, f[1].items = pl.work[0].Items, pl.work[1].Items
 	return f
-}
-
-// seenRows returns the number of rows that see a key.
-func (d *kvSplit) seenRows() int {
-	if d.first >= d.last {
-		return 0
-	}
-	first, _ := d.Queries(d.first)
-	_, end := d.Queries(d.last - 1)
-	return (end - first) * d.group
 }
 
 // blockTimes returns the time of all blocks of a KV head. block is the time to begin a block, row the time per

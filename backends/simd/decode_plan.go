@@ -188,6 +188,16 @@ func seenOf(s *flashkit.Seq) (first, last int) {
 	return first, max(first, last)
 }
 
+// seeingRows returns the number of query rows of a sequence that see at least one key.
+func seeingRows(s *flashkit.Seq) int {
+	if s.M == 0 {
+		return 0
+	}
+	first, _ := s.Queries(0)
+	_, end := s.Queries(s.M - 1)
+	return max(0, end-first)
+}
+
 // setChunk cuts the keys into chunks of whole blocks. Each chunk but the last has `keys` keys or
 // more.
 func (d *kvSplit) setChunk(keys int) {
