@@ -36,18 +36,18 @@ var (
 // the entry of this kernel in abouts.
 const (
 	bwdFeatures = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.FeatureALiBi | flashkit.FeatureBias | flashkit.FeatureMask |
-		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged
-	fwdFeatures = bwdFeatures | flashkit.FeaturePage | flashkit.FeatureCarry
+		flashkit.FeatureSink | flashkit.FeatureDropout | flashkit.FeatureOrigin | flashkit.FeatureRagged | flashkit.FeatureRanges
+	fwdFeatures = bwdFeatures | flashkit.FeaturePage | flashkit.FeatureCarry | flashkit.FeatureRowMax
 )
 
 // abouts lists the kernels of all platforms. The list is the same on every platform.
 // Backend.Kernels adds the kernels' functions.
 var abouts = [...]flashkit.Kernel{
-	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/fwd_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8 | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
-	{Name: "simd/decode_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax, Scores: "decode_avx512", Requires: onAVX512, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
+	{Name: "simd/decode_avx512", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8, Scores: "decode_avx512", Requires: onAVX512, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX-512: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
-	{Name: "simd/bwd_avx512", Pass: flashkit.PassBackward, Takes: bwdFeatures | flashkit.FeatureRanges, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/bwd_avx512", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: evenOdd, Requires: onAVX512, DTypes: allTypes, MaxDim: widest,
 		About: "AVX-512: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/bwd_decode_avx512", Pass: flashkit.PassBackward, Takes: flashkit.FeatureShift | flashkit.FeatureRagged, Scores: "decode_avx512", Requires: onAVX512, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX-512: few query rows, head dim in the lanes, each key visited once, no gradient shared between items; bound by short products"},
@@ -67,32 +67,32 @@ var abouts = [...]flashkit.Kernel{
 		About: "AMX: five bf16 tile products, key blocks add to dQ in order; bound by exponentials and tile products alike"},
 	{Name: "simd/bwd_avx512bf16", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: "avx512bf16", Requires: onAVX512BF16, DTypes: bf16Only, MaxDim: widest,
 		About: "AVX-512: five products of bf16 pairs by VDPBF16PS, dQ summed in order; bound by that instruction"},
-	{Name: "simd/fwd_avx2", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/fwd_avx2", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8 | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
 		About: "AVX2: 16 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
-	{Name: "simd/decode_avx2", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax, Scores: "decode_avx2", Requires: onAVX2, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
+	{Name: "simd/decode_avx2", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8, Scores: "decode_avx2", Requires: onAVX2, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX2: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
-	{Name: "simd/bwd_avx2", Pass: flashkit.PassBackward, Takes: bwdFeatures | flashkit.FeatureRanges, Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/bwd_avx2", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
 		About: "AVX2: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/bwd_decode_avx2", Pass: flashkit.PassBackward, Takes: flashkit.FeatureShift | flashkit.FeatureRagged, Scores: "decode_avx2", Requires: onAVX2, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "AVX2: few query rows, head dim in the lanes, each key visited once, no gradient shared between items; bound by short products"},
 	{Name: "simd/bwd_fewkeys_avx2", Pass: flashkit.PassBackward, Takes: flashkit.FeatureShift | flashkit.FeatureRagged, Scores: evenOdd, Requires: onAVX2, DTypes: allTypes, MaxDim: widest,
 		About: "AVX2: at most 128 keys, query rows in the lanes, each row visited once; bound by transposes"},
-	{Name: "simd/fwd_neon", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/fwd_neon", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8 | flashkit.FeatureKeyMass, Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
 		About: "NEON: 16 query rows in the lanes, online softmax over key blocks; bound by multiply-adds"},
 	{Name: "simd/fwd_neonbf16", Takes: fwdFeatures, Scores: "neonbf16", Requires: onNEONBF16, DTypes: bf16Only, MaxDim: widest,
 		About: "NEON: 16 query rows in the lanes, products of bf16 in fours by BFMMLA; bound by that instruction and exponentials"},
-	{Name: "simd/decode_neon", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax, Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
+	{Name: "simd/decode_neon", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8, Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: split-KV for few query rows, head dim in the lanes, K and V read once; bound by memory bandwidth"},
 	{Name: "simd/decode_neonfhm", Takes: fwdFeatures, Scores: "decode_neon", Requires: onNEONFHM, DTypes: f16Only, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: split-KV for few query rows, f16 multiplied as it lies by FMLAL, weights rounded to f16; bound by memory bandwidth"},
 	{Name: "simd/decode_neonbf16", Takes: fwdFeatures, Scores: "decode_neonbf16", Requires: onNEONBF16, DTypes: bf16Only, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: split-KV for few query rows, bf16 multiplied as it lies by BFMLALB and BFMLALT, weights rounded to bf16; bound by memory bandwidth"},
-	{Name: "simd/bwd_neon", Pass: flashkit.PassBackward, Takes: bwdFeatures | flashkit.FeatureRanges, Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
+	{Name: "simd/bwd_neon", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: evenOdd, Requires: onNEON, DTypes: allTypes, MaxDim: widest,
 		About: "NEON: five products, P recomputed from LSE, key blocks add to dQ in order; bound by multiply-adds"},
 	{Name: "simd/bwd_decode_neon", Pass: flashkit.PassBackward, Takes: flashkit.FeatureShift | flashkit.FeatureRagged, Scores: "decode_neon", Requires: onNEON, DTypes: allTypes, MaxDim: widest, MaxRows: decodeRows,
 		About: "NEON: few query rows, head dim in the lanes, each key visited once, no gradient shared between items; bound by short products"},
-	{Name: "simd/fwd_generic", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureRanges | flashkit.FeatureInt8 | flashkit.FeatureRowMax | flashkit.FeatureKeyMass, Scores: "fours", DTypes: allTypes,
+	{Name: "simd/fwd_generic", Takes: fwdFeatures | flashkit.FeatureMixed | flashkit.FeatureInt8 | flashkit.FeatureKeyMass, Scores: "fours", DTypes: allTypes,
 		About: "Go: online softmax over key tiles, one row at a time; bound by scalar arithmetic"},
-	{Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: bwdFeatures | flashkit.FeatureRanges, Scores: "fours", DTypes: allTypes,
+	{Name: "simd/bwd_generic", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: "fours", DTypes: allTypes,
 		About: "Go: seven products, P recomputed from LSE, no gradient shared between goroutines; bound by scalar arithmetic"},
 }

@@ -59,6 +59,9 @@ func bwdAMXBF16Prepare(j *job, ws *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x, words := avx512Lanes.stats(j, y.b, y.h, t), pairWords(p.VDim)
 	avx512Lanes.clearSums(j, &x, &y, t)
+	if p.Score.Ranges != 0 {
+		x.setBounds(j, &y)
+	}
 	o, buf, doBuf := takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words), takeWords(ws, pairLanes*words)
 	s, top := ws.Take(pairLanes*pairLanes), ws.Take(pairLanes)
 	for r := y.from; r < y.to; r += pairLanes {
@@ -131,6 +134,10 @@ type packedTile struct {
 func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), h: h, from: t * j.rows, n: min(j.rows, x.N-t*j.rows)}
+	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &y.tileStats, h, y.from) {
+		j.passTile(x.predecessor, item, at)
+		return
+	}
 	y.q, y.qStep = tileRows(&f.Q, x.QBatch, h, x.Q0+y.from, y.n, x.qBuf)
 	y.do, y.doStep = tileRows(&f.DO, x.QBatch, h, x.Q0+y.from, y.n, x.doBuf)
 	x.q.load(&f.Q, x.QBatch, h, x.Q0+y.from, y.n)
@@ -151,7 +158,7 @@ func (x *gradBlock) addPanel(j *job, y *packedTile, k int) {
 	p, at, step := &j.p, k-x.from, tileDSStep(&j.plan)
 	words, vwords, dim, vdim := pairWords(p.Dim), pairWords(p.VDim), upToTiles(p.Dim), upToTiles(p.VDim)
 	lo, n := x.panelRows(y.from, y.n, k)
-	if !x.setMasks(x.masks, y.h, y.from+lo, n, k) {
+	if !x.setMasks(j, x.masks, y.h, y.from+lo, n, k) {
 		n = 0
 	}
 	for r := range y.n {
@@ -256,7 +263,7 @@ func (x *gradBlock) addQueries(j *job, y *packedTile, dq []float32, at, keys int
 	p, step, dqStep := &j.p, tileDSStep(&j.plan), pad(j.p.Dim)
 	for from, to := at, 0; from < at+keys; from = to {
 		to = at + keys
-		if x.mask.t != nil {
+		if j.hidesByRow() {
 			to = min((from+minBlockK)&^(minBlockK-1), to)
 		}
 		if !x.hidesPart(j, y.h, x.from+from, minBlockK) {

@@ -52,6 +52,9 @@ func bwdAMXF32Prepare(j *job, ws *pool.Arena, item int) {
 	t := y.findRows(&j.plan, item)
 	x := avx512Lanes.stats(j, y.b, y.h, t)
 	avx512Lanes.clearSums(j, &x, &y, t)
+	if p.Score.Ranges != 0 {
+		x.setBounds(j, &y)
+	}
 	do, o := newPlaneRows(ws, p.VDim, pairLanes), newPlaneRows(ws, p.VDim, pairLanes)
 	lanes, s := takeWords(ws, planeWords(pairLanes, p.VDim)), ws.Take(pairLanes*pairLanes)
 	top, row := ws.Take(pairLanes), ws.Take(p.VDim)
@@ -148,6 +151,10 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
 	n := min(j.rows, x.N-from)
+	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &y, h, from) {
+		avx512Lanes.skipTile(j, &x.keyRange, &y, item, h, t, at)
+		return
+	}
 	x.outliers, x.now.k, x.now.n = false, x.from, 0
 	x.q.load(&f.Q, x.QBatch, h, x.Q0+from, n, x.row)
 	x.h, x.row0 = h, from
@@ -170,7 +177,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 func (x *planeGrads) addPanel(j *job, y *tileStats, k int) {
 	at, step := k-x.from, tileDSStep(&j.plan)
 	lo, n := x.panelRows(x.row0, x.q.n, k)
-	if !x.setMasks(x.next.masks, x.h, x.row0+lo, n, k) {
+	if !x.setMasks(j, x.next.masks, x.h, x.row0+lo, n, k) {
 		n = 0
 	}
 	for r := range x.q.n {
@@ -322,7 +329,7 @@ func (x *planeGrads) addOutlierQueries(j *job, y *tileStats, dq []float32, dqSte
 	p, step, at := &j.p, tileDSStep(&j.plan), lo-x.from
 	for k := lo; k < hi && x.outliers; k += pairLanes {
 		rows, n := x.panelRows(x.row0, x.q.n, k)
-		if !x.setMasks(x.now.masks, x.h, x.row0+rows, n, k) {
+		if !x.setMasks(j, x.now.masks, x.h, x.row0+rows, n, k) {
 			continue
 		}
 		x.now.k, x.now.lo, x.now.n = k, rows, n

@@ -106,8 +106,12 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	p, f, isa := &j.p, j.args, &avx512Lanes
-	from := t * j.rows
-	y := rowTile{tileStats: isa.stats(j, x.b, h, t), h: h, from: from, to: min(from+j.rows, x.N)}
+	from, stats := t*j.rows, isa.stats(j, x.b, h, t)
+	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &stats, h, from) {
+		j.passTile(x.predecessor, item, at)
+		return
+	}
+	y := rowTile{tileStats: stats, h: h, from: from, to: min(from+j.rows, x.N)}
 	n := y.to - from
 	wholeFrom, wholeTo := x.wholePanels(&y)
 	if wholeFrom < wholeTo {
@@ -133,14 +137,16 @@ func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	if !j.waitFor(x.predecessor, at) {
 		return // canceled
 	}
+	y.whole = false // addRows adds the panels that are not whole
 	dq, step := isa.gathered(j, &y.tileStats, &x.seqTile, h, t, j.chain(&x.keyRange))
 	isa.addRows(j, &x.keyBlock, &y, dq, step, x.from, wholeFrom, y.group)
 	for k, end := wholeFrom, 0; k < wholeTo; k = end {
 		end = wholeTo
-		if x.mask.t != nil {
+		if j.hidesByRow() {
 			end = min((k+minBlockK)&^(minBlockK-1), end)
 		}
-		if lo := k - x.from; !j.hides(&x.seqTile, h, k&^(minBlockK-1), k&^(minBlockK-1)+minBlockK) {
+		part := k &^ (minBlockK - 1)
+		if lo := k - x.from; !x.mask.hidesPart(j, &x.seqTile, h, part, part+minBlockK) {
 			addPairs(addProductAVX512BF16, addProductMaskedAVX512BF16, dq, x.ds16[lo:], dsStep(&j.plan), x.kPairs[lo/2*p.Dim:], n, (end-k+1)/2, p.Dim)
 		}
 	}
@@ -169,10 +175,13 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 	lo, hi := avx512Lanes.seen(j, &x.keyBlock, y, k, keys)
 	at := k - x.from
 	if lo >= hi {
-		for r := 0; y.whole && r < y.to-y.from; r++ { // the mask hides the panel
+		for r := 0; y.whole && r < y.to-y.from; r++ { // mask or ranges hide the panel
 			clear(x.ds16[r*dsStep(&j.plan)+at:][:pairLanes])
 		}
 		return
+	}
+	if y.whole { // the ranges may hide the panel from the first and last rows
+		lo, hi = 0, y.to-y.from
 	}
 	s, dp, ds := x.s[lo*pairLanes:], x.dp[lo*pairLanes:], x.ds[lo*dsStep(&j.plan)+at:]
 	scoresAVX512BF16(&s[0], &q.Uint16s()[q.Offset(x.QBatch, h, x.Q0+y.from+lo)], rowStep(q), &x.kColumns[at*pairWords(p.Dim)], p.Dim, hi-lo, &x.top[0])
@@ -189,7 +198,7 @@ func (x *pairBlock) addPanel(j *job, y *rowTile, k, keys int) {
 		avx512Lanes.addNonFiniteKeys(j, &x.keyBlock, y, k, lo, hi)
 		return
 	}
-	n := y.to - y.from // lo is 0 and hi is n
+	n := hi
 	if n%2 == 1 {
 		clear(s[n*pairLanes:][:pairLanes])
 		clear(ds[n*dsStep(&j.plan):][:pairLanes])

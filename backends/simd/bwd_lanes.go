@@ -286,8 +286,8 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	p, f := &j.p, j.args
 	from := t * j.rows
 	stats := isa.stats(j, x.b, h, t)
-	if x.mask.ranges && !x.mask.setTile(j, x, &stats, h, from) {
-		isa.skipTile(j, x, &stats, item, h, t, at)
+	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &stats, h, from) {
+		isa.skipTile(j, &x.keyRange, &stats, item, h, t, at)
 		return
 	}
 	y := rowTile{tileStats: stats, h: h, from: from, to: min(from+j.rows, x.N)}

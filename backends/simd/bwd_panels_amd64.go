@@ -47,11 +47,11 @@ func (x *gradPanels) eachPanel(j *job, item, row, n int, at int64, panel func(k 
 	j.progress[item].Store(at + 1)
 }
 
-// hidesPart reports whether the mask hides all keys of one part from head h: the part that contains
-// key k. A part has the given number of keys, a power of 2, and begins at a multiple of this
+// hidesPart reports whether mask or ranges hide all keys of one part from the tile of head h: the part
+// that contains key k. A part has the given number of keys, a power of 2, and begins at a multiple of this
 // number. No block is smaller than a part.
 func (x *gradPanels) hidesPart(j *job, h, k, keys int) bool {
-	return j.hides(&x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
+	return x.mask.hidesPart(j, &x.seqTile, h, k&^(keys-1), k&^(keys-1)+keys)
 }
 
 // panelRows returns the range of a tile's rows that see the panel that begins at key k. The tile
@@ -68,7 +68,7 @@ func (x *gradPanels) panelRows(row, rows, k int) (lo, n int) {
 // setMasks sets masks to the visible keys of n rows of head h, in the panel that begins at key k.
 // If n is odd, setMasks also clears the element of masks after the last row. It reports whether any
 // row sees any key.
-func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
+func (x *gradPanels) setMasks(j *job, masks []uint32, h, row, n, k int) bool {
 	if n <= 0 {
 		return false
 	}
@@ -79,7 +79,7 @@ func (x *gradPanels) setMasks(masks []uint32, h, row, n, k int) bool {
 	if n%2 == 1 {
 		masks[n] = 0
 	}
-	return x.mask.hide(masks[:n], x.b, h, row, k)
+	return x.mask.hide(masks[:n], x.b, h, row, k) && x.mask.hideByRanges(j, masks[:n], x.b, h, row, k, keys)
 }
 
 // store writes the slice panels, which is dK or dV of the block, to tensor t. Each panel is

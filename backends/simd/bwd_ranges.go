@@ -24,7 +24,7 @@ func (x *tileStats) rangeBounds() (bounds rangeBounds) {
 // setTile sets the bounds of a tile, which begins at row from of head h, and of its groups of rows. It
 // returns false if the ranges hide all keys of the block from all rows, and the tile can be skipped.
 // A tile with a bias cannot, because it also writes dBias.
-func (m *rowMask) setTile(j *job, x *keyBlock, stats *tileStats, h, from int) bool {
+func (m *rowMask) setTile(j *job, x *keyRange, stats *tileStats, h, from int) bool {
 	if m.bounds = stats.rangeBounds(); !j.p.Score.Bias && !m.bounds.sees(x.from, x.to) {
 		return false
 	}
@@ -35,14 +35,25 @@ func (m *rowMask) setTile(j *job, x *keyBlock, stats *tileStats, h, from int) bo
 	return true
 }
 
-// skipTile lets the tile pass without adding to it. The block still waits for its predecessor, so
-// that later blocks add to dQ in order.
-func (isa *laneRoutines) skipTile(j *job, x *keyBlock, stats *tileStats, item, h, t int, at int64) {
-	if !j.waitFor(x.predecessor, at) {
-		return // canceled
+// skipTile lets the tile pass without adding to it, in a kernel that sums dQ in runs of keys.
+func (isa *laneRoutines) skipTile(j *job, x *keyRange, stats *tileStats, item, h, t int, at int64) {
+	if j.waitFor(x.predecessor, at) {
+		isa.flushKeyRun(j, stats, x, h, t)
+		j.progress[item].Store(at + 1)
 	}
-	isa.flushKeyRun(j, stats, &x.keyRange, h, t)
-	j.progress[item].Store(at + 1)
+}
+
+// passTile lets a tile pass without adding to it. The block still waits for the block before, so that
+// later blocks add to dQ in order.
+func (j *job) passTile(before, item int, at int64) {
+	if j.waitFor(before, at) {
+		j.progress[item].Store(at + 1)
+	}
+}
+
+// hidesPart reports whether mask or ranges hide the keys [from, to) from all rows of the tile of head h.
+func (m *rowMask) hidesPart(j *job, s *seqTile, h, from, to int) bool {
+	return j.hides(s, h, from, to) || m.ranges && !m.bounds.sees(from, to)
 }
 
 // hideRanges clears the bits of keys in x.masks that the ranges hide, for rows [lo, hi) of the tile
@@ -76,6 +87,23 @@ func (isa *laneRoutines) hideRanges(j *job, x *keyBlock, y *rowTile, k, keys, lo
 		}
 	}
 	return first, last
+}
+
+// hideByRanges clears the bits of keys that the ranges hide, as hide does for the mask. The panel has the
+// given number of keys. It reports whether any bit is left.
+func (m *rowMask) hideByRanges(j *job, masks []uint32, b, h, row, k, keys int) bool {
+	if !m.ranges || m.bounds.seesAll(k, k+keys) {
+		return true
+	}
+	if !m.bounds.sees(k, k+keys) {
+		return false
+	}
+	j.hideKeys(masks, b, h, row, k, m.isa.lanes)
+	left := uint32(0)
+	for _, of := range masks {
+		left |= of
+	}
+	return left != 0
 }
 
 // hideKeys clears the bits of keys in masks that the ranges hide. masks[0] is the mask of a row, and

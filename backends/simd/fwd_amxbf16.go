@@ -67,6 +67,7 @@ func fwdAMXBF16Item(j *job, ws *pool.Arena, item int) {
 		vPages:    j.newPage(ws, tileBlock, p.VDim),
 	}
 	x.setFeatures(j, ws, pairLanes, tileBlock, tileStep)
+	x.mask.narrow(j, &x.laneRange, pairLanes)
 	if p.Score.Bias && j.args.Bias.DType() != flashkit.Float32 {
 		const pairs = tileBlock / 2 * pairLanes
 		x.biasPairs, x.biasRows = asWords(x.biasBuf[:pairs]), asWords(x.biasBuf[pairs:])
@@ -101,7 +102,7 @@ func (x *tileScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 
 func (x *tileScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
-	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
+	if x.mask.hidesBlock(j, &avx512Lanes, &x.seqTile, lo, hi) {
 		return
 	}
 	x.k, x.kStep = j.tileKeys(&j.args.K, &x.seqTile, lo, hi-lo, x.kBuf)

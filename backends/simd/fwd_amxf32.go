@@ -70,6 +70,7 @@ func fwdAMXF32Item(j *job, ws *pool.Arena, item int) {
 		p: takeWords(ws, planes*pPlane), q: newPlaneRows(ws, p.Dim, pairLanes), row: ws.Take(max(p.Dim, p.VDim)),
 	}
 	x.setFeatures(j, ws, pairLanes, planeBlock, tileStep)
+	x.mask.narrow(j, &x.laneRange, pairLanes)
 	if j.tilesPerItem == 1 {
 		var one [1]planeTile
 		x.compute(j, ws, one[:0])
@@ -105,7 +106,7 @@ func (x *planeScratch) begin(j *job, ws *pool.Arena, t *planeTile, from, n int) 
 
 func (x *planeScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi = lo, hi
-	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
+	if x.mask.hidesBlock(j, &avx512Lanes, &x.seqTile, lo, hi) {
 		return
 	}
 	x.k.loadKeys(j, &j.args.K, &x.seqTile, lo, hi-lo, x.row)

@@ -65,6 +65,7 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys, p.VDim),
 	}
 	x.setFeatures(j, ws, pairLanes, keys, 2)
+	x.mask.narrow(j, &x.laneRange, pairLanes)
 	if j.tilesPerItem == 1 {
 		var one [1]pairTile
 		x.compute(j, ws, one[:0])
@@ -115,7 +116,7 @@ func (t *pairTile) begin(j *job, ws *pool.Arena, s *seqTile, from, n, vdim, bloc
 
 func (x *pairScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi, x.even = lo, hi, lo&^1
-	if x.mask.ofKeys && !x.mask.read(j, &avx512Lanes, &x.seqTile, 0, 1, lo, hi) {
+	if x.mask.hidesBlock(j, &avx512Lanes, &x.seqTile, lo, hi) {
 		return
 	}
 	x.k = j.keysOf(&j.args.K, &x.seqTile, x.even, hi-x.even, x.kPages)

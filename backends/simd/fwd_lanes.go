@@ -46,9 +46,7 @@ func (isa *laneRoutines) fwdHeads(j *job, ws *pool.Arena, x *laneScratch, at *la
 // these tiles.
 func (isa *laneRoutines) fwdTiles(j *job, ws *pool.Arena, x *laneScratch, at *laneRange, tiles []laneTile) {
 	first, last := at.first, at.last
-	if x.mask.ranges != nil {
-		x.mask.ranges.setItem(j, at, isa.lanes)
-	}
+	x.mask.narrow(j, at, isa.lanes)
 	if isa.isShort(j, at) {
 		isa.fwdShort(j, ws, x, at, &tiles[:1][0])
 		return

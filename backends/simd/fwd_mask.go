@@ -12,7 +12,7 @@ import (
 // keys. If all rows of a tile see the same contiguous keys of a group, the tile skips the group's other
 // keys. Otherwise each pair of the group is masked, as at the edges of the band. The choice depends on
 // the mask's values, not on its shape. Ranges of keys cut the keys of a tile at their bounds, like a
-// band. A call with both reads the ranges in groups, too.
+// band. A call with both reads the ranges in groups, too, as do kernels that multiply keys in pairs.
 
 const maskGroup = 32 // keys
 
@@ -35,7 +35,7 @@ type keyMask struct {
 	words   []uint32                            // [2][maskGroup]: for each row, a word with a bit per key of a group; then scratch of this size
 	seen    [tileBlock/maskGroup + 1]uint32     // for each group, a bit for each key that all rows see
 	ranges  *rangeScratch                       // nil in a call without ranges of keys
-	alone   bool                                // ranges without a mask: the bounds of a tile say which keys its rows see
+	alone   bool                                // ranges without a mask, and step is 1: the bounds of a tile say which keys its rows see
 
 	last struct{ from, to, until, hides int } // last arguments and results of tilePart, reused if ofKeys
 }
@@ -50,7 +50,7 @@ type keysOfMask struct {
 func (j *job) newMask(ws *pool.Arena, keys, step int) (x keyMask) {
 	if j.hidesByRow() {
 		x.ranges, x.step = j.newRangeScratch(ws), step
-		x.alone = !j.p.Score.Mask
+		x.alone = !j.p.Score.Mask && step == 1
 		x.ofKeys = x.ranges == nil && j.args.Mask.Shape()[2] == 1
 		x.ofRows = !x.ofKeys
 		x.visible, x.words = takeWords(ws, keys+maskGroup), takeWords(ws, 2*maskGroup)

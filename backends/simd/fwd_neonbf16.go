@@ -77,6 +77,7 @@ func fwdNEONBF16Item(j *job, ws *pool.Arena, item int) {
 		kPages: j.newPage(ws, keys, p.Dim), vPages: j.newPage(ws, keys+quad, p.VDim),
 	}
 	x.setFeatures(j, ws, lanes, keys, quad)
+	x.mask.narrow(j, &x.laneRange, lanes)
 	if j.tilesPerItem == 1 {
 		var one [1]quadTile
 		x.compute(j, ws, one[:0])
@@ -138,7 +139,7 @@ func (x halfRows) padTo(dst []uint16, n, dim int) halfRows {
 
 func (x *quadScratch) load(j *job, lo, hi int) {
 	x.lo, x.hi, x.base = lo, hi, lo&^(quad-1)
-	if x.mask.ofKeys && !x.mask.read(j, &neonLanes, &x.seqTile, 0, 1, lo, hi) {
+	if x.mask.hidesBlock(j, &neonLanes, &x.seqTile, lo, hi) {
 		return
 	}
 	x.keys = j.keysOf(&j.args.K, &x.seqTile, lo, hi-lo, x.kPages)

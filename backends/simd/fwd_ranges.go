@@ -10,12 +10,14 @@ import (
 
 // rangeScratch is the workspace of ranges of keys in a forward pass.
 type rangeScratch struct {
-	item   rangeBounds           // of the item's rows
-	tiles  [maxTiles]rangeBounds // of the item's tiles
-	rows   [maskGroup]rowRanges  // of the rows of one tile
-	loaded int                   // number of the tile whose ranges are in rows, plus 1
-	tile   int                   // number of the tile that is computed
+	item   rangeBounds             // of the item's rows
+	tiles  [rangeTiles]rangeBounds // of the item's tiles
+	rows   [maskGroup]rowRanges    // of the rows of one tile
+	loaded int                     // number of the tile whose ranges are in rows, plus 1
+	tile   int                     // number of the tile that is computed
 }
+
+const rangeTiles = 2 * maxTiles // most tiles of an item of any kernel; AMX has the largest items
 
 const rangeFloats = int(unsafe.Sizeof(rangeScratch{})) / 4
 
@@ -24,6 +26,19 @@ func (j *job) newRangeScratch(ws *pool.Arena) *rangeScratch {
 		return nil
 	}
 	return (*rangeScratch)(unsafe.Pointer(&ws.Take(rangeFloats)[0]))
+}
+
+// narrow cuts an item's keys to the keys that the ranges show to some row, if the call has ranges.
+func (x *keyMask) narrow(j *job, at *laneRange, lanes int) {
+	if x.ranges != nil {
+		x.ranges.setItem(j, at, lanes)
+	}
+}
+
+// hidesBlock reports whether mask or ranges hide the keys [lo, hi) from all rows of an item. It reads a
+// mask that is the same for all rows.
+func (x *keyMask) hidesBlock(j *job, isa *laneRoutines, s *seqTile, lo, hi int) bool {
+	return x.ofKeys && !x.read(j, isa, s, 0, 1, lo, hi) || x.ranges != nil && !x.ranges.item.sees(groupsOf(lo, hi))
 }
 
 // setItem computes the bounds of an item's tiles. It cuts the item's keys to the keys that some row

@@ -85,7 +85,7 @@ func (t *laneTile) alpha(factors []float32) *float32 {
 func (isa *laneRoutines) loadBlock(j *job, x *laneScratch, at *laneRange, lo int) {
 	f, n := j.args, isa.blockEnd(at, lo)-lo
 	x.lo, x.hi = lo, lo+n
-	if x.mask.ofKeys && !x.mask.read(j, isa, &at.seqTile, 0, 1, lo, lo+n) || x.mask.ranges != nil && !x.mask.ranges.item.sees(groupsOf(lo, lo+n)) {
+	if x.mask.hidesBlock(j, isa, &at.seqTile, lo, lo+n) {
 		return
 	}
 	x.k, x.kStep = isa.viewKeys(j, &f.K, &at.seqTile, lo, n, x.kBuf)

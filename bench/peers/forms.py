@@ -5,7 +5,7 @@
     python bench/peers/forms.py bin/peers-ours --parts ragged --only 'uniform.*f32 packed'
     python bench/peers/forms.py bin/peers-ours --parts costs --small --rounds 3
 
-The parts are: short (sequences of 16 to 128, with a key mask and without), masks (masks and bias, both passes), rare (softcap,
+The parts are: short (sequences of 16 to 128, with a key mask and without), masks (masks and bias, both passes), ranges (ranges of keys, both passes), rare (softcap,
 sinks, ALiBi, packed sequences), ragged (unequal lengths beside equal ones), costs (what features add to the plain call of the
 same kernel), decode (pages, mixed types, a cache that grows), int8 (a cache in 8 bits). In each cell all sides are timed in one run, in turns, in another
 order each round. A turn is the median of the calls of --seconds, one call if that takes longer; a side's time is the median of

@@ -6,13 +6,13 @@ import random
 
 from forms_ggml import Ggml
 from forms_problem import Form
-from forms_sides import (Ours, Reading, onnx_added, onnx_attention, onnx_gqa, onnx_mha, torch_added, torch_loop, torch_math,
-                         torch_nested, torch_padded, torch_side)
+from forms_sides import (Ours, Reading, onnx_added, onnx_attention, onnx_gqa, onnx_mha, shown, torch_added, torch_flex, torch_loop,
+                         torch_math, torch_nested, torch_padded, torch_side)
 
 SPEED = 1.3  # required speed, relative to the fastest peer
-PEERS = {"PyTorch": torch_side, "PyTorch math": torch_math, "PyTorch float mask": torch_added, "PyTorch nested": torch_nested, "PyTorch loop": torch_loop, "PyTorch padded": torch_padded,
-         "ORT MHA": onnx_mha, "ORT Attention": onnx_attention,
-         "ORT Attention float mask": onnx_added, "ORT GQA": onnx_gqa}
+PEERS = {"PyTorch": shown(torch_side), "PyTorch math": shown(torch_math), "FlexAttention": torch_flex, "PyTorch float mask": shown(torch_added), "PyTorch nested": torch_nested, "PyTorch loop": torch_loop, "PyTorch padded": torch_padded,
+         "ORT MHA": shown(onnx_mha), "ORT Attention": shown(onnx_attention),
+         "ORT Attention float mask": shown(onnx_added), "ORT GQA": onnx_gqa}
 
 
 @dataclasses.dataclass
@@ -88,6 +88,29 @@ def masks(args, threads):
                 yield with_(bias=(1, h, n, n))
                 if backward:
                     yield with_(bias=(1, h, n, n), bias_gradient=True)
+
+
+def ranges(args, threads):
+    """Yield ranges of keys in both passes."""
+    n = 256 if args.small else 2048
+    for dtype in ("f32", "bf16"):
+        for d in (64, 128):
+            for what, causal in (("documents", False), ("documents", True), ("prefix", False), ("window", False)):
+                for backward in (False, True):
+                    form = Form(1, 8, 8, n, n, d, dtype, backward=backward, causal=causal, ranges=what)
+                    group = beside("ranges", form, threads)
+                    group.lines[0].at_least = 2
+                    yield group
+                    if what == "documents":
+                        yield as_packed(form, threads)
+
+
+def as_packed(form, threads):
+    """Return equal documents as ranges of one sequence, and the same documents as packed sequences."""
+    size = form.n // 8
+    packed = dataclasses.replace(form, b=8, n=size, m=size, ranges="", lens=(size,) * 8, packed=True)
+    makers = {"ranges": lambda s: Ours(s.program(threads), form, s.seed, s.limit, s.kernel, s.folder, form.tensors(s.seed)), "packed": alone(packed, threads)}
+    return Group("ranges", f"{form.spoken}, beside packed sequences", threads, makers, [Line("ranges", ["packed"], at_most=1.05)])
 
 
 def rare(args, threads):
@@ -213,4 +236,4 @@ def int8(args, threads):
         yield Group("int8", form.spoken, threads, makers, [Line("ours", ["ORT GQA"], at_least=SPEED)], form)
 
 
-PARTS = {"short": short, "masks": masks, "rare": rare, "ragged": ragged, "costs": costs, "decode": decode, "int8": int8}
+PARTS = {"short": short, "masks": masks, "ranges": ranges, "rare": rare, "ragged": ragged, "costs": costs, "decode": decode, "int8": int8}

@@ -7,7 +7,8 @@ import math
 import torch
 
 TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL", torch.int8: "I8"}
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL", torch.int8: "I8", torch.int32: "I32"}
+RANGES = ("documents", "prefix", "window")  # 8 equal documents, a prefix of a quarter, a window of a quarter and the first 4 keys
 INT8_SCALE = 1 / 64  # of all elements of an int8 cache, as other libraries have one scale for a tensor
 LEAVES = ("q", "k", "v", "bias")  # inputs that have gradients, if the problem has a backward pass
 
@@ -35,6 +36,7 @@ class Form:
     bias_gradient: bool = False
     mask: tuple = ()
     hidden: float = 0.2  # fraction of a mask that hides keys
+    ranges: str = ""  # one of RANGES
     mask_lens: tuple = ()  # number of keys that the mask shows in each sequence; it hides the later ones
     lens: tuple = ()  # sequence lengths of a ragged problem
     kv_lens: tuple = ()
@@ -49,6 +51,7 @@ class Form:
         parts += [f"softcap{self.softcap:g}"] * bool(self.softcap) + ["alibi"] * self.alibi
         parts += ["bias"] * bool(self.bias) + ["mask"] * bool(self.mask) + ["sink"] * self.sink
         parts += [f"dropout{self.dropout:g}"] * bool(self.dropout)
+        parts += [f"ranges{2 if self.ranges == 'window' else 1}"] * bool(self.ranges)
         parts += [f"int8group{self.int8}"] * bool(self.int8)
         parts += ["ragged"] * bool(ragged) + [f"page{self.page}"] * bool(self.page)
         return "-".join(parts)
@@ -59,11 +62,27 @@ class Form:
         shape = lambda s: "x".join(map(str, s))
         more = [f"bias {shape(self.bias)}"] * bool(self.bias) + ["and its gradient"] * self.bias_gradient
         more += [f"mask {shape(self.mask)}"] * bool(self.mask) + ["padding"] * bool(self.mask_lens)
+        more += [f"ranges: {self.ranges}"] * bool(self.ranges)
         more += ["packed"] * self.packed + ["bwd" if self.backward else "fwd"]
         return f"{self.name} {', '.join(more)}"
 
     def slopes(self):
         return torch.tensor([2.0 ** (-8 * (h + 1) / self.h) for h in range(self.h)])
+
+    def ends(self):
+        """Return the ends of each row's ranges: first key, key after the last, and so on."""
+        n, part = self.n, self.n // 4
+        if self.ranges == "prefix":
+            return torch.tensor([[0, max(part, i + 1)] for i in range(n)])
+        if self.ranges == "window":
+            return torch.tensor([[0, min(4, max(0, i + 1 - part)), max(0, i + 1 - part), i + 1] for i in range(n)])
+        return torch.tensor([[i - i % (n // 8), min(i - i % (n // 8) + n // 8, n)] for i in range(n)])
+
+    def shown(self):
+        """Return the pairs that the ranges and the causal mask show, [N, M]."""
+        e, keys = self.ends()[:, :, None], torch.arange(self.m)
+        shown = ((keys >= e[:, ::2]) & (keys < e[:, 1::2])).any(1)
+        return shown.tril(self.m - self.n) if self.causal else shown
 
     def tensors(self, seed):
         """Return random tensors of shape [B, H, N, D] or, if packed, [1, H, rows, D]. The mask is bool, slopes and sink are float32."""
@@ -84,6 +103,8 @@ class Form:
             x["mask"] = (torch.arange(self.m) < torch.tensor(self.mask_lens)[:, None])[:, None, None, :].expand(self.mask).contiguous()
         elif self.mask:
             x["mask"] = torch.rand(self.mask, generator=r) >= self.hidden
+        if self.ranges:
+            x["ranges"] = self.ends().to(torch.int32)[None, None]
         if self.alibi:
             x["slopes"] = self.slopes().reshape(1, self.h, 1, 1)
         if self.sink:
@@ -117,6 +138,8 @@ class Form:
             s = s.masked_fill(~x["mask"][-1, -1], -torch.inf)
         if self.causal:
             s = s.masked_fill(distance > 0, -torch.inf)
+        if self.ranges:
+            s = s.masked_fill(~self.shown(), -torch.inf)
         if self.sink:
             s = torch.cat([s, x["sink"][0, -1].double().expand(n, 1)], dim=1)
         o = torch.softmax(s, dim=1)[:, :m] @ v

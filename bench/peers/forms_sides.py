@@ -135,6 +135,32 @@ def added(form, x):
     return dataclasses.replace(form, bias=form.mask, mask=(), mask_lens=()), {**x, "bias": bias, "mask": None}
 
 
+def shown(side):
+    """Return a side that passes ranges of keys as a bool mask, which is made before the timed calls."""
+    def make(form, x, threads):
+        if form.ranges:
+            mask = form.shown()[None, None]
+            form, x = dataclasses.replace(form, ranges="", causal=False, mask=tuple(mask.shape)), {**x, "mask": mask}
+        return side(form, x, threads)
+    return make
+
+
+def torch_flex(form, x, threads):
+    """Return FlexAttention, compiled, with a block mask that is made before the timed calls."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if not form.ranges:
+        raise Unable("is timed with ranges of keys only")
+    visible = form.shown()
+    blocks = create_block_mask(lambda b, h, i, j: visible[i, j], None, None, form.n, form.m, device="cpu")
+    compiled = torch.compile(flex_attention, dynamic=False)
+    try:
+        return torch_side(dataclasses.replace(form, ranges="", causal=False), x, threads,
+                          lambda q, k, v, attn_mask, is_causal, enable_gqa: compiled(q, k, v, block_mask=blocks, enable_gqa=enable_gqa))
+    except Exception as reason:  # the compiler raises many types of errors
+        raise Unable(str(reason).splitlines()[0][:200]) from reason
+
+
 def torch_added(form, x, threads):
     """Return scaled_dot_product_attention with a float mask, which is made before the timed calls."""
     return torch_side(*added(form, x), threads)
@@ -339,7 +365,7 @@ def onnx_attention(form, x, threads):
 def onnx_gqa(form, x, threads):
     """Return ONNX Runtime's GroupQueryAttention, with softcap, head_sink and seqlens_k. In decode, it appends the last key to the cache in place."""
     onnx_types(form, "f32", "f16")
-    if form.alibi or form.dropout or form.mask or form.page or form.lens and not form.packed or form.bias and form.bias[2] == 1:
+    if form.alibi or form.dropout or form.mask or form.ranges or form.page or form.lens and not form.packed or form.bias and form.bias[2] == 1:
         raise Unable("has no such input")
     if not form.causal and form.n != form.m:
         raise Unable("decode is causal")
