@@ -134,7 +134,7 @@ type packedTile struct {
 func (x *gradBlock) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y := packedTile{tileStats: avx512Lanes.stats(j, x.b, h, t), h: h, from: t * j.rows, n: min(j.rows, x.N-t*j.rows)}
-	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &y.tileStats, h, y.from) {
+	if x.mask.hidesTile(j, &x.keyRange, &y.tileStats) {
 		j.passTile(x.predecessor, item, at)
 		return
 	}

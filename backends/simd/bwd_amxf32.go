@@ -151,7 +151,7 @@ func (x *planeGrads) addTile(j *job, item, h, t int, at int64) {
 	f := j.args
 	y, from := avx512Lanes.stats(j, x.b, h, t), t*j.rows
 	n := min(j.rows, x.N-from)
-	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &y, h, from) {
+	if x.mask.hidesTile(j, &x.keyRange, &y) {
 		avx512Lanes.skipTile(j, &x.keyRange, &y, item, h, t, at)
 		return
 	}

@@ -107,10 +107,11 @@ func bwdAVX512BF16Finish(j *job, _ *pool.Arena, item int) {
 func (x *pairBlock) addTile(j *job, item, h, t int, at int64) {
 	p, f, isa := &j.p, j.args, &avx512Lanes
 	from, stats := t*j.rows, isa.stats(j, x.b, h, t)
-	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &stats, h, from) {
+	if x.mask.hidesTile(j, &x.keyRange, &stats) {
 		j.passTile(x.predecessor, item, at)
 		return
 	}
+	x.mask.setGroups(j, &x.keyRange, h, from)
 	y := rowTile{tileStats: stats, h: h, from: from, to: min(from+j.rows, x.N)}
 	n := y.to - from
 	wholeFrom, wholeTo := x.wholePanels(&y)

@@ -286,10 +286,11 @@ func (isa *laneRoutines) addTile(j *job, x *keyBlock, item, h, t int, at int64) 
 	p, f := &j.p, j.args
 	from := t * j.rows
 	stats := isa.stats(j, x.b, h, t)
-	if x.mask.ranges && !x.mask.setTile(j, &x.keyRange, &stats, h, from) {
+	if x.mask.hidesTile(j, &x.keyRange, &stats) {
 		isa.skipTile(j, &x.keyRange, &stats, item, h, t, at)
 		return
 	}
+	x.mask.setGroups(j, &x.keyRange, h, from)
 	y := rowTile{tileStats: stats, h: h, from: from, to: min(from+j.rows, x.N)}
 	_, allUntil := x.Keys(from)
 	allFrom, _ := x.Keys(y.to - 1)

@@ -6,7 +6,7 @@ import "math"
 
 // setBounds stores the bounds of the ranges of a tile's rows, for all blocks of keys.
 func (x *tileStats) setBounds(j *job, y *seqTile) {
-	bounds := j.boundsOf(y.b, y.h, y.from, y.to)
+	bounds := j.boundsOf(y, y.h, y.from, y.to)
 	for i, of := range [...][2]int{bounds.some[0], bounds.some[1], bounds.all[0], bounds.all[1]} {
 		for end, key := range of {
 			x.bounds[2*i+end] = math.Float32frombits(uint32(min(key, math.MaxInt32)))
@@ -21,18 +21,26 @@ func (x *tileStats) rangeBounds() (bounds rangeBounds) {
 	return bounds
 }
 
-// setTile sets the bounds of a tile, which begins at row from of head h, and of its groups of rows. It
-// returns false if the ranges hide all keys of the block from all rows, and the tile can be skipped.
-// A tile with a bias cannot, because it also writes dBias.
-func (m *rowMask) setTile(j *job, x *keyRange, stats *tileStats, h, from int) bool {
-	if m.bounds = stats.rangeBounds(); !j.p.Score.Bias && !m.bounds.sees(x.from, x.to) {
+// hidesTile sets the bounds of a tile in a call with ranges. It reports whether the ranges hide all keys
+// of the block from all rows, and the tile can be skipped. A tile with a bias cannot, because it also
+// writes dBias.
+func (m *rowMask) hidesTile(j *job, x *keyRange, stats *tileStats) bool {
+	if !m.ranges {
 		return false
+	}
+	m.bounds = stats.rangeBounds()
+	return !j.p.Score.Bias && !m.bounds.sees(x.from, x.to)
+}
+
+// setGroups sets the bounds of the groups of rows of a tile, which begins at row from of head h.
+func (m *rowMask) setGroups(j *job, x *keyRange, h, from int) {
+	if !m.ranges {
+		return
 	}
 	to := min(from+j.rows, x.N)
 	for r := from; r < to; r += edgeGroup {
-		m.groups[(r-from)/edgeGroup] = j.boundsOf(x.b, h, r, min(r+edgeGroup, to))
+		m.groups[(r-from)/edgeGroup] = j.boundsOf(&x.seqTile, h, r, min(r+edgeGroup, to))
 	}
-	return true
 }
 
 // skipTile lets the tile pass without adding to it, in a kernel that sums dQ in runs of keys.

@@ -47,7 +47,7 @@ func (x *rangeScratch) setItem(j *job, at *laneRange, lanes int) {
 	x.item, x.loaded = noBounds, 0
 	for r := at.from; r < at.to; r += lanes {
 		tile := &x.tiles[(r-at.from)/lanes]
-		*tile = j.boundsOf(at.b, at.h, r, min(r+lanes, at.to))
+		*tile = j.boundsOf(&at.seqTile, at.h, r, min(r+lanes, at.to))
 		x.item.join(tile)
 	}
 	at.narrow(&x.item)

@@ -135,7 +135,7 @@ func (isa *laneRoutines) fetchNextBlock(j *job, a *ahead, item *laneRange, k int
 			}
 			at = j.laneRange(next)
 			if j.p.Score.Ranges != 0 {
-				bounds := j.boundsOf(at.b, at.h, at.from, min(at.from+1, at.to)) // of one row: a guess
+				bounds := j.boundsOf(&at.seqTile, at.h, at.from, min(at.from+1, at.to)) // of one row: a guess
 				at.narrow(&bounds)
 			}
 		}

@@ -64,26 +64,28 @@ var noBounds = rangeBounds{
 	all:  rowRanges{{0, math.MaxInt}, {0, math.MaxInt}},
 }
 
-// boundsOf returns the bounds of the rows [from, to) of a head.
-func (j *job) boundsOf(b, h, from, to int) rangeBounds {
+// boundsOf returns the bounds of the rows [from, to) of a head. Ranges may exceed the sequence's keys:
+// the bounds are those of the ranges cut to the keys, so that a sequence has the same bounds in any batch.
+func (j *job) boundsOf(s *seqTile, h, from, to int) rangeBounds {
 	x := noBounds
 	if from >= to {
 		return x
 	}
 	t := &j.args.Ranges
-	ends, at, step := t.Int32s(), t.Repeated(b, h, from), rowStep(t)
+	ends, at, step := t.Int32s(), t.Repeated(s.b, h, from), rowStep(t)
 	x.all[1] = [2]int{}
 	for r := range j.p.Score.Ranges {
-		x.some[r], x.all[r] = boundsOf(ends[at+2*r:], step, to-from)
+		x.some[r], x.all[r] = boundsOf(ends[at+2*r:], step, to-from, int32(s.M))
 	}
 	return x
 }
 
-// boundsOf returns the bounds of one range in each of n rows, whose ends are step elements apart.
-func boundsOf(ends []int32, step, n int) (some, all [2]int) {
+// boundsOf returns the bounds of one range in each of n rows, whose ends are step elements apart. The
+// ranges are cut to the given number of keys.
+func boundsOf(ends []int32, step, n int, keys int32) (some, all [2]int) {
 	first, last, allFrom, allUntil := int32(math.MaxInt32), int32(0), int32(0), int32(math.MaxInt32)
 	for i := 0; n > 0; i, n = i+step, n-1 {
-		from, until := ends[i], ends[i+1]
+		from, until := min(ends[i], keys), min(ends[i+1], keys)
 		if from < until {
 			first, last = min(first, from), max(last, until)
 		}
