@@ -61,7 +61,7 @@ var abouts = [...]flashkit.Kernel{
 		About: "AMX: bf16 tile products, softmax by AVX-512; bound by exponentials at small head dims, else by tile products"},
 	{Name: "simd/decode_amxbf16", Takes: fwdFeatures, Scores: "decode_amxbf16", Requires: onAMX, DTypes: bf16Only, MaxDim: widest, MaxRows: decodeRows,
 		About: "AMX: split-KV with 16 query rows in a tile, for grouped heads; bound by memory bandwidth and packing"},
-	{Name: "simd/fwd_avx512bf16", Takes: fwdFeatures, Scores: "avx512bf16", Requires: onAVX512BF16, DTypes: bf16Only, MaxDim: widest,
+	{Name: "simd/fwd_avx512bf16", Takes: fwdFeatures | flashkit.FeatureKeyMass, Scores: "avx512bf16", Requires: onAVX512BF16, DTypes: bf16Only, MaxDim: widest,
 		About: "AVX-512: 32 query rows in the lanes, products of bf16 pairs by VDPBF16PS; bound by that instruction"},
 	{Name: "simd/bwd_amxbf16", Pass: flashkit.PassBackward, Takes: bwdFeatures, Scores: "amxbf16", Requires: onAMX, DTypes: bf16Only, MaxDim: widest,
 		About: "AMX: five bf16 tile products, key blocks add to dQ in order; bound by exponentials and tile products alike"},

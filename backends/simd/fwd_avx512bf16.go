@@ -22,8 +22,9 @@ func fwdAVX512BF16Plan(pl *plan) {
 	avx512Lanes.planRows(pl, itemRows)
 	p := &pl.p
 	vdim, words, keys := pad(p.VDim), pairWords(p.Dim), avx512Lanes.keys
-	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, keys)
-	shared := keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
+	pl.shared = pl.massFloats()
+	perTile := pairLanes*words + pl.sumFloats(pairLanes, vdim, keys) + pl.massFloatsOfTile(pairLanes)
+	shared := pl.massFloatsOfItem(pairLanes) + keys*(pairLanes+1+vdim) + keys/2*(pairLanes+vdim) + pairLanes*(words+vdim+3)
 	pl.setItems(perTile, shared+pl.featureFloats(pairLanes, keys)+pl.pageFloats(keys, p.Dim)+pl.pageFloats(keys, p.VDim))
 }
 
@@ -77,10 +78,14 @@ func fwdAVX512BF16Item(j *job, ws *pool.Arena, item int) {
 
 func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	vdim, keys := pad(j.p.VDim), avx512Lanes.keys
+	x.beginMass(j, ws, pairLanes, x.first, x.last)
 	for r := x.from; r < x.to; r += pairLanes {
 		tiles = tiles[:len(tiles)+1]
 		seq, from := x.tile(r)
 		tiles[len(tiles)-1].begin(j, ws, &seq, from, min(pairLanes, x.to-r), vdim, keys, x.buf)
+		if x.mass.on {
+			tiles[len(tiles)-1].beginMass(ws, pairLanes, x.mass.last-x.mass.first)
+		}
 	}
 	for lo := x.first; lo < x.last; lo = x.hi {
 		x.load(j, lo, avx512Lanes.blockEnd(&x.laneRange, lo))
@@ -97,6 +102,9 @@ func (x *pairScratch) compute(j *job, ws *pool.Arena, tiles []pairTile) {
 	}
 	for t := range tiles {
 		avx512Lanes.finish(j, &tiles[t].laneTile, &x.laneScratch)
+	}
+	if x.mass.on {
+		avx512Lanes.endMass(j, ws, &x.laneScratch, &x.seqTile)
 	}
 	j.clearRows(&x.seqTile)
 }
@@ -140,6 +148,7 @@ func (x *pairScratch) processKeys(j *job, t *pairTile, from, keys int, edge, hid
 		avx512Lanes.endScores(j, &t.laneTile, &x.laneScratch, from, i, n, masked)
 	}
 	expScoresAVX512(&x.s[0], keys, &t.m[0], &x.top[0], &t.l[0], &x.factors[0], j.base2)
+	x.keepPart(&t.laneTile, pairLanes, from, keys)
 	avx512Lanes.drop(j, &t.laneTile, &x.laneScratch, from, keys)
 	if edge && !hidden {
 		v, step := avx512Lanes.viewKeys(j, &j.args.V, &x.seqTile, from, keys, x.vBuf)

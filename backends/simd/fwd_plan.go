@@ -18,10 +18,6 @@ const (
 func (isa *laneRoutines) planForward(pl *plan) {
 	isa.stackHeads(pl)
 	isa.planRows(pl, itemRows)
-	if pl.p.KeyMass {
-		pl.tilesPerItem = itemRows / isa.lanes
-		pl.planHeads(isa.lanes, 1)
-	}
 	if n := isa.joinedHeads(pl); n > 1 {
 		pl.planHeads(isa.lanes, n)
 		pl.apart = true
@@ -45,9 +41,13 @@ func (isa *laneRoutines) blockKeys(pl *plan) int {
 func (isa *laneRoutines) mostOneBlock() int { return max(isa.keys, isa.oneBlock) }
 
 // planRows sets the number of tiles per item so that each worker gets itemsPerWorker items, or
-// fewer if the call is small. An item has at most the given number of query rows.
+// fewer if the call is small. An item has at most the given number of query rows, and with KeyMass always
+// this number, because sums of other items have other bits.
 func (isa *laneRoutines) planRows(pl *plan, rows int) {
 	pl.tilesPerItem = max(1, min(rows/isa.lanes, ceilDiv(pl.p.QLen*pl.fold, isa.lanes), pl.headGroups()*pl.rowTiles(isa.lanes)/(itemsPerWorker*pl.workers)))
+	if pl.p.KeyMass {
+		pl.tilesPerItem = rows / isa.lanes
+	}
 	pl.planHeads(isa.lanes, 1)
 }
 

@@ -87,6 +87,21 @@ func (x *laneScratch) endPart(t *laneTile, lanes int) {
 	t.mass.parts++
 }
 
+// keepPart copies the weights of keys [from, from+keys) to the memory of the tile, in a kernel that then
+// rounds the weights.
+func (x *laneScratch) keepPart(t *laneTile, lanes, from, keys int) {
+	m, y := &x.mass, &t.mass
+	if !m.on {
+		return
+	}
+	until, skip := from+keys, max(m.first-from, 0) // a part of pairs may begin one key before the item
+	from += skip
+	copy(y.p[(from-m.first)*lanes:(until-m.first)*lanes], x.s[skip*lanes:])
+	y.ends[2*y.parts], y.ends[2*y.parts+1] = uint32(from), uint32(until)
+	copy(y.tops[y.parts*lanes:][:lanes], t.m)
+	y.parts++
+}
+
 // addMass adds the tile's weights to the sum of the item's tiles. x.factors has
 // the factors of O.
 func (isa *laneRoutines) addMass(j *job, t *laneTile, x *laneScratch) {
