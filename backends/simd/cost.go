@@ -22,10 +22,11 @@ type pace struct {
 	feature float64 // forward: factor of featureTimes
 	few     bool    // forward: the routine is attendTile, which skips idle lanes in products
 	narrow  slowing // of an AVX-512 kernel: applies if wideRate is 1
+	fast    slowing // of an AVX512-BF16 kernel: applies if pairRate is 2
 }
 
-// slowing has factors of a pace: products of flop and pair, other of start, tile, key and pack. Elements that are
-// read once, or widened, take as long.
+// slowing has factors of a pace, which are below 1 for a faster processor: products of flop and pair, other of
+// start, tile, key and pack. Elements that are read once, or widened, take as long.
 type slowing struct{ products, other float64 }
 
 // slowed returns c with its times multiplied by the factors of by.

@@ -173,3 +173,15 @@ func TestCostOrdersMeasuredKernelsNarrow(t *testing.T) {
 		{"b34-h48-g12-n1-m3-d128-bf16-bias-mask", "bwd_avx2", "bwd_generic", 1.43},
 	})
 }
+
+// A Zen 5, whose products of bf16 pairs are as fast as float32 products.
+func TestCostOrdersMeasuredKernelsOfPairs(t *testing.T) {
+	assertOrders(t, 2, 2, []measuredOrder{
+		{"b4-h8-g8-n64-m64-d64-bf16", "fwd_avx512bf16", "fwd_avx512", 1.61},
+		{"b2-h8-g8-n128-m128-d64-bf16", "fwd_avx512bf16", "fwd_avx512", 1.71},
+		{"b1-h8-g8-n64-m1024-d64-bf16", "fwd_avx512bf16", "fwd_avx512", 1.83},
+		{"b1-h64-g16-n174-m174-d72-bf16", "bwd_avx512bf16", "bwd_avx512", 1.29},
+		{"b1-h4-g4-n512-m512-d64-bf16", "bwd_avx512bf16", "bwd_avx512", 1.59},
+		{"b1-h8-g8-n64-m1024-d64-bf16", "bwd_avx512bf16", "bwd_avx512", 1.31},
+	})
+}

@@ -24,14 +24,18 @@ func fitsPairs(t tier, p flashkit.Problem) string {
 // Paces of the AVX512-BF16 kernels on a processor whose products of bf16 pairs are no faster than
 // float32 products.
 var (
-	fwdPairPace = pace{start: 1155, flop: .0098, pair: .127, element: .07, pack: .112, feature: 1, narrow: slowing{.72, 1.24}}
-	bwdPairPace = pace{start: 2500, tile: 879, flop: .008, pair: .01, element: .527, pack: .279, narrow: slowing{1.04, .85}}
+	fwdPairPace = pace{start: 1155, flop: .0098, pair: .127, element: .07, pack: .112, feature: 1, fast: slowing{.62, .6}, narrow: slowing{1.16, 2.07}}
+	bwdPairPace = pace{start: 2500, tile: 879, flop: .008, pair: .01, element: .527, pack: .279, fast: slowing{.62, .8}, narrow: slowing{1.68, 1.06}}
 )
 
 // pairPace adapts pace c to this processor's pairRate and wideRate. c was measured on a processor with
-// pairRate 1 and wideRate 2.
+// pairRate 1 and wideRate 2, its factor fast on one with pairRate 2, and its factor narrow on one that
+// also has wideRate 1.
 func pairPace(c pace) pace {
 	c.flop /= pairRate()
+	if pairRate() == 2 {
+		c = c.slowed(c.fast)
+	}
 	return widePace(c)
 }
 
@@ -49,7 +53,7 @@ var pairRate = sync.OnceValue(func() float64 {
 // heads. The decision depends on neither lengths nor the batch, so a sequence has the same bits in any
 // batch.
 func (pl *plan) foldHeads() {
-	if p := &pl.p; p.Score == (flashkit.Score{}) && !p.Carry {
+	if p := &pl.p; p.Score == (flashkit.Score{}) && !p.Carry && !p.KeyMass {
 		pl.fold = p.Heads / p.KVHeads
 	}
 }
