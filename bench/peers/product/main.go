@@ -6,11 +6,11 @@
 // "op":
 //
 //	open  read A [m, k], B [k, n] and the bias [n], float32, from a "file", and pack B;
-//	      "precision" is 0 for a float32 product, 1 for B in bf16, 2 for A and B in bf16
+//	      "precision" is 0 for a float32 product, 1 for B in bf16, 2 for A and B in bf16, 3 for 8 bits
 //	time  compute the product for "seconds", with or without "bias"; reply with the seconds of the
 //	      median and the fastest call
 //	run   compute the product "times" times, so that tools/arm64/products.py can count its instructions
-//	peak  measure the processor's peak rate of multiply-adds, in FLOP/s
+//	peak  measure the processor's peak rate of multiply-adds, in FLOP/s; of bf16 with "precision" 2
 //	save  write C, [m, n], to a "file"
 package main
 
@@ -92,7 +92,11 @@ func (p *product) answer(ctx context.Context, r *request) (reply, error) {
 	case "run":
 		return reply{}, p.run(ctx, r)
 	case "peak":
-		rate, _ := simd.Peak(flashkit.Float32)
+		t := flashkit.Float32
+		if r.Precision == matmul.BF16 {
+			t = flashkit.BFloat16
+		}
+		rate, _ := simd.Peak(t)
 		return reply{Peak: rate}, nil
 	case "save":
 		data, err := binary.Append(nil, binary.LittleEndian, p.args.C.Data)
