@@ -7,8 +7,8 @@ are its engines) find the scales of A in each call, for each row or for the matr
 ours and OpenVINO round A in each call, and torch.mm (mm) gets A in bf16 and gives C in bf16. In each cell all sides are
 timed in turns, in another order each round. A turn is the median of the calls of --seconds; a side's time is the median of
 its turns. A row has the share of the peak of ours, in Gop/s of a multiply-add's two operations, and the time of each side
-over ours; in parentheses, the same of the fastest calls. The peak is the rate of VDPBF16PS in registers, measured before
-each cell; in 8 bits it is twice this rate, as VPDPBUSD has twice the products.
+over ours; in parentheses, the same of the fastest calls. The peak is the rate of VDPBF16PS in registers of all
+threads, measured before each cell; in 8 bits it is twice this rate, as VPDPBUSD has twice the products.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def cell(args, ours, folder, m, k, n):
 def show(r):
     operations = 2 * r["m"] * r["k"] * r["n"]
     time, best = {name: statistics.median(t) for name, t in r["turns"].items()}, r["best"]
-    share = lambda t: operations / t / r["peak"] / r["threads"]
+    share = lambda t: operations / t / r["peak"]
     line = f"{r['threads']} {r['k']:>4}x{r['n']:<4} {r['m']:>4} {time['ours'] * 1e6:8.1f} us  {share(time['ours']):.2f} ({share(best['ours']):.2f})"
     for name in sorted(time.keys() - {"ours"}):
         line += f"  {name} {time[name] / time['ours']:.2f} ({best[name] / best['ours']:.2f})"
