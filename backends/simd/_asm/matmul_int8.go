@@ -131,6 +131,7 @@ type int8Panel struct {
 	b, a, aRow    GPVirtual
 	a0, a4, at, n GPVirtual
 	aRow3         GPVirtual
+	ahead, stride GPVirtual // with AVX-512, the next prefetch, and bytes between the prefetches of steps
 	acc           [][]VecPhysical
 	lanesB        []VecPhysical
 	x, product    VecPhysical
@@ -153,6 +154,9 @@ func (g *generator) dotPanel() {
 	LEAQ(Mem{Base: p.aRow, Index: p.aRow, Scale: 2}, p.aRow3)
 	for r := range p.most {
 		p.acc = append(p.acc, g.registers[r*p.vectors:][:p.vectors])
+	}
+	if g.avx512 {
+		p.beginFetch()
 	}
 	rest := g.registers[p.most*p.vectors:]
 	p.lanesB, p.x, p.product = rest[:p.vectors], rest[p.vectors], rest[p.vectors+1]
@@ -219,7 +223,7 @@ func (p *int8Panel) sumRows(rows int) {
 			VPMOVSXBW(Mem{Base: p.at, Disp: 16 * v}, z)
 		}
 	}
-	PREFETCHT0(Mem{Base: p.at, Disp: int8Ahead})
+	p.fetch(rows)
 	for r, acc := range p.acc[:rows] {
 		VPBROADCASTD(rowAt([]GPVirtual{p.a0, p.a4}[r/4], p.aRow, p.aRow3, r%4), p.x)
 		for v, z := range acc {
@@ -240,6 +244,34 @@ func (p *int8Panel) sumRows(rows int) {
 }
 
 const int8Ahead = 1024 // bytes between a load of B and its prefetch
+
+// beginFetch prepares prefetches of the memory after the panel, where the next panel usually is. Each
+// tile prefetches an equal part of as many bytes as the panel has.
+func (p *int8Panel) beginFetch() {
+	p.ahead, p.stride = GP64(), GP64()
+	tiles, width := param("rows"), U32(uint32(p.step))
+	ADDQ(Imm(uint64(p.most-1)), tiles)
+	SHRQ(Imm(3), tiles)
+	MOVQ(width, RAX)
+	XORQ(RDX, RDX)
+	DIVQ(tiles)
+	MOVQ(RAX, p.stride)
+	MOVQ(address("k"), p.ahead)
+	IMUL3Q(width, p.ahead, p.ahead)
+	LEAQ(Mem{Base: p.ahead, Index: p.b, Scale: 1, Disp: 2 * p.step}, p.ahead)
+}
+
+// fetch emits the prefetches of a step over k. One row reads B as fast as memory delivers it, so further
+// requests would delay the panel itself.
+func (p *int8Panel) fetch(rows int) {
+	if !p.avx512 || rows == 1 {
+		PREFETCHT0(Mem{Base: p.at, Disp: int8Ahead})
+		return
+	}
+	PREFETCHT1(Mem{Base: p.ahead})
+	PREFETCHT1(Mem{Base: p.ahead, Disp: 64})
+	ADDQ(p.stride, p.ahead)
+}
 
 // multiplyAdd adds the products of the broadcast elements and vector v of B.
 func (p *int8Panel) multiplyAdd(v int, sum VecPhysical) {
