@@ -70,6 +70,10 @@ func (u *isa) of(p Precision) *isa {
 	return u
 }
 
+// MultipliesBF16 reports whether the processor has instructions for products of bf16, so that they are
+// faster than float32.
+func MultipliesBF16() bool { return chosen.rounded != nil }
+
 // goes reports whether portable Go computes the products, because the isa has no routines.
 func (u *isa) goes() bool { return u.multiply[0] == nil && u.pairs[0] == nil }
 

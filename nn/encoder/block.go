@@ -25,6 +25,7 @@ type block struct {
 	qNorm, kNorm *nn.RMSNorm // of each head; nil for none
 	rotary       *nn.Rotary
 	attention    *nn.MultiHeadAttention
+	long         *nn.MultiHeadAttention // for long sequences: see settleAttention
 	feed         nn.GatedFeedForward
 }
 
@@ -62,7 +63,7 @@ func (b *block) attend(s *nn.Step, x nn.Tensor) {
 		b.kNorm.Apply(s, qkv.Columns(h, k))
 	}
 	b.rotary.Apply(s, qkv.Columns(0, h+k), b.attention.Heads+g)
-	mixed := b.attention.Forward(s, qkv.Columns(0, h), qkv.Columns(h, k), qkv.Columns(h+k, k))
+	mixed := attentionOf(b.attention, b.long, &x.Rows).Forward(s, qkv.Columns(0, h), qkv.Columns(h, k), qkv.Columns(h+k, k))
 	for from := 0; from < x.Count() && s.Err() == nil; from += partRows {
 		n, start := min(partRows, x.Count()-from), s.Mark()
 		part, y := mixed.Part(from, n), x.Part(from, n)
@@ -155,7 +156,7 @@ func (b *block) products() []*nn.Linear {
 	return []*nn.Linear{b.qkv, b.out, b.feed.Gate, b.feed.Up, b.feed.Down}
 }
 
-func (b *block) settle() { b.attention.Precision = attentionPrecision(b.qkv) }
+func (b *block) settle() { b.long = settleAttention(b.attention, b.qkv) }
 
 func (b *block) normed() []*nn.Linear { return []*nn.Linear{b.qkv, b.feed.Gate, b.feed.Up} }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashkit-go/flashkit/internal/matmul"
 	"github.com/flashkit-go/flashkit/nn"
 )
 
@@ -138,7 +139,7 @@ type layer interface {
 	forward(s *nn.Step, bias []float32, x nn.Tensor)
 	onGPU(p *gpuPass)       // computes the layer on a GPU, for the rows of p
 	products() []*nn.Linear // in their order of use
-	settle()                // sets the attention's precision, given the products' precisions
+	settle()                // sets attention's precision, given the products' precisions
 	normed() []*nn.Linear   // the products whose rows are the results of a norm
 }
 
@@ -207,12 +208,27 @@ func loadLayers(c *config, w *nn.Init, n int, load func(k int) layer) ([]layer, 
 	return layers, w.Err()
 }
 
-// attentionPrecision returns the precision of attention between the given product and the next.
-func attentionPrecision(qkv *nn.Linear) nn.Precision {
+// settleAttention sets attention's precision, given the product before it. It returns the attention of
+// sequences with more than groupRows tokens. These have groups of their own, so a sequence's precision
+// does not depend on the batch. With 8 bits, attention is most of a long sequence's work.
+func settleAttention(a *nn.MultiHeadAttention, qkv *nn.Linear) (long *nn.MultiHeadAttention) {
 	if qkv.Precision == nn.BF16 {
-		return nn.BF16
+		a.Precision = nn.BF16
 	}
-	return nn.Float32
+	if qkv.Precision != nn.Int8 || !matmul.MultipliesBF16() {
+		return a
+	}
+	rounded := *a
+	rounded.Precision = nn.BF16
+	return &rounded
+}
+
+// attentionOf returns the attention of the rows: short, or long if a sequence has more than groupRows.
+func attentionOf(short, long *nn.MultiHeadAttention, r *nn.Rows) *nn.MultiHeadAttention {
+	if r.T > groupRows {
+		return long
+	}
+	return short
 }
 
 // layerOf returns the Init of a numbered layer.

@@ -9,7 +9,7 @@ import (
 type postNorm struct {
 	qkv, out, up, down        *nn.Linear // the output features of qkv are the queries, the keys, then the values
 	attentionNorm, outputNorm *nn.LayerNorm
-	attention                 *nn.MultiHeadAttention
+	attention, long           *nn.MultiHeadAttention // long is for long sequences: see settleAttention
 }
 
 // postNormNames are the names of a layer's tensors, without "weight" and "bias".
@@ -42,18 +42,18 @@ func loadPostNorm(c *config, w *nn.Init, n, hidden, heads, between int, eps floa
 }
 
 func (l *postNorm) products() []*nn.Linear { return []*nn.Linear{l.qkv, l.out, l.up, l.down} }
-func (l *postNorm) settle()                { l.attention.Precision = attentionPrecision(l.qkv) }
+func (l *postNorm) settle()                { l.long = settleAttention(l.attention, l.qkv) }
 func (l *postNorm) normed() []*nn.Linear   { return []*nn.Linear{l.qkv, l.up} }
 
 func (l *postNorm) forward(s *nn.Step, bias []float32, x nn.Tensor) {
 	start := s.Mark()
 	qkv, h := l.qkv.Forward(s, x), x.Features
 	q, k, v := qkv.Columns(0, h), qkv.Columns(h, h), qkv.Columns(2*h, h)
-	var mixed nn.Tensor
+	attention, mixed := attentionOf(l.attention, l.long, &x.Rows), nn.Tensor{}
 	if bias == nil {
-		mixed = l.attention.Forward(s, q, k, v)
+		mixed = attention.Forward(s, q, k, v)
 	} else {
-		mixed = l.attention.ForwardBias(s, q, k, v, bias)
+		mixed = attention.ForwardBias(s, q, k, v, bias)
 	}
 	l.out.ForwardInto(s, x, mixed, true)
 	l.attentionNorm.Apply(s, x)

@@ -2,12 +2,19 @@ package encoder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashkit-go/flashkit"
+	"github.com/flashkit-go/flashkit/dispatch"
+	"github.com/flashkit-go/flashkit/internal/matmul"
+	"github.com/flashkit-go/flashkit/nn"
 	"github.com/flashkit-go/flashkit/safetensors"
 )
 
@@ -115,4 +122,68 @@ func TestProductsThatStayInFloat32(t *testing.T) {
 	}
 	_, err := vectorsOf(t, files, Options{Float32: names})
 	require.ErrorContains(t, err, "Options.Float32 = 8 names: must be empty if Options.Precision is f32")
+}
+
+// In each precision, a text's vector has the same bits alone as in a batch, if one kernel computes
+// attention. If dispatch chooses other kernels for other batches, vectors agree up to the rounding of the
+// precision.
+func TestAloneAndInABatch(t *testing.T) {
+	r, sequences := rand.New(rand.NewPCG(rand.Uint64(), 1)), [][]int32{}
+	for _, n := range []int{3, 300, 16, 17, groupRows, 1, 64, 40, 128, groupRows + 1, 5, 31} {
+		x := make([]int32, n)
+		for i := range x {
+			x[i] = r.Int32N(1000)
+		}
+		sequences = append(sequences, x)
+	}
+	all := opened(t)
+	ran := 0
+	for precision, apart := range map[string]float64{"f32": 1e-6, "bf16-weights": 1e-6, "bf16": 2e-3, "int8": 2e-2} {
+		m := randomMiniLM(t, precisions[precision])
+		run := func(d *dispatch.Dispatcher, apart float64) error {
+			e := &Encoder{model: m, vectors: meanVector(384), most: 512, engine: nn.NewEngine(d)}
+			defer e.Close()
+			batch, err := e.EmbedTokens(t.Context(), sequences)
+			if err != nil {
+				return err
+			}
+			for i, x := range sequences {
+				alone, err := e.EmbedTokens(t.Context(), sequences[i:i+1])
+				require.NoError(t, err)
+				requireNear(t, apart, batch[i], alone[0], "%s, %d tokens", precision, len(x))
+			}
+			return nil
+		}
+		require.NoError(t, run(all, apart))
+		for _, k := range all.Kernels() {
+			d, err := all.With(k.Name)
+			if err != nil || k.Pass != flashkit.PassForward || !strings.HasPrefix(k.Name, "simd/") || testing.Short() && strings.HasSuffix(k.Name, "generic") {
+				continue
+			}
+			if err := run(d, 0); err != nil {
+				require.ErrorIs(t, err, errors.ErrUnsupported)
+				continue
+			}
+			ran++
+		}
+	}
+	require.Positive(t, ran)
+}
+
+// With 8 bits, attention of more than groupRows tokens is in bf16 if the processor multiplies bf16.
+func TestAttentionOfLongTextsInInt8(t *testing.T) {
+	for precision, p := range precisions {
+		for _, l := range randomMiniLM(t, p).body().layers {
+			l := l.(*postNorm)
+			short, long := nn.Float32, nn.Float32
+			switch {
+			case precision == "bf16":
+				short, long = nn.BF16, nn.BF16
+			case precision == "int8" && matmul.MultipliesBF16():
+				long = nn.BF16
+			}
+			require.Equal(t, short, attentionOf(l.attention, l.long, &nn.Rows{T: groupRows}).Precision, precision)
+			require.Equal(t, long, attentionOf(l.attention, l.long, &nn.Rows{T: groupRows + 1}).Precision, precision)
+		}
+	}
 }

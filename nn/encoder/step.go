@@ -87,8 +87,8 @@ func (s *step) run(ctx context.Context, out []float32, b batch, t tail, limit in
 }
 
 // cut divides the batch into groups and returns the number of tokens of the longest group. It sets
-// s.cuts. Groups must not depend on the number of workers: the last bits of a sequence's results
-// depend on the other sequences of its group.
+// s.cuts. Groups must not depend on the number of workers: attention's kernel, and with it the last bits
+// of a sequence's results, may depend on the other sequences of its group.
 func (s *step) cut() (longest int) {
 	starts, limit := s.batch.starts, int32(groupRows)
 	if s.gpu != nil {
