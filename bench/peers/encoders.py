@@ -15,7 +15,8 @@ division by the length, or the label's sigmoid, are part of each call.
 Sides: onnx is the graph exported from transformers, onnx-fused the same by onnxruntime.transformers' optimizer, openvino is
 converted from PyTorch, torch is transformers with scaled_dot_product_attention, hugot is its Go backend (--hugot PROGRAM).
 bf16, bf16-weights, int8 and int8-calibrated are ours in another precision, openvino-bf16 and torch-bf16 the others', where
-the processor has it. onnx-int8 is ONNX Runtime's dynamic quantization, openvino-int8 is NNCF's static one.
+the processor has it. onnx-int8 is ONNX Runtime's dynamic quantization, openvino-int8 is NNCF's static one, with the other operations in f32,
+or in bf16 if the side is openvino-int8-bf16.
 Each side is a process of its own, and they are timed in turns, in another order each round.
 """
 
@@ -133,9 +134,9 @@ def openvino_side(folder, precision, threads):
     import openvino
 
     core = openvino.Core()
-    if precision not in [s.lower() for s in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")] + ["f32", "int8"]:
-        raise SystemExit("the processor has no " + precision)
-    file, hint = ("int8.xml", "f32") if precision == "int8" else ("model.xml", precision)
+    file, hint = {"int8": ("int8.xml", "f32"), "int8-bf16": ("int8.xml", "bf16")}.get(precision, ("model.xml", precision))
+    if hint not in [s.lower() for s in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")] + ["f32"]:
+        raise SystemExit("the processor has no " + hint)
     prepared(folder, file)
     more = dict(INFERENCE_NUM_THREADS=threads, INFERENCE_PRECISION_HINT=hint, PERFORMANCE_HINT="LATENCY")
     compiled = core.compile_model(str(folder / file), "CPU", more)
