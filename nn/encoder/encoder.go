@@ -28,7 +28,7 @@ const (
 // Options are the options of OpenWith. The zero Options are the defaults.
 type Options struct {
 	Workers     int                   // maximum number of goroutines of a call; 0 is GOMAXPROCS. Results do not depend on Workers
-	Precision   string                // type of the matrix products' factors, with bf16 also in attention: f32 (or empty), bf16-weights, bf16, int8. docs/layers.md compares them
+	Precision   string                // type of the matrix products' factors, with bf16, and for long texts with int8, also in attention: f32 (or empty), bf16-weights, bf16, int8. docs/layers.md compares them
 	Calibration []string              // texts that show the model's largest features, to reduce the error of int8; a few hundred words are enough. Open first runs them in f32
 	Float32     []string              // names of products' weights, such as encoder.layer.2.output.dense.weight, that stay in f32. Queries, keys and values are one product, with the queries' name
 	MaxTokens   int                   // maximum number of tokens of a text, with special tokens; 0 is the model's
