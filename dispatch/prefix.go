@@ -40,6 +40,17 @@ const prefixTakes = flashkit.FeatureShift | flashkit.FeatureSoftcap | flashkit.F
 //
 // Source: Juravsky et al., Hydragen: high-throughput LLM inference with shared prefixes, 2024.
 func (d *Dispatcher) ForwardPrefix(ctx context.Context, p flashkit.Problem, prefix *Prefix, args *flashkit.Args) error {
+	unpaired := *d
+	unpaired.pairing = pairedNever
+	return RunPrefix(p, prefix, args, func(p flashkit.Problem, args *flashkit.Args) error {
+		return unpaired.do(ctx, p, flashkit.PassForward, args)
+	})
+}
+
+// RunPrefix is ForwardPrefix with a function that runs forward passes, such as one that enqueues them
+// in a stream of a GPU. RunPrefix calls run for the prefix, and then for the sequences' own keys with
+// args.Seqs. On a device, RunPrefix does not wait between the two.
+func RunPrefix(p flashkit.Problem, prefix *Prefix, args *flashkit.Args, run func(flashkit.Problem, *flashkit.Args) error) error {
 	w := prefixWorks.Get().(*prefixWork)
 	defer w.release()
 	if err := w.call.Set(p, flashkit.PassForward, args); err != nil {
@@ -61,28 +72,25 @@ func (d *Dispatcher) ForwardPrefix(ctx context.Context, p flashkit.Problem, pref
 	if n := prefix.Len; n < 0 || n > min(len(prefix.Pages)*first.Page, math.MaxInt32) {
 		return &flashkit.ProblemError{Field: "Prefix.Len", Value: strconv.Itoa(n), Reason: fmt.Sprintf("must be from 0 to the %d keys of Pages", len(prefix.Pages)*first.Page)}
 	}
-	w.unpaired = *d
-	w.unpaired.pairing = pairedNever
-	if err := w.unpaired.do(ctx, first, flashkit.PassForward, &w.shared); err != nil {
+	if err := run(first, &w.shared); err != nil {
 		if e, ok := err.(*flashkit.ProblemError); ok {
 			return &flashkit.ProblemError{Field: "Prefix." + strings.TrimPrefix(e.Field, "Seqs."), Value: e.Value, Reason: e.Reason}
 		}
 		return err
 	}
 	if w.rows == 0 || first.KVLen == 0 {
-		return w.unpaired.do(ctx, p, flashkit.PassForward, args)
+		return run(p, args)
 	}
 	if !w.call.Traits.Device {
 		w.move(false)
 	}
 	p.Carry = true
-	return w.unpaired.do(ctx, p, flashkit.PassForward, &w.own)
+	return run(p, &w.own)
 }
 
 // A prefixWork is the workspace of a ForwardPrefix.
 type prefixWork struct {
 	call        flashkit.Call // the caller's call
-	unpaired    Dispatcher
 	shared, own flashkit.Args // of the calls over the prefix and over each sequence's own keys
 	seqs        flashkit.Sequences
 	lens        [1]int32

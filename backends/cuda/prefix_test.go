@@ -114,7 +114,13 @@ func compare(t *testing.T, d *dispatch.Dispatcher, b *cuda.Backend, s *cuda.Stre
 	}
 	prefix := &dispatch.Prefix{K: part(args.K, 1, 0, shared), V: part(args.V, 1, 0, shared)}
 	args.K, args.V = part(args.K, p.Batch, shared, p.KVLen), part(args.V, p.Batch, shared, p.KVLen)
-	require.NoError(t, d.ForwardPrefix(t.Context(), p, prefix, args), "%v after %d keys", p, shared)
+	if r.IntN(2) == 0 {
+		require.NoError(t, d.ForwardPrefix(t.Context(), p, prefix, args), "%v after %d keys", p, shared)
+	} else {
+		require.NoError(t, dispatch.RunPrefix(p, prefix, args, func(p flashkit.Problem, args *flashkit.Args) error {
+			return b.Launch(t.Context(), s, p, flashkit.PassForward, args, cuda.Options{Unpaired: true})
+		}), "%v after %d keys, in a stream", p, shared)
+	}
 	require.NoError(t, d.Forward(t.Context(), whole, &all), whole)
 	tolerance := map[flashkit.DType]float64{flashkit.Float32: 1e-5, flashkit.Float16: 4e-3, flashkit.BFloat16: 3e-2}[p.DType]
 	for _, pair := range [][2]flashkit.Tensor{{args.O, all.O}, {args.LSE, all.LSE}} {
