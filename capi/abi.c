@@ -24,6 +24,7 @@ _Static_assert(sizeof(fk_error) == 512 && offsetof(fk_error, message) == 80, "fk
 _Static_assert(sizeof(fk_problem) == 144 && offsetof(fk_problem, page) == 120, "fk_problem");
 _Static_assert(sizeof(fk_args) == 1824 && offsetof(fk_args, stream) == 1376 && offsetof(fk_args, seqs_device) == 1416, "fk_args");
 _Static_assert(offsetof(fk_args, d_sink) == 1208 && offsetof(fk_args, q_lens) == 1304, "fk_args");
+_Static_assert(sizeof(fk_prefix) == 192 && offsetof(fk_prefix, pages) == 168, "fk_prefix");
 _Static_assert(sizeof(fk_memory) == 32 && sizeof(FlashAttentionParams) == 28, "fk_memory");
 #endif
 
@@ -163,7 +164,8 @@ PUBLIC int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err)
 	return done(err, code, &e);
 }
 
-static int run(fk_dispatcher *d, int pass, const fk_problem *p, const fk_args *args, fk_error *err)
+/* prefix is NULL without a shared prefix. */
+static int run(fk_dispatcher *d, int pass, const fk_problem *p, const fk_prefix *prefix, const fk_args *args, fk_error *err)
 {
 	fk_error e;
 	if (forked)
@@ -172,17 +174,25 @@ static int run(fk_dispatcher *d, int pass, const fk_problem *p, const fk_args *a
 		return fail(err, FK_ERR_NULL, "d", "is NULL");
 	COMPLETE(fk_problem, p);
 	COMPLETE(fk_args, args);
-	return done(err, abiRun((abi_handle)d, pass, MUTABLE(p), MUTABLE(args), &e), &e);
+	return done(err, abiRun((abi_handle)d, pass, MUTABLE(p), MUTABLE(prefix), MUTABLE(args), &e), &e);
 }
 
 PUBLIC int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err)
 {
-	return run(d, FK_PASS_FORWARD, p, args, err);
+	return run(d, FK_PASS_FORWARD, p, NULL, args, err);
 }
 
 PUBLIC int fk_backward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err)
 {
-	return run(d, FK_PASS_BACKWARD, p, args, err);
+	return run(d, FK_PASS_BACKWARD, p, NULL, args, err);
+}
+
+PUBLIC int fk_forward_prefix(fk_dispatcher *d, const fk_problem *p, const fk_prefix *prefix, const fk_args *args, fk_error *err)
+{
+	if (forked)
+		return is_forked(err);
+	COMPLETE(fk_prefix, prefix);
+	return run(d, FK_PASS_FORWARD, p, prefix, args, err);
 }
 
 PUBLIC int fk_workspace(fk_dispatcher *d, const fk_problem *p, int pass, fk_memory *out, fk_error *err)

@@ -79,7 +79,7 @@ func (f *frame) isHeadDim(err error) bool {
 			return has[3] != want[3]
 		}
 	}
-	return false
+	return p.Field == "Prefix.K.shape" && f.prefix.K.Shape()[3] != f.problem.Dim || p.Field == "Prefix.V.shape" && f.prefix.V.Shape()[3] != f.problem.VDim
 }
 
 // classify returns the code of an error, and the name in flashkit.h of the invalid field.
@@ -112,7 +112,7 @@ func classify(err error) (C.int, string) {
 const outOfMemory = 2
 
 func problemCode(e *flashkit.ProblemError) C.int {
-	field, of, _ := strings.Cut(e.Field, ".")
+	field, of, _ := strings.Cut(strings.TrimPrefix(e.Field, "Prefix."), ".")
 	switch {
 	case strings.HasPrefix(e.Reason, "has no backward pass"):
 		return C.FK_ERR_UNSUPPORTED

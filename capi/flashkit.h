@@ -305,6 +305,17 @@ typedef struct fk_args {
 	fk_tensor keymass;
 } fk_args;
 
+/* The first keys and values of all sequences of a call, such as a system prompt. */
+typedef struct fk_prefix {
+	size_t size; /* sizeof(fk_prefix) */
+	fk_tensor k; /* [1, G, P, D]; with pages a pool, [pages, G, page, D] */
+	fk_tensor v; /* [1, G, P, DV]; with pages a pool, [pages, G, page, DV] */
+
+	const int32_t *pages; /* [page_count], on the host: the numbers of the pages that have the keys; NULL without pages */
+	int64_t page_count;
+	int64_t len; /* P, the number of keys in pages; 0 without pages */
+} fk_prefix;
+
 /* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */
 typedef struct fk_memory {
 	size_t size;    /* sizeof(fk_memory); at most size bytes are written */
@@ -338,6 +349,25 @@ int fk_problem_of(const fk_args *args, fk_problem *p, fk_error *err);
 
 /* fk_forward computes o, and lse if present. */
 int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_error *err);
+
+/*
+ * fk_forward_prefix is fk_forward for sequences that begin with the same keys: p and args
+ * describe the other keys. The result equals the result of one call over all keys, up to
+ * rounding. The prefix is read once for all sequences.
+ *
+ * Every row must see the whole prefix: the band may not have a limit on the left, and under a
+ * causal band, which must not be top_left, a sequence needs as many keys of its own as rows.
+ * The band applies to a sequence's own keys. The problem may have a softcap, FK_SINK,
+ * FK_RAGGED, FK_CARRY, pages and a kv_dtype; other features give FK_ERR_UNSUPPORTED.
+ *
+ * With GPU tensors lse is required, q_lens and q_starts must be NULL, and the rows of a head in
+ * q, o and lse must have one stride over all sequences, as with q_len 1 or with rows before
+ * heads in memory. If seqs_device is set, kv_lens are not checked.
+ *
+ * If no kernel supports one of the two parts of the call, FK_ERR_UNSUPPORTED may come after o and
+ * lse were written.
+ */
+int fk_forward_prefix(fk_dispatcher *d, const fk_problem *p, const fk_prefix *prefix, const fk_args *args, fk_error *err);
 
 /*
  * fk_backward computes the gradients of sum(o*d_o) + sum(lse*d_lse). o and lse must be the
@@ -418,6 +448,14 @@ static inline fk_args fk_args_init(void)
 	memset(&a, 0, sizeof a);
 	a.size = sizeof a;
 	return a;
+}
+
+static inline fk_prefix fk_prefix_init(void)
+{
+	fk_prefix p;
+	memset(&p, 0, sizeof p);
+	p.size = sizeof p;
+	return p;
 }
 
 static inline fk_memory fk_memory_init(void)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashkit-go/flashkit"
 	"github.com/flashkit-go/flashkit/backends/cuda"
+	"github.com/flashkit-go/flashkit/dispatch"
 )
 
 // A frame holds a call's arguments, converted to Go. Frames are pooled, so that calls do not
@@ -18,6 +19,7 @@ type frame struct {
 	problem flashkit.Problem
 	args    flashkit.Args
 	seqs    flashkit.Sequences
+	prefix  dispatch.Prefix
 	device  *device // device of the tensors, nil if they are on the host
 
 	lists  cuda.DeviceSequences // buffers over the sequence arrays in device memory; kept, because the next call often has the same arrays

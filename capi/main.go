@@ -59,7 +59,7 @@ func abiProblemOf(a *C.fk_args, p *C.fk_problem, e *C.fk_error) (code C.int) {
 }
 
 //export abiRun
-func abiRun(h C.abi_handle, pass C.int, p *C.fk_problem, a *C.fk_args, e *C.fk_error) (code C.int) {
+func abiRun(h C.abi_handle, pass C.int, p *C.fk_problem, prefix *C.fk_prefix, a *C.fk_args, e *C.fk_error) (code C.int) {
 	defer caught(&code, e)
 	s := sessions.hold(uintptr(h))
 	if s == nil {
@@ -68,13 +68,14 @@ func abiRun(h C.abi_handle, pass C.int, p *C.fk_problem, a *C.fk_args, e *C.fk_e
 	defer s.release()
 	f := frames.Get().(*frame)
 	defer f.release()
-	if err := f.run(s.value, p, a, flashkit.Pass(pass)); err != nil {
+	if err := f.run(s.value, p, prefix, a, flashkit.Pass(pass)); err != nil {
 		return f.report(e, err)
 	}
 	return C.FK_OK
 }
 
-func (f *frame) run(s *session, p *C.fk_problem, a *C.fk_args, pass flashkit.Pass) error {
+// run runs a pass. prefix is nil without a shared prefix.
+func (f *frame) run(s *session, p *C.fk_problem, prefix *C.fk_prefix, a *C.fk_args, pass flashkit.Pass) error {
 	if err := f.setProblem(p); err != nil {
 		return err
 	}
@@ -83,6 +84,11 @@ func (f *frame) run(s *session, p *C.fk_problem, a *C.fk_args, pass flashkit.Pas
 	}
 	if f.problem.Ragged && int64(a.seqs) != int64(p.batch) {
 		return wrong(C.FK_ERR_DIMENSION, "seqs", a.seqs, "must be batch = %d in a ragged problem", p.batch)
+	}
+	if prefix != nil {
+		if err := f.setPrefix(prefix); err != nil {
+			return err
+		}
 	}
 	ctx, held, stop, err := limits(a)
 	if err != nil {
@@ -95,8 +101,14 @@ func (f *frame) run(s *session, p *C.fk_problem, a *C.fk_args, pass flashkit.Pas
 		defer stop()
 	}
 	switch {
+	case prefix != nil:
+		return s.forwardPrefix(ctx, f, word(&a.stream))
 	case f.device != nil:
-		return s.launch(ctx, f, pass, word(&a.stream))
+		o := s.options(pass)
+		if f.listed {
+			o.Sequences = &f.lists
+		}
+		return f.device.launch(ctx, f.problem, pass, &f.args, o, word(&a.stream))
 	case pass == flashkit.PassBackward:
 		return s.Backward(ctx, f.problem, &f.args)
 	}

@@ -17,6 +17,7 @@ var fields = func() map[string]string {
 		"Args": "args", "Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
 		"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
 		"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
+		"Prefix": "prefix", "Prefix.K": "prefix.k", "Prefix.V": "prefix.v", "Prefix.Pages": "prefix.pages", "Prefix.Len": "prefix.len",
 	}
 	maps.Copy(all, listedFields)
 	return all
@@ -52,9 +53,13 @@ func message(err error) string {
 	if !errors.As(err, &p) {
 		return err.Error()
 	}
-	reason := named.ReplaceAllStringFunc(p.Reason, func(s string) string { return words[s] })
-	renamed := &flashkit.ProblemError{Field: fieldName(p.Field), Value: p.Value, Reason: reason}
+	renamed := &flashkit.ProblemError{Field: fieldName(p.Field), Value: p.Value, Reason: inWords(p.Reason)}
 	return strings.Replace(err.Error(), p.Error(), renamed.Error(), 1)
+}
+
+// inWords returns a reason in which names of package flashkit are replaced by names of flashkit.h.
+func inWords(reason string) string {
+	return named.ReplaceAllStringFunc(reason, func(s string) string { return words[s] })
 }
 
 // fieldName returns the name in flashkit.h of a field: kv_heads for "KVHeads", q.shape for

@@ -144,13 +144,13 @@ func (s *session) kernel(pass flashkit.Pass) (name string) {
 	return name
 }
 
-func (s *session) launch(ctx context.Context, f *frame, pass flashkit.Pass, stream uintptr) error {
-	b := f.device.backend
-	o := cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Unpaired: s.unpaired, Nondeterministic: s.anyOrder}
-	if f.listed {
-		o.Sequences = &f.lists
-	}
-	return b.Launch(ctx, b.WrapStream(cuda.StreamHandle(stream)), f.problem, pass, &f.args, o)
+// options returns the options of a pass on GPU tensors.
+func (s *session) options(pass flashkit.Pass) cuda.Options {
+	return cuda.Options{Kernel: s.kernel(pass), Paired: s.paired, Unpaired: s.unpaired, Nondeterministic: s.anyOrder}
+}
+
+func (d *device) launch(ctx context.Context, p flashkit.Problem, pass flashkit.Pass, args *flashkit.Args, o cuda.Options, stream uintptr) error {
+	return d.backend.Launch(ctx, d.backend.WrapStream(cuda.StreamHandle(stream)), p, pass, args, o)
 }
 
 // A ticket is the object behind an fk_cancel: a context, and the function that cancels it.

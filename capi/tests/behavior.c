@@ -183,6 +183,64 @@ static void test_merge(fk_dispatcher *d)
 	free(w.memory);
 }
 
+/* Sequences after a shared prefix give the results of a call over all keys. The prefix and the other
+   keys are contiguous, or in pages of one pool. */
+static void test_prefix(fk_dispatcher *d)
+{
+	enum { SEQS = 3, HEADS = 4, KV = 2, N = 2, SHARED = 12, OWN = 8, DIM = 8, PAGE = 4, ALL = SHARED + OWN, ROWS = SEQS * HEADS * N };
+	static float q[ROWS * DIM], k[2][SEQS * KV * ALL * DIM], pool[2][(SHARED + SEQS * OWN) * KV * DIM], o[2][ROWS * DIM], lse[2][ROWS];
+	static const int32_t shared[] = {4, 0, 8}, own[SEQS * OWN / PAGE] = {1, 2, 3, 5, 6, 7}, own_lens[SEQS] = {7, 2, 8};
+	int32_t lens[SEQS];
+	fk_error e = fk_error_init();
+	for (int i = 0; i < ROWS * DIM; i++)
+		q[i] = noise((uint32_t)i);
+	for (int s = 0; s < SEQS; s++) {
+		lens[s] = SHARED + own_lens[s];
+		for (int which = 0; which < 2; which++)
+			for (int g = 0; g < KV; g++)
+				for (int j = 0; j < ALL; j++) { /* key j of all sequences has the same values if it is in the prefix */
+					int page = j < SHARED ? shared[j / PAGE] : own[s * (OWN / PAGE) + (j - SHARED) / PAGE];
+					for (int c = 0; c < DIM; c++) {
+						float x = noise((uint32_t)(((j < SHARED ? 9 : s) * ALL + j) * 100 + g * 40 + which * 20 + c));
+						k[which][((s * KV + g) * ALL + j) * DIM + c] = x;
+						pool[which][((page * KV + g) * PAGE + j % PAGE) * DIM + c] = x;
+					}
+				}
+	}
+	for (int how = 0; how < 9; how++) { /* contiguous or paged, for own keys and for the prefix; how 8: without lse */
+		fk_args a = fk_args_init();
+		fk_problem p = fk_problem_init();
+		fk_prefix first = fk_prefix_init();
+		int pages = how & 1, pages_first = how & 2;
+		a.q = fk_dense(q, FK_F32, SEQS, HEADS, N, DIM);
+		a.k = fk_dense(k[0], FK_F32, SEQS, KV, ALL, DIM), a.v = fk_dense(k[1], FK_F32, SEQS, KV, ALL, DIM);
+		a.o = fk_dense(o[0], FK_F32, SEQS, HEADS, N, DIM), a.lse = fk_dense(lse[0], FK_F32, SEQS, HEADS, N, 1);
+		a.seqs = SEQS, a.kv_lens = lens;
+		p.band = how & 4 ? FK_BAND_CAUSAL : FK_BAND_FULL;
+		SAY(fk_problem_of(&a, &p, &e) == FK_OK && fk_forward(d, &p, &a, &e) == FK_OK, "%s", e.message);
+		a.k.shape[2] = a.v.shape[2] = OWN, a.kv_lens = own_lens;
+		a.k.data = k[0] + SHARED * DIM, a.v.data = k[1] + SHARED * DIM, a.o.data = o[1], a.lse.data = lse[1];
+		first.k = a.k, first.v = a.v;
+		first.k.data = k[0], first.v.data = k[1], first.k.shape[0] = first.v.shape[0] = 1, first.k.shape[2] = first.v.shape[2] = SHARED;
+		if (pages) {
+			a.k = fk_dense(pool[0], FK_F32, 9, KV, PAGE, DIM), a.v = fk_dense(pool[1], FK_F32, 9, KV, PAGE, DIM);
+			a.pages = own, a.pages_per_seq = OWN / PAGE;
+		}
+		if (pages_first) {
+			first.k = fk_dense(pool[0], FK_F32, 9, KV, PAGE, DIM), first.v = fk_dense(pool[1], FK_F32, 9, KV, PAGE, DIM);
+			first.pages = shared, first.page_count = SHARED / PAGE, first.len = SHARED;
+		}
+		if (how == 8)
+			memset(&a.lse, 0, sizeof a.lse);
+		memset(o[1], 0, sizeof o[1]);
+		SAY(fk_problem_of(&a, &p, &e) == FK_OK && fk_forward_prefix(d, &p, &first, &a, &e) == FK_OK, "%s", e.message);
+		for (int i = 0; i < ROWS * DIM; i++)
+			SAY(fabsf(o[0][i] - o[1][i]) < 1e-6f, "how %d: o[%d] = %g, want %g", how, i, o[1][i], o[0][i]);
+		for (int i = 0; i < ROWS && how < 8; i++)
+			SAY(fabsf(lse[0][i] - lse[1][i]) < 1e-6f, "how %d: lse[%d] = %g, want %g", how, i, lse[1][i], lse[0][i]);
+	}
+}
+
 static void test_questions(fk_dispatcher *d)
 {
 	work w = new_work(2, 128, 128, 64);
@@ -398,7 +456,7 @@ static void test_classic(void)
 int main(void)
 {
 	fk_dispatcher *d = open_frozen();
-	test_sizes(d), test_cancel(d), test_merge(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
+	test_sizes(d), test_cancel(d), test_merge(d), test_prefix(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
 	CHECK(fk_close(d, NULL) == FK_OK);
 	printf("behavior: %d failures\n", failures);
 	return failures != 0;

@@ -41,6 +41,49 @@ static fk_tensor on_device(void *data, int32_t dtype, int64_t rows, int64_t row)
 	return t;
 }
 
+/* A call with a prefix enqueues both its parts. Its own lengths and pages may be on the device. */
+static void prefixes(fk_dispatcher *d, fk_dispatcher *host, fk_args a, void *stream)
+{
+	static uint16_t keys[2][4 * 2 * 16 * 64];
+	static int32_t lens[1] = {20}, pages[2] = {3, 1}, shared[2] = {0, 2};
+	fk_error e = fk_error_init();
+	fk_problem p = fk_problem_init();
+	fk_prefix prefix = fk_prefix_init();
+	check(fk_problem_of(&a, &p, &e) == FK_OK, "a problem", &e);
+	prefix.k = a.k, prefix.v = a.v;
+	for (int how = 0; how < 3; how++) { /* contiguous, with pages, and with pages on the device */
+		fk_args x = a;
+		if (how > 0) {
+			prefix.k = x.k = fk_dense(keys[0], FK_BF16, 4, 2, 16, 64), prefix.v = x.v = fk_dense(keys[1], FK_BF16, 4, 2, 16, 64);
+			prefix.k.device = prefix.v.device = x.k.device = x.v.device = FK_CUDA;
+			prefix.pages = shared, prefix.page_count = 2, prefix.len = 30;
+			x.seqs = 1, x.kv_lens = lens, x.pages = pages, x.pages_per_seq = 2, x.seqs_device = how == 2 ? FK_CUDA : 0;
+			check(fk_problem_of(&x, &p, &e) == FK_OK, "paged", &e);
+		}
+		fake_reset(0);
+		check(fk_forward_prefix(d, &p, &prefix, &x, &e) == FK_OK, "the first call, which loads the kernels", &e);
+		lens[0]--;
+		fake_reset(0);
+		check(fk_forward_prefix(d, &p, &prefix, &x, &e) == FK_OK && count("launch", stream) > 1 && count("launch", stream) == count("launch", NULL), "a prefix", &e);
+		check(count("wait", NULL) == 0, "does not wait", &e);
+		check(count("upload", NULL) == (how == 1 ? 2 : 0), "uploads the lists of both parts, unless they are there", &e);
+		fake_reset(2);
+		check(fk_forward_prefix(d, &p, &prefix, &x, &e) == FK_ERR_MEMORY, "out of memory", &e);
+	}
+	fake_reset(0);
+	prefix.pages = NULL, prefix.page_count = prefix.len = 0, prefix.k = a.k, prefix.v = a.v;
+	check(fk_problem_of(&a, &p, &e) == FK_OK, "a problem", &e);
+	prefix.k.device = FK_HOST;
+	check(fk_forward_prefix(d, &p, &prefix, &a, &e) == FK_ERR_VALUE && strcmp(e.field, "prefix.k") == 0, "a prefix on the host", &e);
+	prefix.k.device = FK_CUDA + 1;
+	check(fk_forward_prefix(d, &p, &prefix, &a, &e) == FK_ERR_VALUE && strcmp(e.field, "prefix.k") == 0, "a prefix on another GPU", &e);
+	prefix.k.device = FK_CUDA;
+	check(fk_forward_prefix(host, &p, &prefix, &a, &e) == FK_ERR_UNSUPPORTED && strcmp(e.field, "q.device") == 0, "simd alone", &e);
+	memset(&a.lse, 0, sizeof a.lse);
+	check(fk_forward_prefix(d, &p, &prefix, &a, &e) == FK_ERR_UNSUPPORTED && strcmp(e.field, "prefix") == 0 && strstr(e.message, "needs lse"), "without lse", &e);
+	check(count("launch", NULL) == 0, "nothing was launched", &e);
+}
+
 int main(void)
 {
 	static uint16_t memory[8][2 * 64 * 64];
@@ -129,6 +172,7 @@ int main(void)
 		fake_reset(0);
 		check(fk_forward(d, &ragged, &two, &e) == FK_OK && count("upload", NULL) == (i == 0 || i == 3), "lists", &e);
 	}
+	prefixes(d, host, a, &stream);
 	for (int any = 0; any < 2; any++) {
 		fk_dispatcher *training;
 		check(fk_open("auto", any ? FK_OPEN_ANY_ORDER : 0, &training, &e) == FK_OK, "open", &e);

@@ -20,6 +20,7 @@ static int32_t lens[B] = {3, 5}, starts[B + 1] = {0, 2, 5}, pages[B * 2] = {0, 1
 static fk_dispatcher *dispatcher;
 static fk_problem p;
 static fk_args a;
+static fk_prefix prefix;
 static int count, failures;
 
 static void reset(void)
@@ -36,6 +37,9 @@ static void reset(void)
 	a.d_q = fk_dense(d_q, FK_F32, B, H, N, D);
 	a.d_k = fk_dense(d_k, FK_F32, B, G, M, D);
 	a.d_v = fk_dense(d_v, FK_F32, B, G, M, DV);
+	prefix = fk_prefix_init();
+	prefix.k = fk_dense(k, FK_F32, 1, G, M, D);
+	prefix.v = fk_dense(v, FK_F32, 1, G, M, DV);
 	for (int i = 0; i < B * H * N * DV; i++)
 		o[i] = 42;
 	for (int i = 0; i < B * H * N * D; i++)
@@ -264,6 +268,63 @@ static void handles(const char *program)
 		failures++, printf("FAIL a handle was ended by another: %s\n", e.message);
 }
 
+static void paged_prefix(void)
+{
+	prefix.k = fk_dense(k, FK_F32, 2, G, 4, D);
+	prefix.v = fk_dense(v, FK_F32, 2, G, 4, DV);
+	prefix.pages = pages;
+	prefix.page_count = 2;
+	prefix.len = 7;
+}
+
+#define PREFIX(code, field, ...) CALL(code, field, (__VA_ARGS__, fk_forward_prefix(dispatcher, &p, &prefix, &a, &e)))
+
+static void prefixes(void)
+{
+	fk_prefix last = fk_prefix_init(); /* a structure of another version */
+	struct { fk_prefix p; uint64_t later; } longer;
+	CALL(FK_ERR_NULL, "d", fk_forward_prefix(NULL, &p, &prefix, &a, &e));
+	CALL(FK_ERR_HANDLE, "d", fk_forward_prefix((fk_dispatcher *)&q, &p, &prefix, &a, &e));
+	CALL(FK_ERR_NULL, "p", fk_forward_prefix(dispatcher, NULL, &prefix, &a, &e));
+	CALL(FK_ERR_NULL, "prefix", fk_forward_prefix(dispatcher, &p, NULL, &a, &e));
+	CALL(FK_ERR_NULL, "args", fk_forward_prefix(dispatcher, &p, &prefix, NULL, &e));
+	PREFIX(FK_ERR_SIZE, "prefix.size", prefix.size = 4);
+	PREFIX(FK_ERR_SIZE, "prefix.size", prefix.size = sizeof prefix + 4);
+	CALL(FK_ERR_SIZE, "prefix.size", (longer.p = prefix, longer.p.size = sizeof longer, longer.later = 1, fk_forward_prefix(dispatcher, &p, &longer.p, &a, &e)));
+	CALL(FK_ERR_NULL, "prefix.k", fk_forward_prefix(dispatcher, &p, &last, &a, &e));
+	PREFIX(FK_ERR_NULL, "prefix.v", memset(&prefix.v, 0, sizeof prefix.v));
+	PREFIX(FK_ERR_NULL, "prefix.k.data", prefix.k.data = NULL);
+	PREFIX(FK_ERR_STRIDE, "prefix.k.data", prefix.k.data = (char *)k + 2);
+	PREFIX(FK_ERR_STRIDE, "prefix.v.strides[2]", prefix.v.strides[2] = -1);
+	PREFIX(FK_ERR_DIMENSION, "prefix.k.shape[2]", prefix.k.shape[2] = -1);
+	PREFIX(FK_ERR_DIMENSION, "prefix.k.shape", prefix.k = fk_dense(k, FK_F32, B, G, 2, D));
+	PREFIX(FK_ERR_DIMENSION, "prefix.v.shape", prefix.v.shape[2] = M - 1);
+	PREFIX(FK_ERR_HEAD_DIM, "prefix.k.shape", prefix.k.shape[3] = D - 1);
+	PREFIX(FK_ERR_HEAD_DIM, "prefix.v.shape", prefix.v.shape[3] = DV - 1);
+	PREFIX(FK_ERR_DTYPE, "prefix.k.dtype", prefix.k.dtype = FK_F16);
+	PREFIX(FK_ERR_DTYPE, "prefix.v.dtype", prefix.v.dtype = 9);
+	PREFIX(FK_ERR_VALUE, "prefix.k.device", prefix.k.device = -1);
+	PREFIX(FK_ERR_VALUE, "prefix.k", prefix.k.device = FK_CUDA);
+	PREFIX(FK_ERR_OVERLAP, "o", a.v.data = o);
+	PREFIX(FK_ERR_VALUE, "prefix.len", prefix.len = 1);
+	PREFIX(FK_ERR_VALUE, "prefix.len", paged_prefix(), prefix.len = -1);
+	PREFIX(FK_ERR_VALUE, "prefix.len", paged_prefix(), prefix.len = 9);
+	PREFIX(FK_ERR_VALUE, "prefix.len", paged_prefix(), prefix.len = INT64_MAX);
+	PREFIX(FK_ERR_VALUE, "prefix.page_count", paged_prefix(), prefix.page_count = -1);
+	PREFIX(FK_ERR_VALUE, "prefix.page_count", paged_prefix(), prefix.page_count = INT64_MAX);
+	PREFIX(FK_ERR_NULL, "prefix.pages", paged_prefix(), prefix.pages = NULL);
+	PREFIX(FK_ERR_STRIDE, "prefix.pages", paged_prefix(), prefix.pages = (const int32_t *)((const char *)pages + 1));
+	PREFIX(FK_ERR_VALUE, "prefix.pages[1]", paged_prefix(), prefix.pages = (int32_t[]){1, 2});
+	PREFIX(FK_ERR_VALUE, "prefix.pages[0]", paged_prefix(), prefix.pages = (int32_t[]){-1, 0});
+	PREFIX(FK_ERR_VALUE, "pages[0]", paged(), a.pages = (int32_t[]){9, 0, 0, 0});
+	PREFIX(FK_ERR_VALUE, "workers", a.workers = -1);
+	PREFIX(FK_ERR_UNSUPPORTED, "prefix", p.dropout = .5f);
+	PREFIX(FK_ERR_UNSUPPORTED, "prefix", p.features = FK_ALIBI, a.slopes = fk_dense(slopes, FK_F32, 1, H, 1, 1));
+	PREFIX(FK_ERR_UNSUPPORTED, "prefix", p.band = FK_BAND_WINDOW, p.left = 3, p.right = 3);
+	PREFIX(FK_ERR_UNSUPPORTED, "prefix", p.band = FK_BAND_CAUSAL, p.top_left = 1);
+	PREFIX(FK_ERR_UNSUPPORTED, "prefix", ragged(), p.band = FK_BAND_CAUSAL, a.kv_lens = (int32_t[]){0, 5});
+}
+
 static void merges(void)
 {
 	fk_tensor x, y, z, l;
@@ -310,6 +371,9 @@ static void good(void)
 	reset(), paged();
 	if (fk_forward(dispatcher, &p, &a, &e))
 		failures++, printf("FAIL a good paged call: %s\n", e.message);
+	reset(), paged(), paged_prefix();
+	if (fk_forward_prefix(dispatcher, &p, &prefix, &a, &e))
+		failures++, printf("FAIL a good call with a prefix: %s\n", e.message);
 	int32_t unmapped[B * 3] = {0, -1, -1, 1, 0, INT32_MAX}; /* entries beyond the lengths are not read */
 	reset(), paged(), a.pages = unmapped, a.pages_per_seq = 3;
 	if (fk_forward(dispatcher, &p, &a, &e))
@@ -323,7 +387,7 @@ int main(int argc, char **argv)
 		return puts(e.message), 1;
 	if (argc > 1) /* this is the child process of handles() */
 		return printf("%llu\n", (unsigned long long)(uintptr_t)dispatcher) < 0;
-	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), merges(), classics();
+	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), prefixes(), merges(), classics();
 	if (fk_close(dispatcher, &e) != FK_OK)
 		return puts(e.message), 1;
 	reset();
