@@ -25,6 +25,7 @@ _Static_assert(sizeof(fk_problem) == 144 && offsetof(fk_problem, page) == 120, "
 _Static_assert(sizeof(fk_args) == 1824 && offsetof(fk_args, stream) == 1376 && offsetof(fk_args, seqs_device) == 1416, "fk_args");
 _Static_assert(offsetof(fk_args, d_sink) == 1208 && offsetof(fk_args, q_lens) == 1304, "fk_args");
 _Static_assert(sizeof(fk_prefix) == 192 && offsetof(fk_prefix, pages) == 168, "fk_prefix");
+_Static_assert(sizeof(fk_cache_config) == 72 && offsetof(fk_cache_config, dtype) == 64, "fk_cache_config");
 _Static_assert(sizeof(fk_memory) == 32 && sizeof(FlashAttentionParams) == 28, "fk_memory");
 #endif
 
@@ -249,6 +250,80 @@ PUBLIC int fk_merge(const fk_tensor *o, const fk_tensor *lse, const fk_tensor *o
 	if (forked)
 		return is_forked(err);
 	int code = abiMerge(MUTABLE(o), MUTABLE(lse), MUTABLE(o1), MUTABLE(lse1), MUTABLE(o2), MUTABLE(lse2), &e);
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_cache_new(const fk_cache_config *config, fk_cache **out, fk_error *err)
+{
+	fk_error e;
+	abi_handle h = 0;
+	if (forked)
+		return is_forked(err);
+	if (out == NULL)
+		return fail(err, FK_ERR_NULL, "out", "is NULL");
+	*out = NULL;
+	COMPLETE(fk_cache_config, config);
+	int code = abiCacheNew(MUTABLE(config), &h, &e);
+	*out = (fk_cache *)h;
+	return done(err, code, &e);
+}
+
+PUBLIC int fk_cache_free(fk_cache *cache, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	return done(err, abiCacheFree((abi_handle)cache, &e), &e);
+}
+
+PUBLIC int fk_cache_append(fk_cache *cache, const fk_tensor *k, const fk_tensor *v, const int32_t *lens, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	return done(err, abiCacheAppend((abi_handle)cache, MUTABLE(k), MUTABLE(v), (uintptr_t)lens, &e), &e);
+}
+
+static int change(fk_cache *cache, int what, int64_t seq, int64_t x, int64_t y, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	return done(err, abiCacheChange((abi_handle)cache, what, seq, x, y, &e), &e);
+}
+
+PUBLIC int fk_cache_truncate(fk_cache *cache, int64_t seq, int64_t len, fk_error *err) { return change(cache, CACHE_TRUNCATE, seq, len, 0, err); }
+PUBLIC int fk_cache_remove(fk_cache *cache, int64_t seq, fk_error *err) { return change(cache, CACHE_REMOVE, seq, 0, 0, err); }
+PUBLIC int fk_cache_reset(fk_cache *cache, fk_error *err) { return change(cache, CACHE_RESET, 0, 0, 0, err); }
+PUBLIC int fk_cache_fork(fk_cache *cache, int64_t seq, int64_t to, fk_error *err) { return change(cache, CACHE_FORK, seq, to, 0, err); }
+PUBLIC int fk_cache_evict(fk_cache *cache, int64_t seq, int64_t from, int64_t to, fk_error *err) { return change(cache, CACHE_EVICT, seq, from, to, err); }
+
+PUBLIC int fk_cache_args(fk_cache *cache, fk_args *args, fk_prefix *prefix, fk_error *err)
+{
+	fk_error e;
+	if (forked)
+		return is_forked(err);
+	if (args == NULL)
+		return fail(err, FK_ERR_NULL, "args", "is NULL");
+	if (args->size < sizeof *args || args->size > LONGEST)
+		return fail(err, FK_ERR_SIZE, "args.size", "must be the sizeof of the structure");
+	if (prefix != NULL && (prefix->size < sizeof *prefix || prefix->size > LONGEST))
+		return fail(err, FK_ERR_SIZE, "prefix.size", "must be the sizeof of the structure");
+	return done(err, abiCacheArgs((abi_handle)cache, args, prefix, &e), &e);
+}
+
+PUBLIC int fk_cache_state(fk_cache *cache, const int32_t **next, int64_t *free_pages, fk_error *err)
+{
+	fk_error e;
+	int64_t pages = 0;
+	int32_t *positions = NULL;
+	if (forked)
+		return is_forked(err);
+	int code = abiCacheState((abi_handle)cache, &positions, &pages, &e);
+	if (code == FK_OK && next != NULL)
+		*next = positions;
+	if (code == FK_OK && free_pages != NULL)
+		*free_pages = pages;
 	return done(err, code, &e);
 }
 

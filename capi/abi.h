@@ -7,5 +7,8 @@
 /* Handles are passed to Go as numbers, because Go's garbage collector rejects invalid pointers. */
 typedef uintptr_t abi_handle;
 
+/* Changes of a cache, for abiCacheChange. */
+enum { CACHE_TRUNCATE, CACHE_REMOVE, CACHE_RESET, CACHE_FORK, CACHE_EVICT };
+
 #endif
 

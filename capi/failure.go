@@ -112,7 +112,7 @@ func classify(err error) (C.int, string) {
 const outOfMemory = 2
 
 func problemCode(e *flashkit.ProblemError) C.int {
-	field, of, _ := strings.Cut(strings.TrimPrefix(e.Field, "Prefix."), ".")
+	field, of, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(e.Field, "Prefix."), "KVCacheConfig."), ".")
 	switch {
 	case strings.HasPrefix(e.Reason, "has no backward pass"):
 		return C.FK_ERR_UNSUPPORTED
@@ -128,7 +128,7 @@ func problemCode(e *flashkit.ProblemError) C.int {
 		return C.FK_ERR_STRIDE
 	}
 	switch field {
-	case "Batch", "Heads", "KVHeads", "QLen", "KVLen", "the scores":
+	case "Batch", "Heads", "KVHeads", "QLen", "KVLen", "Capacity", "the scores":
 		return C.FK_ERR_DIMENSION
 	case "Q", "K", "V", "O":
 		if strings.Contains(e.Reason, "overflows") {

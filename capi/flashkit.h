@@ -118,6 +118,9 @@ typedef struct fk_dispatcher fk_dispatcher;
 /* A cancellation handle, with which another thread can end calls. */
 typedef struct fk_cancel fk_cancel;
 
+/* A KV cache: the keys and values of growing sequences, in host memory. */
+typedef struct fk_cache fk_cache;
+
 /*
  * Details of an error. Strings are cut to fit and end with a zero byte. field is empty or
  * the name of the invalid field, such as "kv_heads", "q.shape", "k.strides[2]" or
@@ -316,6 +319,20 @@ typedef struct fk_prefix {
 	int64_t len; /* P, the number of keys in pages; 0 without pages */
 } fk_prefix;
 
+/* The parameters of a KV cache. */
+typedef struct fk_cache_config {
+	size_t size;         /* sizeof(fk_cache_config) */
+	int64_t batch;       /* B, number of sequences */
+	int64_t kv_heads;    /* G */
+	int64_t capacity;    /* the most keys of a sequence, a multiple of page */
+	int64_t dim;         /* head dim of keys and values */
+	int64_t page;        /* keys per page; 0: no pages, each sequence has memory for capacity keys */
+	int64_t pages;       /* pages of the pool, for all sequences together; 0: enough for batch full sequences. Without page, 0 */
+	int64_t int8group;   /* for FK_I8: elements of a row that share a scale: 32, 64 or dim; 0: dim. For other types, 0 */
+	int32_t dtype;       /* type of the stored keys and values: FK_F32, FK_F16, FK_BF16 or FK_I8 */
+	int32_t scale_dtype; /* for FK_I8: type of the scales, FK_F32 or FK_F16 */
+} fk_cache_config;
+
 /* Memory of a call in bytes, without the caller's tensors. Allocators may round up. */
 typedef struct fk_memory {
 	size_t size;    /* sizeof(fk_memory); at most size bytes are written */
@@ -386,6 +403,57 @@ int fk_backward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_e
 int fk_merge(const fk_tensor *o, const fk_tensor *lse, const fk_tensor *o1, const fk_tensor *lse1,
              const fk_tensor *o2, const fk_tensor *lse2, fk_error *err);
 
+/*
+ * fk_cache_new creates an empty KV cache and claims all its memory. fk_cache_free frees it. The
+ * functions below lock the cache, but calls with its memory do not: while one of them changes the
+ * cache, no fk_forward with its memory may run. A function that returns an error has changed nothing.
+ */
+int fk_cache_new(const fk_cache_config *config, fk_cache **out, fk_error *err);
+int fk_cache_free(fk_cache *cache, fk_error *err);
+
+/*
+ * fk_cache_append adds the first lens[b] rows of k and v to the end of sequence b, or all n rows
+ * if lens is NULL. k and v are [B, G, n, dim], FK_F32, FK_F16 or FK_BF16, on the host. They are
+ * rounded to the type of the cache; for FK_I8, each group of elements gets its largest magnitude /
+ * 127 as its scale.
+ */
+int fk_cache_append(fk_cache *cache, const fk_tensor *k, const fk_tensor *v, const int32_t *lens, fk_error *err);
+
+/* fk_cache_truncate keeps the first len keys of sequence seq. */
+int fk_cache_truncate(fk_cache *cache, int64_t seq, int64_t len, fk_error *err);
+
+/* fk_cache_remove empties sequence seq, and fk_cache_reset all sequences. */
+int fk_cache_remove(fk_cache *cache, int64_t seq, fk_error *err);
+int fk_cache_reset(fk_cache *cache, fk_error *err);
+
+/*
+ * fk_cache_fork makes sequence `to` a copy of sequence seq, in place of its earlier keys. With
+ * pages both share all pages, and a change of one sequence copies only the pages that it writes.
+ */
+int fk_cache_fork(fk_cache *cache, int64_t seq, int64_t to, fk_error *err);
+
+/*
+ * fk_cache_evict removes keys from, ..., to-1 of sequence seq. Later keys move down in their
+ * order. A band counts only the remaining keys.
+ */
+int fk_cache_evict(fk_cache *cache, int64_t seq, int64_t from, int64_t to, fk_error *err);
+
+/*
+ * fk_cache_args sets k, v, kscale, vscale, seqs, kv_lens, pages and pages_per_seq of args to the
+ * memory of the cache, and kv_starts and seqs_device to 0. fk_problem_of then returns the same
+ * problem for all lengths. With prefix, args gets each sequence's keys after the pages that all
+ * sequences share since fk_cache_fork, and *prefix these pages, for fk_forward_prefix; their number may
+ * be 0. The pointers are valid until fk_cache_free, and the library updates what they point to.
+ * After a change of the cache, call fk_cache_args again if it had prefix.
+ */
+int fk_cache_args(fk_cache *cache, fk_args *args, fk_prefix *prefix, fk_error *err);
+
+/*
+ * fk_cache_state sets *next to the positions of the sequences' next keys, which differ from kv_lens
+ * after fk_cache_evict alone, and *free_pages to the number of pages without keys. Both may be NULL.
+ */
+int fk_cache_state(fk_cache *cache, const int32_t **next, int64_t *free_pages, fk_error *err);
+
 /* fk_workspace returns the memory that the chosen kernel for a pass of the problem needs. */
 int fk_workspace(fk_dispatcher *d, const fk_problem *p, int pass, fk_memory *out, fk_error *err);
 
@@ -426,45 +494,22 @@ const char *fk_error_string(int code);
 /* fk_version returns the library's version, such as "0.1.0", as a constant string. */
 const char *fk_version(void);
 
-static inline fk_error fk_error_init(void)
-{
-	fk_error e;
-	memset(&e, 0, sizeof e);
-	e.size = sizeof e;
-	return e;
-}
-
-static inline fk_problem fk_problem_init(void)
-{
-	fk_problem p;
-	memset(&p, 0, sizeof p);
-	p.size = sizeof p;
-	return p;
-}
-
-static inline fk_args fk_args_init(void)
-{
-	fk_args a;
-	memset(&a, 0, sizeof a);
-	a.size = sizeof a;
-	return a;
-}
-
-static inline fk_prefix fk_prefix_init(void)
-{
-	fk_prefix p;
-	memset(&p, 0, sizeof p);
-	p.size = sizeof p;
-	return p;
-}
-
-static inline fk_memory fk_memory_init(void)
-{
-	fk_memory m;
-	memset(&m, 0, sizeof m);
-	m.size = sizeof m;
-	return m;
-}
+/* fk_..._init returns a structure with its size; its other fields are 0. */
+#define FK_INIT_(type)                      \
+	static inline type type##_init(void) \
+	{                                    \
+		type x;                      \
+		memset(&x, 0, sizeof x);     \
+		x.size = sizeof x;           \
+		return x;                    \
+	}
+FK_INIT_(fk_error)
+FK_INIT_(fk_problem)
+FK_INIT_(fk_args)
+FK_INIT_(fk_prefix)
+FK_INIT_(fk_memory)
+FK_INIT_(fk_cache_config)
+#undef FK_INIT_
 
 /* fk_dense returns a view of a dense row-major tensor in host memory. */
 static inline fk_tensor fk_dense(const void *data, int32_t dtype, int64_t batch, int64_t heads, int64_t rows, int64_t row)

@@ -12,6 +12,7 @@ type kind uintptr
 const (
 	kindDispatcher kind = 1 + iota
 	kindCancel
+	kindCache
 
 	kindBits = 2
 )

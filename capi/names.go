@@ -17,6 +17,10 @@ var fields = func() map[string]string {
 		"Args": "args", "Args.Seqs": "seqs", "Seqs.QLens": "q_lens", "Seqs.KVLens": "kv_lens", "Seqs.QStarts": "q_starts", "Seqs.KVStarts": "kv_starts",
 		"Origin.Batch": "origin_batch", "Origin.Head": "origin_head", "Origin.Row": "origin_row", "Origin.Key": "origin_key",
 		"Seqs.Pages": "pages", "Seqs.PagesPerSeq": "pages_per_seq", "Workers": "workers", "Pass": "pass",
+		"KVCacheConfig.Batch": "config.batch", "KVCacheConfig.Heads": "config.kv_heads", "KVCacheConfig.Capacity": "config.capacity",
+		"KVCacheConfig.Dim": "config.dim", "KVCacheConfig.DType": "config.dtype", "KVCacheConfig.Page": "config.page", "KVCacheConfig.Pages": "config.pages",
+		"KVCacheConfig.Int8Group": "config.int8group", "KVCacheConfig.Scales": "config.scale_dtype", "KVCache: pages": "config.pages",
+		"KVCache: b": "seq", "KVCache: n": "len", "KVCache: from": "from", "KVCache: to": "to",
 		"Prefix": "prefix", "Prefix.K": "prefix.k", "Prefix.V": "prefix.v", "Prefix.Pages": "prefix.pages", "Prefix.Len": "prefix.len",
 	}
 	maps.Copy(all, listedFields)
@@ -27,7 +31,7 @@ var fields = func() map[string]string {
 // names of features and of fields. Some are the last part of a field's name, such as Pages of
 // Seqs.Pages.
 var words = func() map[string]string {
-	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq"}
+	w := map[string]string{"Ragged": "FK_RAGGED", "Carry": "FK_CARRY", "Dropout": "dropout", "Pages": "pages", "PagesPerSeq": "pages_per_seq", "Capacity": "capacity"}
 	for name, field := range fields {
 		if _, ok := w[name]; !ok {
 			w[name] = field
@@ -67,6 +71,9 @@ func inWords(reason string) string {
 func fieldName(field string) string {
 	if name, ok := fields[field]; ok {
 		return name
+	}
+	if seq, ok := strings.CutPrefix(field, "KVCache: rows of sequence "); ok {
+		return "lens[" + seq + "]"
 	}
 	for i := len(field) - 1; i > 0; i-- {
 		if field[i] == '.' || field[i] == '[' {

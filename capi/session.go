@@ -162,6 +162,7 @@ type ticket struct {
 var (
 	sessions = table[*session]{kind: kindDispatcher}
 	tickets  = table[ticket]{kind: kindCancel}
+	caches   = table[*cache]{kind: kindCache}
 )
 
 // limits returns a context that ends when the call is canceled or its timeout is over. held is the
@@ -186,14 +187,22 @@ func limits(a *C.fk_args) (ctx context.Context, held *entry[ticket], stop contex
 
 // stale returns the error for a handle that is NULL, is not open or has the wrong type.
 func stale(field string, handle uintptr) error {
-	text := "is closed, or was never open"
+	want, text := "fk_cancel", "is closed, or was never open"
+	switch field {
+	case "d":
+		want = "fk_dispatcher"
+	case "cache":
+		want = "fk_cache"
+	}
 	switch {
 	case handle == 0:
 		return &failure{C.FK_ERR_NULL, field, fmt.Sprintf("flashkit: %s: is NULL", field)}
 	case kindOf(handle) == kindDispatcher && sessions.holds(handle):
-		text = "is an fk_dispatcher, and must be an fk_cancel"
+		text = "is an fk_dispatcher, and must be an " + want
 	case kindOf(handle) == kindCancel && tickets.holds(handle):
-		text = "is an fk_cancel, and must be an fk_dispatcher"
+		text = "is an fk_cancel, and must be an " + want
+	case kindOf(handle) == kindCache && caches.holds(handle):
+		text = "is an fk_cache, and must be an " + want
 	}
 	return &failure{C.FK_ERR_HANDLE, field, fmt.Sprintf("flashkit: %s: %s", field, text)}
 }

@@ -241,6 +241,59 @@ static void test_prefix(fk_dispatcher *d)
 	}
 }
 
+/* A cache with forked, truncated and evicted sequences gives the results of a call over their keys. */
+static void test_cache(fk_dispatcher *d)
+{
+	enum { SEQS = 3, KV = 2, HEADS = 4, DIM = 32, CAPACITY = 24, ROWS = 11, SIZE = SEQS * KV * ROWS * DIM };
+	static const int32_t types[] = {FK_F32, FK_BF16, FK_F16, FK_I8, FK_F32};
+	static float k[SIZE], v[SIZE], q[SEQS * HEADS * DIM], o[SEQS * HEADS * DIM], want[HEADS * DIM];
+	static const int32_t prompt[SEQS] = {ROWS, 0, 0}, more[SEQS] = {3, 5, 0};
+	fk_error e = fk_error_init();
+	for (int i = 0; i < SIZE; i++)
+		k[i] = noise((uint32_t)i), v[i] = noise((uint32_t)(SIZE + i));
+	for (int i = 0; i < SEQS * HEADS * DIM; i++)
+		q[i] = noise((uint32_t)(i + 99));
+	for (int how = 0; how < 5; how++) { /* the last without pages */
+		fk_cache *c = NULL;
+		fk_cache_config config = fk_cache_config_init();
+		fk_args a = fk_args_init();
+		fk_problem p = fk_problem_init();
+		fk_prefix prefix = fk_prefix_init();
+		const int32_t *next = NULL;
+		int64_t pages = -1;
+		fk_tensor kt = fk_dense(k, FK_F32, SEQS, KV, ROWS, DIM), vt = fk_dense(v, FK_F32, SEQS, KV, ROWS, DIM);
+		config.batch = SEQS, config.kv_heads = KV, config.capacity = CAPACITY, config.dim = DIM, config.dtype = types[how], config.page = how < 4 ? 4 : 0;
+		SAY(fk_cache_new(&config, &c, &e) == FK_OK && fk_cache_append(c, &kt, &vt, prompt, &e) == FK_OK, "%s", e.message);
+		SAY(fk_cache_fork(c, 0, 1, &e) == FK_OK && fk_cache_fork(c, 0, 2, &e) == FK_OK, "%s", e.message);
+		CHECK(fk_cache_state(c, &next, &pages, &e) == FK_OK && next[2] == ROWS && pages == (how < 4 ? 15 : 0));
+		SAY(fk_cache_append(c, &kt, &vt, more, &e) == FK_OK && fk_cache_truncate(c, 1, ROWS + 4, &e) == FK_OK, "%s", e.message);
+		SAY(fk_cache_evict(c, 0, ROWS - 1, ROWS, &e) == FK_OK && fk_cache_evict(c, 1, ROWS - 1, ROWS, &e) == FK_OK, "%s", e.message);
+		a.q = fk_dense(q, FK_F32, SEQS, HEADS, 1, DIM), a.o = fk_dense(o, FK_F32, SEQS, HEADS, 1, DIM);
+		SAY(fk_cache_args(c, &a, how == 1 || how == 4 ? &prefix : NULL, &e) == FK_OK && fk_problem_of(&a, &p, &e) == FK_OK, "%s", e.message);
+		CHECK(next[0] == ROWS + 3 && next[1] == ROWS + 4 && a.kv_lens[0] == (how == 1 ? 5 : 13) && prefix.len == (how == 1 ? 8 : 0));
+		SAY((how == 1 || how == 4 ? fk_forward_prefix(d, &p, &prefix, &a, &e) : fk_forward(d, &p, &a, &e)) == FK_OK, "%s", e.message);
+		for (int s = 0; s < SEQS; s++) { /* the prompt without its last row, then rows of sequence s; sequence 2 has the prompt */
+			int n = ROWS - (s < 2), len = s == 0 ? n + 3 : s == 1 ? n + 4 : n;
+			static float keys[2][KV * CAPACITY * DIM];
+			fk_args x = fk_args_init();
+			fk_problem own = fk_problem_init();
+			for (int g = 0; g < KV; g++)
+				for (int j = 0; j < len; j++) {
+					int from = j < n ? g * ROWS + j : (s * KV + g) * ROWS + j - n, to = (g * len + j) * DIM;
+					memcpy(keys[0] + to, k + from * DIM, DIM * sizeof(float)), memcpy(keys[1] + to, v + from * DIM, DIM * sizeof(float));
+				}
+			x.q = fk_dense(q + s * HEADS * DIM, FK_F32, 1, HEADS, 1, DIM), x.o = fk_dense(want, FK_F32, 1, HEADS, 1, DIM);
+			x.k = fk_dense(keys[0], FK_F32, 1, KV, len, DIM), x.v = fk_dense(keys[1], FK_F32, 1, KV, len, DIM);
+			SAY(fk_problem_of(&x, &own, &e) == FK_OK && fk_forward(d, &own, &x, &e) == FK_OK, "%s", e.message);
+			float bound = config.dtype == FK_F32 ? 1e-6f : config.dtype == FK_F16 ? 1e-3f : 1e-2f;
+			for (int i = 0; i < HEADS * DIM; i++)
+				SAY(fabsf(o[s * HEADS * DIM + i] - want[i]) < bound, "how %d: o[%d][%d] = %g, want %g", how, s, i, o[s * HEADS * DIM + i], want[i]);
+		}
+		CHECK(fk_cache_remove(c, 0, &e) == FK_OK && a.kv_lens[1] == (how == 1 ? 6 : 14) && fk_cache_reset(c, &e) == FK_OK && next[1] == 0);
+		CHECK(fk_cache_state(c, NULL, &pages, &e) == FK_OK && pages == (how < 4 ? 18 : 0) && fk_cache_free(c, &e) == FK_OK);
+	}
+}
+
 static void test_questions(fk_dispatcher *d)
 {
 	work w = new_work(2, 128, 128, 64);
@@ -456,7 +509,7 @@ static void test_classic(void)
 int main(void)
 {
 	fk_dispatcher *d = open_frozen();
-	test_sizes(d), test_cancel(d), test_merge(d), test_prefix(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
+	test_sizes(d), test_cancel(d), test_merge(d), test_prefix(d), test_cache(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
 	CHECK(fk_close(d, NULL) == FK_OK);
 	printf("behavior: %d failures\n", failures);
 	return failures != 0;

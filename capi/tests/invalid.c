@@ -325,6 +325,78 @@ static void prefixes(void)
 	PREFIX(FK_ERR_UNSUPPORTED, "prefix", ragged(), p.band = FK_BAND_CAUSAL, a.kv_lens = (int32_t[]){0, 5});
 }
 
+#define CACHE(code, field, ...) CALL(code, field, (config = good, __VA_ARGS__, fk_cache_new(&config, &none, &e)))
+
+static void caches(void)
+{
+	fk_cache_config config, good = fk_cache_config_init();
+	fk_cache *none = NULL, *cache = NULL;
+	fk_cancel *c = NULL;
+	fk_error e = fk_error_init();
+	fk_tensor x, y;
+	int64_t free_pages = -1;
+	good.batch = B, good.kv_heads = G, good.capacity = 8, good.dim = D, good.page = 4, good.pages = 3;
+	CALL(FK_ERR_NULL, "config", fk_cache_new(NULL, &none, &e));
+	CALL(FK_ERR_NULL, "out", fk_cache_new(&good, NULL, &e));
+	CACHE(FK_ERR_SIZE, "config.size", config.size = 3);
+	CACHE(FK_ERR_DIMENSION, "config.batch", config.batch = -1);
+	CACHE(FK_ERR_DIMENSION, "config.kv_heads", config.kv_heads = 0);
+	CACHE(FK_ERR_DIMENSION, "config.capacity", config.capacity = INT64_MIN);
+	CACHE(FK_ERR_DIMENSION, "config.capacity", config.capacity = INT64_MAX);
+	CACHE(FK_ERR_HEAD_DIM, "config.dim", config.dim = 0);
+	CACHE(FK_ERR_VALUE, "config.page", config.page = 3);
+	CACHE(FK_ERR_VALUE, "config.page", config.page = -4);
+	CACHE(FK_ERR_VALUE, "config.pages", config.pages = -1);
+	CACHE(FK_ERR_VALUE, "config.pages", config.pages = INT64_MAX);
+	CACHE(FK_ERR_VALUE, "config.pages", config.page = 0);
+	CACHE(FK_ERR_VALUE, "config.int8group", config.int8group = 32);
+	CACHE(FK_ERR_VALUE, "config.int8group", config.dtype = FK_I8, config.int8group = -8);
+	CACHE(FK_ERR_VALUE, "config.scale_dtype", config.scale_dtype = FK_F16);
+	CACHE(FK_ERR_DTYPE, "config.scale_dtype", config.scale_dtype = 256);
+	CACHE(FK_ERR_DTYPE, "config.dtype", config.dtype = -1);
+	CACHE(FK_ERR_DTYPE, "config.dtype", config.dtype = FK_BOOL);
+	CACHE(FK_ERR_DTYPE, "config.dtype", config.dtype = 261);
+	if (none != NULL || fk_cache_new(&good, &cache, &e) || fk_cancel_new(&c, &e))
+		failures++, printf("FAIL a good cache: %s\n", e.message);
+	CALL(FK_ERR_NULL, "cache", fk_cache_free(NULL, &e));
+	CALL(FK_ERR_HANDLE, "cache", fk_cache_free((fk_cache *)c, &e));
+	CALL(FK_ERR_HANDLE, "cache", fk_cache_reset((fk_cache *)dispatcher, &e));
+	CALL(FK_ERR_HANDLE, "cache", fk_cache_args((fk_cache *)(uintptr_t)3, &a, NULL, &e));
+	CALL(FK_ERR_HANDLE, "cache", fk_cache_state((fk_cache *)&q, NULL, &free_pages, &e));
+	CALL(FK_ERR_HANDLE, "c", fk_cancel_free((fk_cancel *)cache, &e));
+	CALL(FK_ERR_HANDLE, "d", fk_forward((fk_dispatcher *)cache, &p, &a, &e));
+	CALL(FK_ERR_NULL, "k", fk_cache_append(cache, NULL, &a.v, NULL, &e));
+	CALL(FK_ERR_NULL, "v", (x = a.k, memset(&y, 0, sizeof y), fk_cache_append(cache, &x, &y, NULL, &e)));
+	CALL(FK_ERR_NULL, "v.data", (x = y = a.k, y.data = NULL, fk_cache_append(cache, &x, &y, NULL, &e)));
+	CALL(FK_ERR_VALUE, "k.device", (x = a.k, x.device = FK_CUDA, fk_cache_append(cache, &x, &x, NULL, &e)));
+	CALL(FK_ERR_DTYPE, "k.dtype", (x = a.k, x.dtype = FK_I8, fk_cache_append(cache, &x, &x, NULL, &e)));
+	CALL(FK_ERR_STRIDE, "k.strides[0]", (x = a.k, x.strides[0] = INT64_MAX, fk_cache_append(cache, &x, &x, NULL, &e)));
+	CALL(FK_ERR_DIMENSION, "k.shape", (x = a.k, x.shape[0] = 1, fk_cache_append(cache, &x, &x, NULL, &e)));
+	CALL(FK_ERR_DIMENSION, "v.shape", (x = y = a.k, y.shape[2] = 1, fk_cache_append(cache, &x, &y, NULL, &e)));
+	CALL(FK_ERR_HEAD_DIM, "v.shape", (x = a.k, fk_cache_append(cache, &x, &a.v, NULL, &e)));
+	CALL(FK_ERR_STRIDE, "lens", (x = a.k, fk_cache_append(cache, &x, &x, (const int32_t *)(uintptr_t)4, &e)));
+	CALL(FK_ERR_STRIDE, "lens", (x = a.k, fk_cache_append(cache, &x, &x, (const int32_t *)((const char *)lens + 1), &e)));
+	CALL(FK_ERR_VALUE, "lens[0]", (x = a.k, fk_cache_append(cache, &x, &x, (int32_t[]){-1, 0}, &e)));
+	CALL(FK_ERR_VALUE, "lens[1]", (x = a.k, fk_cache_append(cache, &x, &x, (int32_t[]){0, M + 1}, &e)));
+	CALL(FK_ERR_VALUE, "config.pages", (x = a.k, fk_cache_append(cache, &x, &x, NULL, &e))); /* 3 of 4 pages */
+	CALL(FK_ERR_VALUE, "lens[0]", (x = fk_dense(q, FK_F32, B, G, 9, D), fk_cache_append(cache, &x, &x, (int32_t[]){9, 0}, &e)));
+	if (fk_cache_state(cache, NULL, &free_pages, &e) || free_pages != 3)
+		failures++, puts("FAIL a refused append has changed the cache");
+	CALL(FK_ERR_VALUE, "seq", fk_cache_truncate(cache, -1, 0, &e));
+	CALL(FK_ERR_VALUE, "seq", fk_cache_remove(cache, B, &e));
+	CALL(FK_ERR_VALUE, "len", fk_cache_truncate(cache, 0, 1, &e));
+	CALL(FK_ERR_VALUE, "to", fk_cache_fork(cache, 0, INT64_MAX, &e));
+	CALL(FK_ERR_VALUE, "from", fk_cache_evict(cache, 0, -1, 0, &e));
+	CALL(FK_ERR_VALUE, "to", fk_cache_evict(cache, 0, 0, 1, &e));
+	CALL(FK_ERR_NULL, "args", fk_cache_args(cache, NULL, NULL, &e));
+	CALL(FK_ERR_SIZE, "args.size", (a.size -= 8, fk_cache_args(cache, &a, NULL, &e)));
+	CALL(FK_ERR_SIZE, "prefix.size", (prefix.size = 0, fk_cache_args(cache, &a, &prefix, &e)));
+	if (fk_cancel_free(c, &e) || fk_cache_free(cache, &e))
+		failures++, printf("FAIL free: %s\n", e.message);
+	CALL(FK_ERR_HANDLE, "cache", fk_cache_free(cache, &e));
+	CALL(FK_ERR_HANDLE, "cache", fk_cache_append(cache, &a.k, &a.k, NULL, &e));
+}
+
 static void merges(void)
 {
 	fk_tensor x, y, z, l;
@@ -387,7 +459,7 @@ int main(int argc, char **argv)
 		return puts(e.message), 1;
 	if (argc > 1) /* this is the child process of handles() */
 		return printf("%llu\n", (unsigned long long)(uintptr_t)dispatcher) < 0;
-	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), prefixes(), merges(), classics();
+	good(), problems(), tensors(), rest(), calls(), handles(argv[0]), prefixes(), caches(), merges(), classics();
 	if (fk_close(dispatcher, &e) != FK_OK)
 		return puts(e.message), 1;
 	reset();
