@@ -13,7 +13,8 @@ type field struct{ Name, CType string }
 type header struct {
 	Version       string // major.minor.patch
 	Problem, Args []field
-	Bits          []bit // the bits of fk_problem.features
+	Prefix, Cache []field // of fk_prefix and fk_cache_config
+	Bits          []bit   // the bits of fk_problem.features
 }
 
 // A bit is the constant FK_<Name>, one bit of fk_problem.features.
@@ -43,11 +44,15 @@ func parse(text string) (h *header, err error) {
 	for _, m := range bitLine.FindAllStringSubmatch(comments.ReplaceAllString(bitsEnum.FindString(text)[2:], ""), -1) {
 		h.Bits = append(h.Bits, bit{m[1], m[2]})
 	}
-	if h.Problem, err = structure(text, "fk_problem"); err != nil {
-		return nil, err
+	for _, s := range []struct {
+		name string
+		list *[]field
+	}{{"fk_problem", &h.Problem}, {"fk_args", &h.Args}, {"fk_prefix", &h.Prefix}, {"fk_cache_config", &h.Cache}} {
+		if *s.list, err = structure(text, s.name); err != nil {
+			return nil, err
+		}
 	}
-	h.Args, err = structure(text, "fk_args")
-	return h, err
+	return h, nil
 }
 
 func structure(text, name string) (list []field, err error) {

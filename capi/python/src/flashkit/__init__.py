@@ -19,6 +19,7 @@ import numpy as np
 
 from . import _arrays, _dispatcher, _fields, _prepared
 from ._attention import attention
+from ._cache import KVCache
 from ._call import Options
 from ._dispatcher import Dispatcher, Gradients, Kernel, Memory, Verdict
 from ._errors import (
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 __version__ = _fields.VERSION
 __all__ = [
     "Cancel", "CanceledError", "DTypeError", "DimensionError", "Dispatcher", "DriverError", "Error", "ForkedError", "Gradients", "HandleError",
-    "HeadDimError", "InternalError", "Kernel", "Memory", "NullError", "OptionError", "Options", "OutOfMemoryError", "OverlapError", "SizeError",
+    "HeadDimError", "InternalError", "KVCache", "Kernel", "Memory", "NullError", "OptionError", "Options", "OutOfMemoryError", "OverlapError", "SizeError",
     "StrideError", "TimeoutError", "UnavailableError", "UnsupportedError", "Verdict", "attention", "attention_backward", "explain", "kernels",
     "merge", "workspace",
 ]  # fmt: skip

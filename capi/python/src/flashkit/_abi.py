@@ -57,6 +57,18 @@ class Args(ctypes.Structure):
     _fields_ = [(name, Tensor if ctype is None else ctype) for name, ctype in _fields.ARGS]
 
 
+class Prefix(ctypes.Structure):
+    """fk_prefix"""
+
+    _fields_ = [(name, Tensor if ctype is None else ctype) for name, ctype in _fields.PREFIX]
+
+
+class CacheConfig(ctypes.Structure):
+    """fk_cache_config"""
+
+    _fields_ = _fields.CACHE
+
+
 class Memory(ctypes.Structure):
     """fk_memory"""
 
@@ -69,11 +81,22 @@ _SIGNATURES: dict[str, list[Any]] = {
     "fk_close": [c_void_p, _P(Failure)],
     "fk_problem_of": [_P(Args), _P(Problem), _P(Failure)],
     "fk_forward": [c_void_p, _P(Problem), _P(Args), _P(Failure)],
+    "fk_forward_prefix": [c_void_p, _P(Problem), _P(Prefix), _P(Args), _P(Failure)],
     "fk_backward": [c_void_p, _P(Problem), _P(Args), _P(Failure)],
     "fk_merge": [_P(Tensor)] * 6 + [_P(Failure)],
     "fk_workspace": [c_void_p, _P(Problem), c_int, _P(Memory), _P(Failure)],
     "fk_explain": [c_void_p, _P(Problem), c_int, c_char_p, c_size_t, _P(c_size_t), _P(Failure)],
     "fk_kernels": [c_void_p, c_char_p, c_size_t, _P(c_size_t), _P(Failure)],
+    "fk_cache_new": [_P(CacheConfig), _P(c_void_p), _P(Failure)],
+    "fk_cache_free": [c_void_p, _P(Failure)],
+    "fk_cache_append": [c_void_p, _P(Tensor), _P(Tensor), c_void_p, _P(Failure)],
+    "fk_cache_truncate": [c_void_p, c_int64, c_int64, _P(Failure)],
+    "fk_cache_remove": [c_void_p, c_int64, _P(Failure)],
+    "fk_cache_reset": [c_void_p, _P(Failure)],
+    "fk_cache_fork": [c_void_p, c_int64, c_int64, _P(Failure)],
+    "fk_cache_evict": [c_void_p, c_int64, c_int64, c_int64, _P(Failure)],
+    "fk_cache_args": [c_void_p, _P(Args), _P(Prefix), _P(Failure)],
+    "fk_cache_state": [c_void_p, _P(c_void_p), _P(c_int64), _P(Failure)],
     "fk_cancel_new": [_P(c_void_p), _P(Failure)],
     "fk_cancel_now": [c_void_p, _P(Failure)],
     "fk_cancel_free": [c_void_p, _P(Failure)],

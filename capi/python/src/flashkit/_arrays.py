@@ -169,8 +169,10 @@ def on_device(x: Any, name: str, dimensions: int, like: Any) -> Any:
     return x
 
 
-def new(like: Any, shape: tuple[int, ...], dtype: Any = None, fill: float | None = None) -> Any:
-    """Return an array of like's kind and place, of like's type or float32."""
+def new(like: Any, shape: tuple[int, ...], dtype: Any = None, fill: float | None = None, order: tuple[int, ...] | None = None) -> Any:
+    """Return an array of like's kind and place, of like's type or float32. order is the order of the dimensions of a tensor in memory."""
+    if order is not None:
+        return new(like, tuple(shape[d] for d in order), dtype, fill).permute(order)  # each order here is its own inverse
     if isinstance(like, np.ndarray):
         a = np.empty(shape, like.dtype if dtype is None else dtype)
         if fill is not None:

@@ -67,6 +67,7 @@ def attention(
     out: Any = None,
     lse: Any = None,
     carry: bool = False,
+    prefix: tuple[Any, Any] | tuple[Any, Any, Any, int] | None = None,
     return_lse: bool = False,
 ) -> Any:
     """Return O, or (O, LSE) with return_lse. A row that sees no key is 0, and -inf in LSE.
@@ -117,6 +118,10 @@ def attention(
         out: O, written in place of a new array. It shares memory with no other array.
         lse: LSE, likewise: [B, H, N] float32, natural logarithm.
         carry: out and lse hold the result of earlier keys, and are continued.
+        prefix: (k, v), [1, G, P, D] and [1, G, P, DV] in the layout of k: keys with which all sequences
+            begin. They are read once, and come before those of k. (k, v, pages, P) if they are the
+            first P keys of the pages of a pool. Every row must see all of them. Not with bias, mask,
+            ranges, slopes, dropout, statistics or int8. On a GPU the rows of a head in q must have one stride.
         return_lse: return LSE too.
 
     Raises:
@@ -125,7 +130,7 @@ def attention(
     d, call = _dispatcher.shared(backend), None
     if (
         (q.__class__ is _ndarray or q.__class__ is _prepared.Tensor) and q_lens is None and kv_lens is None and q_starts is None and kv_starts is None and pages is None
-        and ranges is None and kscale is None and vscale is None and rowmax is None and keymass is None and origin is None and timeout is None and cancel is None and not dropout and not seed and not carry
+        and ranges is None and kscale is None and vscale is None and rowmax is None and keymass is None and origin is None and timeout is None and cancel is None and prefix is None and not dropout and not seed and not carry
     ):  # fmt: skip
         kinds = (  # as True, 1 and 1.0 are equal keys
             causal.__class__, top_left.__class__, shift.__class__, scale.__class__, softcap.__class__, workers.__class__, return_lse.__class__,
@@ -141,13 +146,13 @@ def attention(
     _prepared.look()
     _prepared.refuse_traced(q)
     if _arrays.forward_mode():
-        _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse)
+        _arrays.without_tangents(q=q, k=k, v=v, bias=bias, slopes=slopes, sink=sink, out=out, lse=lse, **dict(zip(("prefix[0]", "prefix[1]"), prefix if isinstance(prefix, tuple) else ())))
     options: Options = dict(
         causal=causal, window=window, top_left=top_left, shift=shift, scale=scale, softcap=softcap, bias=bias, mask=mask, ranges=ranges, kscale=kscale, vscale=vscale, rowmax=rowmax, keymass=keymass,
         slopes=slopes, sink=sink, dropout=dropout, seed=seed, origin=origin, q_lens=q_lens, kv_lens=kv_lens, q_starts=q_starts,
         kv_starts=kv_starts, pages=pages, layout=layout, dtype=dtype, workers=workers, timeout=timeout, cancel=cancel,
     )  # fmt: skip
-    o, l = d.forward(q, k, v, out, lse, return_lse, carry, options, call)
+    o, l = d.forward(q, k, v, out, lse, return_lse, carry, options, call, prefix)
     if out is not None or lse is not None:
         _arrays.written(out, lse)
     return (o, l) if return_lse else o

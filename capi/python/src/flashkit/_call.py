@@ -152,6 +152,21 @@ class Call:
                 raise _errors.DimensionError(f"flashkit: k.shape = {tuple(self.k.shape)}: must have batch {seqs}, as {first} describes {seqs} sequences and kv_starts is not given", "k.shape")
             a.seqs = seqs
 
+    def prefix(self, x: Any) -> _abi.Prefix:
+        """Return the keys and values that all sequences share."""
+        if not isinstance(x, (tuple, list)) or len(x) not in (2, 4):
+            raise _errors.OptionError("flashkit: prefix: must be (k, v), or (k, v, pages, keys) with pools", "prefix")
+        p = _abi.Prefix(size=ctypes.sizeof(_abi.Prefix))
+        for i, name in enumerate("kv"):
+            t = _arrays.take(x[i], f"prefix[{i}]")
+            setattr(p, name, _arrays.four(t, f"prefix[{i}]", self.swap, self.dtype))
+            self.given[f"prefix.{name}"] = t
+        if len(x) == 4:
+            pages = _arrays.integers(x[2], "prefix[2]", 1)
+            self.given["prefix.pages"] = pages
+            p.pages, p.page_count, p.len = pages.__array_interface__["data"][0], len(pages), index(x[3], "prefix[3]", "the number of keys in the pages", 0)
+        return p
+
     def limits(self, o: Options) -> None:
         a, timeout, cancel = self.args, o.get("timeout"), o.get("cancel")
         a.workers = index(o.get("workers", 0), "workers", "an integer from 1, or 0 for no limit", 0, 2**31 - 1)

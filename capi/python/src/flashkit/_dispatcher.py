@@ -121,8 +121,10 @@ class Dispatcher(Handle):
         text = f"{type(self).__name__}({', '.join(given)})"
         return text if "_handle" in vars(self) else f"<closed {text}>"
 
-    def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options, call: _prepared.Prepared | None = None) -> tuple[Any, Any]:
+    def forward(self, q: Any, k: Any, v: Any, o: Any, lse: Any, want_lse: bool, carry: bool, options: Options, call: _prepared.Prepared | None = None, prefix: Any = None) -> tuple[Any, Any]:
         c = Call(q, k, v, options)
+        first = None if prefix is None else c.prefix(prefix)
+        stacked = first is not None and c.args.q.device >= _abi.CUDA  # rows of all sequences with one stride, and LSE
         gaps = c.gaps["q_starts"]
         if flag(carry, "carry"):
             if o is None or lse is None:
@@ -130,15 +132,21 @@ class Dispatcher(Handle):
                 raise _errors.NullError(f"flashkit: {name}: is missing; carry continues the result that it holds", name)
             c.problem.features |= _fields.CARRY
             c.names["features"] = "carry"
-        o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if gaps else None) if o is None else _arrays.writable(o, "out")
+        if o is None:
+            o = _arrays.new(c.q, c.shape(c.v.shape[3], c.q), fill=0.0 if gaps else None, order=(0, 2, 1, 3) if stacked and not c.swap else None)
+        else:
+            o = _arrays.writable(o, "out")
         c.args.o = _arrays.four(o, "out", c.swap, c.dtype)
         c.given["o"], c.names["o"] = o, "out"
-        if lse is None and flag(want_lse, "return_lse"):
-            lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if gaps else None)
+        if lse is None and (flag(want_lse, "return_lse") or stacked):
+            lse = _arrays.new(c.q, c.columns(), "float32", float("-inf") if gaps else None, (0, 2, 1) if stacked else None)
         if lse is not None:
             c.args.lse = _arrays.column(_arrays.writable(lse, "lse"), "lse")
             c.given["lse"] = lse
         handle = self._take()
+        if first is not None:
+            c.run(_abi.call, "fk_forward_prefix", handle, ctypes.byref(c.problem), ctypes.byref(first), ctypes.byref(c.args))
+            return o, lse
         c.run(_abi.call, "fk_forward", handle, ctypes.byref(c.problem), ctypes.byref(c.args))
         if call is not None:
             inputs = tuple(name for name in _prepared.INPUTS if name in c.given and name not in ("o", "lse"))

@@ -76,6 +76,28 @@ ARGS: list[tuple[str, Any]] = [
     ("keymass", None),
 ]
 
+PREFIX: list[tuple[str, Any]] = [
+    ("size", c_size_t),
+    ("k", None),
+    ("v", None),
+    ("pages", c_void_p),
+    ("page_count", c_int64),
+    ("len", c_int64),
+]
+
+CACHE: list[tuple[str, Any]] = [
+    ("size", c_size_t),
+    ("batch", c_int64),
+    ("kv_heads", c_int64),
+    ("capacity", c_int64),
+    ("dim", c_int64),
+    ("page", c_int64),
+    ("pages", c_int64),
+    ("int8group", c_int64),
+    ("dtype", c_int32),
+    ("scale_dtype", c_int32),
+]
+
 # Bits of fk_problem.features.
 ALIBI = 1
 BIAS = 2

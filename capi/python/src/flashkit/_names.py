@@ -10,6 +10,7 @@ from . import _errors
 # Fields of flashkit.h that have another name in Python.
 _NAMES = {
     "d": "backend", "left": "window", "right": "window", "timeout_ns": "timeout", "page": "pages", "pages_per_seq": "pages",
+    "prefix.k": "prefix[0]", "prefix.v": "prefix[1]", "prefix.pages": "prefix[2]", "prefix.page_count": "prefix[2]", "prefix.len": "prefix[3]",
     "origin_batch": "origin", "origin_head": "origin", "origin_row": "origin", "origin_key": "origin",
 }  # fmt: skip
 _FOUR = re.compile(r"\[(\d+) (\d+) (\d+) (\d+)\]")
@@ -23,7 +24,7 @@ def _tuple(numbers: Any) -> str:
 def spelled(e: _errors.Error, swap: bool, names: dict[str, str], arrays: dict[str, Any]) -> _errors.Error:
     """Return an error in the caller's words: names of this call's fields, arrays by field, and whether rows come before heads."""
     names = _NAMES | names
-    root, rest = re.fullmatch(r"(\w*)(.*)", e.field, re.DOTALL).groups()  # type: ignore[union-attr]
+    root, rest = re.fullmatch(r"((?:prefix|config)\.\w+|\w*)(.*)", e.field, re.DOTALL).groups()  # type: ignore[union-attr]
     text, array = str(e), arrays.get(root)
     if array is not None and rest.startswith((".shape", ".strides")):
         order = _order(root, swap, len(array.shape))

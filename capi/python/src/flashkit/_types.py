@@ -29,6 +29,7 @@ class Forward(Options, total=False):
     out: Any
     lse: Any
     carry: bool
+    prefix: tuple[Any, Any] | tuple[Any, Any, Any, int] | None
 
 
 class Backward(Options, total=False):
