@@ -19,3 +19,6 @@ def of_numpy(q: NDArray[np.float32], more: bool) -> None:
     g = flashkit.attention_backward(o, q, q, q, o, lse, d_bias=True)
     assert_type(g.d_q, Array)
     assert_type(g.d_bias, Array | None)
+    assert_type(flashkit.attention(q, q, q, prefix=(q, q)), Array)
+    c = flashkit.KVCache(1, 2, 8, 64, dtype="int8")
+    assert_type(flashkit.attention(q, c.k, c.v, **c.keywords()), Array)
