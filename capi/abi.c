@@ -284,12 +284,12 @@ PUBLIC int fk_cache_append(fk_cache *cache, const fk_tensor *k, const fk_tensor 
 	return done(err, abiCacheAppend((abi_handle)cache, MUTABLE(k), MUTABLE(v), (uintptr_t)lens, &e), &e);
 }
 
-static int change(fk_cache *cache, int what, int64_t seq, int64_t x, int64_t y, fk_error *err)
+static int change(fk_cache *cache, int kind, int64_t seq, int64_t x, int64_t y, fk_error *err)
 {
 	fk_error e;
 	if (forked)
 		return is_forked(err);
-	return done(err, abiCacheChange((abi_handle)cache, what, seq, x, y, &e), &e);
+	return done(err, abiCacheChange((abi_handle)cache, kind, seq, x, y, &e), &e);
 }
 
 PUBLIC int fk_cache_truncate(fk_cache *cache, int64_t seq, int64_t len, fk_error *err) { return change(cache, CACHE_TRUNCATE, seq, len, 0, err); }

@@ -164,10 +164,10 @@ func widen(to []float32, x []uint16, from func(uint16) float32) {
 }
 
 //export abiCacheChange
-func abiCacheChange(h C.abi_handle, what C.int, seq, x, y C.int64_t, e *C.fk_error) (code C.int) {
+func abiCacheChange(h C.abi_handle, kind C.int, seq, x, y C.int64_t, e *C.fk_error) (code C.int) {
 	defer caught(&code, e)
 	return abiCache(h).with(e, func(c *cache) error {
-		switch what {
+		switch kind {
 		case C.CACHE_TRUNCATE:
 			return c.kv.Truncate(int(seq), int(x))
 		case C.CACHE_REMOVE:

@@ -372,9 +372,9 @@ int fk_forward(fk_dispatcher *d, const fk_problem *p, const fk_args *args, fk_er
  * describe the other keys. The result equals the result of one call over all keys, up to
  * rounding. The prefix is read once for all sequences.
  *
- * Every row must see the whole prefix: the band may not have a limit on the left, and under a
- * causal band, which must not be top_left, a sequence needs as many keys of its own as rows.
- * The band applies to a sequence's own keys. The problem may have a softcap, FK_SINK,
+ * Every row must see the whole prefix: the band must not have a limit on the left. Under
+ * a causal band, which must not be top_left, no sequence may have fewer keys of its own than
+ * rows. The band applies to a sequence's own keys. The problem may have a softcap, FK_SINK,
  * FK_RAGGED, FK_CARRY, pages and a kv_dtype; other features give FK_ERR_UNSUPPORTED.
  *
  * With GPU tensors lse is required, q_lens and q_starts must be NULL, and the rows of a head in
@@ -442,9 +442,9 @@ int fk_cache_evict(fk_cache *cache, int64_t seq, int64_t from, int64_t to, fk_er
  * fk_cache_args sets k, v, kscale, vscale, seqs, kv_lens, pages and pages_per_seq of args to the
  * memory of the cache, and kv_starts and seqs_device to 0. fk_problem_of then returns the same
  * problem for all lengths. With prefix, args gets each sequence's keys after the pages that all
- * sequences share since fk_cache_fork, and *prefix these pages, for fk_forward_prefix; their number may
- * be 0. The pointers are valid until fk_cache_free, and the library updates what they point to.
- * After a change of the cache, call fk_cache_args again if it had prefix.
+ * sequences share since fk_cache_fork, and *prefix these pages, for fk_forward_prefix; their number
+ * may be 0. The arrays exist until fk_cache_free, and show later changes of the cache, except with
+ * prefix: then call fk_cache_args after each change.
  */
 int fk_cache_args(fk_cache *cache, fk_args *args, fk_prefix *prefix, fk_error *err);
 
