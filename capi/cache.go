@@ -1,5 +1,6 @@
 package main
 
+// #include <stdlib.h>
 // #include "abi.h"
 import "C"
 
@@ -15,13 +16,15 @@ import (
 	"github.com/flashkit-go/flashkit/nn"
 )
 
-// A cache is the object behind an fk_cache. C programs have pointers to its memory, which is pinned.
+// A cache is the object behind an fk_cache. C programs have pointers to its arrays. Keys, values and
+// scales are memory of C, which the garbage collector does not count, and which may be exhausted.
 type cache struct {
 	mu     sync.Mutex
 	kv     *nn.KVCache
 	config nn.KVCacheConfig
-	pinned runtime.Pinner
-	lent   []uintptr // addresses of pinned memory
+	memory []unsafe.Pointer // of C; nil where C had no memory
+	pinned runtime.Pinner   // lengths, positions and page tables
+	lent   []uintptr        // addresses of the pinned arrays
 }
 
 //export abiCacheNew
@@ -39,9 +42,14 @@ func abiCacheNew(from *C.fk_cache_config, out *C.abi_handle, e *C.fk_error) (cod
 		Batch: int(from.batch), Heads: int(from.kv_heads), Capacity: int(from.capacity), Dim: int(from.dim), DType: flashkit.DType(from.dtype),
 		Page: int(from.page), Pages: int(from.pages), Int8Group: int(from.int8group), Scales: flashkit.DType(from.scale_dtype),
 	}}
+	c.config.Zeros = c.zeros
 	var err error
 	if c.kv, err = nn.NewKVCache(c.config); err != nil {
 		return report(e, err)
+	}
+	if slices.Contains(c.memory, nil) {
+		c.free()
+		return write(e, C.FK_ERR_MEMORY, "", "flashkit: no memory for the cache")
 	}
 	*out = C.abi_handle(caches.add(c))
 	return C.FK_OK
@@ -54,8 +62,36 @@ func abiCacheFree(h C.abi_handle, e *C.fk_error) (code C.int) {
 	if !ok {
 		return report(e, stale("cache", uintptr(h)))
 	}
-	c.pinned.Unpin()
+	c.free()
 	return C.FK_OK
+}
+
+func (c *cache) free() {
+	c.pinned.Unpin()
+	for _, at := range c.memory {
+		C.free(at)
+	}
+}
+
+// zeros returns a tensor in memory of C, or a zero Tensor if there is no memory.
+func (c *cache) zeros(t flashkit.DType, batch, heads, rows, row int) flashkit.Tensor {
+	const align = 64
+	n := batch * heads * rows * row
+	at := C.calloc(1, C.size_t(n*t.Size()+align))
+	c.memory = append(c.memory, at)
+	if at == nil {
+		return flashkit.Tensor{}
+	}
+	at = unsafe.Add(at, align-uintptr(at)%align)
+	switch t {
+	case flashkit.Float32:
+		return flashkit.F32(unsafe.Slice((*float32)(at), n), batch, heads, rows, row)
+	case flashkit.Float16:
+		return flashkit.F16(unsafe.Slice((*uint16)(at), n), batch, heads, rows, row)
+	case flashkit.BFloat16:
+		return flashkit.BF16(unsafe.Slice((*uint16)(at), n), batch, heads, rows, row)
+	}
+	return flashkit.Int8s(unsafe.Slice((*int8)(at), n), batch, heads, rows, row)
 }
 
 // with calls f with the locked cache of a handle, and reports the error of f.
@@ -196,15 +232,15 @@ func abiCacheArgs(h C.abi_handle, a *C.fk_args, prefix *C.fk_prefix, e *C.fk_err
 			var first dispatch.Prefix
 			first, seqs = c.kv.Prefix()
 			width -= len(first.Pages) // without pages, both are 0
-			c.lend(&prefix.k, &k)
-			c.lend(&prefix.v, &v)
+			lend(&prefix.k, &k)
+			lend(&prefix.v, &v)
 			setWord(&prefix.pages, c.pin(unsafe.Pointer(unsafe.SliceData(first.Pages))))
 			prefix.page_count, prefix.len = C.int64_t(len(first.Pages)), C.int64_t(first.Len)
 		}
-		c.lend(&a.k, &k)
-		c.lend(&a.v, &v)
-		c.lend(&a.kscale, &kScale)
-		c.lend(&a.vscale, &vScale)
+		lend(&a.k, &k)
+		lend(&a.v, &v)
+		lend(&a.kscale, &kScale)
+		lend(&a.vscale, &vScale)
 		a.seqs, a.pages_per_seq, a.seqs_device = C.int64_t(c.config.Batch), C.int64_t(width), 0
 		setWord(&a.kv_lens, c.pin(unsafe.Pointer(unsafe.SliceData(seqs.KVLens))))
 		setWord(&a.pages, c.pin(unsafe.Pointer(unsafe.SliceData(seqs.Pages))))
@@ -224,18 +260,8 @@ func abiCacheState(h C.abi_handle, next **C.int32_t, freePages *C.int64_t, e *C.
 }
 
 // lend sets a C tensor to the memory of a tensor of the cache.
-func (c *cache) lend(to *C.fk_tensor, t *flashkit.Tensor) {
-	at := uintptr(0)
-	switch {
-	case t.IsZero():
-	case t.DType() == flashkit.Float32:
-		at = c.pin(unsafe.Pointer(unsafe.SliceData(t.Float32s())))
-	case t.DType() == flashkit.Int8:
-		at = c.pin(unsafe.Pointer(unsafe.SliceData(t.Int8s())))
-	default:
-		at = c.pin(unsafe.Pointer(unsafe.SliceData(t.Uint16s())))
-	}
-	setWord(&to.data, at)
+func lend(to *C.fk_tensor, t *flashkit.Tensor) {
+	setWord(&to.data, t.Address())
 	shape, strides := t.Shape(), t.Strides()
 	for d := range shape {
 		to.shape[d], to.strides[d] = C.int64_t(shape[d]), C.int64_t(strides[d])
@@ -243,7 +269,7 @@ func (c *cache) lend(to *C.fk_tensor, t *flashkit.Tensor) {
 	to.dtype, to.device = C.int32_t(t.DType()), C.FK_HOST
 }
 
-// pin pins memory of the cache until the cache is freed, and returns its address.
+// pin pins an array of the cache until the cache is freed, and returns its address.
 func (c *cache) pin(at unsafe.Pointer) uintptr {
 	if at != nil && !slices.Contains(c.lent, uintptr(at)) {
 		c.pinned.Pin(at)

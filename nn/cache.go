@@ -23,6 +23,10 @@ type KVCacheConfig struct {
 
 	Int8Group int            // Int8: features of a head that share a scale, 32, 64 or Dim; 0: Dim. For other types, 0
 	Scales    flashkit.DType // Int8: type of the scales, Float32 or Float16. For other types, 0
+
+	// Zeros allocates the keys, values and scales, such as in memory that the garbage collector does
+	// not count; nil: flashkit.Zeros.
+	Zeros func(t flashkit.DType, batch, heads, rows, row int) flashkit.Tensor
 }
 
 // A KVCache stores the keys and values of growing sequences, so that each row's key and value are
@@ -71,13 +75,17 @@ func NewKVCache(config KVCacheConfig) (*KVCache, error) {
 	} else {
 		c.width = config.Capacity / c.page
 	}
-	c.k = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
-	c.v = flashkit.Zeros(config.DType, pages, config.Heads, c.page, config.Dim)
+	zeros := config.Zeros
+	if zeros == nil {
+		zeros = flashkit.Zeros
+	}
+	c.k = zeros(config.DType, pages, config.Heads, c.page, config.Dim)
+	c.v = zeros(config.DType, pages, config.Heads, c.page, config.Dim)
 	c.stored = []*flashkit.Tensor{&c.k, &c.v}
 	if config.DType == flashkit.Int8 {
 		scales := ceilDiv(config.Dim, config.int8Group())
-		c.kScale = flashkit.Zeros(config.Scales, pages, config.Heads, c.page, scales)
-		c.vScale = flashkit.Zeros(config.Scales, pages, config.Heads, c.page, scales)
+		c.kScale = zeros(config.Scales, pages, config.Heads, c.page, scales)
+		c.vScale = zeros(config.Scales, pages, config.Heads, c.page, scales)
 		c.stored, c.first = append(c.stored, &c.kScale, &c.vScale), make([]int32, 1)
 	}
 	c.lens, c.next, c.copied = make([]int32, config.Batch), make([]int32, config.Batch), make([]int32, 0, config.Batch)

@@ -200,3 +200,21 @@ func TestDecodeSharedPrefix(t *testing.T) {
 	near(t, "rows", results[0], results[1], 1e-5)
 	require.NotEqual(t, results[0], results[1], "SharedPrefix has no effect")
 }
+
+// A cache stores rows in the memory that Zeros returns.
+func TestKVCacheZeros(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	var made []flashkit.Tensor
+	config := nn.KVCacheConfig{Batch: 2, Heads: 2, Capacity: 8, Dim: 4, DType: flashkit.Int8, Zeros: func(d flashkit.DType, batch, heads, rows, row int) flashkit.Tensor {
+		made = append(made, flashkit.Zeros(d, batch, heads, rows, row))
+		return made[len(made)-1]
+	}}
+	c, err := nn.NewKVCache(config)
+	require.NoError(t, err)
+	require.NoError(t, c.Append(random(r, 2, 3, 8), random(r, 2, 3, 8)))
+	k, v := c.View()
+	kScale, vScale := c.Scales()
+	require.Equal(t, []flashkit.Tensor{k, v, kScale, vScale}, made)
+	require.NotZero(t, made[0].Int8s()[0])
+	require.NotZero(t, made[3].Float32s()[0])
+}

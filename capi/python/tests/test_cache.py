@@ -4,6 +4,8 @@ import copy
 import doctest
 import gc
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -216,6 +218,26 @@ def test_handles():
     repr(empty)
     with pytest.raises(flashkit.HandleError):
         empty.remove(0)
+
+
+def test_out_of_memory():
+    """A cache that does not fit is refused, and its memory is free again at once."""
+    code = """
+import resource, flashkit
+flashkit.KVCache(1, 1, 8, 64)
+size = 4096 * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (size + 3 * 2**30, -1))
+for _ in range(9):
+    c = flashkit.KVCache(1, 8, 2**18, 128)  # 2 GiB
+    del c
+    try:
+        flashkit.KVCache(1, 8, 2**18, 128, dtype="float16", page=64, pages=2**14), flashkit.KVCache(1, 8, 2**17 * 3, 128)
+    except flashkit.OutOfMemoryError as e:
+        text = str(e)
+print(text)
+"""
+    r = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert r.stdout == "flashkit: no memory for the cache\n", r.stderr
 
 
 def test_docstring(rng):

@@ -95,6 +95,26 @@ def test_pages_on_the_device(randn):
         flashkit.attention(q, k, v, kv_lens=lens.cuda(), pages=pages.long().cuda(), layout="bshd")
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_prefix(randn, rows):
+    cuda = {"device": "cuda", "dtype": torch.bfloat16}
+    q = randn(3, rows, 4, 64, **cuda).transpose(1, 2)  # rows of all sequences with one stride
+    pk, pv, k, v = randn(1, 2, 70, 64, **cuda), randn(1, 2, 70, 64, **cuda), randn(3, 2, 9, 64, **cuda), randn(3, 2, 9, 64, **cuda)
+    expected = flashkit.attention(q, torch.cat([pk.expand(3, -1, -1, -1), k], 2), torch.cat([pv.expand(3, -1, -1, -1), v], 2), causal=True, return_lse=True)
+    for got, want, by in zip(flashkit.attention(q, k, v, prefix=(pk, pv), causal=True, return_lse=True), expected, (3e-2, 1e-4)):
+        near(got, want, by)
+    near(flashkit.attention(q, k, v, prefix=(pk, pv), causal=True), expected[0], 3e-2)
+    turned = [x.transpose(1, 2) for x in (q, k, v, pk, pv)]
+    near(flashkit.attention(*turned[:3], prefix=tuple(turned[3:]), causal=True, layout="bshd").transpose(1, 2), expected[0], 3e-2)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = flashkit.attention(q, k, v, prefix=(pk, pv), causal=True)
+    graph.replay()
+    near(o, expected[0], 3e-2)
+    with pytest.raises(flashkit.OptionError, match="must be a tensor on GPU 0"):
+        flashkit.attention(q, k, v, prefix=(pk.cpu(), pv))
+
+
 def test_host_and_device(randn):
     q = randn(1, 2, 8, 16)
     with pytest.raises(flashkit.Error, match="k = elsewhere: must be a tensor on GPU 0"):
