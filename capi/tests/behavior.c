@@ -438,6 +438,11 @@ static void test_fork(fk_dispatcher *d)
 	if (child == 0) {
 		FlashAttentionParams p = {1, 1, 4, 8, 0, 0, 0};
 		int ok = fk_forward(d, &w.p, &w.a, &e) == FK_ERR_FORKED && e.message[0] != 0 && fk_close(d, NULL) == FK_ERR_FORKED;
+		fk_prefix prefix = fk_prefix_init();
+		fk_cache_config config = fk_cache_config_init();
+		fk_cache *cache;
+		ok &= fk_forward_prefix(d, &w.p, &prefix, &w.a, &e) == FK_ERR_FORKED && fk_cache_new(&config, &cache, &e) == FK_ERR_FORKED;
+		ok &= fk_cache_append(NULL, NULL, NULL, NULL, &e) == FK_ERR_FORKED && fk_cache_reset(NULL, &e) == FK_ERR_FORKED;
 		ok &= flash_attention_cpu_forward(w.a.q.data, w.a.k.data, w.a.v.data, w.a.o.data, &p) == FLASH_ATTENTION_ERR_FORKED;
 		ok &= flash_attention_cpu_backward(w.a.q.data, w.a.k.data, w.a.v.data, w.a.d_o.data, w.a.d_q.data, w.a.d_k.data, w.a.d_v.data, &p) == FLASH_ATTENTION_ERR_FORKED;
 		_exit(ok ? 0 : 1);

@@ -6,6 +6,7 @@ import gc
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -218,6 +219,22 @@ def test_handles():
     repr(empty)
     with pytest.raises(flashkit.HandleError):
         empty.remove(0)
+
+
+def test_threads():
+    """Threads that change one cache at once change it one after the other."""
+    c, k = flashkit.KVCache(4, KV, 64, DIM, page=4, dtype="int8"), rows(batch=4)
+
+    def work(seq):
+        for i in range(60):
+            c.append(k, k, np.eye(4, dtype=np.int32)[seq])
+            assert c.lens[seq] == i % 30 + 1
+            if i == 29:
+                c.remove(seq)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert c.lens.tolist() == [30] * 4 and c.free_pages == 4 * 16 - 4 * 8
 
 
 def test_out_of_memory():
