@@ -305,9 +305,9 @@ PUBLIC int fk_cache_args(fk_cache *cache, fk_args *args, fk_prefix *prefix, fk_e
 		return is_forked(err);
 	if (args == NULL)
 		return fail(err, FK_ERR_NULL, "args", "is NULL");
-	if (args->size < sizeof *args || args->size > LONGEST)
+	if (args->size < offsetof(fk_args, rowmax) || args->size > LONGEST) /* vscale is the last field that the call sets */
 		return fail(err, FK_ERR_SIZE, "args.size", "must be the sizeof of the structure");
-	if (prefix != NULL && (prefix->size < sizeof *prefix || prefix->size > LONGEST))
+	if (prefix != NULL && (prefix->size < offsetof(fk_prefix, len) + sizeof prefix->len || prefix->size > LONGEST))
 		return fail(err, FK_ERR_SIZE, "prefix.size", "must be the sizeof of the structure");
 	return done(err, abiCacheArgs((abi_handle)cache, args, prefix, &e), &e);
 }

@@ -101,6 +101,22 @@ static void test_sizes(fk_dispatcher *d)
 	free(w.memory);
 }
 
+/* A cache fills structures of programs with an older or a newer flashkit.h. */
+static void test_cache_sizes(void)
+{
+	fk_error e = fk_error_init();
+	fk_cache_config config = fk_cache_config_init();
+	fk_cache *c = NULL;
+	struct { fk_args a; uint64_t later[4]; } longer = {fk_args_init(), {7, 7, 7, 7}};
+	fk_args shorter = fk_args_init();
+	config.batch = config.kv_heads = config.capacity = config.dim = 4;
+	SAY(fk_cache_new(&config, &c, &e) == FK_OK, "%s", e.message);
+	longer.a.size = sizeof longer, shorter.size = offsetof(fk_args, rowmax), shorter.rowmax.dtype = 7;
+	SAY(fk_cache_args(c, &longer.a, NULL, &e) == FK_OK && fk_cache_args(c, &shorter, NULL, &e) == FK_OK, "%s", e.message);
+	CHECK(longer.later[0] == 7 && shorter.rowmax.dtype == 7 && shorter.k.data != NULL && shorter.size == offsetof(fk_args, rowmax));
+	CHECK(fk_cache_free(c, &e) == FK_OK);
+}
+
 static void *cancel_soon(void *c)
 {
 	struct timespec t = {0, 20000000};
@@ -514,7 +530,7 @@ static void test_classic(void)
 int main(void)
 {
 	fk_dispatcher *d = open_frozen();
-	test_sizes(d), test_cancel(d), test_merge(d), test_prefix(d), test_cache(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
+	test_sizes(d), test_cache_sizes(), test_cancel(d), test_merge(d), test_prefix(d), test_cache(d), test_questions(d), test_flags(), test_threads(d), test_fork(d), test_classic(), test_signals(d);
 	CHECK(fk_close(d, NULL) == FK_OK);
 	printf("behavior: %d failures\n", failures);
 	return failures != 0;

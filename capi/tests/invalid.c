@@ -389,7 +389,7 @@ static void caches(void)
 	CALL(FK_ERR_VALUE, "from", fk_cache_evict(cache, 0, -1, 0, &e));
 	CALL(FK_ERR_VALUE, "to", fk_cache_evict(cache, 0, 0, 1, &e));
 	CALL(FK_ERR_NULL, "args", fk_cache_args(cache, NULL, NULL, &e));
-	CALL(FK_ERR_SIZE, "args.size", (a.size -= 8, fk_cache_args(cache, &a, NULL, &e)));
+	CALL(FK_ERR_SIZE, "args.size", (a.size = offsetof(fk_args, vscale), fk_cache_args(cache, &a, NULL, &e)));
 	CALL(FK_ERR_SIZE, "prefix.size", (prefix.size = 0, fk_cache_args(cache, &a, &prefix, &e)));
 	if (fk_cancel_free(c, &e) || fk_cache_free(cache, &e))
 		failures++, printf("FAIL free: %s\n", e.message);
