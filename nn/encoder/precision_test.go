@@ -167,7 +167,9 @@ func TestAloneAndInABatch(t *testing.T) {
 			ran++
 		}
 	}
-	require.Positive(t, ran)
+	if !testing.Short() { // a short run leaves out the only kernel of a processor without vectors
+		require.Positive(t, ran)
+	}
 }
 
 // With 8 bits, attention of more than groupRows tokens is in bf16 if the processor multiplies bf16.
