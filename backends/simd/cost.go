@@ -17,6 +17,7 @@ type pace struct {
 	pair    float64 // a pair of a row and a key: mainly the exponential
 	element float64 // an element of a row that is loaded once, or stored
 	key     float64 // backward: added to element for an element of K or V
+	visit   float64 // backward: an element of dK or dV, for each tile of query rows that adds to it
 	pack    float64 // an element that is loaded repeatedly: forward, of K or V for each item; backward, of Q or dO for each visit of a tile; decode, of Q or O
 	widen   float64 // added to pack for an element of a 16-bit type
 	feature float64 // forward: factor of featureTimes
@@ -34,7 +35,7 @@ func (c pace) slowed(by slowing) pace {
 	for _, t := range []*float64{&c.flop, &c.pair} {
 		*t *= by.products
 	}
-	for _, t := range []*float64{&c.start, &c.tile, &c.key, &c.pack} {
+	for _, t := range []*float64{&c.start, &c.tile, &c.key, &c.visit, &c.pack} {
 		*t *= by.other
 	}
 	return c
@@ -263,13 +264,14 @@ func (c *pace) backwardOf(p *flashkit.Problem, feature float64, lanes, edge int,
 	heads, dims := p.Batch*p.KVHeads, paddedDims(p, edge)
 	read := readRows(p, edge, f.keys) * dims
 	visits := pairs(p, f.rows, f.keys) / float64(f.rows*f.keys)
+	visit := visitTime + float64(min(f.keys, p.KVLen)*(p.Dim+p.VDim))*c.visit
 	tile := timedPhase{items: f.tiles, nanoseconds: float64(f.tiles)*c.tile + rowElements(p, lanes)*c.element}
 	tile.nanoseconds += unseenRows(p)
 	touched := touchedKeys(p, f.keys) // of the other keys, dK and dV are cleared
 	loaded, cleared := ceilDiv(min(touched, p.KVLen), lanes)*lanes, max(0, p.KVLen-touched)*p.DType.Size()
 	block := float64(ceilDiv(touched, f.keys))*c.start + float64(p.Dim+p.VDim)*(float64(loaded)*(c.element+c.key)+float64(cleared)*clearByte)
 	block *= float64(heads)
-	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*visitTime + read*c.pack + converted(p, read)*c.widen
+	pair := pairs(p, edge, lanes)*(products*dims*c.flop+c.pair+feature) + visits*visit + read*c.pack + converted(p, read)*c.widen
 	blocks := uneven(f.blocks, block, pair, share(p, f.keys, p.KVLen, p.QLen)/float64(max(1, heads)))
 	if !f.finish {
 		return [3]timedPhase{tile, blocks}

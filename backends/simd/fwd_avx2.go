@@ -8,7 +8,7 @@ var avx2Lanes = laneRoutines{
 	keys: 192, oneBlock: 256, checksFinite: true,
 	fwdPace:   pace{start: 437, flop: .0096, pair: .6, element: .22, widen: .073, pack: .083, feature: 1.2},
 	shortPace: pace{start: 307, flop: .0105, pair: .155, element: .128, widen: .131, pack: .052, feature: 1.2, few: true},
-	bwdPace:   pace{start: 1740, tile: 470, flop: .0084, pair: 1.18, element: .104, key: .327},
+	bwdPace:   pace{start: 1740, tile: 470, flop: .0084, pair: 1.18, element: .104, key: .277, visit: .05},
 	fewPace:   pace{start: 845, tile: 493, flop: .0109, pair: .24, element: .327, pack: .151},
 
 	convertRoutines: convertRoutines{

@@ -8,7 +8,7 @@ var avx512Lanes = laneRoutines{
 	keys: 256, adapt: widePace,
 	fwdPace:   pace{start: 673, flop: .0058, pair: .144, element: .16, widen: .01, pack: .026, feature: .8, narrow: slowing{1.62, .94}},
 	shortPace: pace{start: 185, flop: .0064, pair: .172, element: .093, widen: .054, pack: .008, feature: .8, few: true, narrow: slowing{1.63, 1.48}},
-	bwdPace:   pace{start: 1686, tile: 583, flop: .0047, pair: .02, element: .084, key: .264, widen: .0226, pack: .002, narrow: slowing{1.5, .83}},
+	bwdPace:   pace{start: 1686, tile: 583, flop: .0047, pair: .02, element: .084, key: .214, visit: .05, widen: .0226, pack: .002, narrow: slowing{1.5, .83}},
 	fewPace:   pace{start: 678, tile: 562, flop: .0053, pair: .01, element: .276, widen: .0186, pack: .165, narrow: slowing{1.35, .79}},
 
 	convertRoutines: convertRoutines{
