@@ -46,6 +46,8 @@ const (
 	callTime  = 500  // a call, outside its phases
 	helpTime  = 1100 // a helper that joins a phase and leaves
 	visitTime = 280  // a visit of a backward tile of query rows by a block of keys
+	fewItem   = 130  // forward, few: an item, which may have several heads
+	bandTile  = 90   // forward, few: masks of a tile's band, and a check that hidden values are finite
 	clearByte = .04  // to clear a byte of a gradient, in a row or key without a visible pair
 )
 
@@ -180,6 +182,9 @@ func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 		return c.forwardOf(&p, c.feature*forwardTime(pl.call), pl.fold, lanes, step, items, pl.rows, sharing)
 	})
 	f.items = items
+	if c.few {
+		f.nanoseconds += float64(items) * fewItem
+	}
 	return [3]timedPhase{f}
 }
 
@@ -213,6 +218,9 @@ func (c *pace) forwardOf(p *flashkit.Problem, feature float64, fold, lanes, step
 		tile -= float64((tiles*lanes-fold*p.QLen)*p.VDim) * c.element
 		seen := fold * seenRows(p)
 		products = foldedPairs(p, fold, lanes/2, step)*float64(p.Dim) + all*float64(seen)/float64(max(1, ceilDiv(seen, lanes)*lanes))*float64(p.VDim)
+		if p.Band != (flashkit.Band{}) {
+			tile += float64(tiles) * bandTile
+		}
 	}
 	tile *= float64(heads)
 	pair := products*2*c.flop + all*(c.pair+feature) + read*c.pack + converted(p, read)*c.widen
