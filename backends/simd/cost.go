@@ -46,7 +46,6 @@ const (
 	callTime  = 500  // a call, outside its phases
 	helpTime  = 1100 // a helper that joins a phase and leaves
 	visitTime = 280  // a visit of a backward tile of query rows by a block of keys
-	fewItem   = 130  // forward, few: an item, which may have several heads
 	bandTile  = 90   // forward, few: masks of a tile's band, and a check that hidden values are finite
 	clearByte = .04  // to clear a byte of a gradient, in a row or key without a visible pair
 )
@@ -182,9 +181,6 @@ func (c *pace) forward(pl *plan, lanes, step, sharing int) [3]timedPhase {
 		return c.forwardOf(&p, c.feature*forwardTime(pl.call), pl.fold, lanes, step, items, pl.rows, sharing)
 	})
 	f.items = items
-	if c.few {
-		f.nanoseconds += float64(items) * fewItem
-	}
 	return [3]timedPhase{f}
 }
 
