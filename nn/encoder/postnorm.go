@@ -49,7 +49,8 @@ func (l *postNorm) forward(s *nn.Step, bias []float32, x nn.Tensor) {
 	start := s.Mark()
 	qkv, h := l.qkv.Forward(s, x), x.Features
 	q, k, v := qkv.Columns(0, h), qkv.Columns(h, h), qkv.Columns(2*h, h)
-	attention, mixed := attentionOf(l.attention, l.long, &x.Rows), nn.Tensor{}
+	attention := attentionOf(l.attention, l.long, &x.Rows)
+	var mixed nn.Tensor
 	if bias == nil {
 		mixed = attention.Forward(s, q, k, v)
 	} else {
